@@ -213,7 +213,7 @@ class Asker:
             return  # already answered: the question was asked twice
         question, batch, place = asked
         answer = envelope.message
-        refused = judge_answer(question, answer, origin, self._link.post)
+        refused = judge_answer(question, answer, origin, self._link.facts)
         if refused is not None:
             self.answers_refused += 1
             log.warning("answer ignored: %s", refused.reason)

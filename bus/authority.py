@@ -30,12 +30,12 @@ from bus.topology import (
     ROLES,
     ROLES_BY_NAME,
     ROUTES,
+    BrokerUser,
     Grant,
     Kind,
     Scope,
-    Speaker,
-    address_of,
-    speaker_of,
+    broker_user_of,
+    destination_of,
 )
 
 REPLY_TO_LENGTH_MAX = 255
@@ -43,7 +43,7 @@ REPLY_TO_LENGTH_MAX = 255
 _REPLY_TO = re.compile(r"answers\.(?P<user>[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 
 
-class Post(Struct, frozen=True):
+class BrokerFacts(Struct, frozen=True):
     """Facts about the broker that a process reads from.
 
     With `has_users`, each role has its own user, the broker verifies every sender, and other users are
@@ -64,12 +64,12 @@ class Refused(Struct, frozen=True):
     is_told: bool = False
 
 
-def post_of(user: str, cells: Iterable[str] | None = None) -> Post:
+def broker_facts_of(user: str, cells: Iterable[str] | None = None) -> BrokerFacts:
     """Facts for a process that is connected as this user. If it has a user of the topology, all roles have one."""
-    return Post(speaker_of(user) is not None, None if cells is None else frozenset(cells))
+    return BrokerFacts(broker_user_of(user) is not None, None if cells is None else frozenset(cells))
 
 
-def judge_parcel(origin: Origin, post: Post) -> Refused | None:
+def judge_parcel(origin: Origin, facts: BrokerFacts) -> Refused | None:
     """Refuse the whole parcel for its route, its sender or its reply address. None if its messages are to be
     judged one by one.
     """
@@ -77,28 +77,30 @@ def judge_parcel(origin: Origin, post: Post) -> Refused | None:
         return Refused(
             f"it arrived as a dead letter of the queue {origin.astray!r}, which is not a way to send it"
         )
-    if post.has_users and speaker_of(origin.sender) is None:
+    if facts.has_users and broker_user_of(origin.sender) is None:
         who = (
             f"by the user {origin.sender!r}, which the topology does not have"
             if origin.sender
             else "without a user_id"
         )
         return Refused(f"sent {who}: set AMQP's user_id to the name of your user", "user_id", origin.sender)
-    if origin.reply_to and (wrong := wrong_reply_to(origin.reply_to, origin.sender, post)):
+    if origin.reply_to and (wrong := wrong_reply_to(origin.reply_to, origin.sender, facts)):
         return Refused(wrong, "reply_to", origin.reply_to)
     return None
 
 
-def judge(message: Message, origin: Origin, post: Post) -> Refused | None:
+def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | None:
     """Refuse one message of a parcel that was not refused as a whole. None if the message counts."""
-    address = address_of(message)
-    if address.kind is Kind.EVENT and origin.exchange == FEED:
+    destination = destination_of(message)
+    if destination.kind is Kind.EVENT and origin.exchange == FEED:
         if not _is_of_feed(message, origin):
             return _elsewhere(message, origin)
-        return _may_say(origin.sender, FEED, origin.key, "", post)
-    if address.routing_key != origin.key or address.exchange != origin.exchange:
+        return _may_say(origin.sender, FEED, origin.key, "", facts)
+    if destination.routing_key != origin.key or destination.exchange != origin.exchange:
         return _elsewhere(message, origin)
-    return _may_say(origin.sender, address.exchange, address.routing_key, getattr(message, "cell", ""), post)
+    return _may_say(
+        origin.sender, destination.exchange, destination.routing_key, getattr(message, "cell", ""), facts
+    )
 
 
 def judged_by(message: Message) -> tuple[type[Message], object]:
@@ -107,40 +109,40 @@ def judged_by(message: Message) -> tuple[type[Message], object]:
     return kind, names_in(kind)(message)
 
 
-def judge_answer(question: Message, answer: Message, origin: Origin, post: Post) -> Refused | None:
+def judge_answer(question: Message, answer: Message, origin: Origin, facts: BrokerFacts) -> Refused | None:
     """Refuse an answer to this question. None if the answer counts."""
-    return _may_answer(type_of(question), type_of(answer), origin.exchange, origin.sender, post)
+    return _may_answer(type_of(question), type_of(answer), origin.exchange, origin.sender, facts)
 
 
 @functools.lru_cache(maxsize=10_000)
-def _may_answer(asked: str, answered: str, exchange: str, sender: str, post: Post) -> Refused | None:
+def _may_answer(asked: str, answered: str, exchange: str, sender: str, facts: BrokerFacts) -> Refused | None:
     route = ROUTES[asked]
     if answered not in (route.answer, REJECTION) or exchange != REPLY:
         return Refused(f"{answered!r} on {exchange!r} does not answer {asked!r}: that takes {route.answer!r}")
-    if post.has_users:
-        speaker = speaker_of(sender)
+    if facts.has_users:
+        speaker = broker_user_of(sender)
         if speaker is None or speaker.role not in answering(asked):
             return Refused(f"{sender!r} may not answer {asked!r}")
     return None
 
 
 @functools.lru_cache(maxsize=10_000)
-def speaks_for(sender: str, post: Post) -> str | None:
+def speaks_for(sender: str, facts: BrokerFacts) -> str | None:
     """The only cell that this sender may speak for. None for a sender of the API level."""
-    if post.cells is not None and len(post.cells) == 1:
-        return next(iter(post.cells))
-    speaker = speaker_of(sender)
+    if facts.cells is not None and len(facts.cells) == 1:
+        return next(iter(facts.cells))
+    speaker = broker_user_of(sender)
     return speaker.cell or None if speaker else None
 
 
 @functools.lru_cache(maxsize=10_000)
-def wrong_reply_to(reply_to: str, sender: str, post: Post) -> str:
+def wrong_reply_to(reply_to: str, sender: str, facts: BrokerFacts) -> str:
     """Why no answer can be sent to this address. Empty if one can."""
     found = _REPLY_TO.fullmatch(reply_to)
     if found is None or len(reply_to) > REPLY_TO_LENGTH_MAX:
         shown = reply_to[:REPLY_TO_LENGTH_MAX]
         return f"reply_to must be answers.USER.NAME of letters, digits, - and _, at most {REPLY_TO_LENGTH_MAX}: {shown!r}"
-    if post.has_users and found["user"] != sender:
+    if facts.has_users and found["user"] != sender:
         return f"reply_to {reply_to!r} is not yours: it must begin with answers.{sender}."
     return ""
 
@@ -172,16 +174,16 @@ def names_in(kind: type[Message]) -> Callable[[Message], object]:
 
 
 @functools.lru_cache(maxsize=100_000)
-def _may_say(sender: str, exchange: str, key: str, cell: str, post: Post) -> Refused | None:
-    if cell and post.cells is not None and cell not in post.cells:
+def _may_say(sender: str, exchange: str, key: str, cell: str, facts: BrokerFacts) -> Refused | None:
+    if cell and facts.cells is not None and cell not in facts.cells:
         return Refused(
-            f"cell {cell!r} cannot be named on this broker, which serves {', '.join(sorted(post.cells))}",
+            f"cell {cell!r} cannot be named on this broker, which serves {', '.join(sorted(facts.cells))}",
             "cell",
             cell,
         )
-    if not post.has_users:
+    if not facts.has_users:
         return None
-    speaker = speaker_of(sender)
+    speaker = broker_user_of(sender)
     assert speaker is not None, "a parcel from an unknown user is refused as a whole"
     for grant in _grants(speaker):
         # A key on a cell's exchange ends with the cell's name too, so comparing the key is enough.
@@ -193,7 +195,7 @@ def _may_say(sender: str, exchange: str, key: str, cell: str, post: Post) -> Ref
     )
 
 
-def _grants(speaker: Speaker) -> tuple[Grant, ...]:
+def _grants(speaker: BrokerUser) -> tuple[Grant, ...]:
     """The rights of a sender. The broker has already checked the projects of an application, by its rights to the key."""
     if not speaker.application:
         return ROLES_BY_NAME[speaker.role].writes
@@ -210,9 +212,9 @@ def _is_of_feed(message: Message, origin: Origin) -> bool:
 
 
 def _elsewhere(message: Message, origin: Origin) -> Refused:
-    address = address_of(message)
+    destination = destination_of(message)
     return Refused(
-        f"{type_of(message)!r} counts only under the key {address.routing_key!r} of {address.exchange!r}, and this one came "
+        f"{type_of(message)!r} counts only under the key {destination.routing_key!r} of {destination.exchange!r}, and this one came "
         f"under {origin.key!r} of {origin.exchange!r}",
         "routing key",
         origin.key,

@@ -14,17 +14,17 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.broker import LINES, PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX, Parcel
+from bus.datetime_bounds import YEAR_MAX, YEAR_MIN, finder_of, too_far
 from bus.message import Count, Envelope, Message, type_of
 from bus.messages import ALL
-from bus.moments import YEAR_MAX, YEAR_MIN, finder_of, too_far
 from bus.unreadable import (
     NOT_AS_EXPECTED,
     NOT_JSON,
     VALUE_SHOWN_MAX,
-    Culprit,
+    FieldProblem,
     Unreadable,
-    culprit_of,
     nul_in,
+    problem_in,
     request_id_in,
     unread_key,
 )
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 Upgrade = Callable[[Json], Json]
 
 
-class FromNewer(Struct, frozen=True):
+class NewerVersion(Struct, frozen=True):
     """A message of a higher version than this release reads. A worker of a later release can read it."""
 
     line: bytes
@@ -81,12 +81,12 @@ class Codec:
         self._decoder = msgspec.json.Decoder(self._envelope)
         self._moments = {kind: finder for kind in self._kinds.values() if (finder := finder_of(kind))}
 
-    def decode(self, line: bytes) -> Envelope[Message] | Unreadable | FromNewer:
+    def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
         """The message in a line, or the reason why there is none. Does not raise, whatever the bytes are."""
         try:
             envelope: Envelope[Message] = self._decoder.decode(line)
         except NOT_JSON as problem:
-            return self._decode_carefully(line, culprit_of(problem, line))
+            return self._decode_carefully(line, problem_in(problem, line))
         message = envelope.message
         # If re-encoding gives the same bytes, the message has no unknown keys. Encoding costs a fifth of
         # searching for them.
@@ -107,32 +107,32 @@ class Codec:
         return self._decode_carefully(line, wrong)
 
     def _decode_carefully(
-        self, line: bytes, wrong: Culprit | None
-    ) -> Envelope[Message] | Unreadable | FromNewer:
+        self, line: bytes, wrong: FieldProblem | None
+    ) -> Envelope[Message] | Unreadable | NewerVersion:
         """The fast path failed: find out whether the message is old, new, unknown or broken."""
         try:
             wrapped = _wrapped.decode(line)
             typed = _typed.decode(wrapped.message)
         except NOT_JSON as broken:
-            return _unreadable(line, culprit_of(broken, line))
+            return _unreadable(line, problem_in(broken, line))
         name = typed.type
         kind = self._kinds.get(name)
         if kind is None:
             shown = name[:VALUE_SHOWN_MAX]
-            unknown = Culprit(f"unknown message type {shown!r}", "type", shown)
+            unknown = FieldProblem(f"unknown message type {shown!r}", "type", shown)
             return _unreadable(line, unknown, wrapped, typed)
         if wrapped.version > kind.VERSION:
-            return FromNewer(line, name, wrapped.version)
+            return NewerVersion(line, name, wrapped.version)
         if wrapped.version == kind.VERSION:
             # Nothing is wrong in it, so the fast path decoded it as another type.
-            twice = Culprit(f"the message names two types, the last is {name!r}: name one", "type", name)
+            twice = FieldProblem(f"the message names two types, the last is {name!r}: name one", "type", name)
             return _unreadable(line, wrong or twice, wrapped, typed)
         upgrade = self._upgrades.get((name, wrapped.version))
         if upgrade is None:
             why = (
                 f"version {wrapped.version} of {name!r} is no longer read: the version now is {kind.VERSION}"
             )
-            return _unreadable(line, Culprit(why, "version", str(wrapped.version)), wrapped, typed)
+            return _unreadable(line, FieldProblem(why, "version", str(wrapped.version)), wrapped, typed)
         return self._upgraded(line, wrapped, typed, upgrade)
 
     def _upgraded(
@@ -146,11 +146,11 @@ class Codec:
                 envelope | {"message": message, "version": version}, self._envelope
             )
         except NOT_AS_EXPECTED as problem:
-            return _unreadable(line, culprit_of(problem, line), wrapped, typed)
+            return _unreadable(line, problem_in(problem, line), wrapped, typed)
         wrong = nul_in(line) or self._too_far_in(upgraded)
         return upgraded if wrong is None else _unreadable(line, wrong, wrapped, typed)
 
-    def _too_far_in(self, envelope: Envelope[Message]) -> Culprit | None:
+    def _too_far_in(self, envelope: Envelope[Message]) -> FieldProblem | None:
         """The first timestamp that is too far away to calculate with."""
         if (sent_at := envelope.sent_at) is not None and not YEAR_MIN <= sent_at.year <= YEAR_MAX:
             return too_far((".sent_at", sent_at))
@@ -173,7 +173,7 @@ def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:
     return _encoder.encode_lines(envelopes)[:-1]
 
 
-def put_back(line: bytes) -> bytes:
+def with_attempt_counted(line: bytes) -> bytes:
     """The line with one more attempt counted; fields that this release does not know are kept."""
     try:
         wrapped = _wrapped.decode(line)
@@ -182,7 +182,7 @@ def put_back(line: bytes) -> bytes:
     return _encoder.encode(structs.replace(wrapped, attempts=wrapped.attempts + 1))
 
 
-def revived(line: bytes) -> bytes:
+def without_attempts(line: bytes) -> bytes:
     """The line with no attempts counted; a line that cannot be read stays as it is."""
     try:
         return _encoder.encode(structs.replace(_wrapped.decode(line), attempts=0))
@@ -233,7 +233,7 @@ def known_messages(parcel: Parcel, codec: Codec) -> list[Envelope[Message]]:
 
 
 def _unreadable(
-    line: bytes, wrong: Culprit, wrapped: _Wrapped | None = None, typed: _Typed | None = None
+    line: bytes, wrong: FieldProblem, wrapped: _Wrapped | None = None, typed: _Typed | None = None
 ) -> Unreadable:
     return Unreadable(
         line,

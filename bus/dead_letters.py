@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from bus import headers
 from bus.broker import LINES, PLAIN, Connection, Consuming, Delivery, Parcel, Receipt
-from bus.codec import CODEC, lines_of, revived
+from bus.codec import CODEC, lines_of, without_attempts
 from bus.errors import Failure
 from bus.message import Envelope, type_of
 from bus.origin import Origin, origin_of
@@ -47,7 +47,7 @@ class DeadLetter(Struct, frozen=True):
     origin: Origin
 
 
-def burial(
+def dead_letter_parcel(
     line: bytes, queue: str, origin: Origin, *, reason: str, attempts: int, where: str, letter: str = ""
 ) -> Parcel:
     """The parcel that carries one message to the dead letters. `letter` is a unique name for it."""
@@ -68,7 +68,7 @@ def burial(
     )
 
 
-def returned(lines: Sequence[bytes], queue: str, origin: Origin, *, waits: int = 0) -> Parcel:
+def retry_parcel(lines: Sequence[bytes], queue: str, origin: Origin, *, waits: int = 0) -> Parcel:
     """The parcel that returns messages to their own queue, for a retry. `waits` counts how often they were
     returned to wait for a worker of a newer release.
     """
@@ -112,7 +112,7 @@ def read(delivery: Delivery) -> DeadLetter:
     )
 
 
-class Grave(Struct):
+class OpenedDeadLetters(Struct):
     """The dead letters, held while a person looks at them. Letters that are neither dropped nor replayed go back."""
 
     connection: Connection
@@ -157,7 +157,7 @@ class Grave(Struct):
 
 
 @asynccontextmanager
-async def opened(connection: Connection, letters_max: int) -> AsyncIterator[Grave]:
+async def open_dead_letters(connection: Connection, letters_max: int) -> AsyncIterator[OpenedDeadLetters]:
     """The dead letters that are in the queue now, oldest first. They are returned at the end.
 
     Letters that another reader holds are not waited for.
@@ -170,17 +170,17 @@ async def opened(connection: Connection, letters_max: int) -> AsyncIterator[Grav
             while len(found) < count:
                 async with asyncio.timeout(PATIENCE_S):
                     found |= {delivery.tag: delivery for delivery in await consuming.receive()}
-        grave = Grave(
+        opened = OpenedDeadLetters(
             connection,
             consuming,
             _told_apart({tag: read(delivery) for tag, delivery in found.items()}),
             {tag: delivery.parcel for tag, delivery in found.items()},
             gone=set(),
         )
-        yield grave
+        yield opened
     finally:
         await consuming.close()
-    await _given_back(connection, len(found) - len(grave.gone))
+    await _given_back(connection, len(found) - len(opened.gone))
 
 
 async def _given_back(connection: Connection, count: int) -> None:
@@ -223,7 +223,7 @@ def _fit_for_a_header(reason: str) -> str:
 
 def _replayed(letter: DeadLetter, line: bytes) -> Parcel:
     try:
-        return returned((revived(line),), letter.queue, letter.origin)
+        return retry_parcel((without_attempts(line),), letter.queue, letter.origin)
     except ValueError as unknown:
         raise NotReplayed(
             f"dead letter {letter.handle} was not replayed: {unknown}; it and the letters after it stay here"

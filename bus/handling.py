@@ -60,7 +60,7 @@ class Tell(Struct, frozen=True, gc=False):
 
     message: Message
     cause: Received[Message] | None = None
-    kept: "Kept | None" = None
+    kept: "OutboxKey | None" = None
     # Publish it on this project's feed and nowhere else.
     feed: str = ""
 
@@ -72,7 +72,7 @@ class Bury(Struct, frozen=True):
     reason: str
 
 
-class Kept(Struct, frozen=True):
+class OutboxKey(Struct, frozen=True):
     """Where a message is kept until it is confirmed: an entity's row and the message's sequence number there, or any
     other key of the store.
     """

@@ -21,22 +21,22 @@ from msgspec import Struct, structs
 from bus import dead_letters
 from bus.authority import Refused, judge, judge_parcel, judged_by, names_in, speaks_for
 from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted, Parcel
-from bus.codec import Codec, FromNewer, attempts_of, lines_of, put_back
+from bus.codec import Codec, NewerVersion, attempts_of, lines_of, with_attempt_counted
 from bus.errors import Operational
 from bus.handling import Received, jittered_ms, received
 from bus.link import Link, pauses_of
 from bus.message import Envelope, Message, type_of
 from bus.origin import Origin, origin_of
-from bus.parts import Status, happens_within
+from bus.parts import Status, wait_at_most
 from bus.publisher import Publisher
 from bus.settings import BusSettings
-from bus.topology import QUEUES, QueueKind, project_of_key, speaker_of
+from bus.topology import QUEUES, QueueKind, broker_user_of, project_of_key
 from bus.unreadable import Unreadable
 
 log = logging.getLogger(__name__)
 
 
-class Held(Struct, eq=False):
+class OpenParcel(Struct, eq=False):
     """A parcel that is not acknowledged yet, and how many of its messages are not done."""
 
     consuming: Consuming
@@ -60,7 +60,7 @@ class Item(Struct, frozen=True, eq=False):
     """One received message and its index in its parcel."""
 
     place: int
-    parcel: Held
+    parcel: OpenParcel
     received: Received[Any]
 
     @property
@@ -95,7 +95,7 @@ class Intake:
     ) -> None:
         self.queue = queue
         self._link = link
-        self._post = link.post
+        self._facts = link.facts
         self._publisher = publisher
         self._settings = settings
         self._codec = codec
@@ -111,7 +111,7 @@ class Intake:
         self._stopping = asyncio.Event()
         self._consuming: Consuming | None = None
         # Unacknowledged parcels by tag, in the order of their delivery.
-        self._open: dict[int, Held] = {}
+        self._open: dict[int, OpenParcel] = {}
         self._aside: set[asyncio.Task[None]] = set()
         self._last_batch = 1
         self.on_subscribed: Callable[[], None] = lambda: None
@@ -183,7 +183,7 @@ class Intake:
 
     async def done(self, items: Iterable[Item]) -> None:
         """These messages are done: acknowledge the parcels that are complete now."""
-        complete: dict[int, Held] = {}
+        complete: dict[int, OpenParcel] = {}
         for item in items:
             held = item.parcel
             held.left -= 1
@@ -196,7 +196,9 @@ class Intake:
         it.
         """
         self.put_back += 1
-        self._set_aside(self._send_back(item, delay_ms, put_back(item.line) if counts else item.line))
+        self._set_aside(
+            self._send_back(item, delay_ms, with_attempt_counted(item.line) if counts else item.line)
+        )
 
     def bury(self, item: Item, reason: str) -> None:
         """Dead-letter one message; it is done when the dead-letter queue accepted it. The others of its parcel do not
@@ -237,7 +239,7 @@ class Intake:
         if delivery.returns:
             self.redelivered += 1
         handed_over = () if delivery.returns else delivery.parcel.envelopes
-        if handed_over and judge_parcel(origin, self._post) is None:
+        if handed_over and judge_parcel(origin, self._facts) is None:
             held = self._hold(consuming, delivery, origin, len(handed_over))
             judged = [self._judged(place, each, held, 0) for place, each in enumerate(handed_over)]
             self._ready.extend([Item(n, held, each) for n, each in enumerate(judged) if each is not None])
@@ -259,20 +261,20 @@ class Intake:
 
     def _lines_of(self, delivery: Delivery, origin: Origin) -> Sequence[bytes] | Unreadable:
         """The lines of a parcel; or the reason why it is not decoded."""
-        refused = judge_parcel(origin, self._post)
+        refused = judge_parcel(origin, self._facts)
         if refused is not None:
             return Unreadable(delivery.parcel.body, refused.reason)
         return lines_of(delivery.parcel) or Unreadable(
             delivery.parcel.body, "empty: there is no message in it"
         )
 
-    def _hold(self, consuming: Consuming, delivery: Delivery, origin: Origin, items: int) -> Held:
-        cell = speaks_for(origin.sender, self._post)
-        held = self._open[delivery.tag] = Held(consuming, delivery, items, origin, cell)
+    def _hold(self, consuming: Consuming, delivery: Delivery, origin: Origin, items: int) -> OpenParcel:
+        cell = speaks_for(origin.sender, self._facts)
+        held = self._open[delivery.tag] = OpenParcel(consuming, delivery, items, origin, cell)
         return held
 
     def _judged(
-        self, place: int, envelope: Envelope[Message], held: Held, returns: int
+        self, place: int, envelope: Envelope[Message], held: OpenParcel, returns: int
     ) -> Received[Any] | None:
         """The message if it counts. If it does not, and its sender may be told why, a stand-in with the reason;
         otherwise the message is buried here.
@@ -282,7 +284,7 @@ class Intake:
             return received(envelope, held.origin, returns, held.cell)
         if isinstance(message, Unreadable):
             return received(envelope, held.origin, returns, held.cell)
-        refused = judge(message, held.origin, self._post)
+        refused = judge(message, held.origin, self._facts)
         if refused is None:
             held.kind, held.counts = judged_by(message)
             held.names_in = names_in(held.kind)
@@ -295,7 +297,7 @@ class Intake:
         self.bury(Item(place, held, NOTHING_READ), refused.reason)
         return None
 
-    def _read(self, place: int, line: bytes, held: Held, returns: int) -> Received[Any] | None:
+    def _read(self, place: int, line: bytes, held: OpenParcel, returns: int) -> Received[Any] | None:
         """The message in this line, or a stand-in if it cannot be read. None if it is left to a newer worker, or came
         back too often. Returned messages are counted before they are decoded, since decoding may be what kills the
         worker.
@@ -304,7 +306,7 @@ class Intake:
             self._bury_spent(place, line, held, returns, attempts)
             return None
         read = self._codec.decode(line)
-        if isinstance(read, FromNewer):
+        if isinstance(read, NewerVersion):
             self._leave_for_newer(read, place, held)
             return None
         if isinstance(read, Unreadable):
@@ -315,7 +317,7 @@ class Intake:
             return None
         return self._judged(place, read, held, returns)
 
-    def _bury_spent(self, place: int, line: bytes, held: Held, returns: int, attempts: int) -> None:
+    def _bury_spent(self, place: int, line: bytes, held: OpenParcel, returns: int, attempts: int) -> None:
         """The message has used up its attempts. Decoding it may be what kills the worker, so it is decoded only where a
         claim may have been taken for it. That is tried a few times, since the cause may be something else. Then it is
         buried unread.
@@ -330,7 +332,7 @@ class Intake:
         else:
             self._bury_unread(held, Unreadable(line, why))
 
-    def _leave_for_newer(self, newer: FromNewer, place: int, held: Held) -> None:
+    def _leave_for_newer(self, newer: NewerVersion, place: int, held: OpenParcel) -> None:
         """Return a message of a newer version to the queue: a worker of a later release will read it. Only messages
         from workers wait, and not for ever; messages of other senders are buried.
         """
@@ -347,7 +349,7 @@ class Intake:
 
     def _is_from_a_worker(self, sender: str) -> bool:
         """Where the broker has no users of the topology, a sender with our own user may be a worker."""
-        speaker = speaker_of(sender)
+        speaker = broker_user_of(sender)
         return sender == self._link.broker.user if speaker is None else speaker.is_worker
 
     def _lost(self) -> None:
@@ -361,9 +363,9 @@ class Intake:
 
     # Settling single messages
 
-    async def _halve(self, held: Held, lines: Sequence[bytes]) -> None:
+    async def _halve(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
         """The parcel is acknowledged only when the queue has both halves."""
-        older = [put_back(line) for line in lines]
+        older = [with_attempt_counted(line) for line in lines]
         middle = len(older) // 2
         waits = dead_letters.waits_of(held.delivery.parcel)
         halves = [half for half in (older[:middle], older[middle:]) if half]
@@ -372,15 +374,15 @@ class Intake:
             await self._complete(held)
 
     async def _send_back(self, item: Item, delay_ms: float, line: bytes, waits: int = 0) -> None:
-        await happens_within(self._stopping, jittered_ms(delay_ms, self._chance) / 1000)
+        await wait_at_most(self._stopping, jittered_ms(delay_ms, self._chance) / 1000)
         if await self._to_queue((line,), item.parcel, waits):
             await self.done((item,))
 
-    async def _to_queue(self, lines: Sequence[bytes], held: Held, waits: int) -> bool:
-        parcel = dead_letters.returned(lines, self.queue, held.origin, waits=waits)
+    async def _to_queue(self, lines: Sequence[bytes], held: OpenParcel, waits: int) -> bool:
+        parcel = dead_letters.retry_parcel(lines, self.queue, held.origin, waits=waits)
         return await self._until_taken(parcel, held, self.putting_back)
 
-    def _bury_unread(self, held: Held, unreadable: Unreadable) -> None:
+    def _bury_unread(self, held: OpenParcel, unreadable: Unreadable) -> None:
         async def bury() -> None:
             if await self._bury_line(unreadable.line, held, unreadable.reason):
                 await self._complete(held)
@@ -397,10 +399,10 @@ class Intake:
         if await self._bury_line(item.line, held, reason):
             await self.done((item,))
 
-    async def _bury_line(self, line: bytes, held: Held, reason: str) -> bool:
+    async def _bury_line(self, line: bytes, held: OpenParcel, reason: str) -> bool:
         self.buried += 1
         log.error("dead letter from %s: %s", self.queue, reason)
-        letter = dead_letters.burial(
+        letter = dead_letters.dead_letter_parcel(
             line,
             self.queue,
             held.origin,
@@ -415,10 +417,12 @@ class Intake:
         finally:
             self.burials_waiting -= 1
 
-    async def _until_taken(self, parcel: Parcel, held: Held, status: Status) -> bool:
+    async def _until_taken(self, parcel: Parcel, held: OpenParcel, status: Status) -> bool:
         return await self._until_done(lambda: self._publisher.offer(parcel), held, status)
 
-    async def _until_done(self, work: Callable[[], Awaitable[None]], held: Held, status: Status) -> bool:
+    async def _until_done(
+        self, work: Callable[[], Awaitable[None]], held: OpenParcel, status: Status
+    ) -> bool:
         """Retry until it succeeds. False if the broker will deliver the parcel again: the connection broke, or the
         worker stops.
         """
@@ -429,20 +433,20 @@ class Intake:
                 pause_s = status.failed(problem)
                 if self._stopping.is_set():
                     return False
-                await happens_within(self._stopping, pause_s)
+                await wait_at_most(self._stopping, pause_s)
             else:
                 status.well()
                 return True
         return False
 
-    async def _complete(self, held: Held) -> None:
+    async def _complete(self, held: OpenParcel) -> None:
         held.left -= 1
         if held.left == 0 and self._open.get(held.tag) is held:
             await self._acknowledge({held.tag: held})
 
-    async def _acknowledge(self, complete: Mapping[int, Held]) -> None:
+    async def _acknowledge(self, complete: Mapping[int, OpenParcel]) -> None:
         """Acknowledge the longest complete prefix at once, and the others one by one."""
-        up_to: Held | None = None
+        up_to: OpenParcel | None = None
         for tag, held in self._open.items():
             if tag not in complete:
                 break

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from bus.authority import Post, post_of
+from bus.authority import BrokerFacts, broker_facts_of
 from bus.broker import Broker, Connection, ConnectionLost, Publishing
 from bus.errors import Operational
 from bus.parts import Pauses, Status
@@ -25,13 +25,13 @@ class Link:
         self,
         broker: Broker,
         settings: BusSettings,
-        post: Post | None = None,
+        facts: BrokerFacts | None = None,
         *,
         name: str = "connection",
         chance: random.Random | None = None,
     ) -> None:
         self.broker = broker
-        self.post = post or post_of(broker.user)
+        self.facts = facts or broker_facts_of(broker.user)
         self.status = Status(name, pauses=pauses_of(settings), chance=chance)
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
@@ -78,7 +78,7 @@ def pauses_of(settings: BusSettings) -> Pauses:
     return Pauses(settings.connect_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)
 
 
-class WayOut:
+class PublishingChannel:
     """A channel to publish on, opened on demand over a link, and again after it broke.
 
     `connection` is the connection of the open channel, None while there is no channel. `opened` is called whenever a

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
-from bus.authority import Post, judge, judge_parcel
+from bus.authority import BrokerFacts, judge, judge_parcel
 from bus.broker import ConnectionLost, Delivery, Interrupted
 from bus.codec import Codec, known_messages
 from bus.handling import Received, received
@@ -49,7 +49,7 @@ async def listen(
                 yield ()
                 while True:
                     deliveries = await consuming.receive()
-                    yield [believed for each in deliveries for believed in _believed(each, codec, link.post)]
+                    yield [believed for each in deliveries for believed in _believed(each, codec, link.facts)]
                     await consuming.acknowledge(deliveries[-1].tag, multiple=True)
             finally:
                 await consuming.close()
@@ -59,14 +59,14 @@ async def listen(
             await asyncio.sleep(status.failed(interrupted))
 
 
-def _believed(delivery: Delivery, codec: Codec, post: Post) -> list[Received[Message]]:
+def _believed(delivery: Delivery, codec: Codec, facts: BrokerFacts) -> list[Received[Message]]:
     origin = origin_of(delivery)
-    if (refused := judge_parcel(origin, post)) is not None:
+    if (refused := judge_parcel(origin, facts)) is not None:
         log.warning("parcel ignored, key %s: %s", origin.key, refused.reason)
         return []
     believed = []
     for envelope in known_messages(delivery.parcel, codec):
-        if (refused := judge(envelope.message, origin, post)) is not None:
+        if (refused := judge(envelope.message, origin, facts)) is not None:
             log.warning("message ignored: %s", refused.reason)
         else:
             believed.append(received(envelope, origin, delivery.returns))

@@ -9,7 +9,7 @@ from msgspec import Struct
 from bus.broker import LINES, PLAIN, HandsOver, Parcel
 from bus.codec import encode_lines
 from bus.message import Envelope, Message
-from bus.topology import Address, Kind
+from bus.topology import Destination, Kind
 
 
 class Outgoing(Struct, frozen=True, gc=False):
@@ -54,11 +54,11 @@ Key = tuple[type[Message] | str, str, str]
 class Bucket:
     """Messages for one destination that have not left yet, and the caller that waits for each."""
 
-    __slots__ = ("address", "envelopes", "key", "reply_to", "waiters")
+    __slots__ = ("destination", "envelopes", "key", "reply_to", "waiters")
 
-    def __init__(self, key: Key, address: Address) -> None:
+    def __init__(self, key: Key, destination: Destination) -> None:
         self.key = key
-        self.address = address
+        self.destination = destination
         self.reply_to = key[2]
         self.envelopes: list[Envelope[Message]] = []
         self.waiters: list[Waiter] = []
@@ -92,12 +92,12 @@ class Bucket:
     ) -> tuple[Parcel, Mapping[Waiter, int]]:
         envelopes = self.envelopes[first:last]
         parcel = Parcel(
-            exchange=self.address.exchange,
-            routing_key=self.address.routing_key,
+            exchange=self.destination.exchange,
+            routing_key=self.destination.routing_key,
             body=body,
             content_type=PLAIN if len(envelopes) == 1 else LINES,
-            persistent=self.address.kind.is_kept,
-            mandatory=self.address.kind is not Kind.EVENT,
+            persistent=self.destination.kind.is_kept,
+            mandatory=self.destination.kind is not Kind.EVENT,
             reply_to=self.reply_to,
             envelopes=tuple(envelopes) if is_handed_over else (),
         )

@@ -188,7 +188,7 @@ class Supervised:
             pause_s = await self._tried()
             if pause_s is None:
                 return
-            await happens_within(self.stopping, pause_s)
+            await wait_at_most(self.stopping, pause_s)
 
     async def _tried(self) -> float | None:
         """Run once. None if it returned, else the pause before the next try."""
@@ -245,12 +245,12 @@ class Periodic(Supervised):
                 self.status.well()
                 await self._rest()
             else:
-                await happens_within(self.stopping, pause_s)
+                await wait_at_most(self.stopping, pause_s)
 
     async def _rest(self) -> None:
         every_s = self._every_s if isinstance(self._every_s, float | int) else self._every_s()
         if not self.stopping.is_set():
-            await happens_within(self._woken, every_s)
+            await wait_at_most(self._woken, every_s)
 
 
 class Once(Supervised):
@@ -341,7 +341,7 @@ class SingleFlight:
                 return
 
 
-class Together:
+class PartGroup:
     """Several parts as one. A bug in one of them ends all."""
 
     def __init__(self, *parts: Part) -> None:
@@ -389,7 +389,7 @@ def operational(error: BaseException) -> Operational | None:
     return None
 
 
-async def happens_within(event: asyncio.Event, seconds: float) -> None:
+async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
     """Wait for the event, at most so many seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -31,11 +31,11 @@ from bus.broker import (
     Refusal,
 )
 from bus.errors import NotTaken, Unavailable, Undeliverable
-from bus.link import Link, WayOut
+from bus.link import Link, PublishingChannel
 from bus.message import Envelope, Message
 from bus.parcels import Bucket, Key, Outgoing, Waiter
 from bus.settings import BusSettings
-from bus.topology import FEED, REPLY, Address, Kind, address_of, end_of
+from bus.topology import FEED, REPLY, Destination, Kind, destination_of, end_of
 
 __all__ = ["Outgoing", "Overfull", "Publisher", "Undeliverable", "now"]
 
@@ -93,7 +93,7 @@ class Publisher:
         # Messages have waited for their linger time, but no parcel may start.
         self._is_late = False
         # Messages that waited for the channel leave in the loop turn after it opened.
-        self._way = WayOut(link, lambda: asyncio.get_running_loop().call_soon(self._flush))
+        self._way = PublishingChannel(link, lambda: asyncio.get_running_loop().call_soon(self._flush))
         self._alarm: asyncio.Task[None] | None = None
         self._is_closed = False
         # Keys of messages that callers keep on rows until the broker has them, by the future of their call.
@@ -102,7 +102,7 @@ class Publisher:
         self.free_since_s = 0.0
         self._project_of: ProjectOf | None = None
         # A second channel for parcels of which one was refused: each is sent there alone.
-        self._aside = WayOut(link)
+        self._aside = PublishingChannel(link)
         self._alone = asyncio.Lock()
         self.answers_dropped = 0
         self.held_back = 0
@@ -237,7 +237,7 @@ class Publisher:
             key = (type(message), end_of(message), outgoing.reply_to)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = Bucket(key, _address(outgoing))
+            bucket = self._buckets[key] = Bucket(key, _destination(outgoing))
         return bucket
 
     def _why_not_taken(self, count: int) -> Exception | None:
@@ -330,7 +330,7 @@ class Publisher:
                 waiter.settle(count, problem)
             return
         for parcel, waiting in parcels:
-            self._start(parcel, waiting, bucket.address.kind)
+            self._start(parcel, waiting, bucket.destination.kind)
 
     # Sending
 
@@ -431,12 +431,12 @@ class Publisher:
         )
 
 
-def _address(outgoing: Outgoing) -> Address:
+def _destination(outgoing: Outgoing) -> Destination:
     if outgoing.feed:
-        return Address(FEED, outgoing.feed, Kind.EVENT)
+        return Destination(FEED, outgoing.feed, Kind.EVENT)
     if outgoing.to:
-        return Address(REPLY, outgoing.to, Kind.ANSWER)
-    return address_of(outgoing.message)
+        return Destination(REPLY, outgoing.to, Kind.ANSWER)
+    return destination_of(outgoing.message)
 
 
 def _never() -> bool:

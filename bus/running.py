@@ -13,12 +13,12 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
+from bus.addresses import without_password
 from bus.errors import Transient, Unavailable
 from bus.health import About, Health, ReadyTeller
 from bus.health_server import VARIABLE, BadAddressError, HealthServer
 from bus.logs import FORMATS
 from bus.parts import Once
-from bus.places import without_password
 from bus.process import Part, run_process, run_until, stopped_by_signals
 
 log = logging.getLogger(__name__)

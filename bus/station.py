@@ -14,14 +14,14 @@ from datetime import datetime
 
 from msgspec import structs
 
+from bus.addresses import Addresses
 from bus.asking import Asker
-from bus.authority import post_of
+from bus.authority import broker_facts_of
 from bus.broker import Broker, Refusal
 from bus.codec import CODEC, Codec
 from bus.handling import Handler, Handlers, Tx
 from bus.link import Link
 from bus.message import Message
-from bus.places import Places
 from bus.publisher import Publisher, now
 from bus.settings import BusSettings
 from bus.urls import broker_at
@@ -52,9 +52,9 @@ class Station:
         self.settings = settings or BusSettings()
         self.codec = codec
         self.chance = chance or random.Random(secrets.randbits(64))
-        post = post_of(broker.user, cells)
+        facts = broker_facts_of(broker.user, cells)
         self.consuming = Link(
-            broker, self.settings, post, name="connection for consuming", chance=self.chance
+            broker, self.settings, facts, name="connection for consuming", chance=self.chance
         )
         self._publishing = Link(broker, self.settings, name="connection for publishing", chance=self.chance)
         self.publisher = Publisher(self._publishing, self.settings, name, clock)
@@ -147,21 +147,21 @@ class Station:
 
 
 def stations_at(
-    places: Places, role: str, *, asks: bool = False, settings: BusSettings | None = None
+    addresses: Addresses, role: str, *, asks: bool = False, settings: BusSettings | None = None
 ) -> tuple[Station, dict[str, Station]]:
     """A station on the API level's broker, and one on each other broker that has cells. A cell that is not in the
     mapping is on the API level's broker.
     """
     name = process_name(role)
-    api = Station(broker_at(places.bus_url), name, asks=asks, settings=settings)
+    api = Station(broker_at(addresses.bus_url), name, asks=asks, settings=settings)
     drain_ms_max = min(api.settings.drain_ms_max, DRAIN_BELOW_MS_MAX)
     below = structs.replace(api.settings, drain_ms_max=drain_ms_max)
-    at = {places.bus_url: api}
-    for url in places.cell_bus_urls.values():
+    at = {addresses.bus_url: api}
+    for url in addresses.cell_bus_urls.values():
         if url not in at:
-            cells = [cell for cell, theirs in places.cell_bus_urls.items() if theirs == url]
+            cells = [cell for cell, theirs in addresses.cell_bus_urls.items() if theirs == url]
             at[url] = Station(broker_at(url), name, settings=below, cells=cells)
-    return api, {cell: at[url] for cell, url in places.cell_bus_urls.items() if at[url] is not api}
+    return api, {cell: at[url] for cell, url in addresses.cell_bus_urls.items() if at[url] is not api}
 
 
 async def close_all(stations: Iterable[Station]) -> None:
@@ -178,7 +178,7 @@ def by_station(cells: Mapping[str, Station]) -> dict[Station, tuple[str, ...]]:
         for station in dict.fromkeys(cells.values())
     }
     for station, here in found.items():
-        if station.consuming.post.cells != frozenset(here):
+        if station.consuming.facts.cells != frozenset(here):
             raise ValueError(
                 f"the station {station.name} serves the cells {here}: create it with cells={here}"
             )

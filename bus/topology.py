@@ -567,7 +567,7 @@ class Objects(Struct, frozen=True):
     limits: Limits = Limits()
 
 
-class Address(Struct, frozen=True):
+class Destination(Struct, frozen=True):
     """The destination of one message."""
 
     exchange: str
@@ -605,9 +605,9 @@ def objects_of(
     return Objects(tuple(exchanges), tuple(queues), limits or Limits())
 
 
-def address_of(message: Message) -> Address:
+def destination_of(message: Message) -> Destination:
     """The destination of a message. An answer goes to its asker instead, which the bus knows."""
-    return _address(type(message), end_of(message))
+    return _destination(type(message), end_of(message))
 
 
 def end_of(message: Message) -> str:
@@ -653,11 +653,11 @@ _ENDS: dict[type[Message], Callable[[Any], str]] = {}
 
 
 @functools.lru_cache(maxsize=100_000)
-def _address(kind_of_message: type[Message], end: str) -> Address:
+def _destination(kind_of_message: type[Message], end: str) -> Destination:
     name = type_of(kind_of_message)
     route = ROUTES[name]
     exchange = in_cell(route.exchange, end) if route.scope is Scope.CELL else route.exchange
-    return Address(exchange, f"{name}.{end}" if end else name, route.kind)
+    return Destination(exchange, f"{name}.{end}" if end else name, route.kind)
 
 
 def in_cell(text: str, cell: str) -> str:
@@ -701,7 +701,7 @@ def user_of(role: str, cell: str = "") -> str:
     return f"moor-{role}-{cell}" if cell else f"moor-{role}"
 
 
-class Speaker(Struct, frozen=True):
+class BrokerUser(Struct, frozen=True):
     """The meaning of a broker's user name: a role, with the cell if the role belongs to one; or an application."""
 
     role: str
@@ -714,25 +714,25 @@ class Speaker(Struct, frozen=True):
 
 
 @functools.lru_cache(maxsize=10_000)
-def speaker_of(user: str) -> Speaker | None:
+def broker_user_of(user: str) -> BrokerUser | None:
     """The role or application of a user; None for an unknown user."""
     if user.startswith(APPLICATION_USER):
         name = user.removeprefix(APPLICATION_USER)
-        return Speaker("", application=name) if APPLICATION_NAME.fullmatch(name) else None
+        return BrokerUser("", application=name) if APPLICATION_NAME.fullmatch(name) else None
     for role in ROLES:
         if not role.per_cell:
             if user == user_of(role.name):
-                return Speaker(role.name)
+                return BrokerUser(role.name)
             continue
         of_cells = f"{user_of(role.name)}-"
         if user.startswith(of_cells) and CELL_NAME.fullmatch(cell := user.removeprefix(of_cells)):
-            return Speaker(role.name, cell)
+            return BrokerUser(role.name, cell)
     return None
 
 
 def cell_of_user(user: str) -> str | None:
     """The only cell that a user may speak for; None for a user that belongs to no cell."""
-    speaker = speaker_of(user)
+    speaker = broker_user_of(user)
     return speaker.cell or None if speaker else None
 
 

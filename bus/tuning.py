@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, get_args
 import msgspec
 from msgspec import Struct, structs
 
-from bus.places import BadSetting, without_password
+from bus.addresses import BadSetting, without_password
 from bus.settings import BusSettings
 
 S = TypeVar("S", bound=Struct)
@@ -96,7 +96,7 @@ def settings_in(environment: Mapping[str, str], section: Section[S]) -> S:
     return settings_of(section.kind(), section, tuned_in(section, environment))
 
 
-def settings_told(
+def settings_for_main(
     environment: Mapping[str, str], section: Section[S], database: Section[D]
 ) -> tuple[S, BusSettings, D] | None:
     """The settings of a worker, its bus and its database, for a worker's main. If one is invalid, it prints the reason

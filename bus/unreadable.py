@@ -44,7 +44,7 @@ class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
     project: str = ""
 
 
-class Culprit(NamedTuple):
+class FieldProblem(NamedTuple):
     """The reason, the field and its value; a missing field has no value."""
 
     reason: str
@@ -52,29 +52,29 @@ class Culprit(NamedTuple):
     value: str = ""
 
 
-def culprit_of(problem: Exception, line: bytes) -> Culprit:
+def problem_in(problem: Exception, line: bytes) -> FieldProblem:
     """The problem that a decoder's exception describes."""
     if isinstance(problem, UnicodeDecodeError):
         return _no_utf8_in(line)
     if isinstance(problem, RecursionError):
-        return Culprit("nested too deep to be read")
+        return FieldProblem("nested too deep to be read")
     reason = str(problem)[:REASON_SHOWN_MAX]
     found = _PATH.search(reason)
     if found is None:
-        return Culprit(reason)
+        return FieldProblem(reason)
     path = _field(found["path"])
     if missing := _MISSING.search(reason):
-        return Culprit(reason, f"{path}.{missing['key']}".lstrip("."))
+        return FieldProblem(reason, f"{path}.{missing['key']}".lstrip("."))
     try:
         value: Any = msgspec.json.decode(line)
         for key, index in _STEP.findall(found["path"]):
             value = value[key] if key else value[int(index)]
     except NOT_AS_EXPECTED:
-        return Culprit(reason, path)
-    return Culprit(f"{reason}: got {_json(value)}", path, _shown(value))
+        return FieldProblem(reason, path)
+    return FieldProblem(f"{reason}: got {_json(value)}", path, _shown(value))
 
 
-def unread_key(line: bytes, kind: type[Message]) -> Culprit | None:
+def unread_key(line: bytes, kind: type[Message]) -> FieldProblem | None:
     """The first unknown key in this message; None if all are known."""
     try:
         message = msgspec.json.decode(line)["message"]
@@ -82,29 +82,29 @@ def unread_key(line: bytes, kind: type[Message]) -> Culprit | None:
             # The name of its tag never occurs inside a message, so this error is about the same level.
             known = ", ".join(sorted(_fields(at[1])))
             field = _field(f"{at[0]}.{key}")
-            return Culprit(f"unknown field {field!r}: known are {known}", field, _shown(value))
+            return FieldProblem(f"unknown field {field!r}: known are {known}", field, _shown(value))
     except NOT_AS_EXPECTED as problem:
         # The parts that the typed decoder skips may be invalid UTF-8 or invalid numbers.
-        return culprit_of(problem, line)
+        return problem_in(problem, line)
     return None
 
 
-def nul_in(line: bytes) -> Culprit | None:
+def nul_in(line: bytes) -> FieldProblem | None:
     """A NUL character in a text: JSON allows it, PostgreSQL does not."""
     if b"\\u0000" not in line:
         return None
     try:
         found = _text_with(NUL, msgspec.json.decode(line))
     except NOT_JSON as problem:
-        return culprit_of(problem, line)
+        return problem_in(problem, line)
     if found is None:
         return None
     path, text = found
     field = _field(path)
-    return Culprit(f"{field!r} contains the character NUL, which is not allowed", field, _shown(text))
+    return FieldProblem(f"{field!r} contains the character NUL, which is not allowed", field, _shown(text))
 
 
-def _no_utf8_in(line: bytes) -> Culprit:
+def _no_utf8_in(line: bytes) -> FieldProblem:
     """The first byte that is not UTF-8, and its field. The whole line is checked, since the decoder skips parts of it."""
     try:
         line.decode()
@@ -115,8 +115,8 @@ def _no_utf8_in(line: bytes) -> Culprit:
     try:
         found = _text_with("\ufffd", msgspec.json.decode(line.decode(errors="replace")))
     except NOT_JSON:
-        return Culprit(reason)
-    return Culprit(reason) if found is None else Culprit(reason, _field(found[0]), _shown(found[1]))
+        return FieldProblem(reason)
+    return FieldProblem(reason) if found is None else FieldProblem(reason, _field(found[0]), _shown(found[1]))
 
 
 def _text_with(mark: str, value: Any) -> tuple[str, str] | None:

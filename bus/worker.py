@@ -26,8 +26,8 @@ from bus.handling import (
     GiveUp,
     Handler,
     Handlers,
-    Kept,
     OneByOne,
+    OutboxKey,
     PutBack,
     Reading,
     Received,
@@ -60,10 +60,10 @@ class Transactions(Protocol[Tx_co]):
 class Outbox(Protocol[Tx_contra]):
     """A store that keeps published messages on the rows of their entities until the broker has confirmed them."""
 
-    async def clear(self, tx: Tx_contra, said: Sequence[Kept]) -> None:
+    async def clear(self, tx: Tx_contra, said: Sequence[OutboxKey]) -> None:
         """These are confirmed and can be dropped. Part of a batch's transaction, never a transaction of its own."""
 
-    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
         """A page of unconfirmed messages after this key, in order of sequence within each entity; empty at the end."""
 
 
@@ -98,7 +98,7 @@ class Worker(Generic[Tx]):
             queue, link=link, publisher=publisher, settings=settings, codec=codec, name=name, chance=chance
         )
         # Confirmed, but still on their rows: cleared with the next batch's transaction.
-        self._confirmed: list[Kept] = []
+        self._confirmed: list[OutboxKey] = []
         self._unsaid: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._bug: BaseException | None = None
@@ -315,7 +315,7 @@ class Worker(Generic[Tx]):
         """Publish again the unconfirmed messages on rows: at start, and at intervals."""
         assert self._outbox is not None, "only a worker with an outbox sweeps"
         # One page at a time, confirmed before the next is read. Messages already on their way are skipped.
-        after: Kept | None = None
+        after: OutboxKey | None = None
         while page := await self._outbox.pending(after):
             said_already = self._publisher.on_the_way().union(self._confirmed)
             kept = [each for each in page if each[0] not in said_already]
@@ -334,7 +334,7 @@ class _Leaving:
 
     def __init__(self, said: Sequence[Said]) -> None:
         self.outgoing: list[Outgoing] = []
-        self.kept: list[Kept] = []
+        self.kept: list[OutboxKey] = []
         self.buried: dict[int, str] = {}
         for each in said:
             if isinstance(each, Tell):

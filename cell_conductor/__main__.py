@@ -4,13 +4,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from bus.addresses import addresses_for_main
 from bus.health_server import VARIABLE
-from bus.places import places_told
 from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
 from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.station import Station, process_name
-from bus.tuning import settings_told
+from bus.tuning import settings_for_main
 from bus.urls import broker_at
 from cell_conductor.settings import SECTION, ConductorSettings
 from cell_conductor.store_sql import SqlConductorStore
@@ -49,17 +49,17 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     tried. The other is how often a host is reminded of what it must clean up.
     """
     environment = with_flags(environment, arguments, "cell_conductor")
-    if (places := places_told(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
+    if (addresses := addresses_for_main(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
-    if (settings := settings_told(environment, SECTION, DATABASE)) is None:
+    if (settings := settings_for_main(environment, SECTION, DATABASE)) is None:
         return 2
     cell = environment["MOOR_CELL"]
     tuned, bus, database = settings
     return run_main(
         run(
             cell,
-            places.bus_of(cell),
-            places.db_of(cell),
+            addresses.bus_of(cell),
+            addresses.db_of(cell),
             tuned,
             bus=bus,
             database=database,

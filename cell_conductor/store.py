@@ -15,18 +15,18 @@ from typing import Protocol
 
 from msgspec import structs
 
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
 
 # The key of a message: the bytes of its instance's id, and its sequence there.
-Spoken = tuple[bytes, int]
+MessageKey = tuple[bytes, int]
 
 # Messages sent more recently may still be under way and need not be sent again yet.
 JUST_SAID = timedelta(seconds=5)
 # How many notes, each with the messages of a batch, are read at once.
-NAMES_PAGE = 20
+NOTES_PAGE = 20
 
 
 class ConductorTransaction(Protocol):
@@ -39,8 +39,8 @@ class ConductorTransaction(Protocol):
         """The rows that have been due for longest, locked. Rows locked by another process are skipped."""
 
     async def save(
-        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken]
-    ) -> Kept | None:
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[MessageKey]
+    ) -> OutboxKey | None:
         """Save rows: loaded ones are replaced, others are new (`Transient` if another process created them first).
         Returns the key under which the messages in `said` are kept until they are confirmed; None if there are none.
         """
@@ -52,10 +52,10 @@ class ConductorStore(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[ConductorTransaction]:
         """A transaction: commits at the end, rolls back on an exception. Any step may raise `Transient`: try again."""
 
-    async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
+    async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
         """The messages under these keys are confirmed. Part of the transaction, and its last step."""
 
-    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
         """A page of unconfirmed messages after this key; empty at the end. A process that starts reads all of them;
         later it skips those that were sent just now.
         """
@@ -70,10 +70,10 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def left_of(row: Instance, unsaid: Collection[Spoken]) -> Instance:
+def without_confirmed(row: Instance, unconfirmed: Collection[MessageKey]) -> Instance:
     """The row without its confirmed messages."""
     if not row.outbox:
         return row
     id_ = row.id.bytes
-    left = tuple([each for each in row.outbox if (id_, each.sequence) in unsaid])
+    left = tuple([each for each in row.outbox if (id_, each.sequence) in unconfirmed])
     return row if len(left) == len(row.outbox) else structs.replace(row, outbox=left)

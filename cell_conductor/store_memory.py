@@ -14,16 +14,23 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.errors import Transient
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import JUST_SAID, NAMES_PAGE, ConductorTransaction, Spoken, left_of, now
+from cell_conductor.store import (
+    JUST_SAID,
+    NOTES_PAGE,
+    ConductorTransaction,
+    MessageKey,
+    now,
+    without_confirmed,
+)
 
 
 class _Note(Struct, frozen=True):
     at: datetime
-    said: frozenset[Spoken]
+    said: frozenset[MessageKey]
 
 
 class _Cell:
@@ -37,7 +44,7 @@ class _Cell:
         self.notes: dict[int, _Note] = {}
         self.numbers = count(1)
 
-    def unsaid(self) -> set[Spoken]:
+    def unconfirmed(self) -> set[MessageKey]:
         return {each for note in self.notes.values() for each in note.said}
 
     def write(self, instance: InstanceId, row: Instance | None) -> None:
@@ -59,8 +66,12 @@ class _Transaction:
         self.cleared: set[int] = set()
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
-        unsaid = self._cell.unsaid() | {each for note in self.noted.values() for each in note.said}
-        found = {each: left_of(row, unsaid) for each in instances if (row := self._row(each)) is not None}
+        unconfirmed = self._cell.unconfirmed() | {each for note in self.noted.values() for each in note.said}
+        found = {
+            each: without_confirmed(row, unconfirmed)
+            for each in instances
+            if (row := self._row(each)) is not None
+        }
         self._loaded |= found.keys()
         return found
 
@@ -69,8 +80,8 @@ class _Transaction:
         return await self.load([each for _, each in nsmallest(limit, due)])
 
     async def save(
-        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken]
-    ) -> Kept | None:
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[MessageKey]
+    ) -> OutboxKey | None:
         for row in rows:
             if row.id not in self._loaded and self._row(row.id) is not None:
                 raise Transient(f"instance {row.id} has a row already")
@@ -82,7 +93,7 @@ class _Transaction:
             return None
         number = next(self._cell.numbers)
         self.noted[number] = _Note(self._now, frozenset(said))
-        return _name_of(number)
+        return _key_of(number)
 
     def _row(self, instance: InstanceId) -> Instance | None:
         return self.written[instance] if instance in self.written else self._cell.rows.get(instance)
@@ -110,41 +121,43 @@ class MemoryConductorStore:
             for number in transaction.cleared:
                 cell.notes.pop(number, None)
 
-    async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
+    async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
         assert isinstance(tx, _Transaction), "a transaction of another store"
         tx.cleared |= {each.sequence for each in said}
 
-    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
         first = after.sequence if after else 0
         async with self._cell.lock:
             before = self._clock() - JUST_SAID if self._has_started else None
-            kept: list[tuple[Kept, Message]] = []
+            kept: list[tuple[OutboxKey, Message]] = []
             names = 0
             for number, note in sorted(self._cell.notes.items()):
-                if number > first and names < NAMES_PAGE and (before is None or note.at < before):
-                    left = self._left_of(note)
-                    kept += [(_name_of(number), message) for message in left]
+                if number > first and names < NOTES_PAGE and (before is None or note.at < before):
+                    left = self._unconfirmed_in(note)
+                    kept += [(_key_of(number), message) for message in left]
                     names += bool(left)
                     if not left:
                         del self._cell.notes[number]
-            self._has_started |= names < NAMES_PAGE
+            self._has_started |= names < NOTES_PAGE
             return kept
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
         async with self._cell.lock:
-            rows, unsaid = self._cell.rows, self._cell.unsaid()
-            return tuple(left_of(rows[each], unsaid) for each in sorted(set(instances)) if each in rows)
+            rows, unconfirmed = self._cell.rows, self._cell.unconfirmed()
+            return tuple(
+                without_confirmed(rows[each], unconfirmed) for each in sorted(set(instances)) if each in rows
+            )
 
     async def close(self) -> None:
         """Nothing to release."""
 
-    def _left_of(self, note: _Note) -> list[Message]:
+    def _unconfirmed_in(self, note: _Note) -> list[Message]:
         """The unconfirmed messages of this note. Messages that are no longer on their rows were withdrawn."""
         rows = self._cell.rows
         ids = sorted({id_ for id_, _ in note.said})
         found = [row for id_ in ids if (row := rows.get(InstanceId(UUID(bytes=id_)))) is not None]
-        return [each.message for row in found for each in left_of(row, note.said).outbox]
+        return [each.message for row in found for each in without_confirmed(row, note.said).outbox]
 
 
-def _name_of(number: int) -> Kept:
-    return Kept("note", number)
+def _key_of(number: int) -> OutboxKey:
+    return OutboxKey("note", number)

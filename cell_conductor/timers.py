@@ -13,12 +13,12 @@ from functools import partial
 import tenacity
 
 from bus.errors import Operational, Transient, WrongAnswer
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, SwapClaim
-from bus.parts import Status, Supervised, happens_within
+from bus.parts import Status, Supervised, wait_at_most
 from bus.publisher import Outgoing, Publisher
-from cell_conductor.core.decide import Decision, Due, Saying, decide
+from cell_conductor.core.decide import DecidedMessage, Decision, Due, decide
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
@@ -26,7 +26,7 @@ from cell_conductor.store import ConductorStore
 
 SAVING_TRIES_MAX = 5
 # How many background tasks of earlier checks may run beside the next check.
-BESIDE_MAX = 16
+BACKGROUND_MAX = 16
 
 Ask = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
@@ -51,25 +51,25 @@ class Timers:
         self._rules = rules
         self._settings = settings
         self._clock = clock
-        self._look_every = timedelta(seconds=settings.look_s)
+        self._check_every = timedelta(seconds=settings.look_s)
         self._due = asyncio.Event()
         # Due times of rows that are being saved, and of rows saved; those before the next check of all rows.
         self._expected: list[datetime] = []
         self._soon: list[datetime] = []
         # The next check by the rows' clock, and by the event loop's clock: if the first is set back, it would come too
         # late.
-        self._look_at: datetime | None = None
-        self._look_by_s = 0.0
+        self._check_at: datetime | None = None
+        self._check_by_s = 0.0
         self._rests_until_s = 0.0
         # Confirmed, but the notes still exist: deleted with the next check.
-        self._confirmed: list[Kept] = []
-        self._looking = Supervised(
-            "do what is due", self._look_until_stopped, is_cut_short=False, chance=chance
+        self._confirmed: list[OutboxKey] = []
+        self._checking = Supervised(
+            "do what is due", self._check_until_stopped, is_cut_short=False, chance=chance
         )
         self._swapping = Status("swap claims", chance=chance)
-        self._saying = Status("say what was decided", chance=chance)
-        self.parts = (self._looking, self._swapping, self._saying)
-        self._beside: dict[asyncio.Task[None], None] = {}
+        self._sending = Status("say what was decided", chance=chance)
+        self.parts = (self._checking, self._swapping, self._sending)
+        self._background: dict[asyncio.Task[None], None] = {}
         self._group = asyncio.TaskGroup()
 
     def expect(self, rows: Sequence[Instance]) -> None:
@@ -84,7 +84,7 @@ class Timers:
             self._wake_if_due()
 
     def _due_soon(self, rows: Sequence[Instance]) -> list[datetime]:
-        before = self._clock() + self._look_every
+        before = self._clock() + self._check_every
         return [at for row in rows if (at := row.due_at) is not None and at <= before]
 
     def _wake_if_due(self) -> None:
@@ -98,27 +98,27 @@ class Timers:
         # A bug in a background task ends the whole part.
         async with asyncio.TaskGroup() as self._group:
             try:
-                await self._looking.run()
+                await self._checking.run()
             finally:
                 # Questions are not awaited: their rows are due again when the lease ends.
-                for task in self._beside:
+                for task in self._background:
                     task.cancel()
 
-    async def _look_until_stopped(self) -> None:
-        while not self._looking.stopping.is_set():
+    async def _check_until_stopped(self) -> None:
+        while not self._checking.stopping.is_set():
             await self._until_rested()
             await self._until_room()
             # Cleared before the check: rows that fall due meanwhile are found next time.
             self._due.clear()
-            if self._has_to_look():
-                has_more = await self._look()
-                self._looking.status.well()
+            if self._must_check():
+                has_more = await self._handle_due()
+                self._checking.status.well()
                 if has_more:
                     continue
-            await happens_within(self._due, self._settings.poll_ms / 1000)
+            await wait_at_most(self._due, self._settings.poll_ms / 1000)
 
     async def stop(self) -> None:
-        await self._looking.stop()
+        await self._checking.stop()
         self._due.set()
 
     async def _until_rested(self) -> None:
@@ -127,26 +127,26 @@ class Timers:
         """
         rest_s = self._rests_until_s - asyncio.get_running_loop().time()
         if rest_s > 0:
-            await happens_within(self._looking.stopping, rest_s)
+            await wait_at_most(self._checking.stopping, rest_s)
 
     async def _until_room(self) -> None:
         """Messages and questions of earlier checks may wait for the broker: rows stay due until some are done."""
-        while len(self._beside) >= BESIDE_MAX and not self._looking.stopping.is_set():
-            stopping = asyncio.ensure_future(self._looking.stopping.wait())
-            await asyncio.wait((*self._beside, stopping), return_when=asyncio.FIRST_COMPLETED)
+        while len(self._background) >= BACKGROUND_MAX and not self._checking.stopping.is_set():
+            stopping = asyncio.ensure_future(self._checking.stopping.wait())
+            await asyncio.wait((*self._background, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
 
-    def _has_to_look(self) -> bool:
+    def _must_check(self) -> bool:
         now = self._clock()
         return (
-            self._look_at is None
-            or self._look_at <= now
-            or self._look_by_s <= asyncio.get_running_loop().time()
+            self._check_at is None
+            or self._check_at <= now
+            or self._check_by_s <= asyncio.get_running_loop().time()
             or self._is_due(now)
             or bool(self._confirmed)
         )
 
-    async def _look(self) -> bool:
+    async def _handle_due(self) -> bool:
         """Handle due rows. True if there are more."""
         confirmed = tuple(self._confirmed)
         now, known = self._clock(), len(self._soon)
@@ -157,17 +157,17 @@ class Timers:
             kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         del self._confirmed[: len(confirmed)]
         is_all = len(rows) < self._settings.due_rows_max
-        self._look_at = now + self._look_every if is_all else now
+        self._check_at = now + self._check_every if is_all else now
         now_s = asyncio.get_running_loop().time()
-        self._look_by_s = now_s + self._settings.look_s
+        self._check_by_s = now_s + self._settings.look_s
         self._rests_until_s = now_s + self._settings.rest_ms / 1000 if is_all else now_s
         # Rows saved during the check may have been missed.
         self._soon[:known] = [at for at in self._soon[:known] if at > now]
         self._soon += self._due_soon(decision.rows)
         if decision.said:
-            self._beside_all_else(self._saying, partial(self._say, decision.said, kept))
+            self._in_background(self._sending, partial(self._send, decision.said, kept))
         if decision.swaps:
-            self._beside_all_else(self._swapping, partial(self._swap, decision.swaps))
+            self._in_background(self._swapping, partial(self._swap, decision.swaps))
         return not is_all
 
     async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
@@ -180,16 +180,16 @@ class Timers:
             reraise=True,
         )
         decision: Decision
-        kept: Kept | None
+        kept: OutboxKey | None
         decision, kept = await retrying(self._save, answered)
         # A refused swap tries the next alternate at once.
         self._soon += self._due_soon(decision.rows)
         self._wake_if_due()
-        await self._say(decision.said, kept)
+        await self._send(decision.said, kept)
         if problem is not None:
             raise problem
 
-    async def _save(self, answered: Sequence[SwapAnswered]) -> tuple[Decision, Kept | None]:
+    async def _save(self, answered: Sequence[SwapAnswered]) -> tuple[Decision, OutboxKey | None]:
         async with self._store.transaction() as tx:
             rows = await tx.load([each.instance for each in answered])
             decision = decide(rows, answered, self._clock(), self._rules)
@@ -213,19 +213,19 @@ class Timers:
             answered.append(SwapAnswered(swap.consumer, swap, verdict))
         return answered, problem
 
-    async def _say(self, said: Sequence[Saying], kept: Kept | None) -> None:
+    async def _send(self, said: Sequence[DecidedMessage], kept: OutboxKey | None) -> None:
         # Messages that the broker does not accept stay noted, and the worker's sweep sends them again.
         keys = () if kept is None else (kept,)
         await self._publisher.send_all([Outgoing(each.message) for each in said], keys)
         self._confirmed.extend(keys)
 
-    def _beside_all_else(self, status: Status, work: Callable[[], Awaitable[None]]) -> None:
-        task = self._group.create_task(_counted(status, work))
-        self._beside[task] = None
-        task.add_done_callback(self._beside.pop)
+    def _in_background(self, status: Status, work: Callable[[], Awaitable[None]]) -> None:
+        task = self._group.create_task(_with_status(status, work))
+        self._background[task] = None
+        task.add_done_callback(self._background.pop)
 
 
-async def _counted(status: Status, work: Callable[[], Awaitable[None]]) -> None:
+async def _with_status(status: Status, work: Callable[[], Awaitable[None]]) -> None:
     """A failure is left for later: the row, the sweep and the next check will retry it."""
     try:
         await work()

@@ -46,7 +46,7 @@ def conductor_parts(
     worker = station.worker(
         f"conductor.{cell}.work",
         handlers(rules, clock, timers.expect),
-        _Told(store, timers.saved),
+        _NotifyingTransactions(store, timers.saved),
         outbox=store,
     )
     return (worker, timers)
@@ -73,7 +73,7 @@ def cleanup_consumer(instance: InstanceId, attempt: int) -> ConsumerId:
     return ConsumerId(uuid5(instance, str(attempt)))
 
 
-class _Told:
+class _NotifyingTransactions:
     """A store's transactions, which notify the timers after each commit."""
 
     def __init__(self, store: ConductorStore, saved: Callable[[], None]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec import structs
 
+from bus.addresses import addresses_for_main
 from bus.health_server import VARIABLE
-from bus.places import places_told
 from bus.running import about, run_main, run_worker, with_flags
 from bus.settings import BusSettings
 from bus.station import Station, process_name
@@ -16,7 +16,7 @@ from bus.tuning import BUS, settings_in
 from bus.urls import broker_at
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
-from compute_sim.drivers import alike
+from compute_sim.drivers import equal_hosts
 from compute_sim.faults import load_faults
 from compute_sim.settings import SECTION, ComputeSettings
 from compute_sim.wiring import compute_parts
@@ -51,7 +51,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     MOOR_COMPUTE_* and MOOR_BUS_* variables are the settings.
     """
     environment = with_flags(environment, arguments, "compute_sim")
-    if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_CELL")) is None:
+    if (addresses := addresses_for_main(environment, "MOOR_BUS_URL", "MOOR_CELL")) is None:
         return 2
     count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
     if not count.isdecimal():
@@ -67,7 +67,14 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
         return 2
     health_at = environment.get(VARIABLE, "")
     return run_main(
-        run(places.bus_of(cell), alike(cell, int(count)), settings, faults, bus=bus, health_at=health_at)
+        run(
+            addresses.bus_of(cell),
+            equal_hosts(cell, int(count)),
+            settings,
+            faults,
+            bus=bus,
+            health_at=health_at,
+        )
     )
 
 

@@ -6,10 +6,10 @@ Sequence numbers are taken from the clock, so that they keep rising after a rest
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bus.beating import HostBeats
+from bus.heartbeats import HostHeartbeats
 from bus.message import CellName, Message, ProviderId
 from bus.messages.hosts import HostsReported, in_messages
-from bus.parts import Periodic, Together
+from bus.parts import PartGroup, Periodic
 from bus.publisher import Outgoing, Publisher
 from compute_sim.core.hosts import facts_of
 from compute_sim.fleet import Fleet
@@ -17,7 +17,7 @@ from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
 
 
-class Announcer(Together):
+class Announcer(PartGroup):
     def __init__(
         self,
         fleet: Fleet,
@@ -36,7 +36,7 @@ class Announcer(Together):
                 is_cut_short=True,
                 chance=chance,
             ),
-            HostBeats("heartbeats", publisher, self._alive, settings.beat_s, chance=chance),
+            HostHeartbeats("heartbeats", publisher, self._alive, settings.beat_s, chance=chance),
         )
         self._fleet = fleet
         self._store = store

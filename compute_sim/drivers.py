@@ -76,7 +76,7 @@ def root_of(host: str) -> ProviderId:
     return ProviderId(uuid5(HOSTS, host))
 
 
-def alike(cell: str, count: int, size: HostSize | None = None) -> tuple[Host, ...]:
+def equal_hosts(cell: str, count: int, size: HostSize | None = None) -> tuple[Host, ...]:
     """Hosts of one size, named after their cell, in three availability zones."""
     return tuple(
         Host(

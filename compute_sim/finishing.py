@@ -14,7 +14,7 @@ from msgspec import structs
 from bus.errors import Operational
 from bus.parts import Status, Supervised
 from bus.publisher import Outgoing, Publisher
-from compute_sim.core.attempts import Attempted, due
+from compute_sim.core.attempts import AttemptRecord, due
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
@@ -22,7 +22,7 @@ from compute_sim.store import ComputeStore
 # The number of batches of answers that may wait for their confirms.
 SAYING_MAX = 16
 # An ended attempt: while its answer is due, and after that was confirmed.
-Ended = tuple[Attempted, Attempted]
+Ended = tuple[AttemptRecord, AttemptRecord]
 
 
 class Finisher:
@@ -87,7 +87,7 @@ class Finisher:
     async def _finish(self) -> None:
         at_s = self._fleet.clock_s()
         ended: list[Ended] = []
-        unheard: list[Attempted] = []
+        unheard: list[AttemptRecord] = []
         answers: list[Outgoing] = []
         async with self._store.transaction() as tx:
             for attempt in await tx.due(at_s, self._settings.due_at_once_max):

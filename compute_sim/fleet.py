@@ -7,17 +7,17 @@ from bus.message import ProviderId
 from bus.messages.cell import SpawnInstance
 from compute_sim.core.faults import (
     WELL,
+    BuildOutcome,
     BuildsSlowly,
     ComesBackLate,
     Condition,
     Dies,
     FailsToBuild,
     FallsSilent,
-    Fate,
     Fault,
     FaultScript,
+    build_outcome_of,
     condition_of,
-    fate_of,
     faults_of,
     next_turn_s,
 )
@@ -38,50 +38,54 @@ class Elapsed:
         return now_s - self._began_s
 
 
-class PretendedHost:
+class SimulatedHost:
     """One host: its driver and its faults."""
 
-    __slots__ = ("_building", "_hearing", "_script", "_usual", "driver", "faults", "id")
+    __slots__ = ("_build_faults", "_no_fault_outcome", "_script", "_silencing", "driver", "faults", "id")
 
-    def __init__(self, host: Host, script: FaultScript, usual: Fate) -> None:
+    def __init__(self, host: Host, script: FaultScript, no_fault_outcome: BuildOutcome) -> None:
         self.faults = faults_of(script, host.name)
         self.driver: Driver = SimulatedDriver(host, self.faults)
         self.id = self.driver.root
         # Checked at every order; most hosts have none of these faults.
-        self._building = tuple(
+        self._build_faults = tuple(
             [each for each in self.faults if isinstance(each, FailsToBuild | BuildsSlowly)]
         )
-        self._hearing = tuple(
+        self._silencing = tuple(
             [each for each in self.faults if isinstance(each, FallsSilent | ComesBackLate | Dies)]
         )
         self._script = script
-        self._usual = usual
+        self._no_fault_outcome = no_fault_outcome
 
     def condition(self, at_s: float) -> Condition:
-        return condition_of(self._hearing, at_s) if self._hearing else WELL
+        return condition_of(self._silencing, at_s) if self._silencing else WELL
 
-    def fate(self, order: SpawnInstance, at_s: float) -> Fate:
-        return fate_of(self._script, self._building, order, at_s) if self._building else self._usual
+    def build_outcome(self, order: SpawnInstance, at_s: float) -> BuildOutcome:
+        return (
+            build_outcome_of(self._script, self._build_faults, order, at_s)
+            if self._build_faults
+            else self._no_fault_outcome
+        )
 
 
 class Fleet:
     def __init__(self, hosts: Sequence[Host], script: FaultScript, clock_s: Callable[[], float]) -> None:
         self.clock_s = clock_s
         self._script = script
-        usual = Fate(script.spawn_ms)
-        pretended = [PretendedHost(host, script, usual) for host in hosts]
+        no_fault_outcome = BuildOutcome(script.spawn_ms)
+        simulated = [SimulatedHost(host, script, no_fault_outcome) for host in hosts]
         # By ids as integers, since Python computes the hash of a UUID at each lookup.
-        self._hosts = {each.id.int: each for each in pretended}
+        self._hosts = {each.id.int: each for each in simulated}
         if len(self._hosts) != len(hosts):
             raise ValueError(f"{len(hosts)} hosts have only {len(self._hosts)} different names")
 
     def __iter__(self) -> Iterator[ProviderId]:
         return iter([each.id for each in self._hosts.values()])
 
-    def __getitem__(self, host: ProviderId) -> PretendedHost:
+    def __getitem__(self, host: ProviderId) -> SimulatedHost:
         return self._hosts[host.int]
 
-    def get(self, host: ProviderId) -> PretendedHost | None:
+    def get(self, host: ProviderId) -> SimulatedHost | None:
         return self._hosts.get(host.int)
 
     def well(self, hosts: Iterable[ProviderId], at_s: float) -> list[ProviderId]:

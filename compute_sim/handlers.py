@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from bus.handling import Bury, Handlers, Received, Said, Tell
 from bus.messages.cell import DestroyInstance, SpawnInstance
-from compute_sim.core.attempts import Attempted, AttemptKey, destroyed, due, key_of, spawned
+from compute_sim.core.attempts import AttemptKey, AttemptRecord, destroyed, due, key_of, spawned
 from compute_sim.core.faults import Dead
-from compute_sim.fleet import Fleet, PretendedHost
+from compute_sim.fleet import Fleet, SimulatedHost
 from compute_sim.store import ComputeTransaction
 
 HostOrder = SpawnInstance | DestroyInstance
@@ -49,9 +49,9 @@ def handlers(fleet: Fleet) -> Handlers:
 
 
 def _ordered(
-    known: Attempted | None, item: Received[HostOrder], host: PretendedHost, at_s: float
-) -> Attempted:
+    known: AttemptRecord | None, item: Received[HostOrder], host: SimulatedHost, at_s: float
+) -> AttemptRecord:
     order = item.message
     if isinstance(order, DestroyInstance):
         return destroyed(order, at_s, cause=item.id, trace=item.trace)
-    return spawned(known, order, host.fate(order, at_s), at_s, cause=item.id, trace=item.trace)
+    return spawned(known, order, host.build_outcome(order, at_s), at_s, cause=item.id, trace=item.trace)

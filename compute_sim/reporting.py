@@ -13,8 +13,15 @@ from bus.message import Message, ProviderId
 from bus.messages.placement import ReportAnswered, ReportInventory
 from bus.parts import Status, Supervised
 from bus.station import Station
-from compute_sim.core.differences import Refused, Reporting, Taken, Unknown, after_answer, difference
 from compute_sim.core.tree import ProviderTree, flaw_of
+from compute_sim.core.tree_diff import (
+    Accepted,
+    MustReportAll,
+    Refused,
+    ReportState,
+    after_answer,
+    report_of_changes,
+)
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
 
@@ -39,7 +46,7 @@ class TreeReporter:
         self._station = station
         self._settings = settings
         self._next_sequence = next_sequence
-        self._reporting: dict[ProviderId, Reporting] = {}
+        self._reporting: dict[ProviderId, ReportState] = {}
         self._touched: dict[ProviderId, None] = {}
         # Hosts with a single report that is not answered yet.
         self._alone: set[ProviderId] = set()
@@ -110,13 +117,13 @@ class TreeReporter:
         at_s, sequence = self._fleet.clock_s(), self._next_sequence()
         asked = []
         for host in self._fleet.well((host for host in hosts if host not in self._alone), at_s):
-            reporting = self._reporting.setdefault(host, Reporting(ProviderTree(host), 0))
-            tree = self._fleet[host].driver.update_provider_tree(reporting.taken, at_s)
-            if flaw := flaw_of(reporting.taken, tree):
+            reporting = self._reporting.setdefault(host, ReportState(ProviderTree(host), 0))
+            tree = self._fleet[host].driver.update_provider_tree(reporting.accepted, at_s)
+            if flaw := flaw_of(reporting.accepted, tree):
                 log.error(
                     "the driver of host %s breaks its contract, the host is not reported: %s", host, flaw
                 )
-            elif report := difference(reporting, tree, self._settings.cell, sequence):
+            elif report := report_of_changes(reporting, tree, self._settings.cell, sequence):
                 asked.append((report, tree))
         return asked
 
@@ -128,9 +135,9 @@ class TreeReporter:
             return
         self._asking.well()
         match after_answer(report, tree, answer.verdict):
-            case Taken(reporting):
+            case Accepted(reporting):
                 self._reporting[report.root] = reporting
-            case Unknown(reporting):
+            case MustReportAll(reporting):
                 log.warning("another reporter has reported host %s: reporting it completely", report.root)
                 self._reporting[report.root] = reporting
                 loop.call_later(self._settings.again_s, self.touch, (report.root,))

@@ -9,27 +9,27 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from bus.message import ProviderId
-from compute_sim.core.attempts import Attempted, AttemptKey
+from compute_sim.core.attempts import AttemptKey, AttemptRecord
 from compute_sim.core.hosts import Load
 
 
 class ComputeTransaction(Protocol):
-    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, Attempted]:
+    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, AttemptRecord]:
         """The known attempts of these."""
 
-    async def due(self, at_s: float, limit: int) -> Sequence[Attempted]:
+    async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
         """Attempts whose answers are due by now, the earliest first. This process does not get them again until they
         are saved with another time or named by `due_again`. For its successor they are still due.
         """
 
-    async def save(self, attempts: Iterable[Attempted]) -> None: ...
+    async def save(self, attempts: Iterable[AttemptRecord]) -> None: ...
 
-    async def remember(self, attempts: Iterable[Attempted]) -> None:
+    async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
         """Ended attempts whose answers are not confirmed yet. This process sees their new state; its successor finds
         the old one, and so finds them due.
         """
 
-    async def replace(self, pairs: Iterable[tuple[Attempted, Attempted]]) -> None:
+    async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
         """Save the second of each pair, if the first, the same object, is still the known state."""
 
 

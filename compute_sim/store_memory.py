@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from bus.message import ProviderId
-from compute_sim.core.attempts import Attempted, AttemptKey, State
+from compute_sim.core.attempts import AttemptKey, AttemptRecord, State
 from compute_sim.core.hosts import Load
 
 
-class _Tally:
+class _HostLoad:
     """The load of one host, and whether it has changed."""
 
     __slots__ = ("changed", "host", "instances", "io_ops")
@@ -27,7 +27,7 @@ class MemoryComputeStore:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
-        self._attempts: dict[AttemptKey, Attempted] = {}
+        self._attempts: dict[AttemptKey, AttemptRecord] = {}
         # A heap of due times. The number keeps entries with equal times in order, and keys from being compared.
         self._due: list[tuple[float, int, AttemptKey]] = []
         self._numbers = 0
@@ -36,8 +36,8 @@ class MemoryComputeStore:
         self._again: dict[AttemptKey, float] = {}
         self._over: deque[tuple[float, AttemptKey, State]] = deque()
         # By hosts as integers, as in the keys.
-        self._tallies: dict[int, _Tally] = {}
-        self._changed: list[_Tally] = []
+        self._loads: dict[int, _HostLoad] = {}
+        self._changed: list[_HostLoad] = []
         self._sooner: Callable[[], None] = lambda: None
 
     @asynccontextmanager
@@ -54,11 +54,11 @@ class MemoryComputeStore:
     def wake_with(self, sooner: Callable[[], None]) -> None:
         self._sooner = sooner
 
-    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, Attempted]:
+    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, AttemptRecord]:
         return {key: known for key in keys if (known := self._attempts.get(key)) is not None}
 
-    async def due(self, at_s: float, limit: int) -> Sequence[Attempted]:
-        found: list[Attempted] = []
+    async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
+        found: list[AttemptRecord] = []
         while self._due and self._due[0][0] <= at_s and len(found) < limit:
             entry = heapq.heappop(self._due)
             attempt = self._attempts.get(entry[2])
@@ -67,7 +67,7 @@ class MemoryComputeStore:
                 self._taken.append(entry)
         return found
 
-    async def save(self, attempts: Iterable[Attempted]) -> None:
+    async def save(self, attempts: Iterable[AttemptRecord]) -> None:
         first_s = self._due[0][0] if self._due else None
         for attempt in attempts:
             key = attempt.key
@@ -92,10 +92,10 @@ class MemoryComputeStore:
                 self._push(at_s, key)
         self._sooner()
 
-    async def remember(self, attempts: Iterable[Attempted]) -> None:
+    async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
         await self.save(attempts)
 
-    async def replace(self, pairs: Iterable[tuple[Attempted, Attempted]]) -> None:
+    async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
         await self.save([after for before, after in pairs if self._attempts.get(before.key) is before])
 
     async def next_due_s(self) -> float | None:
@@ -107,7 +107,7 @@ class MemoryComputeStore:
             heapq.heappop(self._due)
         return None
 
-    def _is_due_at(self, attempt: Attempted, at_s: float) -> bool:
+    def _is_due_at(self, attempt: AttemptRecord, at_s: float) -> bool:
         """If not, it was saved again, with another time or none."""
         return attempt.due_s == at_s or self._again.get(attempt.key) == at_s
 
@@ -118,15 +118,15 @@ class MemoryComputeStore:
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
         found = {}
         for host in hosts:
-            tally = self._tallies.get(host.int)
-            found[host] = Load(tally.instances, tally.io_ops) if tally else Load()
+            load = self._loads.get(host.int)
+            found[host] = Load(load.instances, load.io_ops) if load else Load()
         return found
 
     async def take_changed(self) -> Sequence[ProviderId]:
         changed, self._changed = self._changed, []
-        for tally in changed:
-            tally.changed = False
-        return [tally.host for tally in changed]
+        for load in changed:
+            load.changed = False
+        return [load.host for load in changed]
 
     async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:
         forgotten: list[AttemptKey] = []
@@ -140,18 +140,18 @@ class MemoryComputeStore:
                 forgotten.append(key)
         return forgotten
 
-    def _count(self, key: AttemptKey, attempt: Attempted, before: State | None) -> None:
+    def _count(self, key: AttemptKey, attempt: AttemptRecord, before: State | None) -> None:
         """Update the host's load and the list of finished attempts."""
         state, number = attempt.state, key[0]
-        tally = self._tallies.get(number)
-        if tally is None:
-            tally = self._tallies[number] = _Tally(attempt.host)
+        load = self._loads.get(number)
+        if load is None:
+            load = self._loads[number] = _HostLoad(attempt.host)
         is_over = state.is_over
         was_there = before is not None and not before.is_over
-        tally.instances += (not is_over) - was_there
-        tally.io_ops += (state is State.BUILDING) - (before is State.BUILDING)
-        if not tally.changed:
-            tally.changed = True
-            self._changed.append(tally)
+        load.instances += (not is_over) - was_there
+        load.io_ops += (state is State.BUILDING) - (before is State.BUILDING)
+        if not load.changed:
+            load.changed = True
+            self._changed.append(load)
         if is_over:
             self._over.append((self._clock_s(), key, state))

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from bus.message import ProviderId
 from bus.sql import Database, DatabaseSettings, insert, open_database
-from compute_sim.core.attempts import Attempted, AttemptKey
+from compute_sim.core.attempts import AttemptKey, AttemptRecord
 from compute_sim.core.hosts import Load
 from compute_sim.store_memory import MemoryComputeStore
 from compute_sim.tables import compute_attempts as table
@@ -26,7 +26,7 @@ from compute_sim.tables import compute_attempts as table
 POOL_SIZE = 1
 
 _encode = msgspec.json.Encoder().encode
-_attempt = msgspec.json.Decoder(Attempted).decode
+_attempt = msgspec.json.Decoder(AttemptRecord).decode
 
 
 class _Transaction:
@@ -34,23 +34,23 @@ class _Transaction:
 
     def __init__(self, memory: MemoryComputeStore) -> None:
         self._memory = memory
-        self.saved: dict[AttemptKey, Attempted] = {}
-        self.remembered: list[Attempted] = []
+        self.saved: dict[AttemptKey, AttemptRecord] = {}
+        self.remembered: list[AttemptRecord] = []
 
-    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, Attempted]:
+    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, AttemptRecord]:
         return await self._memory.load(keys)
 
-    async def due(self, at_s: float, limit: int) -> Sequence[Attempted]:
+    async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
         return await self._memory.due(at_s, limit)
 
-    async def save(self, attempts: Iterable[Attempted]) -> None:
+    async def save(self, attempts: Iterable[AttemptRecord]) -> None:
         self.saved |= {attempt.key: attempt for attempt in attempts}
 
-    async def remember(self, attempts: Iterable[Attempted]) -> None:
+    async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
         # In the table they stay due, which is what a successor of this process must find.
         self.remembered += attempts
 
-    async def replace(self, pairs: Iterable[tuple[Attempted, Attempted]]) -> None:
+    async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
         by_key = {before.key: (before, after) for before, after in pairs}
         known = await self._memory.load(by_key)
         await self.save([after for key, (before, after) in by_key.items() if known.get(key) is before])
@@ -125,12 +125,12 @@ async def open_compute_store(
     return SqlComputeStore(database, cell, memory)
 
 
-def _read(connection: Connection, cell: str) -> list[Attempted]:
+def _read(connection: Connection, cell: str) -> list[AttemptRecord]:
     rows = sa.select(table.c.body).where(table.c.cell == cell)
     return [_attempt(body) for body in connection.scalars(rows)]
 
 
-def _save(connection: Connection, cell: str, attempts: Sequence[Attempted]) -> None:
+def _save(connection: Connection, cell: str, attempts: Sequence[AttemptRecord]) -> None:
     statement = insert(connection, table)
     connection.execute(
         statement.on_conflict_do_update(

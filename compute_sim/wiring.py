@@ -9,10 +9,10 @@ from bus.station import Station
 from compute_sim.announcing import Announcer
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
+from compute_sim.fault_player import FaultPlayer
 from compute_sim.finishing import Finisher
 from compute_sim.fleet import Elapsed, Fleet
 from compute_sim.handlers import handlers
-from compute_sim.playing import Player
 from compute_sim.reporting import TreeReporter
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
@@ -52,7 +52,7 @@ def compute_parts(
         Finisher(fleet, store, station.publisher, settings, chance),
         announcer,
         Supervised(
-            "play the fault script", Player(fleet, (reporter.touch, announcer.touch)).run, chance=chance
+            "play the fault script", FaultPlayer(fleet, (reporter.touch, announcer.touch)).run, chance=chance
         ),
         reporter,
         station,

@@ -5,14 +5,14 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 
+from bus.addresses import Addresses, addresses_for_main
 from bus.health_server import VARIABLE
 from bus.link import Link
-from bus.places import Places, places_told
 from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
 from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.station import close_all, stations_at
-from bus.tuning import settings_told
+from bus.tuning import settings_for_main
 from bus.urls import broker_at
 from ironic_sync.core.cells import CellMap
 from ironic_sync.rest_http import HttpIronicApi, rest_settings
@@ -25,7 +25,7 @@ NAME = "MOOR_IRONIC_NAME"
 
 
 async def run(
-    places: Places,
+    addresses: Addresses,
     name: str,
     settings: IronicSettings,
     bus: BusSettings | None = None,
@@ -33,23 +33,23 @@ async def run(
     *,
     health_at: str = "",
 ) -> None:
-    store = SqlIronicStore(places.ironic_db, settings=database or DatabaseSettings())
-    station, in_cells = stations_at(places, "ironic", asks=True, settings=bus)
+    store = SqlIronicStore(addresses.ironic_db, settings=database or DatabaseSettings())
+    station, in_cells = stations_at(addresses, "ironic", asks=True, settings=bus)
     link = Link(
-        broker_at(places.ironic_bus), station.settings, name="connection to Ironic", chance=station.chance
+        broker_at(addresses.ironic_bus), station.settings, name="connection to Ironic", chance=station.chance
     )
-    has_shards = bool(places.ironic_shards)
+    has_shards = bool(addresses.ironic_shards)
     api = (
-        HttpIronicApi(places.ironic_url, rest_settings(settings, has_shards=has_shards))
-        if places.ironic_url
+        HttpIronicApi(addresses.ironic_url, rest_settings(settings, has_shards=has_shards))
+        if addresses.ironic_url
         else None
     )
     try:
         await run_worker(
             about(
                 "ironic",
-                brokers=(places.bus_url, places.ironic_bus, *places.cell_bus_urls.values()),
-                database=places.ironic_db,
+                brokers=(addresses.bus_url, addresses.ironic_bus, *addresses.cell_bus_urls.values()),
+                database=addresses.ironic_db,
             ),
             ironic_parts(
                 station,
@@ -58,12 +58,12 @@ async def run(
                 settings,
                 name=name,
                 incarnation=secrets.token_hex(8),
-                cells=cells_of(places),
+                cells=cells_of(addresses),
                 api=api,
                 in_cells=in_cells,
             ),
             station.settings.drain_ms_max / 1000,
-            first=tables_first(upgrade, places.ironic_db, "ironic_sync", database),
+            first=tables_first(upgrade, addresses.ironic_db, "ironic_sync", database),
             stations=(link, *in_cells.values()),
             health_at=health_at,
         )
@@ -75,8 +75,10 @@ async def run(
         await store.close()
 
 
-def cells_of(places: Places) -> CellMap:
-    return CellMap(groups=places.ironic_groups, shards=places.ironic_shards, default=places.ironic_cell)
+def cells_of(addresses: Addresses) -> CellMap:
+    return CellMap(
+        groups=addresses.ironic_groups, shards=addresses.ironic_shards, default=addresses.ironic_cell
+    )
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
@@ -87,9 +89,9 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     environment = with_flags(environment, arguments, "ironic_sync")
     has_own = bool(environment.get("MOOR_IRONIC_DB_URL"))
     database = "MOOR_IRONIC_DB_URL" if has_own else "MOOR_DB_URL"
-    if (places := places_told(environment, "MOOR_BUS_URL", database, NAME)) is None:
+    if (addresses := addresses_for_main(environment, "MOOR_BUS_URL", database, NAME)) is None:
         return 2
-    if (told := settings_told(environment, SECTION, DATABASE)) is None:
+    if (told := settings_for_main(environment, SECTION, DATABASE)) is None:
         return 2
     name = environment[NAME]
     try:
@@ -97,7 +99,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     except ValueError as wrong:
         sys.stderr.write(f"{NAME}: {wrong}\n")
         return 2
-    return run_main(run(places, name, *told, health_at=environment.get(VARIABLE, "")))
+    return run_main(run(addresses, name, *told, health_at=environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from bus.beating import HostBeats
+from bus.heartbeats import HostHeartbeats
 from bus.message import CellName, ProviderId
 from bus.messages.hosts import NODE, HostFacts, HostsReported, in_messages
-from bus.parts import Periodic, Together
+from bus.parts import PartGroup, Periodic
 from bus.publisher import Outgoing, Publisher
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
@@ -21,7 +21,7 @@ from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
 
 
-class Announcer(Together):
+class Announcer(PartGroup):
     """A part, and a listener of the ring and of NodeKeeper."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Announcer(Together):
         )
         super().__init__(
             self._telling,
-            HostBeats("vouch for nodes", publisher, self._alive, settings.beat_s, chance=chance),
+            HostHeartbeats("vouch for nodes", publisher, self._alive, settings.beat_s, chance=chance),
         )
         self._store = store
         self._membership = membership

@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from bus.errors import Operational
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed, RedeployInstance
-from bus.parts import Periodic, Status, Supervised, Together
+from bus.parts import PartGroup, Periodic, Status, Supervised
 from ironic_sync.applying import NodeKeeper
 from ironic_sync.core.deploying import (
     Again,
@@ -97,7 +97,7 @@ class _Told(Struct, frozen=True):
     at: datetime
 
 
-class Deployer(Together):
+class Deployer(PartGroup):
     """A part, and a listener of the ring and of NodeKeeper."""
 
     def __init__(  # noqa: PLR0917 - the daemon's parts that it stands on

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 from bus.errors import Operational
-from bus.foreign import Batch, Heard, Inbox, buried, hear
+from bus.inbox import Inbox, InboxBatch, InboxMessage, inbox_dead_letter, read_inbox
 from bus.link import Link
 from bus.parts import Supervised
 from bus.publisher import Publisher
@@ -65,17 +65,17 @@ class EventReader(Supervised):
 
     async def _hear(self) -> None:
         loop = asyncio.get_running_loop()
-        batches = hear(self._link, self._inbox, settings=self._settings, status=self.status)
+        batches = read_inbox(self._link, self._inbox, settings=self._settings, status=self.status)
         async with aclosing(batches):
             async for batch in batches:
                 if batch.gap:
                     self._on_gap(batch.gap)
                 began_s = loop.time()
                 await self._until_applied(batch)
-                if wait_s := rest_s(len(batch.heard), loop.time() - began_s):
+                if wait_s := rest_s(len(batch.messages), loop.time() - began_s):
                     await asyncio.sleep(wait_s)
 
-    async def _until_applied(self, batch: Batch) -> None:
+    async def _until_applied(self, batch: InboxBatch) -> None:
         """A database that is away is waited for here: to begin to read anew would count as a gap."""
         while True:
             try:
@@ -86,10 +86,10 @@ class EventReader(Supervised):
                 self.status.well()
                 return
 
-    async def _apply(self, batch: Batch) -> None:
+    async def _apply(self, batch: InboxBatch) -> None:
         words: list[Word] = []
-        wrong: list[tuple[Heard, Unreadable]] = []
-        for heard in batch.heard:
+        wrong: list[tuple[InboxMessage, Unreadable]] = []
+        for heard in batch.messages:
             said = read(heard.body)
             self.heard += 1
             if isinstance(said, Ignored):
@@ -117,7 +117,9 @@ class EventReader(Supervised):
             self._unknown_types.add(said.event_type)
             log.info("notifications of type %r are ignored: %s", said.event_type, said.reason)
 
-    async def _bury(self, heard: Heard, wrong: Unreadable) -> None:
+    async def _bury(self, heard: InboxMessage, wrong: Unreadable) -> None:
         self.unreadable += 1
         letter = f"{self._name}-{self.unreadable}"
-        await self._graves.offer(buried(heard, reason=wrong.reason, where=self._name, letter=letter))
+        await self._graves.offer(
+            inbox_dead_letter(heard, reason=wrong.reason, where=self._name, letter=letter)
+        )

@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 
 from bus.errors import Operational, Unavailable
 from bus.message import ProviderId
-from bus.parts import Pauses, Periodic, Together
+from bus.parts import PartGroup, Pauses, Periodic
 from ironic_sync.core.ring import Member, Move, Owned, Ring, gives, names_alive, takes, takes_anew
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import RingStore, RingView, check_name
@@ -138,7 +138,7 @@ class Membership:
     # As a part
 
     async def run(self) -> None:
-        await Together(*self.parts).run()
+        await PartGroup(*self.parts).run()
         await self._leave()
 
     async def stop(self) -> None:

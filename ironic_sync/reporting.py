@@ -15,7 +15,7 @@ from msgspec import structs
 from bus.errors import Operational, WrongAnswer
 from bus.message import ProviderId
 from bus.messages.placement import InventoryInUse, ReportAccepted, ReportAnswered
-from bus.parts import Periodic, Status, Supervised, Together
+from bus.parts import PartGroup, Periodic, Status, Supervised
 from bus.station import Station
 from ironic_sync.applying import Change, NodeKeeper
 from ironic_sync.core.reports import Told, after_verdict, report_of
@@ -50,7 +50,7 @@ class Reporter:
         self._reporting = Supervised("report nodes", self._report_until_stopped, chance=chance)
         self._asking = Status("ask placement to take reports", chance=chance)
         self._noting = Supervised("note what placement took", self._note_until_stopped, chance=chance)
-        self._running = Together(
+        self._running = PartGroup(
             self._reporting,
             self._noting,
             Periodic(

@@ -93,7 +93,7 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
         return self.lease_s - self.lease_margin_s
 
 
-# Addresses and names are stated in another way (bus/places.py, flags).
+# Addresses and names are stated in another way (bus/addresses.py, flags).
 SECTION = Section(
     "ironic", IronicSettings, others=("url", "bus_url", "db_url", "name", "cell", "groups", "shards", "sim_")
 )

@@ -17,7 +17,7 @@ from uuid import UUID  # noqa: TC003 - like every other import
 
 from bus.errors import Operational
 from bus.message import ProviderId
-from bus.parts import Periodic, Status, Together
+from bus.parts import PartGroup, Periodic, Status
 from ironic_sync.applying import Change, NodeKeeper
 from ironic_sync.core.missing import Belief, decide_missing
 from ironic_sync.core.node import Node
@@ -62,7 +62,7 @@ class Sweeper:
             "read nodes in doubt", self._read_doubted, settings.doubts_s, is_cut_short=True, chance=chance
         )
         self._believing = Status("believe what Ironic lists", chance=chance)
-        self._running = Together(self._sweeping, self._doubting)
+        self._running = PartGroup(self._sweeping, self._doubting)
         self.parts = (self._running, self._believing)
         self._belief = Belief(
             few=settings.missing_few,

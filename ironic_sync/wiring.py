@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import os_traits
 
-from bus.foreign import Inbox
+from bus.inbox import Inbox
 from bus.link import Link
 from bus.messages.cell import DeployProgressed
 from bus.process import Part

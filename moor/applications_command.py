@@ -156,8 +156,8 @@ def _api_broker(bus: str) -> tuple[Settings, BrokerDeployment]:
             f"bus_url is {settings.bus_url!r}: applications need a RabbitMQ broker (amqp:// or amqps://); on the bus of "
             "`moor up` every local user may do everything"
         )
-    places = msgspec.structs.replace(settings.places, bus_url=settings.bus_url)
-    return settings, deployments_of(places, places.cells)[0]
+    addresses = msgspec.structs.replace(settings.addresses, bus_url=settings.bus_url)
+    return settings, deployments_of(addresses, addresses.cells)[0]
 
 
 def _application(name: str, projects: Sequence[str], *, admin: bool) -> Application:

@@ -14,9 +14,9 @@ import typer
 from msgspec import structs
 from rich.table import Table
 
+from bus.addresses import without_password
 from bus.broker import Connection, NotFound
 from bus.definitions import SALT_BYTES, definitions_of
-from bus.places import without_password
 from bus.topology import ROUTES, Objects, Queue, Site
 from moor.applications_command import app as applications
 from moor.credentials import check_private, known_passwords, write_private
@@ -100,7 +100,7 @@ def show(
 ) -> None:
     """Show each broker's queues, rights and messages. With a bus URL, show how many parcels wait in each queue."""
     settings, deployments = _deployments(bus, cells, else_cells=("one-cell",))
-    is_named = bool(settings.places.bus_url)
+    is_named = bool(settings.addresses.bus_url)
     depths = [_depths(each.url, each.objects().queues) if is_named else {} for each in deployments]
     if as_json:
         brokers = [_as_json(*each) for each in zip(deployments, depths, strict=True)]
@@ -120,8 +120,8 @@ def _deployments(
     bus: str, cells: str, else_cells: tuple[str, ...] = ()
 ) -> tuple[Settings, tuple[BrokerDeployment, ...]]:
     settings = command_settings(bus=bus, cells=cells)
-    places = structs.replace(settings.places, bus_url=settings.bus_url)
-    return settings, deployments_of(places, places.cells or else_cells)
+    addresses = structs.replace(settings.addresses, bus_url=settings.bus_url)
+    return settings, deployments_of(addresses, addresses.cells or else_cells)
 
 
 def _chosen(deployments: Sequence[BrokerDeployment], only: str) -> Sequence[BrokerDeployment]:

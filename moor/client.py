@@ -27,7 +27,7 @@ from bus.permissions import key_pattern
 from bus.process import run_until
 from bus.settings import BusSettings
 from bus.station import Station, process_name
-from bus.topology import EVENTS, FEED, Application, Grant, address_of, speaker_of, user_of
+from bus.topology import EVENTS, FEED, Application, Grant, broker_user_of, destination_of, user_of
 from moor.options import broker_of
 from moor.settings import Settings
 
@@ -107,7 +107,7 @@ class Client:
 
     @property
     def _is_application(self) -> bool:
-        speaker = speaker_of(self._station.consuming.broker.user)
+        speaker = broker_user_of(self._station.consuming.broker.user)
         return speaker is not None and bool(speaker.application)
 
     async def _listen(self, grant: Grant) -> AsyncGenerator[Sequence[Message], None]:
@@ -219,7 +219,9 @@ class InstanceFollower:
 
 def _has_key(message: Message, patterns: Sequence[str]) -> bool:
     """Do these patterns match the event's routing key?"""
-    return key_pattern(Grant(EVENTS, tuple(patterns))).fullmatch(address_of(message).routing_key) is not None
+    return (
+        key_pattern(Grant(EVENTS, tuple(patterns))).fullmatch(destination_of(message).routing_key) is not None
+    )
 
 
 def _project_of(message: Message) -> str:

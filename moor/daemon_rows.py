@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import typer
 
-from bus.places import without_password
+from bus.addresses import without_password
 from ironic_sync.store_sql import SqlIronicStore
 from moor.options import command_settings, fail, run
 

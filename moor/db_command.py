@@ -35,20 +35,20 @@ def upgrade(
     db: DatabaseUrl = "", placement_db: PlacementDatabaseUrl = "", ironic_db: IronicDatabaseUrl = ""
 ) -> None:
     """Create or alter the tables that this release needs, in every named database. Safe to repeat and to run concurrently."""
-    places = command_settings(db=db, placement_db=placement_db, ironic_db=ironic_db).places
-    if not places.placement_db and not places.ironic_db and not places.cell_db_urls:
+    addresses = command_settings(db=db, placement_db=placement_db, ironic_db=ironic_db).addresses
+    if not addresses.placement_db and not addresses.ironic_db and not addresses.cell_db_urls:
         raise typer.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
 
     settings = tuned(DATABASE)
 
     async def work() -> None:
-        if places.placement_db:
-            await _upgrade(places.placement_db, PLACEMENT, PLACEMENT, settings)
-        for owner in OTHERS if places.db_url else ():
-            await _upgrade(places.db_url, owner, owner, settings)
-        if places.ironic_db:
-            await _upgrade(places.ironic_db, IRONIC, IRONIC, settings)
-        for cell, url in places.cell_db_urls.items():
+        if addresses.placement_db:
+            await _upgrade(addresses.placement_db, PLACEMENT, PLACEMENT, settings)
+        for owner in OTHERS if addresses.db_url else ():
+            await _upgrade(addresses.db_url, owner, owner, settings)
+        if addresses.ironic_db:
+            await _upgrade(addresses.ironic_db, IRONIC, IRONIC, settings)
+        for cell, url in addresses.cell_db_urls.items():
             for owner in OF_CELLS:
                 await _upgrade(url, owner, f"{owner} of {cell}", settings)
 

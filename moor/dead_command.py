@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from bus.broker import Connection
-from bus.dead_letters import DeadLetter, Grave, opened
+from bus.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
 from moor.options import AsJson, BusUrl, command_settings, fail, out, with_connection
 from moor.tables import print_table, table_of
 
@@ -81,8 +81,8 @@ def replay(
 ) -> None:
     """Send dead letters back to the queues they came from, with their attempts reset."""
 
-    async def work(connection: Connection, grave: Grave, tags: Sequence[int]) -> None:
-        await grave.replay(connection, tags)
+    async def work(connection: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:
+        await opened.replay(connection, tags)
 
     count = _decide(bus, handles, queue, limit, every=every, work=work)
     out.print(f"[green]replayed[/green] {count}")
@@ -99,8 +99,8 @@ def drop(
 ) -> None:
     """Delete dead letters for good."""
 
-    async def work(_: Connection, grave: Grave, tags: Sequence[int]) -> None:
-        await grave.drop(tags)
+    async def work(_: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:
+        await opened.drop(tags)
 
     count = _decide(bus, handles, queue, limit, every=every, work=work)
     out.print(f"[green]dropped[/green] {count}")
@@ -108,8 +108,8 @@ def drop(
 
 def _look(bus: str, limit: int, wanted: Callable[[DeadLetter], bool]) -> list[DeadLetter]:
     async def work(connection: Connection) -> list[DeadLetter]:
-        async with opened(connection, limit) as grave:
-            return [letter for letter in grave.letters.values() if wanted(letter)]
+        async with open_dead_letters(connection, limit) as opened:
+            return [letter for letter in opened.letters.values() if wanted(letter)]
 
     return with_connection(command_settings(bus=bus).bus_url, work)
 
@@ -121,7 +121,7 @@ def _decide(
     limit: int,
     *,
     every: bool,
-    work: Callable[[Connection, Grave, Sequence[int]], Awaitable[None]],
+    work: Callable[[Connection, OpenedDeadLetters, Sequence[int]], Awaitable[None]],
 ) -> int:
     """Run `work` on the named dead letters, or on all (of one queue); return how many there were."""
     named = set(handles or ())
@@ -129,13 +129,13 @@ def _decide(
         raise typer.BadParameter("no dead letters are named: give their handles, or --all")
 
     async def decided(connection: Connection) -> int:
-        async with opened(connection, limit) as grave:
-            among = {tag: letter for tag, letter in grave.letters.items() if queue in ("", letter.queue)}
+        async with open_dead_letters(connection, limit) as opened:
+            among = {tag: letter for tag, letter in opened.letters.items() if queue in ("", letter.queue)}
             unknown = named - {letter.handle for letter in among.values()}
             if unknown:
                 fail(f"no dead letter {', '.join(sorted(unknown))}: nothing was done")
             tags = [tag for tag, letter in among.items() if every or letter.handle in named]
-            await work(connection, grave, tags)
+            await work(connection, opened, tags)
             return len(tags)
 
     return with_connection(command_settings(bus=bus).bus_url, decided)

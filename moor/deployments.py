@@ -5,9 +5,9 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from bus.addresses import Addresses
 from bus.definitions import rights_by_user
 from bus.permissions import Rights
-from bus.places import Places
 from bus.topology import Objects, Site, objects_of
 
 API = "api"
@@ -39,24 +39,24 @@ class BrokerDeployment(Struct, frozen=True):
         return rights_by_user(self.objects().exchanges, self.cells, self.sites)
 
 
-def deployments_of(places: Places, cells: Iterable[str]) -> tuple[BrokerDeployment, ...]:
+def deployments_of(addresses: Addresses, cells: Iterable[str]) -> tuple[BrokerDeployment, ...]:
     """One deployment per broker. The API level's is first; it also serves the cells without a broker of their own. Ironic's
     own broker, if there is one, is last.
     """
-    by_url: dict[str, list[str]] = {places.bus_url: []}
+    by_url: dict[str, list[str]] = {addresses.bus_url: []}
     for cell in cells:
-        by_url.setdefault(places.bus_of(cell), []).append(cell)
-    serve_cells = [url for url, here in by_url.items() if here] or [places.bus_url]
-    by_url.setdefault(places.ironic_bus, [])
+        by_url.setdefault(addresses.bus_of(cell), []).append(cell)
+    serve_cells = [url for url, here in by_url.items() if here] or [addresses.bus_url]
+    by_url.setdefault(addresses.ironic_bus, [])
     return tuple(
         BrokerDeployment(
             url,
             tuple(
                 site
                 for site, is_there in (
-                    (Site.API, url == places.bus_url),
+                    (Site.API, url == addresses.bus_url),
                     (Site.CELL, url in serve_cells),
-                    (Site.IRONIC, url == places.ironic_bus),
+                    (Site.IRONIC, url == addresses.ironic_bus),
                 )
                 if is_there
             ),

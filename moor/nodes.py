@@ -140,7 +140,7 @@ async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
     async with AsyncExitStack() as stack:
         api = rows = None
         if settings.ironic_url:
-            has_shards = bool(settings.places.ironic_shards)
+            has_shards = bool(settings.addresses.ironic_shards)
             api = HttpIronicApi(settings.ironic_url, RestSettings(has_shards=has_shards))
             stack.push_async_callback(api.close)
         if settings.ironic_db_url:

@@ -14,11 +14,11 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
+from bus.addresses import BadSetting
 from bus.asking import NoAnswer
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
 from bus.errors import Failure, NotFound
 from bus.logs import BadLogSettingError, begin_to_log
-from bus.places import BadSetting
 from bus.tuning import Section, Tuned
 from bus.urls import broker_at
 from moor.settings import Settings, of_commands, settings_from, tuning_from

@@ -8,16 +8,16 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
+from bus.addresses import Addresses
 from bus.health_server import BadAddressError
-from bus.places import Places
 from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
 from compute_sim.__main__ import run as run_compute
 from compute_sim.core.faults import FaultScript
-from compute_sim.drivers import alike
+from compute_sim.drivers import equal_hosts
 from compute_sim.faults import BadScript, load_faults
 from compute_sim.ironic.__main__ import LISTEN, NODES_COUNT
-from compute_sim.ironic.__main__ import Stated as SimulatedIronicStated
+from compute_sim.ironic.__main__ import Options as SimulatedIronicOptions
 from compute_sim.ironic.__main__ import read_listen as read_ironic_listen
 from compute_sim.ironic.__main__ import run as run_simulated_ironic
 from compute_sim.ironic.core.script import IronicScript
@@ -107,9 +107,9 @@ def placement(
 ) -> None:
     """Placement: claims, swaps, inventories, and the feed of changes."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
-    places = _stated(bus, db, placement_db=placement_db)
-    _require_database("placement", places.placement_db)
-    _run(run_placement(places, tuned(PLACEMENT), tuned(BUS), tuned(DATABASE), health_listen))
+    addresses = _stated(bus, db, placement_db=placement_db)
+    _require_database("placement", addresses.placement_db)
+    _run(run_placement(addresses, tuned(PLACEMENT), tuned(BUS), tuned(DATABASE), health_listen))
 
 
 @app.command()
@@ -145,8 +145,8 @@ def scheduler(
         io_ops_per_host_max=io_ops_per_host_max,
         alternates_max=alternates_max,
     )
-    places = _places("scheduler", bus, db)
-    _run(run_scheduler(places, settings, tuned(BUS), tuned(DATABASE), health_listen))
+    addresses = _addresses("scheduler", bus, db)
+    _run(run_scheduler(addresses, settings, tuned(BUS), tuned(DATABASE), health_listen))
 
 
 @app.command()
@@ -160,8 +160,8 @@ def conductor(
 ) -> None:
     """A conductor, which owns the instances of one cell."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
-    places = _places("conductor", bus, db, _one(cell, "conductor"))
-    url, database = places.bus_of(cell), places.db_of(cell)
+    addresses = _addresses("conductor", bus, db, _one(cell, "conductor"))
+    url, database = addresses.bus_of(cell), addresses.db_of(cell)
     _run(
         run_conductor(
             cell,
@@ -200,7 +200,9 @@ def compute(
         raise typer.BadParameter(str(wrong)) from None
     url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
     settings = structs.replace(tuned(COMPUTE), cell=cell)
-    _run(run_compute(url, alike(cell, hosts), settings, script, bus=tuned(BUS), health_at=health_listen))
+    _run(
+        run_compute(url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=health_listen)
+    )
 
 
 @app.command()
@@ -221,13 +223,13 @@ def ironic(
     count. MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to.
     """
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
-    places = _stated(bus, db, ironic_db=ironic_db)
-    _require_database("ironic", places.ironic_db)
+    addresses = _stated(bus, db, ironic_db=ironic_db)
+    _require_database("ironic", addresses.ironic_db)
     try:
         check_name(name)
     except ValueError as wrong:
         raise typer.BadParameter(f"--name, or MOOR_IRONIC_NAME: {wrong}") from None
-    _run(run_ironic(places, name, tuned(IRONIC), tuned(BUS), tuned(DATABASE), health_at=health_listen))
+    _run(run_ironic(addresses, name, tuned(IRONIC), tuned(BUS), tuned(DATABASE), health_at=health_listen))
 
 
 @app.command("simulated-ironic")
@@ -269,7 +271,7 @@ def simulated_ironic(
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     url = _stated(bus, "").ironic_bus
     try:
-        stated = SimulatedIronicStated(
+        options = SimulatedIronicOptions(
             nodes_count=nodes,
             groups=tuple(name for part in groups.split(",") if (name := part.strip())),
             listen=read_ironic_listen(ironic_listen, "--ironic-listen"),
@@ -279,7 +281,7 @@ def simulated_ironic(
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong)) from None
     try:
-        _run(run_simulated_ironic(broker_of(url), url, stated, health_at=health_listen))
+        _run(run_simulated_ironic(broker_of(url), url, options, health_at=health_listen))
     except OSError as problem:
         fail(f"no simulated Ironic: {problem}; --ironic-listen names another address")
 
@@ -316,8 +318,8 @@ def placement_api(
 ) -> None:
     """OpenStack Placement's HTTP API. It needs only the database: the placement workers publish its writes on the bus."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
-    places = _stated(bus, db, placement_db=placement_db)
-    _require_database("placement-api", places.placement_db)
+    addresses = _stated(bus, db, placement_db=placement_db)
+    _require_database("placement-api", addresses.placement_db)
     serving = serving_of(
         ApiFlags(
             listen=listen,
@@ -340,7 +342,7 @@ def placement_api(
         )
     )
     try:
-        _run(serve_placement(places.placement_db, serving, tuned(DATABASE), health_listen))
+        _run(serve_placement(addresses.placement_db, serving, tuned(DATABASE), health_listen))
     except BadListenError as wrong:
         raise typer.BadParameter(str(wrong)) from None
 
@@ -352,11 +354,11 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         raise typer.BadParameter(str(wrong)) from None
 
 
-def _places(worker: str, bus: str, db: str, cell: str = "") -> Places:
+def _addresses(worker: str, bus: str, db: str, cell: str = "") -> Addresses:
     """The addresses of the broker and the database, for a worker that needs a database."""
-    places = _stated(bus, db, cell)
-    _require_database(worker, places.db_of(cell) if cell else places.db_url)
-    return places
+    addresses = _stated(bus, db, cell)
+    _require_database(worker, addresses.db_of(cell) if cell else addresses.db_url)
+    return addresses
 
 
 def _require_database(worker: str, url: str) -> None:
@@ -364,9 +366,9 @@ def _require_database(worker: str, url: str) -> None:
         raise typer.BadParameter(f"no database is named: a {worker} worker needs --db or MOOR_DB_URL")
 
 
-def _stated(bus: str, db: str, cell: str = "", *, placement_db: str = "", ironic_db: str = "") -> Places:
+def _stated(bus: str, db: str, cell: str = "", *, placement_db: str = "", ironic_db: str = "") -> Addresses:
     settings = command_settings(bus=bus, db=db, placement_db=placement_db, ironic_db=ironic_db, cells=cell)
-    return structs.replace(settings.places, bus_url=settings.bus_url)
+    return structs.replace(settings.addresses, bus_url=settings.bus_url)
 
 
 def _one(cell: str, worker: str) -> str:

@@ -29,7 +29,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bus.places import READERS, BadSetting, Places, Stated, Value, from_text, places_of, stated_in
+from bus.addresses import READERS, Addresses, BadSetting, Stated, Value, addresses_of, from_text, stated_in
 from bus.tuning import Tuned, tuned_by
 from moor.tuning import SECTIONS, Tuning
 
@@ -101,7 +101,7 @@ _KNOWN = {**_SHAPES, **OF_COMMANDS, **dict.fromkeys(SECTIONS, (dict, "a table"))
 class Settings(Struct, frozen=True, kw_only=True):
     """The checked settings of one command."""
 
-    places: Places
+    addresses: Addresses
     # The directory with `moor up`'s database, journal and socket.
     data: Path
     # The settings file that was read, if there was one.
@@ -126,13 +126,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def is_of_up(self) -> bool:
         """No servers are named, so the command uses a `moor up` on this machine."""
-        return not self.places.bus_url and not self.places.db_url
+        return not self.addresses.bus_url and not self.addresses.db_url
 
     @property
     def ironic_url(self) -> str:
         """Ironic's REST API: the named one, or else that of `moor up`; empty if there is none."""
-        if self.places.ironic_url or not self.is_of_up:
-            return self.places.ironic_url
+        if self.addresses.ironic_url or not self.is_of_up:
+            return self.addresses.ironic_url
         return self.ironic_url_file.read_text().strip() if self.ironic_url_file.is_file() else ""
 
     @property
@@ -140,15 +140,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         """The database of the bare-metal daemons' rows: the named one, or else that of `moor up`. Empty if neither exists, or
         if another Ironic is named.
         """
-        is_named = self.places.ironic_db or self.places.ironic_url
+        is_named = self.addresses.ironic_db or self.addresses.ironic_url
         if is_named or not self.is_of_up or not self.database_file.is_file():
-            return self.places.ironic_db
+            return self.addresses.ironic_db
         return f"sqlite+aiosqlite:///{self.database_file}"
 
     @property
     def bus_url(self) -> str:
         """The named bus, or else that of a `moor up` on this machine."""
-        return self.places.bus_url or f"unix://{self.socket}"
+        return self.addresses.bus_url or f"unix://{self.socket}"
 
 
 def settings_from(
@@ -167,7 +167,7 @@ def settings_from(
             stated[key] = from_text(key, text, where) if key in READERS else Stated(text, where)
     kept = stated.get("data")
     return Settings(
-        places=places_of(stated),
+        addresses=addresses_of(stated),
         data=_state_home(environment) if kept is None else Path(str(kept.value)).expanduser().absolute(),
         file=file,
     )
@@ -194,8 +194,8 @@ def _file(config: Path | None, environment: Mapping[str, str], here: Path) -> Pa
     if named is not None:
         return named
     home = _home(environment, "XDG_CONFIG_HOME", ".config")
-    places = (here / "moorage.toml", home / "moorage" / "config.toml")
-    return next((place for place in places if place.is_file()), None)
+    files = (here / "moorage.toml", home / "moorage" / "config.toml")
+    return next((file for file in files if file.is_file()), None)
 
 
 def _state_home(environment: Mapping[str, str]) -> Path:

@@ -25,7 +25,7 @@ import typer
 from bus.definitions import rights_by_user
 from bus.health import Health
 from bus.health_server import BadAddressError, HealthServer
-from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, kept_broker
+from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
 from bus.messages.hosts import NODE, AskHosts
 from bus.running import about
 from bus.settings import BusSettings
@@ -34,7 +34,7 @@ from bus.unix_socket import SocketTakenError, serve_unix
 from cell_conductor.settings import ConductorSettings
 from compute_sim.core.faults import FaultScript
 from compute_sim.core.hosts import Host
-from compute_sim.drivers import alike
+from compute_sim.drivers import equal_hosts
 from compute_sim.faults import BadScript, load_faults
 from compute_sim.ironic.__main__ import LISTEN, read_listen
 from ironic_sync.core.cells import CellMap
@@ -219,12 +219,12 @@ async def _serve(
 ) -> None:
     """Run until `stop` is set or a worker fails; raise that failure on exit."""
     ended = asyncio.Event()
-    url = settings.places.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
+    url = settings.addresses.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
     async with cloud(
         broker.as_user(),
         url,
         hosts,
-        placement_url=settings.places.placement_db_url,
+        placement_url=settings.addresses.placement_db_url,
         faults=script,
         settings=workers,
         keeps_hosts=True,
@@ -294,8 +294,8 @@ def _metal(
     settings: Settings, nodes: int, daemons: int, listen: str, cells: tuple[str, ...]
 ) -> BareMetalPlan:
     """The plan of the simulated Ironic. Create the file of flavors if there is none."""
-    places = settings.places
-    if places.ironic_url or places.ironic_bus_url or places.ironic_db_url:
+    addresses = settings.addresses
+    if addresses.ironic_url or addresses.ironic_bus_url or addresses.ironic_db_url:
         raise typer.BadParameter(
             f"--nodes is {nodes}, and ironic_url, ironic_bus_url or ironic_db_url is set: --nodes starts a simulated Ironic in "
             "this process, so set none of them"
@@ -305,7 +305,9 @@ def _metal(
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong)) from None
     write_flavors(settings.flavors_file, flavor_of_nodes())
-    stated = CellMap(groups=places.ironic_groups, shards=places.ironic_shards, default=places.ironic_cell)
+    stated = CellMap(
+        groups=addresses.ironic_groups, shards=addresses.ironic_shards, default=addresses.ironic_cell
+    )
     return BareMetalPlan(
         nodes=nodes,
         daemons=daemons,
@@ -317,15 +319,15 @@ def _metal(
 
 def _socket(settings: Settings) -> Path:
     """The path of the bus's socket; create the data directory."""
-    parts = urlsplit(settings.places.bus_url)
+    parts = urlsplit(settings.addresses.bus_url)
     if parts.scheme not in ("", "memory", "unix"):
         raise typer.BadParameter(
             f"bus_url names another bus ({parts.scheme}://{parts.hostname}), but `moor up` runs its own: start workers for "
             "that bus by `moor run`, or give --bus memory://"
         )
-    places = settings.places
-    if places.cell_bus_urls or places.cell_db_urls:
-        cells = ", ".join(sorted({*places.cell_bus_urls, *places.cell_db_urls}))
+    addresses = settings.addresses
+    if addresses.cell_bus_urls or addresses.cell_db_urls:
+        cells = ", ".join(sorted({*addresses.cell_bus_urls, *addresses.cell_db_urls}))
         raise typer.BadParameter(
             f"cell_bus_urls or cell_db_urls is set for {cells}, but `moor up` has all cells on its own bus and database: set "
             "none of them"
@@ -338,7 +340,7 @@ def _socket(settings: Settings) -> Path:
 
 
 def _hosts(settings: Settings, count: int) -> Cloud:
-    return {cell: alike(cell, count) for cell in settings.places.cells or DEFAULT_CELLS}
+    return {cell: equal_hosts(cell, count) for cell in settings.addresses.cells or DEFAULT_CELLS}
 
 
 def _script(file: Path | None) -> FaultScript:
@@ -355,7 +357,7 @@ def _opened_broker(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
         objects_of(hosts, create_foreign=True).exchanges, hosts, applications=(LOCAL,)
     ).values()
     try:
-        with kept_broker(journal, users=users) as broker:
+        with journaled_broker(journal, users=users) as broker:
             yield broker
     except (JournalTakenError, JournalUnreadableError) as problem:
         fail(f"no bus: {problem}")

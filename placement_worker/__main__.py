@@ -4,13 +4,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from bus.addresses import Addresses, addresses_for_main
 from bus.health_server import VARIABLE
-from bus.places import Places, places_told
 from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
 from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.station import close_all, stations_at
-from bus.tuning import settings_told
+from bus.tuning import settings_for_main
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.settings import SECTION, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore
@@ -20,24 +20,24 @@ SERVING_DRAIN_S_MAX = 30.0
 
 
 async def run(
-    places: Places,
+    addresses: Addresses,
     settings: PlacementSettings,
     bus: BusSettings | None = None,
     database: DatabaseSettings | None = None,
     health_at: str = "",
 ) -> None:
-    store = SqlPlacementStore(places.placement_db, settings=database)
-    station, cells = stations_at(places, "placement", settings=bus)
+    store = SqlPlacementStore(addresses.placement_db, settings=database)
+    station, cells = stations_at(addresses, "placement", settings=bus)
     try:
         await run_worker(
             about(
                 "placement",
-                brokers=(places.bus_url, *places.cell_bus_urls.values()),
-                database=places.placement_db,
+                brokers=(addresses.bus_url, *addresses.cell_bus_urls.values()),
+                database=addresses.placement_db,
             ),
             placement_parts((station,), store, settings, cells=cells),
             station.settings.drain_ms_max / 1000,
-            first=tables_first(upgrade, places.placement_db, "placement_worker", database),
+            first=tables_first(upgrade, addresses.placement_db, "placement_worker", database),
             stations=(station, *cells.values()),
             health_at=health_at,
         )
@@ -71,11 +71,11 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     """
     environment = with_flags(environment, arguments, "placement_worker")
     database = "MOOR_PLACEMENT_DB_URL" if environment.get("MOOR_PLACEMENT_DB_URL") else "MOOR_DB_URL"
-    if (places := places_told(environment, "MOOR_BUS_URL", database)) is None:
+    if (addresses := addresses_for_main(environment, "MOOR_BUS_URL", database)) is None:
         return 2
-    if (settings := settings_told(environment, SECTION, DATABASE)) is None:
+    if (settings := settings_for_main(environment, SECTION, DATABASE)) is None:
         return 2
-    return run_main(run(places, *settings, environment.get(VARIABLE, "")))
+    return run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 
 from bus.messages.placement import LogPosition, ProvidersChanged
-from bus.parts import Supervised, happens_within
+from bus.parts import Supervised, wait_at_most
 from bus.publisher import Outgoing, Publisher
 from placement_worker.paging import ROOM, how_many_fit, how_many_usages_fit
 from placement_worker.settings import PlacementSettings
@@ -55,7 +55,7 @@ class ChangePublisher(Supervised):
                 self.status.well()
                 if feed is not None:
                     await self._lead(feed)
-            await happens_within(self.stopping, self._settings.feed_lead_again_ms / 1000)
+            await wait_at_most(self.stopping, self._settings.feed_lead_again_ms / 1000)
 
     async def stop(self) -> None:
         await super().stop()
@@ -79,9 +79,9 @@ class ChangePublisher(Supervised):
                 # The first change is published at once; those after it, often of the same hosts, together. After a short
                 # publication the pause is short: a single change waits little, and publishing never takes all the time.
                 rest_s = min(self._settings.feed_rest_ms / 1000, RESTS_PER_TELLING * (loop.time() - began_s))
-                await happens_within(self.stopping, rest_s)
+                await wait_at_most(self.stopping, rest_s)
             else:
-                await happens_within(self._written, self._settings.feed_poll_ms / 1000)
+                await wait_at_most(self._written, self._settings.feed_poll_ms / 1000)
 
     async def _publish(self, feed: ChangeFeed, unpublished: Unpublished) -> bool:
         messages = list(messages_of(unpublished, feed.published))

@@ -4,37 +4,37 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from bus.addresses import Addresses, addresses_for_main
 from bus.health_server import VARIABLE
-from bus.places import Places, places_told
 from bus.running import about, run_main, run_worker, tables_first, with_flags
 from bus.settings import BusSettings
 from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.station import close_all, stations_at
-from bus.tuning import settings_told
+from bus.tuning import settings_for_main
 from scheduler_worker.settings import SECTION, SchedulerSettings
 from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
 
 async def run(
-    places: Places,
+    addresses: Addresses,
     settings: SchedulerSettings,
     bus: BusSettings | None = None,
     database: DatabaseSettings | None = None,
     health_at: str = "",
 ) -> None:
-    store = SqlSchedulerStore(places.db_url, settings=database)
-    station, cells = stations_at(places, "scheduler", asks=True, settings=bus)
+    store = SqlSchedulerStore(addresses.db_url, settings=database)
+    station, cells = stations_at(addresses, "scheduler", asks=True, settings=bus)
     try:
         await run_worker(
             about(
                 "scheduler",
-                brokers=(places.bus_url, *places.cell_bus_urls.values()),
-                database=places.db_url,
+                brokers=(addresses.bus_url, *addresses.cell_bus_urls.values()),
+                database=addresses.db_url,
             ),
             scheduler_parts(station, store, settings, cells=cells),
             station.settings.drain_ms_max / 1000,
-            first=tables_first(upgrade, places.db_url, "scheduler_worker", database),
+            first=tables_first(upgrade, addresses.db_url, "scheduler_worker", database),
             health_at=health_at,
         )
     finally:
@@ -47,11 +47,11 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     MOOR_SCHEDULER_*, MOOR_BUS_* and MOOR_DB_* are the settings.
     """
     environment = with_flags(environment, arguments, "scheduler_worker")
-    if (places := places_told(environment, "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
+    if (addresses := addresses_for_main(environment, "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
         return 2
-    if (settings := settings_told(environment, SECTION, DATABASE)) is None:
+    if (settings := settings_for_main(environment, SECTION, DATABASE)) is None:
         return 2
-    return run_main(run(places, *settings, environment.get(VARIABLE, "")))
+    return run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":

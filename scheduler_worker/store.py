@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
@@ -68,7 +68,7 @@ class InstanceQuery(Struct, frozen=True):
 class Note(Struct, frozen=True):
     """A note: its name, and those of its rows that are still unsaid, in the order of their ids."""
 
-    kept: Kept
+    kept: OutboxKey
     rows: tuple[InstanceRow, ...]
 
 
@@ -112,15 +112,15 @@ class SchedulerTransaction(Protocol):
     async def remove_application(self, name: str) -> None:
         """Delete the application with this name, if there is one."""
 
-    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         """Write one note for each group of rows that have something to say. A worker that writes an unsaid row notes it in
         the same transaction; otherwise its messages would be lost by a crash.
         """
 
-    async def confirm(self, said: Sequence[Kept]) -> None:
+    async def confirm(self, said: Sequence[OutboxKey]) -> None:
         """All messages of these notes have reached the broker: delete the notes."""
 
-    async def drop_notes(self, names: Sequence[Kept]) -> None:
+    async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
         """Delete these notes; other notes name their rows by now."""
 
 
@@ -133,7 +133,7 @@ class SchedulerStore(Protocol):
     async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
         """The instances that are accepted, not decided, and past their deadline."""
 
-    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Note]:
+    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
         """The next notes behind `after`, in their order, with rows that were written before `before`. At least one, if
         there is one; it stops when they have `limit` rows.
         """

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
@@ -157,10 +157,10 @@ class MemorySchedulerTransaction:
         if known is not None:
             self._write(self._rows.applications, name, known, there=False)
 
-    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         return [self._note(rows) for rows in groups]
 
-    def _note(self, rows: Sequence[InstanceRow]) -> Kept:
+    def _note(self, rows: Sequence[InstanceRow]) -> OutboxKey:
         # Never undone: a number is never used again.
         self._rows.last_note = number = self._rows.last_note + 1
         at = max(row.told.changed_at or row.issued_at for row in rows)
@@ -168,7 +168,7 @@ class MemorySchedulerTransaction:
         self._write(self._rows.notes, number, note)
         return _name_of(number)
 
-    async def confirm(self, said: Sequence[Kept]) -> None:
+    async def confirm(self, said: Sequence[OutboxKey]) -> None:
         notes = [note for kept in said if (note := self._rows.notes.get(kept.sequence)) is not None]
         await self.drop_notes(said)
         for instance, sequence in [each for note in notes for each in note.sequences.items()]:
@@ -176,7 +176,7 @@ class MemorySchedulerTransaction:
             if row is not None and row.unsaid and sequence is not None:
                 self._put(confirmed(row, sequence))
 
-    async def drop_notes(self, names: Sequence[Kept]) -> None:
+    async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
         for kept in names:
             self._delete(self._rows.notes, kept.sequence)
 
@@ -205,8 +205,8 @@ def _set(rows: dict[K, V], key: K, row: Any, *, there: bool) -> None:
         rows.pop(key, None)
 
 
-def _name_of(number: int) -> Kept:
-    return Kept("note", number)
+def _name_of(number: int) -> OutboxKey:
+    return OutboxKey("note", number)
 
 
 class MemorySchedulerStore:
@@ -250,7 +250,7 @@ class MemorySchedulerStore:
             due = [instance for instance in rows.open if rows.instances[instance].ends_by <= now]
             return due[:limit]
 
-    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Note]:
+    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
         async with self._lock:
             found: list[Note] = []
             count = 0

@@ -13,7 +13,7 @@ event loop's, no random numbers. A parcel is never delivered inside the call tha
     broker.py        who may connect; and failures for tests: restarts, cut connections, alarms
 """
 
-from bus.memory.broker import MemoryAccess, MemoryBroker, kept_broker
+from bus.memory.broker import MemoryAccess, MemoryBroker, journaled_broker
 from bus.memory.journal import Journal
 from bus.memory.journal_file import JournalTakenError, JournalUnreadableError
 
@@ -23,5 +23,5 @@ __all__ = [
     "JournalUnreadableError",
     "MemoryAccess",
     "MemoryBroker",
-    "kept_broker",
+    "journaled_broker",
 ]

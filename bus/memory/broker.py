@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from bus.broker import AccessRefused, ConnectionLost, HandsOver
-from bus.memory.connection import MemoryConnection, Watcher, end_connections
-from bus.memory.host import Hook, MemoryHost
+from bus.memory.connection import ConnectionListener, MemoryConnection, end_connections
 from bus.memory.journal import Journal
+from bus.memory.virtual_host import Hook, MemoryVirtualHost
 from bus.permissions import ALL_RIGHTS, Rights
 
 OUT_OF_MEMORY = "low on memory"
@@ -30,7 +30,7 @@ class MemoryBroker:
                 "alone: a broker with a journal cannot have it, since a journal stores encoded parcels"
             )
         self.hands_over = HandsOver.MESSAGES if alone else HandsOver.MESSAGES_TOO
-        self._host = MemoryHost(journal)
+        self._host = MemoryVirtualHost(journal)
         if journal is not None:
             journal.on_trouble = self._tell_blocked
         self._stopped = False
@@ -41,13 +41,13 @@ class MemoryBroker:
     def as_user(self, user: str = "") -> "MemoryAccess":
         return MemoryAccess(self, user)
 
-    def connect(self, user: str, watcher: Watcher | None = None) -> MemoryConnection:
+    def connect(self, user: str, listener: ConnectionListener | None = None) -> MemoryConnection:
         if self._stopped:
             raise ConnectionLost("the broker was stopped")
         rights = self._users.get(user, ALL_RIGHTS)
         if self._users and user and user not in self._users:
             raise AccessRefused(f"user {user!r} is unknown to this broker")
-        connection = MemoryConnection(self._host, user, rights, self._forget, watcher)
+        connection = MemoryConnection(self._host, user, rights, self._forget, listener)
         self._connections[connection] = None
         return connection
 
@@ -106,7 +106,7 @@ class MemoryBroker:
 
 
 @contextmanager
-def kept_broker(path: str | os.PathLike[str], users: Iterable[Rights] = ()) -> Iterator[MemoryBroker]:
+def journaled_broker(path: str | os.PathLike[str], users: Iterable[Rights] = ()) -> Iterator[MemoryBroker]:
     """A memory broker with a journal file: it has again what it had when it, or its process, last ended."""
     with ExitStack() as undo:
         journal = Journal(path)

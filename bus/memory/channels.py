@@ -11,7 +11,7 @@ from functools import partial
 from itertools import takewhile
 
 from bus.broker import AccessRefused, ConsumerCancelled, Delivery, Interrupted, Parcel, Receipt, Refusal
-from bus.memory.queue import MemoryQueue, Stored
+from bus.memory.queue import MemoryQueue, QueuedParcel
 from bus.memory.wire import Wire
 from bus.permissions import Rights
 
@@ -82,7 +82,7 @@ class MemoryConsuming:
         self._timer: asyncio.TimerHandle | None = None
         self._tag = 0
         # Unacknowledged deliveries by tag, in order; and those of them that were not received yet.
-        self._held: dict[int, Stored] = {}
+        self._held: dict[int, QueuedParcel] = {}
         self._arrived: list[Delivery] = []
         self._arrival: asyncio.Future[None] | None = None
         self._over: Interrupted | None = None
@@ -108,7 +108,7 @@ class MemoryConsuming:
 
     # Called by the queue
 
-    def take(self, stored: Stored) -> bool:
+    def take(self, stored: QueuedParcel) -> bool:
         self._tag += 1
         tag = self._tag
         self._held[tag] = stored
@@ -132,7 +132,7 @@ class MemoryConsuming:
         self._wire.host.left(self.queue)
         self._finished(self)
 
-    def let_go(self, why: Interrupted) -> list[Stored]:
+    def let_go(self, why: Interrupted) -> list[QueuedParcel]:
         """First half of ending: stop, and hand out what was held. When several consumers end at once, none may receive
         what another one held.
         """

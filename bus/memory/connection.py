@@ -7,8 +7,8 @@ from typing import Protocol
 
 from bus.broker import AccessRefused, ConnectionLost
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
-from bus.memory.host import MemoryHost
-from bus.memory.queue import MemoryQueue, Stored, terms_of
+from bus.memory.queue import MemoryQueue, QueuedParcel, properties_of
+from bus.memory.virtual_host import MemoryVirtualHost
 from bus.memory.wire import Wire
 from bus.permissions import Rights
 from bus.topology import DEAD, MISSED, Binding, Exchange, Limits, Objects, Queue, QueueKind
@@ -17,7 +17,7 @@ from bus.topology import DEAD, MISSED, Binding, Exchange, Limits, Objects, Queue
 _DEAD_LETTERS = {QueueKind.WORK: DEAD, QueueKind.INBOX: MISSED}
 
 
-class Watcher(Protocol):
+class ConnectionListener(Protocol):
     """Is told what happens to a connection: the server that relays it to another process."""
 
     def blocked_changed(self, why: str) -> None: ...
@@ -28,17 +28,17 @@ class Watcher(Protocol):
 class MemoryConnection:
     def __init__(
         self,
-        host: MemoryHost,
+        host: MemoryVirtualHost,
         user: str,
         rights: Rights,
         ended: Callable[["MemoryConnection"], None],
-        watcher: Watcher | None = None,
+        listener: ConnectionListener | None = None,
     ) -> None:
         self._host = host
         self._user = user
         self._rights = rights
         self._ended = ended
-        self._watcher = watcher
+        self._listener = listener
         self._wire = Wire(host)
         self._consumings: dict[MemoryConsuming, None] = {}
         self._unblocked = asyncio.Event()
@@ -85,10 +85,10 @@ class MemoryConnection:
         if not self._host.blocked:
             self._wire.hear()
             self._unblocked.set()
-        if self._watcher is not None:
-            self._watcher.blocked_changed(self._host.blocked)
+        if self._listener is not None:
+            self._listener.blocked_changed(self._host.blocked)
 
-    def let_go(self, why: str) -> list[tuple[MemoryQueue, list[Stored]]]:
+    def let_go(self, why: str) -> list[tuple[MemoryQueue, list[QueuedParcel]]]:
         """First half of ending: stop everything, and hand out the unacknowledged parcels, to be requeued."""
         if self._wire.is_cut:
             return []
@@ -97,11 +97,11 @@ class MemoryConnection:
         held = [(consuming.queue, consuming.let_go(ConnectionLost(why))) for consuming in self._consumings]
         self._consumings.clear()
         self._ended(self)
-        if self._watcher is not None:
-            self._watcher.lost(why)
+        if self._listener is not None:
+            self._listener.lost(why)
         return held
 
-    def take_back(self, held: Iterable[tuple[MemoryQueue, list[Stored]]]) -> None:
+    def take_back(self, held: Iterable[tuple[MemoryQueue, list[QueuedParcel]]]) -> None:
         """Second half of ending: requeue them; other consumers may have them now."""
         self._host.delete_queues_of(self)
         for queue, returned in held:
@@ -137,7 +137,7 @@ class MemoryConnection:
             # Otherwise a user could write to the exchange by way of dead letters, without the right to it.
             may_bury = rights.may_read(name) and rights.may_write(dead_letters)
             self._require(may_bury, f"let queue {name!r} have its dead letters in {dead_letters!r}")
-        declared = self._host.declare_queue(name, terms_of(queue.kind, limits), self)
+        declared = self._host.declare_queue(name, properties_of(queue.kind, limits), self)
         for binding in queue.bindings:
             if binding.exchange in foreign and binding.exchange not in self._host.exchanges:
                 continue

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bus.broker import Parcel
-from bus.memory.journal_file import Arrived, JournalFile, JournalWriteError, Kept
+from bus.memory.journal_file import Arrived, JournaledParcel, JournalFile, JournalWriteError
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Journal:
     def objects(self) -> bytes:
         return self._file.objects()
 
-    def parcels(self) -> Iterator[Kept]:
+    def parcels(self) -> Iterator[JournaledParcel]:
         return self._file.parcels()
 
     # Events

@@ -70,7 +70,7 @@ class Arrived(Struct, frozen=True, gc=False):
     sender: str
 
 
-class Kept(Struct, frozen=True):
+class JournaledParcel(Struct, frozen=True):
     """A parcel as restored after a restart. A consumer that held it when the process died has not acknowledged it: that
     counts as a return.
     """
@@ -108,11 +108,11 @@ class JournalFile:
             row = self._connection.execute("SELECT objects FROM standing").fetchone()
         return row[0] if row else b""
 
-    def parcels(self) -> Iterator[Kept]:
+    def parcels(self) -> Iterator[JournaledParcel]:
         """All parcels, in the order of arrival."""
         with _readable(self.path):
             yield from starmap(
-                _kept,
+                _journaled_parcel,
                 self._connection.execute(
                     "SELECT id, parcel.queue, returns + (id <= coalesce(up_to, 0)), about, body "
                     "FROM parcel LEFT JOIN reading ON reading.queue = parcel.queue ORDER BY id"
@@ -254,7 +254,7 @@ def _about(arrived: Arrived) -> bytes:
     )
 
 
-def _kept(row: int, queue: str, returns: int, about: bytes, body: bytes) -> Kept:
+def _journaled_parcel(row: int, queue: str, returns: int, about: bytes, body: bytes) -> JournaledParcel:
     of_it = _decode_about(about)
     parcel = Parcel(
         of_it.exchange,
@@ -264,4 +264,4 @@ def _kept(row: int, queue: str, returns: int, about: bytes, body: bytes) -> Kept
         reply_to=of_it.reply_to,
         headers=of_it.headers,
     )
-    return Kept(row, queue, parcel, of_it.sender, returns)
+    return JournaledParcel(row, queue, parcel, of_it.sender, returns)

@@ -9,15 +9,16 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from bus.broker import ConsumerCancelled, Parcel
 from bus.memory.journal import Journal
-from bus.memory.journal_file import Kept
+from bus.memory.journal_file import JournaledParcel
 from bus.topology import Limits, QueueKind
 
 
-class Terms(Struct, frozen=True):
+class QueueProperties(Struct, frozen=True):
     """The properties of a queue. Two declarations of a queue must agree in all of them."""
 
     kind: QueueKind
@@ -29,7 +30,7 @@ class Terms(Struct, frozen=True):
     # A full queue drops its oldest parcel if set; otherwise it rejects new ones.
     drops_oldest: bool = False
     # Each dropped parcel is dead-lettered, for readers that must know of gaps.
-    tells_of_drops: bool = False
+    reports_drops: bool = msgspec.field(default=False, name="tells_of_drops")
     # RabbitMQ's quorum queues count the returns of a parcel; classic queues only know that there was one.
     counts_returns: bool = False
     # A parcel with more returns than this becomes a dead letter.
@@ -37,10 +38,10 @@ class Terms(Struct, frozen=True):
     expires_ms: int | None = None
 
 
-def terms_of(kind: QueueKind, limits: Limits) -> Terms:  # noqa: PLR0911 - one for each kind
+def properties_of(kind: QueueKind, limits: Limits) -> QueueProperties:  # noqa: PLR0911 - one for each kind
     match kind:
         case QueueKind.WORK:
-            return Terms(
+            return QueueProperties(
                 kind,
                 durable=True,
                 length_max=limits.work_length_max,
@@ -48,26 +49,26 @@ def terms_of(kind: QueueKind, limits: Limits) -> Terms:  # noqa: PLR0911 - one f
                 deliveries_max=limits.deliveries_max,
             )
         case QueueKind.DEAD:
-            return Terms(kind, durable=True, length_max=limits.dead_length_max, counts_returns=True)
+            return QueueProperties(kind, durable=True, length_max=limits.dead_length_max, counts_returns=True)
         case QueueKind.QUESTIONS:
             # The queue outlives a restart, since the workers that answer may not declare it; its questions do not. A
             # full queue rejects, so that the asker is told.
-            return Terms(kind, durable=True, length_max=limits.questions_length_max)
+            return QueueProperties(kind, durable=True, length_max=limits.questions_length_max)
         case QueueKind.INBOX:
-            return Terms(
+            return QueueProperties(
                 kind,
                 durable=True,
                 length_max=limits.inbox_length_max,
                 bytes_max=limits.inbox_bytes_max,
                 drops_oldest=True,
-                tells_of_drops=True,
+                reports_drops=True,
             )
         case QueueKind.MISSED:
-            return Terms(kind, durable=True, length_max=1, drops_oldest=True)
+            return QueueProperties(kind, durable=True, length_max=1, drops_oldest=True)
         case QueueKind.ANSWERS:
-            return Terms(kind, exclusive=True)
+            return QueueProperties(kind, exclusive=True)
         case QueueKind.FEED:
-            return Terms(
+            return QueueProperties(
                 kind,
                 length_max=limits.feed_length_max,
                 drops_oldest=True,
@@ -75,7 +76,7 @@ def terms_of(kind: QueueKind, limits: Limits) -> Terms:  # noqa: PLR0911 - one f
             )
 
 
-class Stored:
+class QueuedParcel:
     """One parcel in one queue. Mutable: it counts the returns."""
 
     __slots__ = ("held_since", "parcel", "position", "returns", "row", "sender")
@@ -90,10 +91,10 @@ class Stored:
         self.held_since = 0.0
 
 
-class Taker(Protocol):
+class QueueConsumer(Protocol):
     """A consumer, as seen by its queue."""
 
-    def take(self, stored: Stored) -> bool:
+    def take(self, stored: QueuedParcel) -> bool:
         """Deliver this parcel. True if the consumer has room for another."""
 
     def cancel(self, why: ConsumerCancelled) -> None:
@@ -102,25 +103,29 @@ class Taker(Protocol):
 
 class MemoryQueue:
     def __init__(
-        self, name: str, terms: Terms, owner: object | None = None, journal: Journal | None = None
+        self,
+        name: str,
+        properties: QueueProperties,
+        owner: object | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.name = name
-        self.terms = terms
+        self.properties = properties
         self.owner = owner
         self.dropped = 0
-        self._journal = journal if terms.durable else None
+        self._journal = journal if properties.durable else None
         # Parcels that came back too often and are not in the dead-letter queue yet. They count against the length, as
         # in RabbitMQ: a queue whose dead letters go nowhere fills up instead of losing them.
-        self.discarded: deque[Stored] = deque()
+        self.discarded: deque[QueuedParcel] = deque()
         # The size of the ready parcels; counted only where it has a limit.
-        self._counts_bytes = terms.bytes_max is not None
+        self._counts_bytes = properties.bytes_max is not None
         self._bytes = 0
         # Dropped parcels that are still to be dead-lettered.
-        self.untold: list[Stored] = []
-        self._ready: deque[Stored] = deque()
-        self._takers: dict[Taker, None] = {}
+        self.unreported: list[QueuedParcel] = []
+        self._ready: deque[QueuedParcel] = deque()
+        self._consumers: dict[QueueConsumer, None] = {}
         # Consumers with room, the next one first. While there is one, no parcel is ready.
-        self._waiting: deque[Taker] = deque()
+        self._waiting: deque[QueueConsumer] = deque()
         self._position = 0
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -130,9 +135,9 @@ class MemoryQueue:
 
     def offer(self, parcel: Parcel, sender: str) -> bool:
         """Take the parcel; False if the queue is full."""
-        length_max = self.terms.length_max
+        length_max = self.properties.length_max
         if length_max is not None and len(self._ready) + len(self.discarded) >= length_max:
-            if not self.terms.drops_oldest:
+            if not self.properties.drops_oldest:
                 return False
             while len(self._ready) >= length_max:
                 self._drop_oldest()
@@ -142,7 +147,7 @@ class MemoryQueue:
             if self._journal is not None and parcel.persistent
             else 0
         )
-        self._ready.append(Stored(parcel, sender, self._position, row))
+        self._ready.append(QueuedParcel(parcel, sender, self._position, row))
         if self._counts_bytes:
             self._bytes += len(parcel.body)
         if self._waiting:
@@ -151,26 +156,26 @@ class MemoryQueue:
             self._drop_down_to_bytes_max()
         return True
 
-    def attach(self, taker: Taker) -> None:
-        self._takers[taker] = None
+    def attach(self, consumer: QueueConsumer) -> None:
+        self._consumers[consumer] = None
         self._stop_expiry()
-        self.has_room(taker)
+        self.has_room(consumer)
 
-    def detach(self, taker: Taker) -> None:
-        self._takers.pop(taker, None)
-        if taker in self._waiting:
-            self._waiting.remove(taker)
+    def detach(self, consumer: QueueConsumer) -> None:
+        self._consumers.pop(consumer, None)
+        if consumer in self._waiting:
+            self._waiting.remove(consumer)
 
-    def has_room(self, taker: Taker) -> None:
+    def has_room(self, consumer: QueueConsumer) -> None:
         """A consumer that was full has room again."""
-        self._waiting.append(taker)
+        self._waiting.append(consumer)
         self._serve()
 
-    def take_back(self, returned: Iterable[Stored]) -> None:
+    def take_back(self, returned: Iterable[QueuedParcel]) -> None:
         """Requeue unacknowledged parcels at their old positions, and count the return."""
         kept = []
         for stored in returned:
-            stored.returns = stored.returns + 1 if self.terms.counts_returns else 1
+            stored.returns = stored.returns + 1 if self.properties.counts_returns else 1
             if self._came_back_too_often(stored):
                 self.discarded.append(stored)
             else:
@@ -178,7 +183,7 @@ class MemoryQueue:
         self._put_in_order(kept)
         self._serve()
 
-    def done_with(self, done: Iterable[Stored]) -> None:
+    def done_with(self, done: Iterable[QueuedParcel]) -> None:
         """These are finished: delete them from the journal."""
         if self._journal is not None:
             for stored in done:
@@ -188,11 +193,11 @@ class MemoryQueue:
     def bury_first_discarded(self) -> None:
         self.done_with((self.discarded.popleft(),))
 
-    def restore(self, kept: Kept) -> None:
+    def restore(self, kept: JournaledParcel) -> None:
         """Restore a parcel from the journal, behind those restored before."""
         self._position += 1
-        stored = Stored(kept.parcel, kept.sender, self._position, kept.row)
-        stored.returns = kept.returns if self.terms.counts_returns else min(kept.returns, 1)
+        stored = QueuedParcel(kept.parcel, kept.sender, self._position, kept.row)
+        stored.returns = kept.returns if self.properties.counts_returns else min(kept.returns, 1)
         (self.discarded if self._came_back_too_often(stored) else self._ready).append(stored)
         if self._counts_bytes:
             self._bytes += len(stored.parcel.body)
@@ -210,29 +215,29 @@ class MemoryQueue:
         self._count_bytes()
         if self._journal is not None:
             self._journal.deleted(self.name)
-        for taker in [*self._takers]:
-            taker.cancel(ConsumerCancelled(f"queue {self.name!r} was deleted while it was consumed"))
+        for consumer in [*self._consumers]:
+            consumer.cancel(ConsumerCancelled(f"queue {self.name!r} was deleted while it was consumed"))
 
     def expire_unless_used(self, expired: Callable[["MemoryQueue"], None]) -> None:
         """Start the expiry of a queue without consumers."""
-        if self.terms.expires_ms is None or self._takers:
+        if self.properties.expires_ms is None or self._consumers:
             return
         self._stop_expiry()
-        self._expiry = asyncio.get_running_loop().call_later(self.terms.expires_ms / 1000, expired, self)
+        self._expiry = asyncio.get_running_loop().call_later(self.properties.expires_ms / 1000, expired, self)
 
     def _drop_oldest(self) -> None:
         stored = self._next_ready()
         self.done_with((stored,))
         self.dropped += 1
-        if self.terms.tells_of_drops:
-            self.untold.append(stored)
+        if self.properties.reports_drops:
+            self.unreported.append(stored)
 
     def _drop_down_to_bytes_max(self) -> None:
-        bytes_max = self.terms.bytes_max
+        bytes_max = self.properties.bytes_max
         while bytes_max is not None and self._bytes > bytes_max:
             self._drop_oldest()
 
-    def _next_ready(self) -> Stored:
+    def _next_ready(self) -> QueuedParcel:
         stored = self._ready.popleft()
         if self._counts_bytes:
             self._bytes -= len(stored.parcel.body)
@@ -245,16 +250,16 @@ class MemoryQueue:
     def _serve(self) -> None:
         ready, waiting = self._ready, self._waiting
         while ready and waiting:
-            taker, stored = waiting.popleft(), self._next_ready()
+            consumer, stored = waiting.popleft(), self._next_ready()
             if stored.row and self._journal is not None:
                 self._journal.delivered(self.name, stored.row, stored.returns)
-            if taker.take(stored):
-                waiting.append(taker)
+            if consumer.take(stored):
+                waiting.append(consumer)
 
-    def _came_back_too_often(self, stored: Stored) -> bool:
-        return self.terms.deliveries_max is not None and stored.returns > self.terms.deliveries_max
+    def _came_back_too_often(self, stored: QueuedParcel) -> bool:
+        return self.properties.deliveries_max is not None and stored.returns > self.properties.deliveries_max
 
-    def _put_in_order(self, returned: list[Stored]) -> None:
+    def _put_in_order(self, returned: list[QueuedParcel]) -> None:
         """Insert returned parcels by position: before later parcels, behind earlier ones that were requeued already."""
         if not returned:
             return
@@ -272,5 +277,5 @@ class MemoryQueue:
             self._expiry = None
 
 
-def _position(stored: Stored) -> int:
+def _position(stored: QueuedParcel) -> int:
     return stored.position

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from bus.broker import ConnectionLost, Interrupted, Refusal
-from bus.memory.host import MemoryHost
+from bus.memory.virtual_host import MemoryVirtualHost
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ class Wire:
     connection's other requests either, acknowledgements included. Deliveries still arrive.
     """
 
-    def __init__(self, host: MemoryHost) -> None:
+    def __init__(self, host: MemoryVirtualHost) -> None:
         self.host = host
         self._lost = ""
         self._unheard: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()

@@ -23,7 +23,7 @@ class Choice(Value, frozen=True, array_like=True):
 
     name: Label
     share: Share
-    qualities: Label = ""
+    fingerprint: Label = ""
     kind: Label = ""
 
 

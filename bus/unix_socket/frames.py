@@ -23,7 +23,7 @@ from bus.broker import (
     Receipt,
     Refusal,
 )
-from bus.memory.host import BODY_BYTES_MAX
+from bus.memory.virtual_host import BODY_BYTES_MAX
 from bus.topology import Binding, Objects
 
 # A parcel of another program may be much larger than ours and must still arrive, to be dead-lettered. Names and headers

@@ -26,10 +26,19 @@ from bus.messages.cell import (
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import SwapClaim
-from cell_conductor.core.instance import DESTROYS, ORDERS, SPAWNS, Held, Instance, Rules, Word, kind_of
+from cell_conductor.core.instance import (
+    DESTROYS,
+    ORDERS,
+    SPAWNS,
+    HeldClaim,
+    Instance,
+    OutboxMessage,
+    Rules,
+    kind_of,
+)
 from cell_conductor.core.rebuilding import on_rebuild, on_rebuild_time_up, on_redeployed
 from cell_conductor.core.swapping import SwapAnswered, leave_host, next_swap, on_swap_answered
-from cell_conductor.core.turn import Turn, destroying
+from cell_conductor.core.transition import Transition, destroy_order
 
 # The attempt that the scheduler claims before the cell has heard of the instance.
 FIRST_ATTEMPT = 1
@@ -54,12 +63,12 @@ CellMessage = (
 Input = CellMessage | Due | SwapAnswered
 
 
-class Saying(Struct, frozen=True, gc=False):
+class DecidedMessage(Struct, frozen=True, gc=False):
     """A message to send now, caused by the input with this index. With a sequence it is kept on the instance's row."""
 
     instance: InstanceId
     sequence: int | None
-    message: Word
+    message: OutboxMessage
     cause: int
 
 
@@ -68,7 +77,7 @@ class Decision(Struct, frozen=True):
 
     rows: tuple[Instance, ...]
     forgotten: tuple[InstanceId, ...]
-    said: tuple[Saying, ...]
+    said: tuple[DecidedMessage, ...]
     swaps: tuple[SwapClaim, ...]
 
     @property
@@ -85,29 +94,29 @@ def decide(
     changed: dict[int, Instance] = {}
     over: dict[int, InstanceId] = {}
     # A message is sent once, however often the batch repeats it.
-    said: dict[tuple[int, int], Saying] = {}
+    said: dict[tuple[int, int], DecidedMessage] = {}
     swaps: list[SwapClaim] = []
     for cause, each in enumerate(inputs):
         number = each.instance.int
-        before = changed.get(number) or rows.get(each.instance) or _newcomer(each, now)
+        before = changed.get(number) or rows.get(each.instance) or _new_row(each, now)
         if before is None:
-            said |= _answers_of_nobody(each, cause, rules)
+            said |= _answers_without_row(each, cause, rules)
             continue
-        turn = Turn(before, now, rules)
-        swaps += _judge(turn, each)
-        row = turn.row
+        transition = Transition(before, now, rules)
+        swaps += _apply(transition, each)
+        row = transition.row
         if row is not before:
             changed[number] = row
-        if turn.is_over:
+        if transition.is_over:
             over[number] = row.id
         # A repeated message has only the unconfirmed messages sent again.
         is_repeated = row is before and not isinstance(each, (Due, SwapAnswered))
-        for pending in row.outbox if is_repeated else turn.said:
+        for pending in row.outbox if is_repeated else transition.said:
             said.setdefault(
-                (number, pending.sequence), Saying(row.id, pending.sequence, pending.message, cause)
+                (number, pending.sequence), DecidedMessage(row.id, pending.sequence, pending.message, cause)
             )
-        for answer in turn.answers:
-            said.setdefault((number, -answer.attempt), Saying(row.id, None, answer, cause))
+        for answer in transition.answers:
+            said.setdefault((number, -answer.attempt), DecidedMessage(row.id, None, answer, cause))
     return Decision(
         rows=tuple([row for number, row in changed.items() if number not in over]),
         forgotten=tuple(over.values()),
@@ -116,7 +125,7 @@ def decide(
     )
 
 
-def _newcomer(each: Input, now: datetime) -> Instance | None:
+def _new_row(each: Input, now: datetime) -> Instance | None:
     """A new row, for messages that may be the first about an instance."""
     match each:
         case PlaceInCell() | RemoveFromCell():
@@ -125,7 +134,7 @@ def _newcomer(each: Input, now: datetime) -> Instance | None:
             return None
 
 
-def _answers_of_nobody(each: Input, cause: int, rules: Rules) -> dict[tuple[int, int], Saying]:
+def _answers_without_row(each: Input, cause: int, rules: Rules) -> dict[tuple[int, int], DecidedMessage]:
     """There has been no row for long: nothing waits for what was built there, so order its removal."""
     match each:
         case InstanceSpawned():
@@ -134,96 +143,98 @@ def _answers_of_nobody(each: Input, cause: int, rules: Rules) -> dict[tuple[int,
             kind = NODE
         case _:
             return {}
-    order = destroying(rules.cell, each.instance, each.attempt, each.host, kind)
-    return {(each.instance.int, -each.attempt): Saying(each.instance, None, order, cause)}
+    order = destroy_order(rules.cell, each.instance, each.attempt, each.host, kind)
+    return {(each.instance.int, -each.attempt): DecidedMessage(each.instance, None, order, cause)}
 
 
-def _judge(turn: Turn, each: Input) -> tuple[SwapClaim, ...]:  # noqa: C901 - one for each input
+def _apply(transition: Transition, each: Input) -> tuple[SwapClaim, ...]:  # noqa: C901 - one for each input
     match each:
         case PlaceInCell():
-            _on_place(turn, each)
+            _on_place(transition, each)
         case RemoveFromCell():
-            _on_remove(turn)
+            _on_remove(transition)
         case RebuildInCell():
-            on_rebuild(turn, each)
+            on_rebuild(transition, each)
         case InstanceSpawned():
-            _on_spawned(turn, each)
+            _on_spawned(transition, each)
         case SpawnFailed():
-            _on_spawn_failed(turn, each)
+            _on_spawn_failed(transition, each)
         case InstanceDestroyed():
-            _on_destroyed(turn, each)
+            _on_destroyed(transition, each)
         case DeployProgressed():
-            _on_progressed(turn, each)
+            _on_progressed(transition, each)
         case InstanceRedeployed():
-            on_redeployed(turn, each)
+            on_redeployed(transition, each)
         case SwapAnswered():
-            on_swap_answered(turn, each)
+            on_swap_answered(transition, each)
         case Due():
-            return _on_due(turn)
+            return _on_due(transition)
         case _:
             assert_never(each)
     return ()
 
 
-def _on_place(turn: Turn, order: PlaceInCell) -> None:
-    row = turn.row
+def _on_place(transition: Transition, order: PlaceInCell) -> None:
+    row = transition.row
     if row.order is not None:
         return
-    turn.become(order=order, attempt=order.attempt, host=order.chosen, alternates=order.alternates)
+    transition.change(order=order, attempt=order.attempt, host=order.chosen, alternates=order.alternates)
     if row.state in ("deleting", "deleted"):
         # The delete overtook the order. Nothing was built, but the claim is held.
-        turn.release((Held(row.id, order.attempt),))
+        transition.release((HeldClaim(row.id, order.attempt),))
         if row.state == "deleting":
-            turn.end_deleted()
-    elif turn.now >= order.ends_by:
-        turn.release((Held(row.id, order.attempt),))
-        turn.end_in_error("the order reached its cell after the deadline")
+            transition.end_deleted()
+    elif transition.now >= order.ends_by:
+        transition.release((HeldClaim(row.id, order.attempt),))
+        transition.end_in_error("the order reached its cell after the deadline")
     else:
-        turn.spawn(order)
+        transition.spawn(order)
 
 
-def _on_remove(turn: Turn) -> None:
-    match turn.row.state:
+def _on_remove(transition: Transition) -> None:
+    match transition.row.state:
         case "unknown":
             # The order to place it has not arrived yet, and will be answered as too late.
-            turn.wait_for_destroy()
+            transition.wait_for_destroy()
         case "building" | "active" | "swapping" | "rebuilding" | "broken" | "error":
-            if turn.let_go():
-                turn.end_deleted()
+            if transition.free_share():
+                transition.end_deleted()
             else:
-                turn.wait_for_destroy()
+                transition.wait_for_destroy()
         case "deleting" | "deleted":
             pass
 
 
-def _on_spawned(turn: Turn, spawned: InstanceSpawned) -> None:
-    row = turn.row
+def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
+    row = transition.row
     if not _is_current(row, spawned):
-        turn.answer_by_destroy(spawned.attempt, spawned.host, spawned.kind or kind_of(row, spawned.host))
+        transition.answer_by_destroy(
+            spawned.attempt, spawned.host, spawned.kind or kind_of(row, spawned.host)
+        )
     elif row.state == "building":
-        turn.no_longer_say(SPAWNS, attempt=spawned.attempt)
-        turn.end_active()
+        transition.withdraw(SPAWNS, attempt=spawned.attempt)
+        transition.end_active()
 
 
-def _on_progressed(turn: Turn, progressed: DeployProgressed) -> None:
+def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None:
     """Only bare-metal nodes report progress. If nothing waits for the node's work it is stopped, since it takes long."""
-    row = turn.row
+    row = transition.row
     if not _is_current(row, progressed):
-        turn.answer_by_destroy(progressed.attempt, progressed.host, NODE)
+        transition.answer_by_destroy(progressed.attempt, progressed.host, NODE)
     elif row.state == "building":
         assert row.order is not None, "an instance that is built was placed"
-        turn.no_longer_say(SPAWNS, attempt=progressed.attempt)
-        turn.wait_longer(row.order.ends_by)
+        transition.withdraw(SPAWNS, attempt=progressed.attempt)
+        transition.wait_longer(row.order.ends_by)
     elif row.state == "rebuilding":
         assert row.rebuild is not None, "an instance that is rebuilt has a rebuild"
         # It may be about an earlier rebuild, so it does not prove that this order has arrived.
-        turn.wait_longer(row.rebuild.ends_by)
+        transition.wait_longer(row.rebuild.ends_by)
 
 
-def _on_spawn_failed(turn: Turn, failed: SpawnFailed) -> None:
-    if turn.row.state == "building" and _is_current(turn.row, failed):
-        turn.no_longer_say(SPAWNS, attempt=failed.attempt)
-        leave_host(turn, failed.reason, was_silent=False)
+def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
+    if transition.row.state == "building" and _is_current(transition.row, failed):
+        transition.withdraw(SPAWNS, attempt=failed.attempt)
+        leave_host(transition, failed.reason, was_silent=False)
 
 
 def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:
@@ -236,72 +247,74 @@ def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgr
     )
 
 
-def _on_destroyed(turn: Turn, destroyed: InstanceDestroyed) -> None:
-    row = turn.row
+def _on_destroyed(transition: Transition, destroyed: InstanceDestroyed) -> None:
+    row = transition.row
     done = [each for each in row.cleanups if (each.attempt, each.host) == (destroyed.attempt, destroyed.host)]
     if not done:
         return
     left = tuple(each for each in row.cleanups if each not in done)
-    turn.become(cleanups=left, remind_at=row.remind_at if left else None)
-    turn.no_longer_say(ORDERS, attempt=destroyed.attempt)
+    transition.change(cleanups=left, remind_at=row.remind_at if left else None)
+    transition.withdraw(ORDERS, attempt=destroyed.attempt)
     for cleanup in done:
-        turn.release(cleanup.release)
+        transition.release(cleanup.release)
     if row.attempt != destroyed.attempt:
         return
     if row.state == "swapping":
-        turn.become(is_clean=True)
+        transition.change(is_clean=True)
     elif row.state == "deleting":
-        turn.end_deleted()
+        transition.end_deleted()
 
 
-def _on_due(turn: Turn) -> tuple[SwapClaim, ...]:
-    row, now = turn.row, turn.now
+def _on_due(transition: Transition) -> tuple[SwapClaim, ...]:
+    row, now = transition.row, transition.now
     if row.remind_at is not None and row.remind_at <= now:
         for cleanup in row.cleanups:
             # The unconfirmed order may have arrived long ago at a host that was silent then: send a new one.
-            turn.no_longer_say(DESTROYS, attempt=cleanup.attempt)
-            turn.destroy(cleanup.attempt, cleanup.host)
-        turn.become(remind_at=now + turn.rules.remind_every)
+            transition.withdraw(DESTROYS, attempt=cleanup.attempt)
+            transition.destroy(cleanup.attempt, cleanup.host)
+        transition.change(remind_at=now + transition.rules.remind_every)
     if row.state_ends_at is None or row.state_ends_at > now:
         return ()
     match row.state:
         case "building" | "swapping":
-            return _on_time_up(turn)
+            return _on_time_up(transition)
         case "rebuilding":
-            on_rebuild_time_up(turn)
+            on_rebuild_time_up(transition)
         case "deleting":
-            _on_delete_unanswered(turn)
+            _on_delete_unanswered(transition)
         case "deleted":
             # A host that must still clean up, or an unconfirmed message, needs the row when the answer comes.
-            turn.is_over = not (row.cleanups or row.outbox)
-            turn.become(state_ends_at=now + turn.rules.kept_after_end)
+            transition.is_over = not (row.cleanups or row.outbox)
+            transition.change(state_ends_at=now + transition.rules.kept_after_end)
         case "active" | "broken" | "error" | "unknown":
-            turn.become(state_ends_at=None)
+            transition.change(state_ends_at=None)
     return ()
 
 
-def _on_delete_unanswered(turn: Turn) -> None:
+def _on_delete_unanswered(transition: Transition) -> None:
     """The delete ends now. The share of a host that may still have the instance stays held."""
-    host = turn.row.host
+    host = transition.row.host
     if host is not None:
-        turn.end_deleted(f"{host.name} has not confirmed that it is gone, and keeps its share until it does")
+        transition.end_deleted(
+            f"{host.name} has not confirmed that it is gone, and keeps its share until it does"
+        )
         return
     # The scheduler may have died before it sent the order. If the order still comes, its claim is released then.
-    turn.release((Held(turn.row.id, FIRST_ATTEMPT),))
-    turn.end_deleted("it never came to its cell")
+    transition.release((HeldClaim(transition.row.id, FIRST_ATTEMPT),))
+    transition.end_deleted("it never came to its cell")
 
 
-def _on_time_up(turn: Turn) -> tuple[SwapClaim, ...]:
-    row, order = turn.row, turn.row.order
+def _on_time_up(transition: Transition) -> tuple[SwapClaim, ...]:
+    row, order = transition.row, transition.row.order
     assert order is not None, "an instance that is built was placed"
     assert row.host is not None, "an instance that is built has a host"
-    if turn.now >= order.ends_by:
+    if transition.now >= order.ends_by:
         if row.state == "building":
-            turn.failed(row.host.name, "not built by the deadline of the request", attempt=row.attempt)
-        turn.let_go()
-        turn.end_in_error("the time of the request is up")
+            transition.failed(row.host.name, "not built by the deadline of the request", attempt=row.attempt)
+        transition.free_share()
+        transition.end_in_error("the time of the request is up")
         return ()
     if row.state == "building":
-        seconds = turn.rules.time_to_build(row.host).total_seconds()
-        leave_host(turn, f"no message from the host within {seconds:g} s", was_silent=True)
-    return (next_swap(turn),) if turn.row.state == "swapping" else ()
+        seconds = transition.rules.time_to_build(row.host).total_seconds()
+        leave_host(transition, f"no message from the host within {seconds:g} s", was_silent=True)
+    return (next_swap(transition),) if transition.row.state == "swapping" else ()

@@ -56,7 +56,7 @@ State = Literal[
 Spawn = SpawnInstance | DeployInstance
 Destroy = DestroyInstance | UndeployInstance
 HostOrder = Spawn | Destroy | RedeployInstance
-Word = HostOrder | ReleaseClaim | InstanceActive | InstanceFailed | InstanceDeleted
+OutboxMessage = HostOrder | ReleaseClaim | InstanceActive | InstanceFailed | InstanceDeleted
 SPAWNS = (SpawnInstance, DeployInstance)
 DESTROYS = (DestroyInstance, UndeployInstance)
 REBUILDS = (RedeployInstance,)
@@ -72,10 +72,10 @@ class Pending(Struct, frozen=True, gc=False):
 
     sequence: int
     at: datetime
-    message: Word
+    message: OutboxMessage
 
 
-class Held(Struct, frozen=True, gc=False):
+class HeldClaim(Struct, frozen=True, gc=False):
     """The claim of a consumer by one attempt, and by no later one."""
 
     consumer: ConsumerId
@@ -89,7 +89,7 @@ class Cleanup(Struct, frozen=True, gc=False):
 
     attempt: int
     host: ProviderId
-    release: tuple[Held, ...]
+    release: tuple[HeldClaim, ...]
 
 
 class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -137,10 +137,10 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
         return self.attempt + 1 if self.state == "swapping" else self.attempt
 
 
-def spawning(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
+def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
     """The order to the host of the attempt to build the instance."""
     if host.kind == NODE:
-        return _deploying(row, order, host)
+        return _deploy_order(row, order, host)
     return SpawnInstance(
         cell=order.cell,
         instance=row.id,
@@ -152,7 +152,7 @@ def spawning(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
     )
 
 
-def _deploying(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstance:
+def _deploy_order(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstance:
     return DeployInstance(
         cell=order.cell,
         instance=row.id,
@@ -170,7 +170,7 @@ def _deploying(row: Instance, order: PlaceInCell, node: Choice) -> DeployInstanc
     )
 
 
-def redeploying(row: Instance, order: PlaceInCell, node: Choice, rebuild: Rebuild) -> RedeployInstance:
+def redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Rebuild) -> RedeployInstance:
     """The order to the node of the attempt to write this image; everything else is as in the order to place it."""
     return RedeployInstance(
         cell=order.cell,

@@ -12,14 +12,14 @@ from msgspec import structs
 
 from bus.messages.cell import InstanceRedeployed, RebuildInCell
 from bus.messages.hosts import NODE
-from cell_conductor.core.instance import REBUILDS, redeploying
-from cell_conductor.core.turn import Turn
+from cell_conductor.core.instance import REBUILDS, redeploy_order
+from cell_conductor.core.transition import Transition
 
 NOT_YET = "only an instance on a bare-metal node can be rebuilt yet, not one on a hypervisor"
 
 
-def on_rebuild(turn: Turn, order: RebuildInCell) -> None:
-    row, rebuild = turn.row, order.rebuild
+def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
+    row, rebuild = transition.row, order.rebuild
     if row.state not in ("active", "rebuilding", "broken"):
         return
     if row.rebuild is not None and rebuild.number <= row.rebuild.number:
@@ -27,48 +27,50 @@ def on_rebuild(turn: Turn, order: RebuildInCell) -> None:
     assert row.order is not None, "an active instance was placed"
     assert row.host is not None, "an active instance has a host"
     was_active = row.state == "active"
-    turn.no_longer_say(REBUILDS, attempt=row.attempt)
+    transition.withdraw(REBUILDS, attempt=row.attempt)
     # The API level has raised the sequence meanwhile, and its readers drop messages with lower ones.
-    turn.become(rebuild=rebuild, sequence=max(row.sequence, rebuild.number), reason="")
+    transition.change(rebuild=rebuild, sequence=max(row.sequence, rebuild.number), reason="")
     if row.host.kind != NODE:
-        _end_failed(turn, NOT_YET, is_active=True)
-    elif turn.now >= rebuild.ends_by:
-        _end_failed(turn, "the order reached its cell after the deadline", is_active=was_active)
+        _end_failed(transition, NOT_YET, is_active=True)
+    elif transition.now >= rebuild.ends_by:
+        _end_failed(transition, "the order reached its cell after the deadline", is_active=was_active)
     else:
-        turn.say(redeploying(row, row.order, row.host, rebuild), state="rebuilding")
-        turn.wait_longer(rebuild.ends_by)
+        transition.send(redeploy_order(row, row.order, row.host, rebuild), state="rebuilding")
+        transition.wait_longer(rebuild.ends_by)
 
 
-def on_redeployed(turn: Turn, word: InstanceRedeployed) -> None:
-    row = turn.row
+def on_redeployed(transition: Transition, word: InstanceRedeployed) -> None:
+    row = transition.row
     is_known = row.attempt == word.attempt and row.host is not None and row.host.share.host == word.host
     if not is_known or row.rebuild is None or row.rebuild.number != word.number:
         return
     if not word.failure and row.state in ("rebuilding", "broken"):
-        turn.no_longer_say(REBUILDS, attempt=row.attempt)
-        turn.become(rebuild=structs.replace(row.rebuild, failure=""), reason="")
-        turn.end_active()
+        transition.withdraw(REBUILDS, attempt=row.attempt)
+        transition.change(rebuild=structs.replace(row.rebuild, failure=""), reason="")
+        transition.end_active()
     elif row.state == "rebuilding" or (row.state == "broken" and word.is_active):
-        _end_failed(turn, word.failure, is_active=word.is_active)
+        _end_failed(transition, word.failure, is_active=word.is_active)
 
 
-def on_rebuild_time_up(turn: Turn) -> None:
-    row = turn.row
+def on_rebuild_time_up(transition: Transition) -> None:
+    row = transition.row
     assert row.rebuild is not None, "an instance that is rebuilt has a rebuild"
     assert row.host is not None, "an instance that is rebuilt has a host"
-    if turn.now >= row.rebuild.ends_by:
+    if transition.now >= row.rebuild.ends_by:
         reason = "not rebuilt by its deadline"
     else:
-        reason = f"no message from the host within {turn.rules.time_to_build(row.host).total_seconds():g} s"
-    _end_failed(turn, reason, is_active=False)
+        reason = (
+            f"no message from the host within {transition.rules.time_to_build(row.host).total_seconds():g} s"
+        )
+    _end_failed(transition, reason, is_active=False)
 
 
-def _end_failed(turn: Turn, failure: str, *, is_active: bool) -> None:
-    rebuild = turn.row.rebuild
+def _end_failed(transition: Transition, failure: str, *, is_active: bool) -> None:
+    rebuild = transition.row.rebuild
     assert rebuild is not None, "an instance that is rebuilt has a rebuild"
-    turn.no_longer_say(REBUILDS, attempt=turn.row.attempt)
-    turn.become(rebuild=structs.replace(rebuild, failure=failure), reason="")
+    transition.withdraw(REBUILDS, attempt=transition.row.attempt)
+    transition.change(rebuild=structs.replace(rebuild, failure=failure), reason="")
     if is_active:
-        turn.end_active()
+        transition.end_active()
     else:
-        turn.end_broken(f"its rebuild failed: {failure}")
+        transition.end_broken(f"its rebuild failed: {failure}")

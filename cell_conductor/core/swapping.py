@@ -27,9 +27,9 @@ from bus.messages.placement import (
     SwapClaim,
     TooOld,
 )
-from bus.messages.qualities import qualities_of
-from cell_conductor.core.instance import Held, Instance, kind_of
-from cell_conductor.core.turn import Turn
+from bus.messages.tree_fingerprint import tree_fingerprint
+from cell_conductor.core.instance import HeldClaim, Instance, kind_of
+from cell_conductor.core.transition import Transition
 
 
 class SwapAnswered(Struct, frozen=True):
@@ -40,65 +40,73 @@ class SwapAnswered(Struct, frozen=True):
     verdict: ClaimVerdict | None
 
 
-def leave_host(turn: Turn, reason: str, *, was_silent: bool) -> None:
+def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None:
     """Give up the attempt: try the next alternate, or end in error."""
-    row = turn.row
+    row = transition.row
     assert row.host is not None, "an attempt has a host"
-    turn.failed(row.host.name, reason, attempt=row.attempt)
-    own = Held(row.id, row.attempt)
+    transition.failed(row.host.name, reason, attempt=row.attempt)
+    own = HeldClaim(row.id, row.attempt)
     if not row.alternates:
         if was_silent:
-            turn.clean_up(own)
+            transition.clean_up(own)
         else:
-            turn.release((own,))
-        turn.end_in_error("no alternate is left")
+            transition.release((own,))
+        transition.end_in_error("no alternate is left")
         return
     if was_silent:
-        turn.clean_up(Held(turn.rules.cleanup_consumer(row.id, row.attempt), row.attempt))
-    turn.become(
-        state="swapping", was_silent=was_silent, is_clean=not was_silent, tries=0, state_ends_at=turn.now
+        transition.clean_up(HeldClaim(transition.rules.cleanup_consumer(row.id, row.attempt), row.attempt))
+    transition.change(
+        state="swapping",
+        was_silent=was_silent,
+        is_clean=not was_silent,
+        tries=0,
+        state_ends_at=transition.now,
     )
 
 
-def next_swap(turn: Turn) -> SwapClaim:
+def next_swap(transition: Transition) -> SwapClaim:
     """The question to placement. It is equal in every repeat, and belongs to this process until its lease ends."""
-    row, order = turn.row, turn.row.order
+    row, order = transition.row, transition.row.order
     assert order is not None, "an instance that swaps was placed"
-    turn.become(tries=row.tries + 1, state_ends_at=min(turn.now + turn.rules.ask_lease, order.ends_by))
+    transition.change(
+        tries=row.tries + 1, state_ends_at=min(transition.now + transition.rules.ask_lease, order.ends_by)
+    )
     return SwapClaim(
-        cell=turn.rules.cell,
+        cell=transition.rules.cell,
         consumer=row.id,
         held_attempt=row.attempt,
         attempt=row.attempt + 1,
         issued_at=row.changed_at,
         share=row.alternates[0].share,
-        cleanup=turn.rules.cleanup_consumer(row.id, row.attempt) if row.was_silent else None,
+        cleanup=transition.rules.cleanup_consumer(row.id, row.attempt) if row.was_silent else None,
         group=order.group,
     )
 
 
-def on_swap_answered(turn: Turn, answered: SwapAnswered) -> None:
-    row, swap, verdict = turn.row, answered.swap, answered.verdict
+def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
+    row, swap, verdict = transition.row, answered.swap, answered.verdict
     if not _is_asked(row, swap):
         return
     match verdict:
         case None:
-            _wait(turn)
+            _wait(transition)
         case Claimed():
-            _go_on(turn, row.alternates[0])
+            _take_host(transition, row.alternates[0])
         case AlreadyClaimed():
-            _go_on(turn, _choice_of(row, verdict.share))
+            _take_host(transition, _choice_of(row, verdict.share))
         case Superseded() if verdict.ended:
             # The claim was released, which happens only to deleted instances.
-            turn.end_deleted("its claim was released")
-        case ShapeMoved() if (renewed := _renewed(row.alternates[0], verdict)) is not None:
+            transition.end_deleted("its claim was released")
+        case ShapeMoved() if (renewed := _with_current_shape(row.alternates[0], verdict)) is not None:
             # Try the unchanged alternates first, and then this one with its new shape.
-            turn.become(alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=turn.now)
+            transition.change(
+                alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=transition.now
+            )
         case _:
-            _try_next(turn, why_not(verdict))
+            _try_next(transition, why_not(verdict))
 
 
-def _renewed(alternate: Choice, moved: ShapeMoved) -> Choice | None:
+def _with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
     """The alternate with the current shape of its host, if the host still is what it was chosen for. None if it is not,
     or if that is unknown.
 
@@ -107,9 +115,9 @@ def _renewed(alternate: Choice, moved: ShapeMoved) -> Choice | None:
     itself.
     """
     share = alternate.share
-    if not alternate.qualities or moved.gone or moved.roots != (share.host,) or not moved.trees:
+    if not alternate.fingerprint or moved.gone or moved.roots != (share.host,) or not moved.trees:
         return None
-    if qualities_of(moved.trees) != alternate.qualities:
+    if tree_fingerprint(moved.trees) != alternate.fingerprint:
         return None
     seen = ShapeSeen(root=share.host, shape=max(state.shape for state in moved.trees))
     # Providers that share with the tree must still be as they were.
@@ -124,18 +132,18 @@ def _is_asked(row: Instance, swap: SwapClaim) -> bool:
     )
 
 
-def _wait(turn: Turn) -> None:
-    row, order, rules = turn.row, turn.row.order, turn.rules
+def _wait(transition: Transition) -> None:
+    row, order, rules = transition.row, transition.row.order, transition.rules
     assert order is not None, "an instance that swaps was placed"
     # The exponent is limited: for a request that waits for days the delay must not overflow.
     delay = min(rules.retry_delay_first * 2 ** min(row.tries - 1, 30), rules.retry_delay_max)
-    turn.become(state_ends_at=min(turn.now + delay, order.ends_by))
+    transition.change(state_ends_at=min(transition.now + delay, order.ends_by))
 
 
-def _go_on(turn: Turn, host: Choice) -> None:
-    row, order = turn.row, turn.row.order
+def _take_host(transition: Transition, host: Choice) -> None:
+    row, order = transition.row, transition.row.order
     assert order is not None, "an instance that swaps was placed"
-    turn.become(
+    transition.change(
         attempt=row.attempt + 1,
         host=host,
         alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
@@ -143,17 +151,17 @@ def _go_on(turn: Turn, host: Choice) -> None:
         is_clean=False,
         tries=0,
     )
-    turn.spawn(order)
+    transition.spawn(order)
 
 
-def _try_next(turn: Turn, reason: str) -> None:
-    row = turn.row
-    turn.failed(row.alternates[0].name, reason, attempt=row.attempt + 1)
+def _try_next(transition: Transition, reason: str) -> None:
+    row = transition.row
+    transition.failed(row.alternates[0].name, reason, attempt=row.attempt + 1)
     if len(row.alternates) > 1:
-        turn.become(alternates=row.alternates[1:], tries=0, state_ends_at=turn.now)
+        transition.change(alternates=row.alternates[1:], tries=0, state_ends_at=transition.now)
         return
-    turn.let_go()
-    turn.end_in_error("no alternate is left")
+    transition.free_share()
+    transition.end_in_error("no alternate is left")
 
 
 def _choice_of(row: Instance, held: Share) -> Choice:

@@ -17,16 +17,23 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.errors import Transient
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.build import InstanceId
 from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
-from cell_conductor.bodies import Remembered, body_of, decoded, encoded_body
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import JUST_SAID, NAMES_PAGE, ConductorTransaction, Spoken, left_of, now
+from cell_conductor.row_codec import RowCache, assemble_row, decode_body, encode_body
+from cell_conductor.store import (
+    JUST_SAID,
+    NOTES_PAGE,
+    ConductorTransaction,
+    MessageKey,
+    now,
+    without_confirmed,
+)
 from cell_conductor.store_sql import reading
 from cell_conductor.store_sql.postgresql import PostgresRows
-from cell_conductor.store_sql.rows import Values, microseconds, noted, said_in, values
+from cell_conductor.store_sql.rows import Values, decode_note, encode_note, microseconds, values
 from cell_conductor.store_sql.sqlite import SqliteRows
 
 
@@ -58,7 +65,7 @@ class SqlConductorTransaction:
         self,
         transaction: PostgresTransaction | SqliteTransaction,
         cell: str,
-        remembered: Remembered,
+        cache: RowCache,
         clock: Callable[[], datetime],
     ) -> None:
         self._transaction = transaction
@@ -68,7 +75,7 @@ class SqlConductorTransaction:
             else SqliteRows(transaction, cell)
         )
         self._cell = cell
-        self._remembered = remembered
+        self._cache = cache
         self._clock = clock
         self._loaded: dict[int, Loaded] = {}
         self._saved: dict[int, Instance] = {}
@@ -87,13 +94,13 @@ class SqlConductorTransaction:
         return {row.id: row for row in await self._as_rows(due)}
 
     async def save(
-        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken]
-    ) -> Kept | None:
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[MessageKey]
+    ) -> OutboxKey | None:
         self._saved |= {row.id.int: row for row in rows}
         self._forgotten += forgotten
         if not said:
             return None
-        return _name_of(await self._rows.note(microseconds(self._clock()), noted(said)))
+        return _key_of(await self._rows.note(microseconds(self._clock()), encode_note(said)))
 
     def clear(self, numbers: Iterable[int]) -> None:
         self._cleared.update(numbers)
@@ -108,12 +115,12 @@ class SqlConductorTransaction:
     def committed(self) -> None:
         for number, body in self._written.items():
             before = self._loaded.get(number)
-            self._remembered.replace(before.body if before else None, body, self._saved[number])
+            self._cache.replace(before.body if before else None, body, self._saved[number])
 
     async def _write(self) -> None:
         for gone in self._forgotten:
             self._saved.pop(gone.int, None)
-        self._written = {number: encoded_body(row) for number, row in self._saved.items()}
+        self._written = {number: encode_body(row) for number, row in self._saved.items()}
         known = [
             values(row, self._written[number], has_order=before.row.order is not None)
             for number, row in self._saved.items()
@@ -134,22 +141,22 @@ class SqlConductorTransaction:
 
     async def _as_rows(self, bodies: Sequence[bytes]) -> list[Instance]:
         """Rows from the cache; or decoded, if another process wrote them."""
-        rows = [self._remembered.row_of(body) for body in bodies]
+        rows = [self._cache.row_of(body) for body in bodies]
         unknown = [body for body, row in zip(bodies, rows, strict=True) if row is None]
         read = iter(await self._read(unknown) if unknown else ())
         found = [row or next(read) for row in rows]
         if any(row.outbox for row in found):
-            unsaid: set[Spoken] = set()
-            unsaid.update(*[said_in(note) for note in await self._rows.notes()])
-            found = [left_of(row, unsaid) for row in found]
+            unconfirmed: set[MessageKey] = set()
+            unconfirmed.update(*[decode_note(note) for note in await self._rows.notes()])
+            found = [without_confirmed(row, unconfirmed) for row in found]
         self._loaded |= {row.id.int: Loaded(body, row) for row, body in zip(found, bodies, strict=True)}
         return found
 
     async def _read(self, stored: Sequence[bytes]) -> list[Instance]:
-        bodies = [body_of(body) for body in stored]
+        bodies = [decode_body(body) for body in stored]
         placed = [body.instance.id for body in bodies if body.placed_at is not None]
-        orders = await self._transaction.run(reading.orders_of, self._cell, placed) if placed else {}
-        return [decoded(body, orders.get(body.instance.id.int)) for body in bodies]
+        orders = await self._transaction.run(reading.read_orders, self._cell, placed) if placed else {}
+        return [assemble_row(body, orders.get(body.instance.id.int)) for body in bodies]
 
 
 class SqlConductorStore:
@@ -165,36 +172,38 @@ class SqlConductorStore:
         self._database = open_database(url, pool_size=pool_size, settings=settings)
         self._cell = cell
         self._clock = clock
-        self._remembered = Remembered()
+        self._cache = RowCache()
         self._has_started = False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ConductorTransaction]:
         async with self._database.writing() as transaction:
-            ours = SqlConductorTransaction(transaction, self._cell, self._remembered, self._clock)
+            ours = SqlConductorTransaction(transaction, self._cell, self._cache, self._clock)
             yield ours
             await ours.write()
         ours.committed()
 
-    async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
+    async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
         assert isinstance(tx, SqlConductorTransaction), "a transaction of another store"
         tx.clear(each.sequence for each in said)
 
-    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
-        number, found = after.sequence if after else 0, list[tuple[Kept, Message]]()
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
+        number, found = after.sequence if after else 0, list[tuple[OutboxKey, Message]]()
         while not found and (said := await self._noted(number)):
             found = await self._pending_of(said)
             number = said[-1][0]
         return found
 
-    async def _noted(self, after: int) -> list[tuple[int, Collection[Spoken]]]:
+    async def _noted(self, after: int) -> list[tuple[int, Collection[MessageKey]]]:
         before_us = microseconds(self._clock() - JUST_SAID) if self._has_started else None
         async with self._database.reading() as transaction:
-            notes = await transaction.run(reading.notes_of, self._cell, before_us, after, NAMES_PAGE)
-        self._has_started |= len(notes) < NAMES_PAGE
-        return [(number, said_in(note)) for number, note in notes]
+            notes = await transaction.run(reading.read_notes, self._cell, before_us, after, NOTES_PAGE)
+        self._has_started |= len(notes) < NOTES_PAGE
+        return [(number, decode_note(note)) for number, note in notes]
 
-    async def _pending_of(self, said: Sequence[tuple[int, Collection[Spoken]]]) -> list[tuple[Kept, Message]]:
+    async def _pending_of(
+        self, said: Sequence[tuple[int, Collection[MessageKey]]]
+    ) -> list[tuple[OutboxKey, Message]]:
         ids = {id_ for _, each in said for id_, _ in each}
         instances = [InstanceId(UUID(bytes=id_)) for id_ in sorted(ids)]
         rows = {row.id.bytes: row for row in await self.read(instances)}
@@ -202,13 +211,13 @@ class SqlConductorStore:
             (number, pending.message)
             for number, each in said
             for id_ in sorted({id_ for id_, _ in each} & rows.keys())
-            for pending in left_of(rows[id_], each).outbox
+            for pending in without_confirmed(rows[id_], each).outbox
         ]
         if over := {number for number, _ in said} - {number for number, _ in found}:
             # These messages are no longer on their rows: they were withdrawn.
             async with self.transaction() as tx:
-                await self.clear(tx, [_name_of(number) for number in over])
-        return [(_name_of(number), message) for number, message in found]
+                await self.clear(tx, [_key_of(number) for number in over])
+        return [(_key_of(number), message) for number, message in found]
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
         async with self._database.reading() as transaction:
@@ -219,5 +228,5 @@ class SqlConductorStore:
         await self._database.close()
 
 
-def _name_of(number: int) -> Kept:
-    return Kept("note", number)
+def _key_of(number: int) -> OutboxKey:
+    return OutboxKey("note", number)

@@ -8,25 +8,27 @@ from sqlalchemy import Connection
 from bus.messages.build import InstanceId
 from bus.messages.cell import PlaceInCell
 from bus.sql import among
-from cell_conductor.bodies import body_of, decoded, order_of
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import Spoken, left_of
-from cell_conductor.store_sql.rows import said_in
+from cell_conductor.row_codec import assemble_row, decode_body, decode_order
+from cell_conductor.store import MessageKey, without_confirmed
+from cell_conductor.store_sql.rows import decode_note
 from cell_conductor.tables import cell_instances as table
 from cell_conductor.tables import cell_notes as notes
 
 
 def read(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> list[Instance]:
-    unsaid: set[Spoken] = set()
+    unconfirmed: set[MessageKey] = set()
     for note in connection.scalars(sa.select(notes.c.said).where(notes.c.cell == cell)):
-        unsaid |= said_in(note)
+        unconfirmed |= decode_note(note)
     query = sa.select(table.c.body, table.c.placed)
     found = connection.execute(query.where(table.c.cell == cell, among(connection, table.c.id, instances)))
-    rows = [decoded(body_of(body), order_of(placed) if placed else None) for body, placed in found]
-    return [left_of(row, unsaid) for row in rows]
+    rows = [
+        assemble_row(decode_body(body), decode_order(placed) if placed else None) for body, placed in found
+    ]
+    return [without_confirmed(row, unconfirmed) for row in rows]
 
 
-def notes_of(
+def read_notes(
     connection: Connection, cell: str, before_us: int | None, after: int, limit: int
 ) -> list[tuple[int, bytes]]:
     """The next notes, older than `before_us` if given; each with its number, in order."""
@@ -43,10 +45,10 @@ def take_due(connection: Connection, cell: str, now_us: int, limit: int) -> list
     return list(connection.scalars(query.with_for_update(skip_locked=True)))
 
 
-def orders_of(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> dict[int, PlaceInCell]:
+def read_orders(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> dict[int, PlaceInCell]:
     query = sa.select(table.c.id, table.c.placed)
     query = query.where(table.c.cell == cell, among(connection, table.c.id, instances))
-    return {id_.int: order_of(placed) for id_, placed in connection.execute(query)}
+    return {id_.int: decode_order(placed) for id_, placed in connection.execute(query)}
 
 
 def forget(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cell_conductor.bodies import encoded_order
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import Spoken
+from cell_conductor.row_codec import encode_order
+from cell_conductor.store import MessageKey
 
 # The values of one row, one per column.
 Values = Sequence[Any]
@@ -27,15 +27,15 @@ def values(row: Instance, body: bytes, *, has_order: bool) -> Values:
         row.state,
         microseconds(due_at) if due_at else None,
         body,
-        encoded_order(row.order) if row.order is not None and not has_order else None,
+        encode_order(row.order) if row.order is not None and not has_order else None,
     )
 
 
-def noted(said: Sequence[Spoken]) -> bytes:
+def encode_note(said: Sequence[MessageKey]) -> bytes:
     return b"".join([_SPOKEN.pack(*each) for each in said])
 
 
-def said_in(note: bytes) -> set[Spoken]:
+def decode_note(note: bytes) -> set[MessageKey]:
     return set(_SPOKEN.iter_unpack(note))
 
 

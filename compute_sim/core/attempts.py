@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnFailed, SpawnInstance
-from compute_sim.core.faults import Condition, Dead, Fate, Silent
+from compute_sim.core.faults import BuildOutcome, Condition, Dead, Silent
 
 # Host, instance and attempt, as integers, since Python computes the hash of a UUID at each lookup.
 AttemptKey = tuple[int, int, int]
@@ -31,7 +31,7 @@ class State(Enum):
         return self is State.FAILED or self is State.DESTROYED
 
 
-class Attempted(Struct, frozen=True, gc=False):
+class AttemptRecord(Struct, frozen=True, gc=False):
     """An attempt on its host. Its answer is due at `due_s`; None after it was sent.
 
     `cause` and `trace` are those of the order that will be answered.
@@ -57,24 +57,24 @@ def key_of(order: SpawnInstance | DestroyInstance) -> AttemptKey:
 
 
 def spawned(
-    known: Attempted | None,
+    known: AttemptRecord | None,
     order: SpawnInstance,
-    fate: Fate,
+    build_outcome: BuildOutcome,
     at_s: float,
     *,
     cause: str = "",
     trace: str = "",
-) -> Attempted:
+) -> AttemptRecord:
     """The attempt after a spawn order, new or repeated."""
     if known is None:
-        return Attempted(
+        return AttemptRecord(
             cell=order.cell,
             host=order.host,
             instance=order.instance,
             attempt=order.attempt,
             state=State.BUILDING,
-            failure=fate.failure,
-            due_s=at_s + fate.after_ms / 1000,
+            failure=build_outcome.failure,
+            due_s=at_s + build_outcome.after_ms / 1000,
             cause=cause,
             trace=trace,
         )
@@ -83,9 +83,9 @@ def spawned(
     return structs.replace(known, due_s=at_s, cause=cause, trace=trace)
 
 
-def destroyed(order: DestroyInstance, at_s: float, *, cause: str = "", trace: str = "") -> Attempted:
+def destroyed(order: DestroyInstance, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
     """The attempt after a destroy order: nothing of it is left."""
-    return Attempted(
+    return AttemptRecord(
         cell=order.cell,
         host=order.host,
         instance=order.instance,
@@ -97,7 +97,7 @@ def destroyed(order: DestroyInstance, at_s: float, *, cause: str = "", trace: st
     )
 
 
-def due(attempt: Attempted, condition: Condition) -> tuple[Attempted, Message | None]:
+def due(attempt: AttemptRecord, condition: Condition) -> tuple[AttemptRecord, Message | None]:
     """A due attempt after its change of state, and its answer. There is none from a silent host, or it is sent later."""
     if isinstance(condition, Dead):
         # It was lost with its host.
@@ -110,7 +110,7 @@ def due(attempt: Attempted, condition: Condition) -> tuple[Attempted, Message | 
     return after, None if isinstance(condition, Silent) else answer_of(after)
 
 
-def answer_of(attempt: Attempted) -> Message:
+def answer_of(attempt: AttemptRecord) -> Message:
     cell, instance, number, host = attempt.cell, attempt.instance, attempt.attempt, attempt.host
     match attempt.state:
         case State.BUILT:

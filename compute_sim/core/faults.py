@@ -37,7 +37,7 @@ def check_times(share: float, after_s: float, for_s: float, every_s: float) -> N
         raise ValueError(f"for_s is {for_s}, must be more than 0 and less than every_s ({every_s})")
 
 
-class Affliction(Variant, frozen=True):
+class TimedFault(Variant, frozen=True):
     """A fault: which hosts have it, and when.
 
     It affects hosts whose name matches one of the patterns, and of these a share. It is active from `after_s` (since
@@ -54,25 +54,25 @@ class Affliction(Variant, frozen=True):
         check_times(self.share, self.after_s, self.for_s, self.every_s)
 
 
-class FailsToBuild(Affliction, frozen=True, tag="fails_to_build"):
+class FailsToBuild(TimedFault, frozen=True, tag="fails_to_build"):
     """Builds fail with this probability, and are cleaned up."""
 
     probability: float = 1.0
     reason: str = "the hypervisor could not start it"
 
 
-class BuildsSlowly(Affliction, frozen=True, kw_only=True, tag="builds_slowly"):
+class BuildsSlowly(TimedFault, frozen=True, kw_only=True, tag="builds_slowly"):
     """Builds that begin while this is active take this long, with this probability."""
 
     spawn_ms: float
     probability: float = 1.0
 
 
-class FallsSilent(Affliction, frozen=True, tag="falls_silent"):
+class FallsSilent(TimedFault, frozen=True, tag="falls_silent"):
     """The host receives orders and works, but cannot send: answers during this time are lost, and heartbeats stop."""
 
 
-class ComesBackLate(Affliction, frozen=True, tag="comes_back_late"):
+class ComesBackLate(TimedFault, frozen=True, tag="comes_back_late"):
     """The host cannot send either, but its answers are kept and sent when this time ends."""
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class ComesBackLate(Affliction, frozen=True, tag="comes_back_late"):
             raise ValueError("comes_back_late: for_s must be more than 0; for no end use falls_silent")
 
 
-class Dies(Affliction, frozen=True, tag="dies"):
+class Dies(TimedFault, frozen=True, tag="dies"):
     """The host is lost for good, with everything on it."""
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class Dies(Affliction, frozen=True, tag="dies"):
             raise ValueError("dies: for_s and every_s must be 0, since a dead host does not come back")
 
 
-class Changes(Affliction, frozen=True, tag="changes"):
+class Changes(TimedFault, frozen=True, tag="changes"):
     """The host's inventory or traits differ during this time."""
 
     vcpus: int = 0
@@ -129,7 +129,7 @@ Condition = Well | Silent | Dead
 WELL = Well()
 
 
-class Fate(Struct, frozen=True):
+class BuildOutcome(Struct, frozen=True):
     """How a build will end: its duration, and the reason if it fails."""
 
     after_ms: float
@@ -164,7 +164,9 @@ def condition_of(faults: Sequence[Fault], at_s: float) -> Condition:
     return silent
 
 
-def fate_of(script: FaultScript, faults: Sequence[Fault], order: SpawnInstance, at_s: float) -> Fate:
+def build_outcome_of(
+    script: FaultScript, faults: Sequence[Fault], order: SpawnInstance, at_s: float
+) -> BuildOutcome:
     """How this attempt will end on a host with these faults."""
     after_ms, failure = script.spawn_ms, ""
     for number, fault in enumerate(faults):
@@ -176,7 +178,7 @@ def fate_of(script: FaultScript, faults: Sequence[Fault], order: SpawnInstance, 
                 after_ms = max(after_ms, fault.spawn_ms)
             case _:
                 pass
-    return Fate(after_ms, failure)
+    return BuildOutcome(after_ms, failure)
 
 
 def is_on(fault: Timed, at_s: float) -> bool:

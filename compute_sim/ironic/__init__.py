@@ -60,7 +60,7 @@ from compute_sim.ironic.api.transport import IronicTransport
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.refusals import Refused
 from compute_sim.ironic.core.script import IronicScript
-from compute_sim.ironic.keeping import NodeFile
+from compute_sim.ironic.node_file import NodeFile
 from compute_sim.ironic.seeds import available_nodes, nodes_in_groups
 from compute_sim.ironic.sending import NotificationSender
 from compute_sim.ironic.settings import Delays, IronicSimSettings, paced

@@ -25,7 +25,7 @@ PORT_MAX = 65_535
 INFINITY = float("inf")
 
 
-class Stated(Struct, frozen=True, kw_only=True):
+class Options(Struct, frozen=True, kw_only=True):
     """The options set in the environment. The nodes are distributed over the conductor groups in `groups`."""
 
     nodes_count: int
@@ -41,10 +41,12 @@ class Stated(Struct, frozen=True, kw_only=True):
         return IronicSimSettings(delays=paced(Delays(), self.pace), conductor_groups=groups)
 
 
-async def run(broker: Broker, bus_url: str, stated: Stated, *, health_at: str) -> None:
-    nodes = nodes_in_groups(stated.nodes_count, stated.groups)
-    simulation = simulated_ironic(broker, nodes, stated.settings, script=stated.script, listen=stated.listen)
-    sys.stderr.write(f"simulated Ironic: {stated.nodes_count} nodes, API at {simulation.url}\n")
+async def run(broker: Broker, bus_url: str, options: Options, *, health_at: str) -> None:
+    nodes = nodes_in_groups(options.nodes_count, options.groups)
+    simulation = simulated_ironic(
+        broker, nodes, options.settings, script=options.script, listen=options.listen
+    )
+    sys.stderr.write(f"simulated Ironic: {options.nodes_count} nodes, API at {simulation.url}\n")
     await run_worker(
         about("simulated ironic", brokers=(bus_url,)), simulation.parts, DRAIN_S_MAX, health_at=health_at
     )
@@ -61,11 +63,11 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     bus_url = environment["MOOR_IRONIC_BUS_URL"]
     try:
         broker = broker_at(bus_url)
-        stated = _stated(environment)
+        options = _options(environment)
     except ValueError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2
-    return run_main(run(broker, bus_url, stated, health_at=environment.get(VARIABLE, "")))
+    return run_main(run(broker, bus_url, options, health_at=environment.get(VARIABLE, "")))
 
 
 def read_listen(text: str, variable: str = "MOOR_IRONIC_SIM_LISTEN") -> tuple[str, int]:
@@ -76,10 +78,10 @@ def read_listen(text: str, variable: str = "MOOR_IRONIC_SIM_LISTEN") -> tuple[st
     return host, int(port)
 
 
-def _stated(environment: Mapping[str, str]) -> Stated:
+def _options(environment: Mapping[str, str]) -> Options:
     named = environment.get("MOOR_IRONIC_SIM_SCRIPT")
     groups = environment.get("MOOR_IRONIC_SIM_GROUPS", "")
-    return Stated(
+    return Options(
         nodes_count=int(_number(environment, "MOOR_IRONIC_SIM_NODES", NODES_COUNT)),
         groups=tuple(name for part in groups.split(",") if (name := part.strip())),
         listen=read_listen(environment.get("MOOR_IRONIC_SIM_LISTEN", LISTEN)),

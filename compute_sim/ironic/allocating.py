@@ -11,7 +11,7 @@ from compute_sim.ironic.core.allocations import (
     Allocation,
     AllocationWritten,
     allocate,
-    why_kept,
+    why_not_deletable,
 )
 from compute_sim.ironic.core.json_patch import flaw_of, keys_of, patched
 from compute_sim.ironic.core.node import second
@@ -45,7 +45,7 @@ class Allocator:
         self._plan(created, now_s)
         return created
 
-    def take_up(self, now_s: float) -> None:
+    def resume(self, now_s: float) -> None:
         """Resume allocations that had no node when their process was killed."""
         for allocation in self._table.allocations.values():
             if allocation.state == ALLOCATING:
@@ -73,7 +73,7 @@ class Allocator:
             return _no_such_allocation(ident)
         self._announcer.say(AllocationWritten(allocation, "delete", "start"), now_s, request)
         node = self._table.nodes.get(allocation.node_uuid or "")
-        refused = None if node is None else why_kept(allocation, node)
+        refused = None if node is None else why_not_deletable(allocation, node)
         if refused is not None:
             self._announcer.say(AllocationWritten(allocation, "delete", "error"), now_s, request)
             return refused

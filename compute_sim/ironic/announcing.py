@@ -4,10 +4,10 @@ import random
 from functools import partial
 
 from compute_sim.ironic.core.allocations import Allocation, AllocationWritten
-from compute_sim.ironic.core.moves import Said
 from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node_events import NodeEvent
 from compute_sim.ironic.core.payloads import payload_of
-from compute_sim.ironic.core.script import About, IronicScript, publishings
+from compute_sim.ironic.core.script import IronicScript, Subject, publishings
 from compute_sim.ironic.notifications import PROPERTIES, Publish, body_of, routing_key
 from compute_sim.ironic.timers import Timers
 
@@ -37,11 +37,11 @@ class Announcer:
         """The time since the script began."""
         return max(0.0, at_s - self._started_s)
 
-    def about(self, what: Node | Allocation, at_s: float) -> About:
+    def about(self, what: Node | Allocation, at_s: float) -> Subject:
         count = self._counts[what.uuid] = self._counts.get(what.uuid, 0) + 1
-        return About(what.name, what.uuid, self.since_s(at_s), count)
+        return Subject(what.name, what.uuid, self.since_s(at_s), count)
 
-    def say(self, said: Said | AllocationWritten, at_s: float, request_id: str) -> None:
+    def say(self, said: NodeEvent | AllocationWritten, at_s: float, request_id: str) -> None:
         # No two notifications have the same time, since consumers order the notifications of a node by it.
         self._last_us = max(int(at_s * 1e6), self._last_us + 1)
         payload = payload_of(said)
@@ -56,7 +56,7 @@ class Announcer:
             else:
                 self._send(key, body)
 
-    def _times(self, event_type: str, said: Said | AllocationWritten, at_s: float) -> tuple[float, ...]:
+    def _times(self, event_type: str, said: NodeEvent | AllocationWritten, at_s: float) -> tuple[float, ...]:
         """The delays after which it is published, one for each time."""
         if not self.script.faults:
             return (0.0,)
@@ -70,5 +70,5 @@ class Announcer:
         self._publish(key, PROPERTIES, body)
 
 
-def _subject(said: Said | AllocationWritten) -> Node | Allocation:
+def _subject(said: NodeEvent | AllocationWritten) -> Node | Allocation:
     return said.allocation if isinstance(said, AllocationWritten) else said.node

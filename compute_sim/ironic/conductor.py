@@ -8,8 +8,8 @@ from msgspec import structs
 from compute_sim.ironic.announcing import Announcer
 from compute_sim.ironic.core import orders, work
 from compute_sim.ironic.core.node import Node
-from compute_sim.ironic.core.script import About, BmcSilent, is_bmc_silent, is_locked, why_work_fails
-from compute_sim.ironic.core.work import POWER_FAILURE, Going, Job, Rules
+from compute_sim.ironic.core.script import BmcSilent, Subject, is_bmc_silent, is_locked, why_work_fails
+from compute_sim.ironic.core.work import POWER_FAILURE, Job, Rules, Step
 from compute_sim.ironic.node_table import NodeTable
 from compute_sim.ironic.timers import Action
 
@@ -38,20 +38,20 @@ class Conductor:
         self._silenced: set[str] = set()
         self._is_sync_due = False
 
-    def go(self, node: Node, went: Going, at_s: float, request: str) -> None:
+    def go(self, node: Node, step: Step, at_s: float, request: str) -> None:
         """Store the node, publish its notifications, and schedule its next job in place of a former one."""
         self._jobs.pop(node.uuid, None)
-        self._table.replace(node, went.node)
-        for said in went.said:
+        self._table.replace(node, step.node)
+        for said in step.said:
             self._announcer.say(said, at_s, request)
-        if went.job is not None:
-            self._jobs[node.uuid] = planned = (went.job, request)
-            self._at(went.job.due_s, partial(self._finish, node.uuid, planned))
+        if step.job is not None:
+            self._jobs[node.uuid] = planned = (step.job, request)
+            self._at(step.job.due_s, partial(self._finish, node.uuid, planned))
 
-    def take_up(self, node: Node, at_s: float) -> None:
-        went = work.taken_up(node, at_s, self._rules)
-        if went is not None:
-            self.go(node, went, at_s, self._periodic)
+    def resume(self, node: Node, at_s: float) -> None:
+        step = work.resumed(node, at_s, self._rules)
+        if step is not None:
+            self.go(node, step, at_s, self._periodic)
 
     def forget(self, node: Node) -> None:
         self._jobs.pop(node.uuid, None)
@@ -64,14 +64,14 @@ class Conductor:
             return node
         since_s = self._announcer.since_s(at_s)
         # The script decides again each second whether the node is locked.
-        if is_locked(script, About(node.name, node.uuid, since_s, int(since_s))):
+        if is_locked(script, Subject(node.name, node.uuid, since_s, int(since_s))):
             return structs.replace(node, reservation=self._rules.host)
         return node
 
     def keep_power(self, node: Node, at_s: float) -> None:
-        went = orders.keep_power(node, at_s, self._rules)
-        if went is not None:
-            self.go(node, went, at_s, self._periodic)
+        step = orders.keep_power(node, at_s, self._rules)
+        if step is not None:
+            self.go(node, step, at_s, self._periodic)
 
     def silence_bmc(self, node: Node, at_s: float) -> None:
         self._silenced.add(node.uuid)
@@ -84,7 +84,7 @@ class Conductor:
     def is_silent(self, node: Node, at_s: float) -> bool:
         if node.uuid in self._silenced:
             return True
-        about = About(node.name, node.uuid, self._announcer.since_s(at_s), 0)
+        about = Subject(node.name, node.uuid, self._announcer.since_s(at_s), 0)
         return is_bmc_silent(self._announcer.script, about)
 
     def watch_power(self, at_s: float) -> None:
@@ -104,10 +104,10 @@ class Conductor:
         self._is_sync_due = False
         for uuid in self._suspects():
             node = self._table.nodes[uuid]
-            went = work.power_synced(node, self.is_silent(node, at_s), at_s)
-            if went is not None:
-                self._table.replace(node, went.node)
-                for said in went.said:
+            step = work.power_synced(node, self.is_silent(node, at_s), at_s)
+            if step is not None:
+                self._table.replace(node, step.node)
+                for said in step.said:
                     self._announcer.say(said, at_s, self._periodic)
         self.watch_power(at_s)
 
@@ -118,8 +118,8 @@ class Conductor:
         job, request = planned
         if job.name in ("clean timeout", "deploy timeout"):
             request = self._periodic
-        went = work.finish(node, job, partial(self._why_fails, node, at_s), at_s, self._rules)
-        self.go(node, went, at_s, request)
+        step = work.finish(node, job, partial(self._why_fails, node, at_s), at_s, self._rules)
+        self.go(node, step, at_s, request)
 
     def _why_fails(self, node: Node, at_s: float, kind: str) -> str:
         if kind in _NEEDS_BMC and self.is_silent(node, at_s):

@@ -5,27 +5,27 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from msgspec import Struct
 
 from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.changes import Others
+from compute_sim.ironic.core.changes import NamesInUse
 from compute_sim.ironic.core.node import Node
 
 
-class NodeKept(Struct, frozen=True):
+class NodeChange(Struct, frozen=True):
     """A changed node; None if it was deleted."""
 
     uuid: str
     node: Node | None
 
 
-class AllocationKept(Struct, frozen=True):
+class AllocationChange(Struct, frozen=True):
     """A changed allocation; None if it was deleted."""
 
     uuid: str
     allocation: Allocation | None
 
 
-Kept = NodeKept | AllocationKept
+Change = NodeChange | AllocationChange
 # Called for each change. Changes in one call must be stored together or not at all.
-Keep = Callable[[Sequence[Kept]], None]
+Keep = Callable[[Sequence[Change]], None]
 
 
 class NodeTable:
@@ -50,15 +50,17 @@ class NodeTable:
         return found or next((each for each in self.allocations.values() if each.name == ident), None)
 
     @property
-    def others(self) -> Others:
-        return Others(self.nodes.keys(), self._names.keys(), self._instances.keys(), self._conductor_groups)
+    def names_in_use(self) -> NamesInUse:
+        return NamesInUse(
+            self.nodes.keys(), self._names.keys(), self._instances.keys(), self._conductor_groups
+        )
 
     def add(self, node: Node) -> None:
         if node.uuid in self.nodes:
             raise ValueError(f"two nodes have the uuid {node.uuid}")
         self.nodes[node.uuid] = node
         self._index(node)
-        self._keep((NodeKept(node.uuid, node),))
+        self._keep((NodeChange(node.uuid, node),))
 
     def replace(self, old: Node, new: Node, allocation: Allocation | None = None) -> None:
         """Replace a node, together with the `allocation` that takes it. An allocation that the node no longer has is
@@ -68,10 +70,10 @@ class NodeTable:
             self._unindex(old)
             self._index(new)
         self.nodes[new.uuid] = new
-        changes: list[Kept] = [NodeKept(new.uuid, new)]
+        changes: list[Change] = [NodeChange(new.uuid, new)]
         if allocation is not None:
             self.allocations[allocation.uuid] = allocation
-            changes.append(AllocationKept(allocation.uuid, allocation))
+            changes.append(AllocationChange(allocation.uuid, allocation))
         if old.allocation_uuid is not None and new.allocation_uuid is None:
             changes += self._without_allocation(old.allocation_uuid)
         self._keep(changes)
@@ -80,18 +82,18 @@ class NodeTable:
         self._unindex(node)
         del self.nodes[node.uuid]
         gone = () if node.allocation_uuid is None else self._without_allocation(node.allocation_uuid)
-        self._keep((NodeKept(node.uuid, None), *gone))
+        self._keep((NodeChange(node.uuid, None), *gone))
 
     def write_allocation(self, allocation: Allocation) -> None:
         self.allocations[allocation.uuid] = allocation
-        self._keep((AllocationKept(allocation.uuid, allocation),))
+        self._keep((AllocationChange(allocation.uuid, allocation),))
 
     def remove_allocation(self, uuid: str) -> None:
         self._keep(self._without_allocation(uuid))
 
-    def _without_allocation(self, uuid: str) -> Sequence[Kept]:
+    def _without_allocation(self, uuid: str) -> Sequence[Change]:
         gone = self.allocations.pop(uuid, None)
-        return () if gone is None else (AllocationKept(uuid, None),)
+        return () if gone is None else (AllocationChange(uuid, None),)
 
     def _index(self, node: Node) -> None:
         if node.name is not None:

@@ -43,7 +43,7 @@ def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[N
     )
 
 
-def founded(node: Node, at_s: float) -> Node:
+def with_start_times(node: Node, at_s: float) -> Node:
     """A node at the start, with missing times filled in."""
     at = second(at_s)
     provisioned_at = None if node.provision_state == states.ENROLL else at

@@ -17,15 +17,15 @@ from compute_sim.ironic.announcing import Announcer
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.core import changes, orders, states
 from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.moves import MaintenanceSet, NodeWritten
 from compute_sim.ironic.core.node import Node
+from compute_sim.ironic.core.node_events import MaintenanceSet, NodeWritten
 from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.refusals import Refused, no_such_node
 from compute_sim.ironic.core.script import Away, IronicScript, away
-from compute_sim.ironic.core.work import Going, Rules
-from compute_sim.ironic.node_table import Keep, Kept, NodeTable
+from compute_sim.ironic.core.work import Rules, Step
+from compute_sim.ironic.node_table import Change, Keep, NodeTable
 from compute_sim.ironic.notifications import Publish, new_request_id, new_uuid
-from compute_sim.ironic.seeds import founded
+from compute_sim.ironic.seeds import with_start_times
 from compute_sim.ironic.settings import IronicSimSettings
 from compute_sim.ironic.timers import Action, Timers
 
@@ -80,7 +80,7 @@ class SimulatedIronic:
         )
         self._allocator = Allocator(self._table, self._announcer, self._at, delays.allocation_s)
         for node in nodes:
-            self._table.add(founded(node, clock_s()))
+            self._table.add(with_start_times(node, clock_s()))
         self.script = script or IronicScript()
 
     # The clock
@@ -111,11 +111,11 @@ class SimulatedIronic:
 
     # Control by its owner
 
-    def take_up_work(self) -> None:
+    def resume_work(self) -> None:
         """Resume work on nodes that was in progress when the process was killed. A real conductor lets such work fail."""
         for node in [*self._table.nodes.values()]:
-            self._conductor.take_up(node, self._clock_s())
-        self._allocator.take_up(self._clock_s())
+            self._conductor.resume(node, self._clock_s())
+        self._allocator.resume(self._clock_s())
 
     @property
     def script(self) -> IronicScript:
@@ -186,7 +186,7 @@ class SimulatedIronic:
     def create(self, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> Refused | Node:
         now_s, request = self._begin()
         uuid = new_uuid(self._chance)
-        written = changes.create(fields, self._table.others, now_s, minor, uuid=uuid)
+        written = changes.create(fields, self._table.names_in_use, now_s, minor, uuid=uuid)
         if isinstance(written, Refused):
             return written
         self._announcer.say(NodeWritten(written.start, "create", "start"), now_s, request)
@@ -201,7 +201,7 @@ class SimulatedIronic:
         return self._written(
             ident,
             "update",
-            lambda node, now_s: changes.patch(node, operations, self._table.others, now_s, minor),
+            lambda node, now_s: changes.patch(node, operations, self._table.names_in_use, now_s, minor),
         )
 
     def set_traits(self, ident: str, traits: Sequence[str], *, replaces: bool = True) -> Refused | Node:
@@ -288,7 +288,7 @@ class SimulatedIronic:
         return node
 
     def _written(
-        self, ident: str, action: str, change: Callable[[Node, float], Refused | changes.Written]
+        self, ident: str, action: str, change: Callable[[Node, float], Refused | changes.ChangedNode]
     ) -> Refused | Node:
         """A change with notifications before and after."""
         now_s, request = self._begin()
@@ -312,17 +312,17 @@ class SimulatedIronic:
         else:
             self._announcer.say(NodeWritten(node, action, status), at_s, request)
 
-    def _ordered(self, ident: str, order: Callable[[Node, float], Refused | Going]) -> Refused | Node:
+    def _ordered(self, ident: str, order: Callable[[Node, float], Refused | Step]) -> Refused | Node:
         """An order that the conductor begins to execute."""
         now_s, request = self._begin()
         node = self._table.find(ident)
         if node is None:
             return no_such_node(ident)
-        went = order(self._conductor.locked(node, now_s), now_s)
-        if isinstance(went, Refused):
-            return went
-        self._conductor.go(node, went, now_s, request)
-        return went.node
+        step = order(self._conductor.locked(node, now_s), now_s)
+        if isinstance(step, Refused):
+            return step
+        self._conductor.go(node, step, now_s, request)
+        return step.node
 
     def _quietly(self, ident: str, change: Callable[[Node], Refused | Node]) -> Refused | Node:
         """A change without notifications."""
@@ -340,5 +340,5 @@ class SimulatedIronic:
         self._wake.set()
 
 
-def _forget(_: Sequence[Kept]) -> None:
+def _forget(_: Sequence[Change]) -> None:
     """Drops changes where no file stores them."""

@@ -11,7 +11,7 @@ from bus.process import Part
 from compute_sim.ironic.api.server import IronicServer
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.script import IronicScript
-from compute_sim.ironic.keeping import NodeFile
+from compute_sim.ironic.node_file import NodeFile
 from compute_sim.ironic.sending import NotificationSender
 from compute_sim.ironic.settings import IronicSimSettings
 from compute_sim.ironic.simulated import SimulatedIronic
@@ -61,7 +61,7 @@ def simulated_ironic(
         allocations=file.load_allocations() if file is not None else (),
     )
     if kept:
-        ironic.take_up_work()
+        ironic.resume_work()
     if listen is None:
         return IronicSimulation(ironic, sender, "", (ironic, sender))
     server = IronicServer(ironic, *listen)

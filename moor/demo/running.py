@@ -25,7 +25,7 @@ from bus.topology import EVENTS, Grant
 from bus.urls import broker_at
 from cell_conductor.settings import ConductorSettings
 from compute_sim.core.faults import Changes, FailsToBuild, FallsSilent, FaultScript
-from compute_sim.drivers import alike
+from compute_sim.drivers import equal_hosts
 from moor.cloud import cloud
 from moor.cloud_processes import Servers, cloud_in_processes
 from moor.demo.checking import conclude
@@ -77,7 +77,7 @@ class DemoPlan:
 async def run_embedded(plan: DemoPlan, settings: CloudSettings) -> None:
     """Run all workers in this process, and delete the database at the end."""
     broker = MemoryBroker(alone=True).as_user()
-    hosts = {cell: alike(cell, count) for cell, count in plan.hosts.items()}
+    hosts = {cell: equal_hosts(cell, count) for cell, count in plan.hosts.items()}
     with tempfile.TemporaryDirectory(prefix="moor-demo-") as directory:
         url = f"sqlite+aiosqlite:///{Path(directory) / 'moor.db'}"
         async with (
@@ -153,7 +153,7 @@ def _live(tally: Tally, title: str) -> Live:
 
 async def _until_up(client: Station, plan: DemoPlan) -> None:
     """Wait until all hosts are known: schedulers never choose an unknown host."""
-    wanted = {host.name for cell, count in plan.hosts.items() for host in alike(cell, count)}
+    wanted = {host.name for cell, count in plan.hosts.items() for host in equal_hosts(cell, count)}
     known: set[str] = set()
     while not wanted <= known:
         await asyncio.sleep(0.05)

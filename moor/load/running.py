@@ -16,7 +16,7 @@ from bus.process import run_until
 from bus.station import Station, process_name
 from bus.urls import broker_at
 from compute_sim.core.faults import FailsToBuild, FaultScript
-from compute_sim.drivers import alike
+from compute_sim.drivers import equal_hosts
 from moor.cloud import cloud
 from moor.cloud_processes import Servers, WorkerProcesses, cloud_in_processes
 from moor.load.auditing import all_hosts, all_providers, audit, until_quiet
@@ -61,7 +61,7 @@ class ServersInUse(Failure):
 async def run_embedded(plan: Plan, database_url: str, settings: CloudSettings) -> LoadResult:
     """Run all workers and the load generator in this process."""
     broker = MemoryBroker(alone=True).as_user()
-    hosts = {cell: alike(cell, count) for cell, count in plan.cells.items()}
+    hosts = {cell: equal_hosts(cell, count) for cell, count in plan.cells.items()}
     meter = Meter({"embedded": partial(process_cpu_s, os.getpid())}, plan.boots)
     notes = ("embedded: the load generator is in the same process, so the total includes it",)
     async with cloud(broker, database_url, hosts, faults=plan.faults, settings=settings) as store:
@@ -147,7 +147,7 @@ async def client_on(broker: Broker) -> AsyncIterator[Station]:
 
 async def _until_ready(client: Station, plan: Plan) -> None:
     """Wait until schedulers and placement know every host: schedulers never choose an unknown host."""
-    names = {host.name for cell, count in plan.cells.items() for host in alike(cell, count)}
+    names = {host.name for cell, count in plan.cells.items() for host in equal_hosts(cell, count)}
     known: set[str] = set()
     async with asyncio.timeout(READY_S_MAX):
         while known != names:

@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.parts import Periodic
 from bus.publisher import Outgoing, Publisher
 from bus.station import Station
-from bus.topology import CELL, address_of, in_cell
+from bus.topology import CELL, destination_of, in_cell
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.outbox.notes import Notes
 
@@ -48,8 +48,8 @@ class CellDispatch(Periodic):
         self._api = api
         self._notes = notes
         self._under_way_max = under_way_max
-        self._under_way: set[Kept] = set()
-        self._confirmed: set[Kept] = set()
+        self._under_way: set[OutboxKey] = set()
+        self._confirmed: set[OutboxKey] = set()
         # Rows were left in the database since the last sweep, for want of room.
         self._is_behind = False
         self._has_room = asyncio.Event()
@@ -59,9 +59,9 @@ class CellDispatch(Periodic):
     def under_way(self) -> int:
         return len(self._under_way)
 
-    def send(self, rows: Iterable[tuple[Kept, Sequence[Outgoing]]]) -> None:
+    def send(self, rows: Iterable[tuple[OutboxKey, Sequence[Outgoing]]]) -> None:
         """Send the messages of these noted rows, as long as there is room; skip rows that are under way or confirmed."""
-        taken: list[Kept] = []
+        taken: list[OutboxKey] = []
         down: list[Outgoing] = []
         others: list[Outgoing] = []
         for kept, messages in rows:
@@ -74,21 +74,21 @@ class CellDispatch(Periodic):
             self._under_way.add(kept)
             taken.append(kept)
             for each in messages:
-                is_down = address_of(each.message).exchange in self._exchanges
+                is_down = destination_of(each.message).exchange in self._exchanges
                 (down if is_down else others).append(each)
         if taken:
             both = asyncio.gather(self._station.publisher.send_all(down), self._api.send_all(others))
             both.add_done_callback(lambda sent: self._sent(taken, sent))
 
     @property
-    def confirmed(self) -> tuple[Kept, ...]:
+    def confirmed(self) -> tuple[OutboxKey, ...]:
         """The notes that are confirmed, and not deleted yet."""
         return tuple(self._confirmed)
 
-    def cleared(self, kept: Sequence[Kept]) -> None:
+    def cleared(self, kept: Sequence[OutboxKey]) -> None:
         self._confirmed.difference_update(kept)
 
-    def _sent(self, taken: Sequence[Kept], sent: "asyncio.Future[tuple[None, None]]") -> None:
+    def _sent(self, taken: Sequence[OutboxKey], sent: "asyncio.Future[tuple[None, None]]") -> None:
         self._under_way.difference_update(taken)
         self._has_room.set()
         if sent.cancelled():

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from scheduler_worker.store import Note, SchedulerStore
 
 # How many rows are read at once: those of as few notes as have so many.
@@ -17,7 +17,7 @@ class Notes:
         self.unsaid_after = unsaid_after
         self._clock = clock
 
-    async def pages(self, after: Kept | None = None) -> AsyncIterator[Sequence[Note]]:
+    async def pages(self, after: OutboxKey | None = None) -> AsyncIterator[Sequence[Note]]:
         """The notes behind `after` that still have something to say."""
         before = self._clock() - self.unsaid_after
         while page := await self._store.unsaid(before, after, UNSAID_PAGE):
@@ -26,7 +26,7 @@ class Notes:
             yield [note for note in page if note.rows]
             after = page[-1].kept
 
-    async def confirm(self, said: Sequence[Kept]) -> None:
+    async def confirm(self, said: Sequence[OutboxKey]) -> None:
         if said:
             async with self._store.transaction() as transaction:
                 await transaction.confirm(said)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from bus.handling import Kept, Received, Tell
+from bus.handling import OutboxKey, Received, Tell
 from bus.message import Message
 from bus.publisher import Outgoing
 from scheduler_worker.core.instances.messages import messages_of
@@ -33,10 +33,10 @@ class NotedRows:
 
     def __init__(
         self,
-        together: Kept | None,
-        alone: Mapping[int, Kept],
+        together: OutboxKey | None,
+        alone: Mapping[int, OutboxKey],
         dispatches: Dispatches,
-        leaving: defaultdict[CellDispatch, list[tuple[Kept, Sequence[Outgoing]]]],
+        leaving: defaultdict[CellDispatch, list[tuple[OutboxKey, Sequence[Outgoing]]]],
     ) -> None:
         self._together = together
         self._alone = alone
@@ -62,7 +62,9 @@ class OutboxTransaction(LazyTransaction):
     def __init__(self, store: SchedulerStore, stack: AsyncExitStack, dispatches: Dispatches) -> None:
         super().__init__(store, stack)
         self._dispatches = dispatches
-        self.leaving: defaultdict[CellDispatch, list[tuple[Kept, Sequence[Outgoing]]]] = defaultdict(list)
+        self.leaving: defaultdict[CellDispatch, list[tuple[OutboxKey, Sequence[Outgoing]]]] = defaultdict(
+            list
+        )
 
     async def note(self, rows: Iterable[InstanceRow]) -> NotedRows:
         """Note those of these rows that have something to say, until it is confirmed. A dispatch limits and confirms
@@ -103,13 +105,13 @@ class Outbox:
         for dispatch, rows in transaction.leaving.items():
             dispatch.send(rows)
 
-    async def clear(self, transaction: LazyTransaction, said: Sequence[Kept]) -> None:
+    async def clear(self, transaction: LazyTransaction, said: Sequence[OutboxKey]) -> None:
         await (await transaction.begun()).confirm(said)
 
-    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
         """A page of what the API level's broker has not confirmed, behind `after`."""
         async for page in self._notes.pages(after):
-            found: list[tuple[Kept, Message]] = []
+            found: list[tuple[OutboxKey, Message]] = []
             for note in page:
                 ways = {self._dispatches.get(row.told.cell) for row in note.rows}
                 if ways == {None}:
@@ -133,5 +135,5 @@ class OutboxWithoutSweep:
     def __init__(self, outbox: Outbox) -> None:
         self.clear = outbox.clear
 
-    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:  # noqa: ARG002 - the port has it
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:  # noqa: ARG002 - the port has it
         return ()

@@ -9,7 +9,7 @@ import random
 from contextlib import aclosing
 
 from bus.messages.placement import ProvidersChanged, ShapeMoved
-from bus.parts import Periodic, Supervised, Together
+from bus.parts import PartGroup, Periodic, Supervised
 from bus.station import Station
 from bus.topology import EVENTS, Grant
 from scheduler_worker.core.picture.picture import Picture
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 HEARD = (Grant(EVENTS, ("providers.changed", "host.*.*")),)
 
 
-class Replica(Together):
+class Replica(PartGroup):
     """A part that keeps the picture up to date. `whole` is set when the first snapshot is in the picture."""
 
     def __init__(

@@ -18,7 +18,7 @@ from typing import Protocol
 from uuid import UUID
 
 from bus.errors import Bug, Transient
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
@@ -144,7 +144,7 @@ class SqlSchedulerTransaction:
     async def remove_application(self, name: str) -> None:
         await self._transaction.run(remove_application, name)
 
-    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         if not groups:
             return ()
         return [
@@ -152,14 +152,14 @@ class SqlSchedulerTransaction:
             for number in await self._instances.note([note_values(rows) for rows in groups])
         ]
 
-    async def confirm(self, said: Sequence[Kept]) -> None:
+    async def confirm(self, said: Sequence[OutboxKey]) -> None:
         if not said:
             return
         others = await self._instances.drop_notes(sorted({kept.sequence for kept in said}))
         if confirmed := confirmed_in(others):
             await self._instances.confirm(confirmed)
 
-    async def drop_notes(self, names: Sequence[Kept]) -> None:
+    async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
         await self._instances.drop_notes(sorted({kept.sequence for kept in names}))
 
 
@@ -182,7 +182,7 @@ class SqlSchedulerStore:
         async with self._database.reading() as transaction:
             return await transaction.run(reading.find_overdue, now, limit)
 
-    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Note]:
+    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
         async with self._database.reading() as transaction:
             return await transaction.run(reading.find_unsaid, before, after, limit)
 

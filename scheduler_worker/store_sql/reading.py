@@ -7,7 +7,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.messages.build import InstanceId
 from bus.sql import among
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -44,7 +44,7 @@ def find_overdue(connection: Connection, now: datetime, limit: int) -> list[Inst
     return [InstanceId(id_) for id_ in connection.scalars(due.limit(limit))]
 
 
-def find_unsaid(connection: Connection, before: datetime, after: Kept | None, limit: int) -> list[Note]:
+def find_unsaid(connection: Connection, before: datetime, after: OutboxKey | None, limit: int) -> list[Note]:
     query = sa.select(notes.c.number, notes.c.placed, notes.c.others).where(notes.c.at < before)
     if after is not None:
         query = query.where(notes.c.number > after.sequence)
@@ -63,8 +63,8 @@ def find_unsaid(connection: Connection, before: datetime, after: Kept | None, li
     ]
 
 
-def name_of(number: int) -> Kept:
-    return Kept("note", number)
+def name_of(number: int) -> OutboxKey:
+    return OutboxKey("note", number)
 
 
 def _by_number(id_: UUID) -> int:

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bus.memory import kept_broker
+from bus.memory import journaled_broker
 from bus.unix_socket import serve_unix
 from tests.contracts.stage import PATIENCE_S
 
 
 async def main(directory: Path) -> None:
-    with kept_broker(directory / "bus.journal") as broker:
+    with journaled_broker(directory / "bus.journal") as broker:
         async with serve_unix(broker, directory / "bus.sock"):
             sys.stdout.write("serving\n")
             sys.stdout.flush()

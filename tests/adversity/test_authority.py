@@ -15,7 +15,7 @@ import pytest_asyncio
 from aio_pika.abc import AbstractExchange
 
 from bus.codec import encode
-from bus.dead_letters import DeadLetter, opened
+from bus.dead_letters import DeadLetter, open_dead_letters
 from bus.message import Envelope, Message
 from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId, RequestId
 from bus.messages.hosts import SetHost
@@ -98,9 +98,9 @@ async def forget_letters(here: RealCloud) -> None:
     """Drop the dead letters of the previous test."""
     async with (
         connected(here.under_test.broker()) as connection,
-        opened(connection, letters_max=1000) as grave,
+        open_dead_letters(connection, letters_max=1000) as opened,
     ):
-        await grave.drop([*grave.letters])
+        await opened.drop([*opened.letters])
 
 
 @asynccontextmanager

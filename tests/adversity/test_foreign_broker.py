@@ -7,7 +7,7 @@ from contextlib import aclosing
 import aio_pika
 import pytest
 
-from bus.foreign import Batch, Inbox, hear
+from bus.inbox import Inbox, InboxBatch, read_inbox
 from bus.link import Link
 from bus.parts import Status
 from bus.rabbit import RabbitBroker
@@ -76,9 +76,11 @@ async def test_a_killed_broker_of_ironics_own_costs_a_gap_and_no_message_that_it
         ironic = Ironic(server.url)
         link = Link(await asyncio.to_thread(reader_on, server), SETTINGS)
         status = Status("inbox")
-        batches = hear(link, INBOX, settings=SETTINGS, status=status, look_s=LOOK_S, look_s_absent=LOOK_S)
+        batches = read_inbox(
+            link, INBOX, settings=SETTINGS, status=status, look_s=LOOK_S, look_s_absent=LOOK_S
+        )
 
-        async def next_batch() -> Batch:
+        async def next_batch() -> InboxBatch:
             return await within_patience(anext(batches))
 
         async with aclosing(batches):
@@ -87,7 +89,7 @@ async def test_a_killed_broker_of_ironics_own_costs_a_gap_and_no_message_that_it
             waiting = asyncio.ensure_future(anext(batches))
             await ironic.say_until_heard("1")
             assert "did not exist" in (await within_patience(waiting)).gap
-            assert [each.body for each in (await next_batch()).heard] == [b"1"]
+            assert [each.body for each in (await next_batch()).messages] == [b"1"]
             assert status.failures == 0
             # One message is with the reader, unacknowledged, and one waits behind it.
             await ironic.say("2")
@@ -98,9 +100,9 @@ async def test_a_killed_broker_of_ironics_own_costs_a_gap_and_no_message_that_it
             assert (await next_batch()).gap.startswith("reading was interrupted")
             heard: list[bytes] = []
             while {b"1", b"2"} - {*heard}:
-                heard += [each.body for each in (await next_batch()).heard]
+                heard += [each.body for each in (await next_batch()).messages]
             waiting = asyncio.ensure_future(anext(batches))
             await ironic.say_until_heard("3")
             assert "did not exist" in (await within_patience(waiting)).gap
-            assert [each.body for each in (await next_batch()).heard] == [b"3"]
+            assert [each.body for each in (await next_batch()).messages] == [b"3"]
         await link.close()

@@ -9,7 +9,7 @@ import aio_pika
 import pytest
 
 from bus.broker import LINES
-from bus.dead_letters import opened
+from bus.dead_letters import open_dead_letters
 from bus.topology import DEAD_QUEUE, PLACEMENT, objects_of, retry_exchange_of
 from tests.adversity.hostile import hostile_line
 from tests.adversity.raw_amqp import RawChannel, RawParcel, hostile_properties
@@ -80,11 +80,11 @@ async def test_whatever_comes_by_any_queue_of_the_real_broker_its_worker_and_its
         # For a moment after many were dropped, RabbitMQ reports that none are left.
         async with asyncio.timeout(PATIENCE_S):
             while letters < there:
-                async with opened(connection, letters_max=1_000) as grave:
-                    assert len({letter.handle for letter in grave.letters.values()}) == len(grave.letters)
-                    assert all(letter.reason for letter in grave.letters.values())
-                    letters += len(grave.letters)
-                    await grave.drop([*grave.letters])
+                async with open_dead_letters(connection, letters_max=1_000) as opened:
+                    assert len({letter.handle for letter in opened.letters.values()}) == len(opened.letters)
+                    assert all(letter.reason for letter in opened.letters.values())
+                    letters += len(opened.letters)
+                    await opened.drop([*opened.letters])
                 await asyncio.sleep(0.05)
         await connection.close()
     finally:

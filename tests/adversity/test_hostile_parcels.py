@@ -15,7 +15,7 @@ from msgspec import structs
 from bus import headers
 from bus.broker import Broker, Connection, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
-from bus.dead_letters import DeadLetter, NotReplayed, opened
+from bus.dead_letters import DeadLetter, NotReplayed, open_dead_letters
 from bus.link import Link
 from bus.listening import listen
 from bus.memory import MemoryBroker
@@ -110,11 +110,11 @@ async def look_and_drop(connection: Connection) -> list[DeadLetter]:
     """Show and drop the dead letters, as `moor dead` does."""
     letters: list[DeadLetter] = []
     while await connection.depth(DEAD_QUEUE):
-        async with opened(connection, letters_max=CHUNK) as grave:
-            found = [*grave.letters.values()]
+        async with open_dead_letters(connection, letters_max=CHUNK) as opened:
+            found = [*opened.letters.values()]
             assert len({letter.handle for letter in found}) == len(found)
             letters += found
-            await grave.drop([*grave.letters])
+            await opened.drop([*opened.letters])
     for letter in letters:
         assert letter.reason
         assert letter.attempts >= 0
@@ -193,11 +193,12 @@ async def test_whatever_is_replayed_goes_where_it_came_from_or_stays() -> None:
         nowhere = hostile_parcel(chance, DEAD, "no.such.queue")
         await publish(connection, [nowhere])
 
-        async with opened(connection, letters_max=CHUNK) as grave:
+        async with open_dead_letters(connection, letters_max=CHUNK) as opened:
             with pytest.raises(
-                NotReplayed, match=r"no role reads the queue 'no\.such\.queue'; it stays here"
+                NotReplayed,
+                match=r"no role reads the queue 'no\.such\.queue'; it and the letters after it stay here",
             ):
-                await grave.replay(connection, [*grave.letters])
+                await opened.replay(connection, [*opened.letters])
 
         assert await connection.depth(DEAD_QUEUE) == 1
         async with working(broker, goods.memory, settings=HASTY) as worker:

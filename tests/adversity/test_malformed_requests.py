@@ -209,11 +209,11 @@ def routes_with(what: str) -> list[tuple[Route, Version]]:
     ]
 
 
-def places_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def positions_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield at
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        yield from places_in(item, (*at, key))
+        yield from positions_in(item, (*at, key))
 
 
 def with_replaced(value: Any, place: tuple[Any, ...], odd: Any) -> Any:
@@ -241,7 +241,7 @@ def changed_bodies(draw: st.DrawFn) -> tuple[Route, Version, Any]:
     route, version = draw(st.sampled_from(routes_with("body")))
     body = BODIES[route.method, route.path]
     for _ in range(draw(st.integers(1, 3))):
-        body = with_replaced(body, draw(st.sampled_from(list(places_in(body)))), draw(ODD))
+        body = with_replaced(body, draw(st.sampled_from(list(positions_in(body)))), draw(ODD))
     return route, version, body
 
 
@@ -287,7 +287,7 @@ def anything(draw: st.DrawFn) -> Sent:
     if route.body is not None:
         body = BODIES[route.method, route.path]
         for _ in range(draw(st.integers(0, 2))):
-            body = with_replaced(body, draw(st.sampled_from(list(places_in(body)))), draw(ODD))
+            body = with_replaced(body, draw(st.sampled_from(list(positions_in(body)))), draw(ODD))
     return Sent(route.method, target, version, None if body is None else json.dumps(body).encode())
 
 

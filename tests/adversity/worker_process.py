@@ -83,12 +83,12 @@ def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack
 def _compute(station: Station, cell: str) -> tuple[Part, ...]:
     from compute_sim.core.faults import FailsToBuild, FaultScript
     from compute_sim.core.hosts import HostSize
-    from compute_sim.drivers import alike
+    from compute_sim.drivers import equal_hosts
     from compute_sim.settings import ComputeSettings
     from compute_sim.wiring import compute_parts
 
     size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
-    hosts = alike(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)
+    hosts = equal_hosts(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)
     failing = FailsToBuild(probability=float(os.environ.get("SPAWNS_FAILING", "0")))
     faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing,))
     return compute_parts(station, hosts, ComputeSettings(cell=cell, beat_s=1), faults)

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from bus.broker import Broker
-from bus.foreign import Inbox
+from bus.inbox import Inbox
 from bus.link import Link
 from bus.messages.placement import ProviderState
 from bus.process import run_process

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from bus.broker import LINES, Broker, Parcel, Receipt
 from bus.codec import CODEC, Codec, encode
-from bus.dead_letters import DeadLetter, opened
+from bus.dead_letters import DeadLetter, open_dead_letters
 from bus.handling import Handler, Handlers, Received, Said
 from bus.message import ConsumerId, Envelope, Message
 from bus.messages.placement import ReleaseClaim
@@ -190,7 +190,7 @@ async def dead_letters(broker: Broker, count: int) -> list[DeadLetter]:
     async with asyncio.timeout(PATIENCE_S):
         while await connection.depth("dead") < count:
             await asyncio.sleep(0.01)
-    async with opened(connection, letters_max=1000) as grave:
-        letters = [grave.letters[tag] for tag in sorted(grave.letters)]
+    async with open_dead_letters(connection, letters_max=1000) as opened:
+        letters = [opened.letters[tag] for tag in sorted(opened.letters)]
     await connection.close()
     return letters

@@ -8,7 +8,7 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
-from compute_sim.core.attempts import Attempted, State
+from compute_sim.core.attempts import AttemptRecord, State
 from compute_sim.core.hosts import Load
 from compute_sim.store import ComputeStore
 from tests.contracts.compute_stores import KEPT, STORES, Again, open_again, open_compute_store
@@ -45,18 +45,18 @@ async def again(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[A
 
 def an_attempt(
     number: int, state: State = State.BUILDING, due_s: float | None = None, cell: str = "c1"
-) -> Attempted:
-    return Attempted(
+) -> AttemptRecord:
+    return AttemptRecord(
         cell=cell, host=HOST, instance=ConsumerId(UUID(int=number)), attempt=1, state=state, due_s=due_s
     )
 
 
-async def save(store: ComputeStore, *attempts: Attempted) -> None:
+async def save(store: ComputeStore, *attempts: AttemptRecord) -> None:
     async with store.transaction() as tx:
         await tx.save(attempts)
 
 
-async def known(store: ComputeStore, *attempts: Attempted) -> set[Attempted]:
+async def known(store: ComputeStore, *attempts: AttemptRecord) -> set[AttemptRecord]:
     async with store.transaction() as tx:
         return set((await tx.load([each.key for each in attempts])).values())
 

@@ -12,13 +12,13 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from bus.errors import Transient
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import AttemptFailed, Flavor, InstanceDeleted, InstanceId, InstanceState, RequestId
 from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, SpawnInstance
 from bus.messages.placement import ReleaseClaim, ResourceAmount, ServerGroup, Share
 from bus.sql import open_database, upgrade, version_table
-from cell_conductor.core.instance import Cleanup, Held, Instance, Pending, Word
+from cell_conductor.core.instance import Cleanup, HeldClaim, Instance, OutboxMessage, Pending
 from cell_conductor.store import ConductorStore
 from cell_conductor.tables import metadata
 from tests.contracts.conductor_stores import STORES, open_conductor_store, open_conductor_stores
@@ -78,7 +78,7 @@ def everything() -> Instance:
         image_properties={"os": "plan9"},
         group=ServerGroup(id=UUID(int=3), policy="anti-affinity"),  # type: ignore[arg-type]
     )
-    words: tuple[Word, ...] = (
+    words: tuple[OutboxMessage, ...] = (
         SpawnInstance(
             cell="c1", instance=number, attempt=2, host=HOST, flavor=order.flavor, share=SHARE, name="x"
         ),
@@ -105,7 +105,7 @@ def everything() -> Instance:
         tries=3,
         failures=(AttemptFailed(attempt=1, host="h1", reason="no image"),),
         reason="why",
-        cleanups=(Cleanup(1, HOST, (Held(number, 1),)),),
+        cleanups=(Cleanup(1, HOST, (HeldClaim(number, 1),)),),
         state_ends_at=later(60),
         remind_at=later(30),
         sequence=104,
@@ -115,7 +115,7 @@ def everything() -> Instance:
 
 async def save(
     store: ConductorStore, *rows: Instance, forgotten: tuple[InstanceId, ...] = ()
-) -> tuple[Kept, ...]:
+) -> tuple[OutboxKey, ...]:
     """With what they say that they did not say before; where that is kept."""
     async with store.transaction() as tx:
         before = await tx.load([row.id for row in rows])
@@ -129,7 +129,7 @@ async def save(
     return () if kept is None else (kept,)
 
 
-async def confirm(store: ConductorStore, *said: Kept) -> None:
+async def confirm(store: ConductorStore, *said: OutboxKey) -> None:
     async with store.transaction() as tx:
         await store.clear(tx, said)
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Broker, Connection, Parcel, Receipt
-from bus.dead_letters import NotReplayed, opened
-from bus.foreign import Batch, Inbox, buried, hear
+from bus.dead_letters import NotReplayed, open_dead_letters
+from bus.inbox import Inbox, InboxBatch, inbox_dead_letter, read_inbox
 from bus.link import Link
 from bus.parts import Status
 from bus.topology import DEAD, MISSED, Exchange, Limits, Objects, objects_of, user_of
@@ -33,10 +33,10 @@ def said(body: bytes | int, key: str = KEY) -> Parcel:
 @asynccontextmanager
 async def hearing(
     broker: Broker, inbox: Inbox = INBOX, *, status: Status | None = None
-) -> AsyncIterator[AsyncGenerator[Batch, None]]:
+) -> AsyncIterator[AsyncGenerator[InboxBatch, None]]:
     """A reader with a link of its own, that has been told of the first gap."""
     link = Link(broker, SETTINGS)
-    batches = hear(link, inbox, settings=SETTINGS, status=status, look_s=LOOK_S, look_s_absent=LOOK_S)
+    batches = read_inbox(link, inbox, settings=SETTINGS, status=status, look_s=LOOK_S, look_s_absent=LOOK_S)
     try:
         async with aclosing(batches):
             assert (await next_of(batches)).gap.startswith("reading begins")
@@ -45,23 +45,23 @@ async def hearing(
         await link.close()
 
 
-async def next_of(batches: AsyncGenerator[Batch, None]) -> Batch:
+async def next_of(batches: AsyncGenerator[InboxBatch, None]) -> InboxBatch:
     return await within_patience(anext(batches))
 
 
-async def heard(batches: AsyncGenerator[Batch, None], count: int) -> list[int]:
+async def heard(batches: AsyncGenerator[InboxBatch, None], count: int) -> list[int]:
     """So many messages, and no gap before them."""
     found: list[int] = []
     while len(found) < count:
         batch = await next_of(batches)
         assert not batch.gap
-        found += [int(each.body) for each in batch.heard]
+        found += [int(each.body) for each in batch.messages]
     return found
 
 
-async def gap(batches: AsyncGenerator[Batch, None]) -> str:
+async def gap(batches: AsyncGenerator[InboxBatch, None]) -> str:
     batch = await next_of(batches)
-    assert not batch.heard
+    assert not batch.messages
     return batch.gap
 
 
@@ -78,8 +78,8 @@ async def test_bodies_are_heard_as_they_are_in_order(under_test: BrokerUnderTest
         found: list[tuple[bytes, str]] = []
         while len(found) < 2:
             batch = await next_of(batches)
-            found += [(each.body, each.key) for each in batch.heard]
-            assert all(each.exchange == "ironic" and not each.came_back for each in batch.heard)
+            found += [(each.body, each.key) for each in batch.messages]
+            assert all(each.exchange == "ironic" and not each.came_back for each in batch.messages)
 
     assert found == [(b"\x00 no json", KEY), (b"{}", "ironic_versioned_notifications.error")]
 
@@ -111,7 +111,7 @@ async def test_a_full_inbox_drops_its_oldest_takes_everything_and_tells(under_te
             while len(bodies) < 3 or not told:
                 batch = await next_of(batches)
                 told += [batch.gap] if batch.gap else []
-                bodies += [int(each.body) for each in batch.heard]
+                bodies += [int(each.body) for each in batch.messages]
             assert bodies == [5, 6, 7]
             assert told == ["the queue 'ironic.events' was full and dropped its oldest messages"]
 
@@ -129,7 +129,7 @@ async def test_an_inbox_is_bounded_in_bytes_too(under_test: BrokerUnderTest) -> 
         async with hearing(under_test.broker(), inbox) as batches:
             bodies: list[int] = []
             while len(bodies) < 2:
-                bodies += [int(each.body) for each in (await next_of(batches)).heard]
+                bodies += [int(each.body) for each in (await next_of(batches)).messages]
             assert bodies == [4, 5]
 
 
@@ -172,14 +172,14 @@ async def test_the_word_of_a_drop_is_told_again_if_its_reader_dies(under_test: B
                 pass
             await publish(ironic, said(5))
             # To ask for more is to have finished.
-            assert (await next_of(batches)).heard
+            assert (await next_of(batches)).messages
         assert await ironic.depth(SMALL.missed) == 0
 
 
 async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerUnderTest) -> None:
     async with connected(under_test.broker(), THEIRS) as ironic:
         link = Link(under_test.broker(), SETTINGS)
-        async with aclosing(hear(link, INBOX, settings=SETTINGS)) as batches:
+        async with aclosing(read_inbox(link, INBOX, settings=SETTINGS)) as batches:
             assert await gap(batches)
             await publish(ironic, said(1))
             assert await heard(batches, 1) == [1]
@@ -191,7 +191,7 @@ async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerU
             again = await next_of(batches)
         await link.close()
 
-        assert [(each.body, each.came_back) for each in again.heard] == [(b"2", True)]
+        assert [(each.body, each.came_back) for each in again.messages] == [(b"2", True)]
 
 
 async def test_what_was_held_when_the_connection_was_cut_comes_again_after_a_gap(
@@ -217,7 +217,7 @@ async def test_readers_share_one_inbox(under_test: BrokerUnderTest) -> None:
         await publish(ironic, said(1), said(2))
         batches = await within_patience(asyncio.gather(*waiting))
 
-    assert sorted(int(each.body) for batch in batches for each in batch.heard) == [1, 2]
+    assert sorted(int(each.body) for batch in batches for each in batch.messages) == [1, 2]
 
 
 async def test_an_exchange_that_appears_later_is_waited_for(under_test: BrokerUnderTest) -> None:
@@ -264,7 +264,7 @@ async def test_after_a_restart_the_queue_is_there_and_is_bound_as_soon_as_the_ex
         async with connected(under_test.broker(), THEIRS) as ironic:
             while "did not exist" not in (batch := await next_of(batches)).gap:
                 # Not acknowledged before the restart.
-                assert [int(each.body) for each in batch.heard] == [1]
+                assert [int(each.body) for each in batch.messages] == [1]
 
             await publish(ironic, said(2))
             assert await heard(batches, 1) == [2]
@@ -307,12 +307,12 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
                 ]
 
             await eventually(is_bound, "the queue is bound again")
-            assert {*(each.body for each in (await within_patience(asking)).heard)} <= {b"1"}
+            assert {*(each.body for each in (await within_patience(asking)).messages)} <= {b"1"}
         assert status.failures == 0
         # Where the queue does not stand, it waits for an operator: it may not declare.
         await under_test.delete_queue(INBOX.queue)
         link = Link(under_test.broker(user), SETTINGS)
-        async with aclosing(hear(link, INBOX, settings=SETTINGS, status=status)) as batches:
+        async with aclosing(read_inbox(link, INBOX, settings=SETTINGS, status=status)) as batches:
             asking = asyncio.ensure_future(anext(batches))
 
             async def is_refused() -> bool:
@@ -332,8 +332,10 @@ async def test_a_body_that_cannot_be_read_is_a_dead_letter_that_says_where_it_ca
     async with station(broker) as here, connected(under_test.broker(), THEIRS) as ironic:
         async with hearing(under_test.broker()) as batches:
             await publish(ironic, said(body))
-            (each,) = (await next_of(batches)).heard
-            await here.publisher.offer(buried(each, reason="no JSON", where="ironic-1", letter="ironic-1-1"))
+            (each,) = (await next_of(batches)).messages
+            await here.publisher.offer(
+                inbox_dead_letter(each, reason="no JSON", where="ironic-1", letter="ironic-1-1")
+            )
         (letter,) = await dead_letters(broker, 1)
 
     assert (letter.body, letter.reason, letter.queue) == (body, "no JSON", INBOX.queue)
@@ -345,9 +347,9 @@ async def test_a_letter_from_an_inbox_is_not_replayed(under_test: BrokerUnderTes
     await send(broker, Parcel(DEAD, INBOX.queue, b"{}", mandatory=True))
     async with connected(broker) as connection:
         await until_depth(connection, "dead", 1)
-        async with opened(connection, letters_max=10) as grave:
+        async with open_dead_letters(connection, letters_max=10) as opened:
             with pytest.raises(NotReplayed, match="is an inbox"):
-                await grave.replay(connection, [*grave.letters])
+                await opened.replay(connection, [*opened.letters])
         await until_depth(connection, "dead", 1)
 
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from bus.codec import CODEC
 from bus.errors import Transient, Unavailable
-from bus.handling import Kept, Received, Said, Tell
+from bus.handling import OutboxKey, Received, Said, Tell
 from bus.link import Link
 from bus.listening import listen
 from bus.message import Message, ProviderId
@@ -43,7 +43,7 @@ class Lamps:
 
     def __init__(self) -> None:
         self.sequence: dict[int, int] = {}
-        self.kept: dict[Kept, Message] = {}
+        self.kept: dict[OutboxKey, Message] = {}
         self.transactions = 0
         self.clearings = 0
         self.pages_read = 0
@@ -53,12 +53,12 @@ class Lamps:
         self.transactions += 1
         yield self
 
-    async def clear(self, tx: "Lamps", said: Sequence[Kept]) -> None:
+    async def clear(self, tx: "Lamps", said: Sequence[OutboxKey]) -> None:
         self.clearings += 1
         for each in said:
             del tx.kept[each]
 
-    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
         self.pages_read += 1
         kept = sorted(self.kept.items(), key=lambda each: each[0].entity)
         return [each for each in kept if after is None or each[0].entity > after.entity][:PAGE]
@@ -68,7 +68,7 @@ async def switch(orders: Sequence[Received[ReleaseClaim]], lamps: Lamps) -> Sequ
     said: list[Said] = []
     for each in orders:
         number = number_of(each.message)
-        kept = Kept(f"lamp-{number}", 1)
+        kept = OutboxKey(f"lamp-{number}", 1)
         if number not in lamps.sequence:
             lamps.sequence[number] = 1
             lamps.kept[kept] = shining(number)
@@ -140,7 +140,7 @@ async def test_rows_are_cleared_with_the_next_batch_and_by_no_write_of_its_own(
     await running
     await here.close()
 
-    assert set(lamps.kept) == {Kept("lamp-3", 1)}
+    assert set(lamps.kept) == {OutboxKey("lamp-3", 1)}
     assert (lamps.transactions, lamps.clearings) == (2, 1)
 
 
@@ -149,14 +149,14 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
 ) -> None:
     broker = await declared(under_test)
     lamps = Lamps()
-    lamps.kept |= {Kept(f"lamp-{n}", 1): shining(n) for n in range(7)}
+    lamps.kept |= {OutboxKey(f"lamp-{n}", 1): shining(n) for n in range(7)}
     link = Link(broker, SETTINGS)
     feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
     await anext(feed)
     here = Station(broker, "here", settings=structs.replace(SETTINGS, sweep_s=0.01))
     await under_test.set_alarm(on=True)
     # What another part of the process says just now is on its row as well.
-    own = Kept("lamp", 1)
+    own = OutboxKey("lamp", 1)
     lamps.kept[own] = shining(8)
     saying = here.publisher.send_all([Outgoing(shining(8))], [own])
     saying.add_done_callback(lambda _: lamps.kept.pop(own))
@@ -186,14 +186,14 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
 async def test_a_sweep_that_fails_is_tried_again_and_nobody_minds(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     lamps = Lamps()
-    lamps.kept[Kept("lamp-7", 1)] = shining(7)
+    lamps.kept[OutboxKey("lamp-7", 1)] = shining(7)
     troubles = [Unavailable("no database"), Transient("a deadlock")]
     link = Link(broker, SETTINGS)
     feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
     await anext(feed)
     plain = lamps.pending
 
-    async def troubled(after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+    async def troubled(after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
         if troubles:
             raise troubles.pop()
         return await plain(after)

@@ -10,7 +10,7 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.errors import Transient
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import (
@@ -83,12 +83,12 @@ async def unsaid(store: SchedulerStore, before: datetime = LATER + timedelta(day
     return [row for note in await store.unsaid(before, None, 10) for row in note.rows]
 
 
-async def note(store: SchedulerStore, *groups: Sequence[InstanceRow]) -> list[Kept]:
+async def note(store: SchedulerStore, *groups: Sequence[InstanceRow]) -> list[OutboxKey]:
     async with store.transaction() as transaction:
         return list(await transaction.note(groups))
 
 
-async def confirm(store: SchedulerStore, *names: Kept) -> None:
+async def confirm(store: SchedulerStore, *names: OutboxKey) -> None:
     async with store.transaction() as transaction:
         await transaction.confirm(names)
 

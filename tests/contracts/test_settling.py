@@ -11,8 +11,8 @@ from msgspec import structs
 
 from bus import headers
 from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, HandsOver, Parcel
-from bus.codec import Codec, FromNewer
-from bus.dead_letters import opened
+from bus.codec import Codec, NewerVersion
+from bus.dead_letters import open_dead_letters
 from bus.errors import Locked, Poison, Transient, Unavailable
 from bus.handling import Received, Said
 from bus.health import About, Health
@@ -368,7 +368,7 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
 class Unlucky(Codec):
     """A codec with a bug: to look at one line kills."""
 
-    def decode(self, line: bytes) -> Envelope[Message] | Unreadable | FromNewer:
+    def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
         if b'"id":"deadly"' in line:
             raise Killed
         return super().decode(line)
@@ -523,9 +523,9 @@ async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
     reasons: set[str] = set()
     while len(reasons) < count:
         await dead_letters(broker, 1)
-        async with opened(connection, letters_max=1000) as grave:
-            reasons |= {letter.reason for letter in grave.letters.values()}
-            await grave.drop([*grave.letters])
+        async with open_dead_letters(connection, letters_max=1000) as opened:
+            reasons |= {letter.reason for letter in opened.letters.values()}
+            await opened.drop([*opened.letters])
     await until(lambda: worker.intake.in_hand == 0, "nothing is in hand")
 
     assert reasons == {f"never {number}" for number in range(count)}
@@ -548,16 +548,16 @@ async def test_dead_letters_that_are_alike_have_handles_of_their_own(under_test:
         assert len({letter.handle for letter in first}) == 4
         assert {letter.handle for letter in await dead_letters(broker, 4)} == {each.handle for each in first}
 
-        async with opened(connection, letters_max=10) as grave:
-            by_worker, *others = sorted(grave.letters.items(), key=lambda each: each[1].where != "a-worker")
-            await grave.drop([by_worker[0]])
+        async with open_dead_letters(connection, letters_max=10) as opened:
+            by_worker, *others = sorted(opened.letters.items(), key=lambda each: each[1].where != "a-worker")
+            await opened.drop([by_worker[0]])
 
         left = [letter.handle for letter in await dead_letters(broker, 3)]
         assert sorted(left) == sorted(letter.handle for _, letter in others)
 
         # Of those that the broker buried and nothing tells apart, one is as good as the other.
-        async with opened(connection, letters_max=10) as grave:
-            await grave.drop([tag for tag, letter in grave.letters.items() if letter.handle.endswith("-2")])
+        async with open_dead_letters(connection, letters_max=10) as opened:
+            await opened.drop([tag for tag, letter in opened.letters.items() if letter.handle.endswith("-2")])
 
         assert [letter.where for letter in await dead_letters(broker, 2)].count("broker") == 1
     finally:
@@ -572,9 +572,9 @@ async def test_who_looks_right_after_another_sees_all_dead_letters(under_test: B
 
     seen = []
     for _ in range(20):
-        async with opened(connection, letters_max=100) as grave:
-            await grave.drop(sorted(grave.letters)[1:2])
-        seen.append(len(grave.letters))
+        async with open_dead_letters(connection, letters_max=100) as opened:
+            await opened.drop(sorted(opened.letters)[1:2])
+        seen.append(len(opened.letters))
 
     assert seen == [*range(50, 30, -1)]
     await connection.close()
@@ -587,14 +587,14 @@ async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours
     await send(broker, *(Parcel(DEAD, ("a", "b")[n % 2], b"%d" % n) for n in range(600)))
     connection = await broker.connect()
     try:
-        async with opened(connection, letters_max=1_000) as grave:
-            await grave.drop([tag for tag, letter in grave.letters.items() if letter.queue == "b"])
+        async with open_dead_letters(connection, letters_max=1_000) as opened:
+            await opened.drop([tag for tag, letter in opened.letters.items() if letter.queue == "b"])
 
         left = await dead_letters(broker, 300)
         assert sorted(int(letter.body) for letter in left) == [*range(0, 600, 2)]
 
-        async with opened(connection, letters_max=1_000) as grave:
-            await grave.drop([*grave.letters])
+        async with open_dead_letters(connection, letters_max=1_000) as opened:
+            await opened.drop([*opened.letters])
 
         assert await dead_letters(broker, 0) == []
     finally:

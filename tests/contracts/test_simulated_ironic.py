@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bus.foreign import Inbox, hear
+from bus.inbox import Inbox, read_inbox
 from bus.link import Link
-from bus.parts import State, Together
+from bus.parts import PartGroup, State
 from compute_sim.ironic import (
     Delays,
     IronicSimSettings,
@@ -41,21 +41,21 @@ async def test_a_reader_hears_what_is_published_in_order_and_byte_for_byte(
 
     ironic = SimulatedIronic(available_nodes(COUNT), time.time, publish, QUICK)
     link = Link(under_test.broker(), SETTINGS)
-    together = Together(ironic, sender)
+    together = PartGroup(ironic, sender)
     running = asyncio.create_task(together.run())
     try:
         # The sender declares the exchange: what is published before a reader is bound to it reaches nobody.
         while sender.status.state is not State.WELL:
             await asyncio.sleep(0.01)
         async with aclosing(
-            hear(link, Inbox(), settings=SETTINGS, look_s=0.02, look_s_absent=0.02)
+            read_inbox(link, Inbox(), settings=SETTINGS, look_s=0.02, look_s_absent=0.02)
         ) as batches:
             assert (await within_patience(anext(batches))).gap
             for node in ironic.nodes.values():
                 assert isinstance(ironic.provision(node.uuid, "active"), Node)
             heard: list[bytes] = []
             while len(heard) < 2 * COUNT:
-                heard += [each.body for each in (await within_patience(anext(batches))).heard]
+                heard += [each.body for each in (await within_patience(anext(batches))).messages]
     finally:
         await together.stop()
         await running

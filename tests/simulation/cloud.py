@@ -16,7 +16,7 @@ from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.topology import Limits, objects_of, user_of
 from cell_conductor.core.instance import Instance
-from compute_sim.core.attempts import Attempted
+from compute_sim.core.attempts import AttemptRecord
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation import faults as may
@@ -347,7 +347,7 @@ class Cloud:
     def cell_written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
         self.cells.written(rows, forgotten)
 
-    def attempts_changed(self, attempts: Sequence[Attempted]) -> None:
+    def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
         self.real_instances.attempts_changed(attempts)
 
 

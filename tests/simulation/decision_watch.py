@@ -31,7 +31,7 @@ def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
         for name in ("decide_provider_writes", "decide_allocations", "decide_names"):
             stack.enter_context(replaced(admin_writes, name, lambda real: _written(real, judged)))
         stack.enter_context(replaced(admin_writes, "decide_reshape", lambda real: _reshaped(real, judged)))
-        stack.enter_context(replaced(of_cells, "_judge", lambda real: _in_a_cell(real, see)))
+        stack.enter_context(replaced(of_cells, "_apply", lambda real: _in_a_cell(real, see)))
         stack.enter_context(replaced(of_placement, "_claim_answered", lambda real: _judgement(real, see)))
         for owner in (building, burying):
             stack.enter_context(replaced(owner, "rows_or_rejection", lambda real: _asked(real, see)))

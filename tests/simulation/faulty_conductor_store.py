@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
-from cell_conductor.store import ConductorStore, ConductorTransaction, Spoken
-from compute_sim.core.attempts import Attempted
+from cell_conductor.store import ConductorStore, ConductorTransaction, MessageKey
+from compute_sim.core.attempts import AttemptRecord
 from compute_sim.store_memory import MemoryComputeStore
 from tests.simulation.process import SimProcess
 from tests.simulation.store_faults import (
@@ -39,11 +39,11 @@ class FaultyConductorStore:
             self._observer.cell_written(tx.rows, tx.forgotten)
         await after_commit(self._process)
 
-    async def clear(self, tx: ConductorTransaction, said: Sequence[Kept]) -> None:
+    async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
         assert isinstance(tx, _CellTransaction), "a transaction of another store"
         await self._store.clear(tx.inner, said)
 
-    async def pending(self, after: Kept | None = None) -> Sequence[tuple[Kept, Message]]:
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
         await reach_database(self._process)
         return await self._store.pending(after)
 
@@ -73,8 +73,8 @@ class _CellTransaction:
         return rows
 
     async def save(
-        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[Spoken]
-    ) -> Kept | None:
+        self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[MessageKey]
+    ) -> OutboxKey | None:
         self.rows, self.forgotten = rows, forgotten
         return await self.inner.save(rows, forgotten, said)
 
@@ -87,7 +87,7 @@ class WatchedComputeStore(MemoryComputeStore):
         self._process = process
         self._observer = observer
 
-    async def save(self, attempts: Iterable[Attempted]) -> None:
+    async def save(self, attempts: Iterable[AttemptRecord]) -> None:
         saved = tuple(attempts)
         await super().save(saved)
         if not self._process.is_dead:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from bus.errors import Transient
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
@@ -63,7 +63,7 @@ class FaultySchedulerStore:
             await self._process.point("in_timer")
         return late
 
-    async def unsaid(self, before: datetime, after: Kept | None, limit: int) -> Sequence[Note]:
+    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
         await reach_database(self._process)
         notes = await self._store.unsaid(before, after, limit)
         if notes:
@@ -166,14 +166,14 @@ class RequestsTransaction:
     async def remove_application(self, name: str) -> None:
         await self._inner.remove_application(name)
 
-    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[Kept]:
+    async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         self.noted |= {row.id for rows in groups for row in rows}
         return await self._inner.note(groups)
 
-    async def confirm(self, said: Sequence[Kept]) -> None:
+    async def confirm(self, said: Sequence[OutboxKey]) -> None:
         await self._inner.confirm(said)
 
-    async def drop_notes(self, names: Sequence[Kept]) -> None:
+    async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
         await self._inner.drop_notes(names)
 
 

@@ -38,7 +38,7 @@ from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import HostFacts, HostsReported, SetHost
 from bus.messages.placement import ReleaseClaim, ReportInventory
 from bus.permissions import Rights
-from bus.topology import REPLY, Address, Application, Kind, address_of, user_of
+from bus.topology import REPLY, Application, Destination, Kind, destination_of, user_of
 from tests.simulation.faults import CURSED, FORGERIES, Hostile
 from tests.simulation.findings import Findings
 from tests.simulation.plan import CELLS
@@ -147,7 +147,7 @@ class Intruders:
             build = BuildInstance(request_id=RequestId(UUID(int=fault.seed)), flavor=flavor, name=CURSED)
             self._record(CURSED, mark, "a client boots", CLIENT.user)
             self._must_be_buried.add(mark)
-            await self._publish(CLIENT.user, address_of(build), _line_of(build, mark, mark))
+            await self._publish(CLIENT.user, destination_of(build), _line_of(build, mark, mark))
         else:
             await self._send_bytes(fault, mark, chance)
 
@@ -155,12 +155,12 @@ class Intruders:
 
     async def _send_bytes(self, fault: Hostile, mark: str, chance: random.Random) -> None:
         example = _in_cell(_EXAMPLES[fault.message_type], chance.choice(CELLS))
-        address = address_of(example)
+        address = destination_of(example)
         if address.exchange == REPLY:
             queues = self._knowledge.answer_queues()
             if not queues:
                 return
-            address = Address(REPLY, chance.choice(queues), address.kind)
+            address = Destination(REPLY, chance.choice(queues), address.kind)
         user = self._user_for(address)
         body = _BODIES[fault.content](_line_of(example, mark, mark), mark, chance)
         content_type = LINES if b"\n" in body else PLAIN
@@ -169,7 +169,7 @@ class Intruders:
         self._record(fault.content, mark, f"{user} publishes {address.routing_key}", user)
         await self._publish(user, address, body, content_type=content_type)
 
-    def _user_for(self, address: Address) -> str:
+    def _user_for(self, address: Destination) -> str:
         """The first user that may publish there; users with the fewest rights come first."""
         of_cells = [user_of(role, cell) for role in ("compute", "conductor") for cell in CELLS]
         above = map(user_of, ("scheduler", "placement", "operator"))
@@ -202,7 +202,7 @@ class Intruders:
 
     def _answer_wrongly(self, mark: str, question: Parcel) -> None:
         """Answer the question at once, as placement, with an answer of another type."""
-        address = Address(REPLY, question.reply_to, Kind.ANSWER)
+        address = Destination(REPLY, question.reply_to, Kind.ANSWER)
         user = user_of("placement")
         self._record("wrong_answer", mark, f"{user} answers {question.routing_key}", user)
 
@@ -218,7 +218,7 @@ class Intruders:
         self._findings.count("fault", f"hostile_{what}")
         self._findings.log("FAULT", "{}: {}", f"hostile_{what}", how)
 
-    async def _publish(self, user: str, address: Address, body: bytes, **more: Any) -> bool:
+    async def _publish(self, user: str, address: Destination, body: bytes, **more: Any) -> bool:
         """True if the broker took it."""
         connection = self._memory.connect(user)
         try:
@@ -301,7 +301,7 @@ _BODIES: dict[str, Callable[[bytes, str, random.Random], bytes]] = {
 }
 
 # Forged messages: the user that publishes it, the message, its address, and properties of its parcel.
-_Forged = tuple[str, Message, Address, Mapping[str, Any]]
+_Forged = tuple[str, Message, Destination, Mapping[str, Any]]
 
 
 def _foreign_release(target: Target, other: str, _: object) -> Iterator[_Forged]:
@@ -309,7 +309,7 @@ def _foreign_release(target: Target, other: str, _: object) -> Iterator[_Forged]
     message = ReleaseClaim(
         cell=target.cell, consumer=ConsumerId(target.instance), attempt=target.attempt + 5, issued_at=AT
     )
-    address = structs.replace(address_of(message), routing_key=f"release.{other}")
+    address = structs.replace(destination_of(message), routing_key=f"release.{other}")
     yield user_of("conductor", other), message, address, {}
 
 
@@ -318,12 +318,12 @@ def _foreign_consumer(target: Target, other: str, _: object) -> Iterator[_Forged
     message = ReleaseClaim(
         cell=other, consumer=ConsumerId(target.instance), attempt=target.attempt + 5, issued_at=AT
     )
-    yield user_of("conductor", other), message, address_of(message), {}
+    yield user_of("conductor", other), message, destination_of(message), {}
 
 
 def _foreign_report(target: Target, other: str, _: object) -> Iterator[_Forged]:
     message = ReportInventory(cell=other, root=target.host, providers=(), removed=(target.host,))
-    yield user_of("compute", other), message, address_of(message), {}
+    yield user_of("compute", other), message, destination_of(message), {}
 
 
 def _foreign_end(target: Target, other: str, _: object) -> Iterator[_Forged]:
@@ -332,7 +332,7 @@ def _foreign_end(target: Target, other: str, _: object) -> Iterator[_Forged]:
         state = InstanceState(
             id=target.instance, request_id=target.request, sequence=1_000, state="deleted", cell=cell
         )
-        address = address_of(InstanceDeleted(cell=other, instance=state))
+        address = destination_of(InstanceDeleted(cell=other, instance=state))
         yield user_of("conductor", other), InstanceDeleted(cell=cell, instance=state), address, {}
 
 
@@ -340,13 +340,13 @@ def _foreign_host(target: Target, other: str, _: object) -> Iterator[_Forged]:
     """A cell reports another cell's host as its own, and as full."""
     facts = HostFacts(id=target.host, name=target.host_name, instances=10_000)
     message = HostsReported(cell=other, hosts=(facts,), sequence=2**62)
-    yield user_of("compute", other), message, address_of(message), {}
+    yield user_of("compute", other), message, destination_of(message), {}
 
 
 def _foreign_destroy(target: Target, other: str, _: object) -> Iterator[_Forged]:
     """A cell orders its own computes to destroy an instance on another cell's host."""
     message = DestroyInstance(cell=other, instance=target.instance, attempt=target.attempt, host=target.host)
-    yield user_of("conductor", other), message, address_of(message), {}
+    yield user_of("conductor", other), message, destination_of(message), {}
 
 
 def _forged_header(target: Target, other: str, answers: object) -> Iterator[_Forged]:
@@ -360,7 +360,7 @@ def _unnamed(target: Target, _other: str, _: object) -> Iterator[_Forged]:
     message = ReleaseClaim(
         cell=target.cell, consumer=ConsumerId(target.instance), attempt=target.attempt + 5, issued_at=AT
     )
-    yield "", message, address_of(message), {}
+    yield "", message, destination_of(message), {}
 
 
 def _wrong_key(target: Target, other: str, _: object) -> Iterator[_Forged]:
@@ -370,12 +370,12 @@ def _wrong_key(target: Target, other: str, _: object) -> Iterator[_Forged]:
     release = ReleaseClaim(
         cell=target.cell, consumer=ConsumerId(target.instance), attempt=target.attempt + 5, issued_at=AT
     )
-    yield RIVAL.user, release, address_of(AskUsages(project=RIVAL_PROJECT)), {}
-    yield RIVAL.user, SetHost(host=target.host_name, enabled=False), address_of(_RIVAL_BUILD), {}
+    yield RIVAL.user, release, destination_of(AskUsages(project=RIVAL_PROJECT)), {}
+    yield RIVAL.user, SetHost(host=target.host_name, enabled=False), destination_of(_RIVAL_BUILD), {}
     yield (
         user_of("conductor", other),
         RemoveFromCell(cell=target.cell, instance=target.instance, request_id=target.request, issued_at=AT),
-        structs.replace(address_of(release), routing_key=f"release.{other}"),
+        structs.replace(destination_of(release), routing_key=f"release.{other}"),
         {},
     )
 
@@ -383,9 +383,9 @@ def _wrong_key(target: Target, other: str, _: object) -> Iterator[_Forged]:
 def _foreign_project(target: Target, _other: str, _: object) -> Iterator[_Forged]:
     """An application deletes an instance of another project: once in its own project's name, once without a project."""
     delete = DeleteInstance(instance=target.instance, project=RIVAL_PROJECT)
-    yield RIVAL.user, delete, address_of(delete), {}
+    yield RIVAL.user, delete, destination_of(delete), {}
     unnamed = DeleteInstance(instance=target.instance)
-    yield RIVAL.user, unnamed, address_of(delete), {}
+    yield RIVAL.user, unnamed, destination_of(delete), {}
 
 
 def _stolen_answer(_target: Target, _other: str, answers: list[str]) -> Iterator[_Forged]:
@@ -394,16 +394,16 @@ def _stolen_answer(_target: Target, _other: str, answers: list[str]) -> Iterator
         process = queue.split(".")[-1].rpartition("-")[0]
         ids = tuple(f"{process}-q{n}" for n in range(1, ANSWERS_GUESSED))
         usages = AskUsages(project=RIVAL_PROJECT)
-        yield RIVAL.user, usages, address_of(usages), {"reply_to": queue, "ids": ids}
+        yield RIVAL.user, usages, destination_of(usages), {"reply_to": queue, "ids": ids}
         search = _EXAMPLES["candidates"]
-        yield CLIENT.user, search, address_of(search), {"reply_to": queue, "ids": ids}
+        yield CLIENT.user, search, destination_of(search), {"reply_to": queue, "ids": ids}
 
 
 def _forged_answer(_target: Target, _other: str, answers: list[str]) -> Iterator[_Forged]:
     """A user that answers no questions publishes to the answer queue of another process."""
     for queue in answers[:1]:
         for user in (RIVAL.user, CLIENT.user, *(user_of("conductor", cell) for cell in CELLS)):
-            yield user, _EXAMPLES["snapshot.page"], Address(REPLY, queue, Kind.ANSWER), {}
+            yield user, _EXAMPLES["snapshot.page"], Destination(REPLY, queue, Kind.ANSWER), {}
 
 
 _FORGED: dict[str, Callable[[Target, str, list[str]], Iterator[_Forged]]] = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
-from compute_sim.core.attempts import Attempted, AttemptKey, State
+from compute_sim.core.attempts import AttemptKey, AttemptRecord, State
 from tests.simulation.findings import Findings
 from tests.simulation.nodes_checker import NodesChecker
 
@@ -23,7 +23,7 @@ class RealInstances:
         self._begun_s: dict[AttemptKey, float] = {}
         self._cells: dict[tuple[InstanceId, HostAttempt], str] = {}
 
-    def attempts_changed(self, attempts: Sequence[Attempted]) -> None:
+    def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
         for each in attempts:
             place = (each.host, each.attempt)
             there = self.running.setdefault(each.instance, {})
@@ -40,7 +40,7 @@ class RealInstances:
                     "hosts", "attempt {} of {}: {}", each.attempt, each.instance, each.state.value
                 )
 
-    def _note_fate(self, attempt: Attempted) -> None:
+    def _note_fate(self, attempt: AttemptRecord) -> None:
         """Count the faults of hosts that this attempt shows."""
         now_s = self._findings.now_s
         match attempt.state:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from uuid import UUID
 
-from compute_sim.core.faults import Affliction
+from compute_sim.core.faults import TimedFault
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
 from tests.simulation.plan import Plan
 from tests.simulation.seeds import Outcome
@@ -57,7 +57,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     for fault in plan.faults:
         yield f"  {fault.at_s:6.2f}  {fault!r}"
     for host_fault in plan.script.faults:
-        assert isinstance(host_fault, Affliction)
+        assert isinstance(host_fault, TimedFault)
         yield f"  {host_fault.after_s:6.2f}  {host_fault!r}"
     for of_ironic in plan.ironic.faults:
         yield f"          {of_ironic!r}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from bus.broker import Connection
-from bus.dead_letters import DeadLetter, opened
+from bus.dead_letters import DeadLetter, open_dead_letters
 from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.topology import IRONIC_EVENTS
@@ -55,7 +55,7 @@ async def errors_at_the_end(cloud: Cloud, connection: Connection) -> list[str]:
 
 async def _dead_letters(connection: Connection) -> list[DeadLetter]:
     """The dead letters, read as `moor dead` reads them."""
-    async with opened(connection, DEAD_LETTERS_MAX) as opened_letters:
+    async with open_dead_letters(connection, DEAD_LETTERS_MAX) as opened_letters:
         return list(opened_letters.letters.values())
 
 

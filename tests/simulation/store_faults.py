@@ -12,7 +12,7 @@ from bus.errors import Transient, Unavailable
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from cell_conductor.core.instance import Instance
-from compute_sim.core.attempts import Attempted
+from compute_sim.core.attempts import AttemptRecord
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.process import SimProcess
@@ -35,7 +35,7 @@ class CommitObserver(Protocol):
 
     def cell_written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None: ...
 
-    def attempts_changed(self, attempts: Sequence[Attempted]) -> None: ...
+    def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None: ...
 
 
 # The errors that bus/sql/errors.py makes of a database's errors.

@@ -30,7 +30,7 @@ from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.core.faults import FaultScript
-from compute_sim.drivers import alike
+from compute_sim.drivers import equal_hosts
 from compute_sim.settings import ComputeSettings
 from compute_sim.wiring import compute_parts
 from placement_worker.settings import PlacementSettings
@@ -120,7 +120,7 @@ class Cloud:
         self._start(
             compute_parts(
                 self.station("compute"),
-                alike("c1", HOSTS),
+                equal_hosts("c1", HOSTS),
                 ComputeSettings(),
                 FaultScript(spawn_ms=500.0),
                 clock,

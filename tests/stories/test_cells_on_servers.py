@@ -52,7 +52,7 @@ class Servers:
             brokers["api"].broker(user_of("operator")), "client", settings=patient, asks=True
         )
 
-    def places(self, user: str = "") -> dict[str, str]:
+    def addresses(self, user: str = "") -> dict[str, str]:
         """The environment variables of an API-level worker: the addresses of brokers and databases."""
         cells = ",".join(f"{cell}={self.brokers[cell].url(user)}" for cell in CELLS)
         return {"MOOR_BUS_URL": self.brokers["api"].url(user), "MOOR_CELL_BUS_URLS": cells}
@@ -70,7 +70,7 @@ class Servers:
                 "--ctl",
                 os.environ[CTL_VARIABLE],
             ),
-            **self.places(),
+            **self.addresses(),
         )
         assert declared.code == 0, declared.err
         upgraded = await moor(
@@ -82,7 +82,7 @@ class Servers:
 
     async def start(self) -> None:
         for role in ("placement", "scheduler"):
-            await self._start(f"{role}_worker", self.places(user_of(role)))
+            await self._start(f"{role}_worker", self.addresses(user_of(role)))
         for cell in CELLS:
             for role, room in (("conductor", "cell_conductor"), ("compute", "compute_sim")):
                 environment = {
@@ -211,7 +211,7 @@ async def test_cells_with_their_own_brokers_and_databases_are_cut_off_and_come_b
 
 async def test_the_queues_of_each_broker_are_shown_with_their_depth(tmp_path: Path) -> None:
     async with servers(tmp_path / "credentials.toml") as setup:
-        shown = await moor("broker", "show", "--json", **setup.places())
+        shown = await moor("broker", "show", "--json", **setup.addresses())
 
         assert shown.code == 0, shown.err
         brokers = json.loads(shown.out)["brokers"]

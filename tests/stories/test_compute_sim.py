@@ -50,7 +50,7 @@ from compute_sim.core.faults import (
     FaultScript,
 )
 from compute_sim.core.hosts import Host, HostSize, Load
-from compute_sim.drivers import alike, root_of
+from compute_sim.drivers import equal_hosts, root_of
 from compute_sim.fleet import Elapsed
 from compute_sim.settings import ComputeSettings
 from compute_sim.store import ComputeStore
@@ -204,7 +204,7 @@ def gone(number: int, host: str, attempt: int = 1) -> InstanceDestroyed:
 
 @BUSES
 async def test_hosts_appear_in_placement_and_in_events_and_send_heartbeats(bus: str) -> None:
-    async with compute_setup(bus) as setup, setup.computing(alike("c1", 3, HostSize(numa_nodes=2))):
+    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 3, HostSize(numa_nodes=2))):
         await setup.until_providers(lambda found: len(found) == 9)
         everybody = frozenset(root_of(f"c1-host-0000{n}") for n in (1, 2, 3))
         await until(lambda: len(setup.facts()) == 3 and everybody in setup.beats())
@@ -219,7 +219,7 @@ async def test_hosts_appear_in_placement_and_in_events_and_send_heartbeats(bus: 
 
 @BUSES
 async def test_a_repeated_spawn_gets_the_same_answer_and_a_destroyed_attempt_is_never_built(bus: str) -> None:
-    async with compute_setup(bus) as setup, setup.computing(alike("c1", 1)):
+    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 1)):
         host = "c1-host-00001"
         await setup.order(spawn(1, host))
         await until(lambda: setup.answers == [spawned(1, host)])
@@ -242,7 +242,10 @@ async def test_a_repeated_spawn_gets_the_same_answer_and_a_destroyed_attempt_is_
 
 @BUSES
 async def test_a_destroy_before_its_spawn_and_one_of_an_unknown_attempt_are_confirmed(bus: str) -> None:
-    async with compute_setup(bus) as setup, setup.computing(alike("c1", 1), FaultScript(spawn_ms=300_000)):
+    async with (
+        compute_setup(bus) as setup,
+        setup.computing(equal_hosts("c1", 1), FaultScript(spawn_ms=300_000)),
+    ):
         host = "c1-host-00001"
         await setup.order(destroy(1, host))
         await until(lambda: setup.answers == [gone(1, host)])
@@ -259,11 +262,11 @@ async def test_a_restarted_host_builds_unknown_attempts_and_confirms_destroys_of
 ) -> None:
     async with compute_setup(bus) as setup:
         host = "c1-host-00001"
-        async with setup.computing(alike("c1", 1)):
+        async with setup.computing(equal_hosts("c1", 1)):
             await setup.order(spawn(1, host), spawn(2, host))
             await until(lambda: len(setup.answers) == 2)
         setup.answers.clear()
-        async with setup.computing(alike("c1", 1)):
+        async with setup.computing(equal_hosts("c1", 1)):
             await setup.order(destroy(1, host), spawn(2, host))
             await until(lambda: len(setup.answers) == 2)
 
@@ -276,7 +279,7 @@ async def test_some_builds_fail_with_their_reason_and_the_same_ones_fail_again(b
     async with compute_setup(bus) as setup:
         outcomes = []
         for _ in range(2):
-            async with setup.computing(alike("c1", 5), script):
+            async with setup.computing(equal_hosts("c1", 5), script):
                 orders = [spawn(n, f"c1-host-0000{n % 5 + 1}") for n in range(200)]
                 await setup.order(*orders)
                 await until(lambda: len(setup.answers) == 200)
@@ -300,7 +303,7 @@ async def test_a_silent_host_answers_again_and_a_late_one_sends_its_delayed_answ
         ),
     )
     silent, late, dead, well = (f"c1-host-0000{n}" for n in (1, 2, 3, 4))
-    async with compute_setup(bus) as setup, setup.computing(alike("c1", 4), script):
+    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 4), script):
         await setup.order(spawn(1, silent), spawn(2, late), spawn(3, dead), spawn(4, well))
         await until(lambda: spawned(4, well) in setup.answers and bool(setup.beats()))
         assert setup.answers == [spawned(4, well)]
@@ -319,7 +322,7 @@ async def test_a_silent_host_answers_again_and_a_late_one_sends_its_delayed_answ
 @BUSES
 async def test_a_slow_build_does_not_delay_the_others(bus: str) -> None:
     script = FaultScript(spawn_ms=2, faults=(BuildsSlowly(hosts=("*-00001",), spawn_ms=200),))
-    async with compute_setup(bus) as setup, setup.computing(alike("c1", 2), script):
+    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 2), script):
         slow, quick = "c1-host-00001", "c1-host-00002"
         await setup.order(spawn(1, slow))
         await setup.order(spawn(2, quick))
@@ -331,7 +334,7 @@ async def test_a_slow_build_does_not_delay_the_others(bus: str) -> None:
 @BUSES
 async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: str) -> None:
     change = Changes(hosts=("*-00001",), after_s=0.4, vcpus=-8, traits_gained=("CUSTOM_WARM",))
-    hosts = alike("c1", 3, HostSize(vcpus=16))
+    hosts = equal_hosts("c1", 3, HostSize(vcpus=16))
     async with compute_setup(bus) as setup:
         async with setup.computing(hosts, FaultScript(faults=(change,))):
             await setup.until_providers(lambda found: len(found) == 3)
@@ -370,7 +373,7 @@ async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: 
 async def test_an_unroutable_answer_is_repeated_until_a_queue_takes_it(bus: str) -> None:
     async with compute_setup(bus) as setup:
         host = "c1-host-00001"
-        async with setup.computing(alike("c1", 1)):
+        async with setup.computing(equal_hosts("c1", 1)):
             await setup.under_test.delete_queue("conductor.c1.work")
             await setup.order(spawn(1, host))
             # Built, but nobody was listening for the answer.
@@ -389,7 +392,7 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
     host = "c1-host-00001"
     async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
         killed = await again("c1")
-        async with setup.computing(alike("c1", 1), FaultScript(spawn_ms=200), store=killed):
+        async with setup.computing(equal_hosts("c1", 1), FaultScript(spawn_ms=200), store=killed):
             await setup.order(spawn(1, host))
             await _until_it_has(killed, host, Load(instances=1, io_ops=1))
             await setup.under_test.set_alarm(on=True)
@@ -401,7 +404,7 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
             await until(lambda: setup.answers == [spawned(1, host)])
         setup.answers.clear()
 
-        async with setup.computing(alike("c1", 1), store=left):
+        async with setup.computing(equal_hosts("c1", 1), store=left):
             await until(lambda: setup.answers == [spawned(1, host)])
 
 
@@ -416,7 +419,7 @@ async def test_a_stopping_compute_still_reports_builds_that_end_soon(bus: str) -
     async with compute_setup(bus) as setup:
         patient = structs.replace(QUICK, drain_s=5)
         host = "c1-host-00001"
-        async with setup.computing(alike("c1", 1), FaultScript(spawn_ms=300), patient):
+        async with setup.computing(equal_hosts("c1", 1), FaultScript(spawn_ms=300), patient):
             await setup.order(spawn(1, host))
             await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 1)
         await until(lambda: setup.answers == [spawned(1, host)])
@@ -430,7 +433,7 @@ async def test_a_report_is_repeated_until_placement_is_there_to_answer(bus: str)
         store = MemoryPlacementStore()
         compute = Station(broker, "compute", settings=SETTINGS, asks=True)
         told = asyncio.Event()
-        parts = compute_parts(compute, alike("c1", 2), QUICK)
+        parts = compute_parts(compute, equal_hosts("c1", 2), QUICK)
         running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
         await until(lambda: compute.asked_again >= 2, "it asks again")
         placement = Station(broker, "placement", settings=SETTINGS)
@@ -449,7 +452,7 @@ async def test_a_report_is_repeated_until_placement_is_there_to_answer(bus: str)
 
 @BUSES
 async def test_an_order_for_an_unknown_host_is_dead_lettered_with_its_reason(bus: str) -> None:
-    async with compute_setup(bus) as setup, setup.computing(alike("c1", 1)):
+    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 1)):
         await setup.order(spawn(1, "nowhere"), spawn(2, "c1-host-00001"))
         await until(lambda: setup.answers == [spawned(2, "c1-host-00001")])
         (letter,) = await dead_letters(setup.broker, 1)
@@ -459,7 +462,7 @@ async def test_an_order_for_an_unknown_host_is_dead_lettered_with_its_reason(bus
 
 @BUSES
 async def test_two_thousand_hosts_start_with_few_messages(bus: str) -> None:
-    async with compute_setup(bus) as setup, setup.computing(alike("c1", 2000)) as station:
+    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 2000)) as station:
         await setup.until_providers(lambda found: len(found) == 2000)
         await until(lambda: len(setup.facts()) == 2000)
         counted = Counter(type(each) for each in setup.heard if not isinstance(each, ProvidersChanged))

@@ -29,7 +29,7 @@ from bus.messages.placement import (
 from bus.process import run_until
 from bus.station import Station
 from compute_sim.core.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript
-from compute_sim.drivers import alike, root_of
+from compute_sim.drivers import equal_hosts, root_of
 from compute_sim.settings import ComputeSettings
 from compute_sim.wiring import compute_parts
 from placement_worker.settings import PlacementSettings
@@ -71,7 +71,10 @@ def test_an_hour_with_a_silent_a_late_and_a_dying_host() -> None:
     )
 
     async def scenario() -> None:
-        async with compute_setup("memory", BOOKS) as setup, setup.computing(alike("c1", 4), script, SETTINGS):
+        async with (
+            compute_setup("memory", BOOKS) as setup,
+            setup.computing(equal_hosts("c1", 4), script, SETTINGS),
+        ):
             everybody = {root_of(f"c1-host-0000{n}") for n in (1, 2, 3, 4)}
             await until_s(500)
             await setup.order(*(spawn(n, f"c1-host-0000{n}") for n in (1, 2, 3, 4)))
@@ -115,7 +118,10 @@ def test_a_refused_report_is_repeated_with_the_next_change() -> None:
     )
 
     async def scenario() -> None:
-        async with compute_setup("memory", BOOKS) as setup, setup.computing(alike("c1", 2), script, SETTINGS):
+        async with (
+            compute_setup("memory", BOOKS) as setup,
+            setup.computing(equal_hosts("c1", 2), script, SETTINGS),
+        ):
             await until_s(50)
             answer = await setup.client.ask(claim(5))
             assert isinstance(answer, ClaimAnswered)
@@ -142,7 +148,10 @@ def test_a_compute_reports_its_host_in_full_after_another_reporter_did() -> None
     script = FaultScript(faults=(Changes(hosts=(HOST,), after_s=100, traits_gained=("CUSTOM_MINE",)),))
 
     async def scenario() -> None:
-        async with compute_setup("memory", BOOKS) as setup, setup.computing(alike("c1", 1), script, SETTINGS):
+        async with (
+            compute_setup("memory", BOOKS) as setup,
+            setup.computing(equal_hosts("c1", 1), script, SETTINGS),
+        ):
             await until_s(50)
             told = (await setup.providers())[HOST]
             await _somebody_else_reports(setup)
@@ -160,7 +169,7 @@ def test_a_report_outlives_the_timeout_of_its_question() -> None:
         store = MemoryPlacementStore()
         stations = [Station(broker, name, settings=BUS, asks=True) for name in ("compute", "placement")]
         told = asyncio.Event()
-        parts = compute_parts(stations[0], alike("c1", 2), SETTINGS)
+        parts = compute_parts(stations[0], equal_hosts("c1", 2), SETTINGS)
         hosts = asyncio.create_task(run_until(told, parts, drain_s_max=10))
         await until_s(5 * BUS.answer_timeout_ms / 1000)
         asked = stations[0].asked_again
@@ -211,7 +220,7 @@ def test_an_unanswered_report_delays_no_other_and_stays_the_same() -> None:
         stations = [Station(broker, name, settings=BUS, asks=True) for name in ("compute", "placement")]
         books = stations[1].worker("placement.work", {ReportInventory: placement.on_reports}, placement)
         told = asyncio.Event()
-        parts = (*compute_parts(stations[0], alike("c1", 3), SETTINGS, script), books)
+        parts = (*compute_parts(stations[0], equal_hosts("c1", 3), SETTINGS, script), books)
         running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
         await until_s(99)
         placement.taken.clear()

@@ -49,7 +49,7 @@ from bus.messages.placement import (
     Share,
     SnapshotPage,
 )
-from bus.messages.qualities import qualities_of
+from bus.messages.tree_fingerprint import tree_fingerprint
 from bus.process import Part, run_until
 from bus.settings import BusSettings
 from bus.station import Station
@@ -195,7 +195,7 @@ class CellSetup:
         seen = ShapeSeen(root=provider(name), shape=tree[0].shape)
         plain = choice(name)
         share = structs.replace(plain.share, shapes=(seen,))
-        return structs.replace(plain, share=share, qualities=qualities_of(tree))
+        return structs.replace(plain, share=share, fingerprint=tree_fingerprint(tree))
 
     async def claim(self, order: PlaceInCell) -> PlaceInCell:
         """Claim the instance's share, as a scheduler does before it hands over to the cell."""

@@ -16,7 +16,7 @@ from bus import headers
 from bus.broker import AccessRefused, NotFound, Parcel, Receipt
 from bus.rabbit import RabbitBroker
 from bus.topology import API, DEAD, EVENTS, user_of
-from compute_sim.drivers import alike
+from compute_sim.drivers import equal_hosts
 from moor.cloud import cloud
 from tests.adversity.hostile import hostile_parcel
 from tests.contracts.broker_under_test import ADMIN
@@ -271,7 +271,7 @@ async def test_a_client_of_a_broker_with_users_may_boot_and_only_an_operator_set
     def url(user: str) -> str:
         return served.url().replace("guest:guest", f"{user}:{passwords[user]}")
 
-    hosts, database = {"harbour": alike("harbour", 1)}, f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}"
+    hosts, database = {"harbour": equal_hosts("harbour", 1)}, f"sqlite+aiosqlite:///{tmp_path / 'moor.db'}"
     async with cloud(served.broker(), database, hosts, as_user=lambda user: RabbitBroker(url(user))):
         await until_up(url(ADMIN.user))
         booted = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url(ADMIN.user))

@@ -12,7 +12,7 @@ import pytest
 from msgspec import Struct
 
 from bus.broker import Connection, Parcel
-from bus.foreign import Inbox
+from bus.inbox import Inbox
 from bus.link import Link
 from bus.message import ProviderId
 from bus.messages.hosts import NODE, AskHosts, HostsFound

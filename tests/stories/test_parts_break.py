@@ -38,7 +38,7 @@ from bus.topology import EVENTS, objects_of
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.drivers import alike, root_of
+from compute_sim.drivers import equal_hosts, root_of
 from compute_sim.settings import ComputeSettings
 from compute_sim.store_memory import MemoryComputeStore
 from compute_sim.wiring import compute_parts
@@ -59,7 +59,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 BUS = BusSettings(ask_again_ms=500, answer_timeout_ms=2_000, sweep_s=2.0, connect_delay_ms_max=500)
 # In simulated time.
 PATIENCE_S = 120.0
-HOSTS = alike("c1", 2)
+HOSTS = equal_hosts("c1", 2)
 
 
 def clock() -> datetime:

@@ -182,7 +182,7 @@ FLAVOR = Flavor(
     swap_mb=512,
     extra_specs={"trait:HW_CPU_X86_AVX2": "required"},
 )
-CHOICE = Choice(name="host-1", share=SHARE, qualities="8d2f6f0a4c1b9e37", kind="ironic")
+CHOICE = Choice(name="host-1", share=SHARE, fingerprint="8d2f6f0a4c1b9e37", kind="ironic")
 IMAGE = Image(
     source="http://images/debian",
     checksum="0a1b",

@@ -8,13 +8,13 @@ from msgspec import Struct, structs
 
 from bus import headers
 from bus.authority import (
-    Post,
+    BrokerFacts,
     Refused,
+    broker_facts_of,
     judge,
     judge_answer,
     judge_parcel,
     judged_by,
-    post_of,
     speaks_for,
     wrong_reply_to,
 )
@@ -40,11 +40,11 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.origin import Origin, origin_of
-from bus.topology import API, DEAD, EVENTS, FEED, PLACEMENT, REPLY, Kind, address_of
+from bus.topology import API, DEAD, EVENTS, FEED, PLACEMENT, REPLY, Kind, destination_of
 from tests.unit.examples import EXAMPLES
 
-WITH_USERS, WITHOUT = Post(has_users=True), Post()
-OF_C1 = Post(has_users=True, cells=frozenset({"c1"}))
+WITH_USERS, WITHOUT = BrokerFacts(has_users=True), BrokerFacts()
+OF_C1 = BrokerFacts(has_users=True, cells=frozenset({"c1"}))
 BUILD = BuildInstance(request_id=RequestId(UUID(int=1)), project="shop")
 RELEASE = next(each for each in EXAMPLES if type(each).__name__ == "ReleaseClaim")
 FACTS, BEAT = HostsReported(cell="c1", hosts=()), HostsAlive(cell="c1", hosts=())
@@ -71,12 +71,12 @@ PAGE = SnapshotPage(providers=(), published=LogPosition(term=1, position=1))
 
 
 def said(message: Message, sender: str = "", *, exchange: str = "", key: str = "") -> Origin:
-    address = address_of(message)
+    address = destination_of(message)
     return Origin(sender, "", exchange or address.exchange, key or address.routing_key)
 
 
-def refusal(message: Message, origin: Origin, post: Post = WITH_USERS) -> str:
-    refused = judge_parcel(origin, post) or judge(message, origin, post)
+def refusal(message: Message, origin: Origin, facts: BrokerFacts = WITH_USERS) -> str:
+    refused = judge_parcel(origin, facts) or judge(message, origin, facts)
     return refused.reason if refused else ""
 
 
@@ -88,8 +88,8 @@ def test_every_message_counts_under_its_own_key_where_there_are_no_users() -> No
 def test_no_message_counts_under_the_key_of_another() -> None:
     for example in EXAMPLES:
         for other in EXAMPLES:
-            address = address_of(other)
-            if address != address_of(example):
+            address = destination_of(other)
+            if address != destination_of(example):
                 origin = Origin("", "", address.exchange, address.routing_key)
                 assert "counts only under the key" in refusal(example, origin, WITHOUT), (example, address)
 
@@ -118,10 +118,10 @@ def test_messages_with_different_verdicts_differ_in_the_fields_that_are_checked(
             or getattr(getattr(example, "instance", None), "project", "")
             or "-"
         )
-        for sender, post in (("", WITHOUT), ("moor-operator", WITH_USERS), ("moor-conductor-c1", OF_C1)):
+        for sender, facts in (("", WITHOUT), ("moor-operator", WITH_USERS), ("moor-conductor-c1", OF_C1)):
             for origin in (said(example, sender), Origin(sender, "", FEED, project)):
                 for other in (*variants(example), *EXAMPLES):
-                    if judge(other, origin, post) != judge(example, origin, post):
+                    if judge(other, origin, facts) != judge(example, origin, facts):
                         assert judged_by(other) != judged_by(example), (example, other)
                         otherwise += 1
     assert otherwise > 50
@@ -220,7 +220,7 @@ def test_on_a_cells_own_broker_no_message_counts_for_another_cell() -> None:
     assert refusal(PROGRESS, said(PROGRESS, "moor-ironic"), OF_C1) == ""
     assert speaks_for("moor-operator", OF_C1) == "c1"
     assert speaks_for("moor-operator", WITH_USERS) is None
-    assert speaks_for("moor-operator", Post(has_users=True, cells=frozenset({"c1", "c2"}))) is None
+    assert speaks_for("moor-operator", BrokerFacts(has_users=True, cells=frozenset({"c1", "c2"}))) is None
     assert speaks_for("moor-compute-c2", WITH_USERS) == "c2"
 
 
@@ -348,10 +348,10 @@ def test_without_users_any_sender_may_answer() -> None:
 
 
 def test_a_process_with_a_user_of_the_table_knows_that_its_broker_has_users() -> None:
-    assert post_of("moor-scheduler") == Post(has_users=True)
-    assert post_of("moor-app-shop") == Post(has_users=True)
-    assert post_of("guest") == Post()
-    assert post_of("", cells=("c1",)) == Post(cells=frozenset({"c1"}))
+    assert broker_facts_of("moor-scheduler") == BrokerFacts(has_users=True)
+    assert broker_facts_of("moor-app-shop") == BrokerFacts(has_users=True)
+    assert broker_facts_of("guest") == BrokerFacts()
+    assert broker_facts_of("", cells=("c1",)) == BrokerFacts(cells=frozenset({"c1"}))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: type(example).__name__)
@@ -360,7 +360,7 @@ def test_on_the_feed_only_events_count_and_only_under_their_own_project(example:
     project: str = getattr(example, "project", "") or getattr(
         getattr(example, "instance", None), "project", ""
     )
-    is_event = address_of(example).kind is Kind.EVENT
+    is_event = destination_of(example).kind is Kind.EVENT
 
     assert (judge(example, Origin("", "", FEED, project or "-"), WITHOUT) is None) is is_event
     for key in ("another", "", "#"):

@@ -14,13 +14,13 @@ from bus.broker import LINES, PLAIN, Parcel
 from bus.codec import (
     CODEC,
     Codec,
-    FromNewer,
+    NewerVersion,
     attempts_of,
     encode,
     known_messages,
     lines_of,
-    put_back,
-    revived,
+    with_attempt_counted,
+    without_attempts,
 )
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
@@ -208,7 +208,7 @@ def test_an_unknown_type_is_unreadable_and_named() -> None:
 def test_a_higher_version_is_for_a_newer_reader() -> None:
     line = b'{"version":2,"message":{"type":"snapshot","of":"something else"}}'
 
-    assert CODEC.decode(line) == FromNewer(line, "snapshot", 2)
+    assert CODEC.decode(line) == NewerVersion(line, "snapshot", 2)
 
 
 def test_a_wrong_field_is_named_with_its_value() -> None:
@@ -410,19 +410,19 @@ def test_of_two_types_the_last_one_is_reported() -> None:
 def test_a_message_that_is_put_back_keeps_its_unknown_fields() -> None:
     line = b'{"message":{"type":"snapshot","hint":[1,2]},"id":"a","attempts":2}'
 
-    assert plain(put_back(line)) == plain(line) | {"attempts": 3}
-    assert attempts_of(put_back(put_back(line))) == 4
-    assert attempts_of(revived(line)) == 0
+    assert plain(with_attempt_counted(line)) == plain(line) | {"attempts": 3}
+    assert attempts_of(with_attempt_counted(with_attempt_counted(line))) == 4
+    assert attempts_of(without_attempts(line)) == 0
 
 
 def test_invalid_attempts_in_a_header_count_as_none() -> None:
     line = b'{"message":{"type":"snapshot"},"attempts":1%s}' % (b"0" * 30)
 
-    assert (attempts_of(line), put_back(line), revived(line)) == (0, line, line)
+    assert (attempts_of(line), with_attempt_counted(line), without_attempts(line)) == (0, line, line)
 
 
 def test_a_line_that_cannot_be_read_goes_back_as_it_is() -> None:
-    assert put_back(b"{broken") == b"{broken"
+    assert with_attempt_counted(b"{broken") == b"{broken"
     assert attempts_of(b"{broken") == 0
 
 

@@ -31,9 +31,9 @@ from bus.messages.placement import (
 from compute_sim.__main__ import main
 from compute_sim.contract import OPERATORS_TRAIT, STORAGE, breaches
 from compute_sim.core.attempts import State, destroyed, due, spawned
-from compute_sim.core.differences import Refused, Reporting, Taken, Unknown, after_answer, difference
 from compute_sim.core.faults import (
     WELL,
+    BuildOutcome,
     BuildsSlowly,
     Changes,
     ComesBackLate,
@@ -41,18 +41,25 @@ from compute_sim.core.faults import (
     Dies,
     FailsToBuild,
     FallsSilent,
-    Fate,
     FaultScript,
     Silent,
+    build_outcome_of,
     condition_of,
-    fate_of,
     faults_of,
     is_on,
     next_turn_s,
 )
 from compute_sim.core.hosts import Host, HostSize, size_at
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
-from compute_sim.drivers import Driver, SimulatedDriver, alike, root_of
+from compute_sim.core.tree_diff import (
+    Accepted,
+    MustReportAll,
+    Refused,
+    ReportState,
+    after_answer,
+    report_of_changes,
+)
+from compute_sim.drivers import Driver, SimulatedDriver, equal_hosts, root_of
 from compute_sim.faults import BadScript, load_faults
 from compute_sim.settings import ComputeSettings
 
@@ -60,7 +67,7 @@ HOST = root_of("h1")
 CHILD = ProviderId(UUID(int=2))
 ROOT = TreeProvider(id=HOST, name="h1", inventories={"VCPU": ReportedInventory(total=8)})
 NUMA = TreeProvider(id=CHILD, name="h1_NUMA0", parent=HOST)
-NOTHING = Reporting(ProviderTree(HOST), 0)
+NOTHING = ReportState(ProviderTree(HOST), 0)
 
 
 def tree(*providers: TreeProvider, foreign: frozenset[ProviderId] = frozenset()) -> ProviderTree:
@@ -85,7 +92,7 @@ def a_destroy(number: int = 1) -> DestroyInstance:
 def test_a_first_report_has_all_providers_of_the_driver_parents_first() -> None:
     sharing = structs.replace(STORAGE)
 
-    report = difference(NOTHING, tree(NUMA, sharing, ROOT, foreign=frozenset({STORAGE.id})), "c1", 7)
+    report = report_of_changes(NOTHING, tree(NUMA, sharing, ROOT, foreign=frozenset({STORAGE.id})), "c1", 7)
 
     assert report is not None
     assert [each.name for each in report.providers] == ["h1", "h1_NUMA0"]
@@ -93,11 +100,11 @@ def test_a_first_report_has_all_providers_of_the_driver_parents_first() -> None:
 
 
 def test_only_providers_that_differ_are_reported_and_nothing_if_none_does() -> None:
-    taken = Reporting(tree(ROOT, NUMA), 7)
+    taken = ReportState(tree(ROOT, NUMA), 7)
     marked = structs.replace(NUMA, traits=frozenset({"CUSTOM_B", "CUSTOM_A"}))
 
-    assert difference(taken, tree(NUMA, ROOT), "c1", 9) is None
-    report = difference(taken, tree(ROOT, marked), "c1", 9)
+    assert report_of_changes(taken, tree(NUMA, ROOT), "c1", 9) is None
+    report = report_of_changes(taken, tree(ROOT, marked), "c1", 9)
 
     assert report is not None
     assert [(each.name, each.traits) for each in report.providers] == [("h1_NUMA0", ("CUSTOM_A", "CUSTOM_B"))]
@@ -106,8 +113,8 @@ def test_only_providers_that_differ_are_reported_and_nothing_if_none_does() -> N
 def test_fields_that_others_set_on_a_provider_are_never_reported() -> None:
     theirs = structs.replace(ROOT, foreign_traits=frozenset({OPERATORS_TRAIT}))
 
-    assert difference(Reporting(tree(ROOT), 1), tree(theirs), "c1", 2) is None
-    report = difference(NOTHING, tree(theirs), "c1", 2)
+    assert report_of_changes(ReportState(tree(ROOT), 1), tree(theirs), "c1", 2) is None
+    report = report_of_changes(NOTHING, tree(theirs), "c1", 2)
 
     assert report is not None
     assert report.providers[0].traits == ()
@@ -117,21 +124,21 @@ def test_fields_that_others_set_on_a_provider_are_never_reported() -> None:
 def test_aggregates_are_reported_only_by_a_driver_that_says_which() -> None:
     ours = structs.replace(ROOT, aggregates=frozenset({AggregateId(UUID(int=9))}))
 
-    report = difference(Reporting(tree(ROOT), 1), tree(ours), "c1", 2)
+    report = report_of_changes(ReportState(tree(ROOT), 1), tree(ours), "c1", 2)
 
     assert report is not None
     assert report.providers[0].aggregates == (UUID(int=9),)
 
 
 def test_a_provider_that_no_longer_exists_is_removed() -> None:
-    report = difference(Reporting(tree(ROOT, NUMA), 7), tree(ROOT), "c1", 9)
+    report = report_of_changes(ReportState(tree(ROOT, NUMA), 7), tree(ROOT), "c1", 9)
 
     assert report is not None
     assert (report.providers, report.removed) == ((), (CHILD,))
 
 
 def test_sequences_rise_even_if_the_clock_does_not() -> None:
-    report = difference(Reporting(tree(), 100), tree(ROOT), "c1", 9)
+    report = report_of_changes(ReportState(tree(), 100), tree(ROOT), "c1", 9)
 
     assert report is not None
     assert report.sequence == 101
@@ -139,7 +146,7 @@ def test_sequences_rise_even_if_the_clock_does_not() -> None:
 
 def test_an_answer_contains_the_hosts_current_sequence() -> None:
     now = tree(ROOT)
-    report = difference(NOTHING, now, "c1", 7)
+    report = report_of_changes(NOTHING, now, "c1", 7)
     assert report is not None
 
     accepted = after_answer(report, now, ReportAccepted(shape=1, shape_moved=True))
@@ -148,9 +155,9 @@ def test_an_answer_contains_the_hosts_current_sequence() -> None:
     in_use = after_answer(report, now, InventoryInUse(provider=HOST, resource="VCPU", used=2))
     wrong = after_answer(report, now, NotAllowed(field="cell", reason="not yours"))
 
-    assert accepted == echo == Taken(Reporting(now, 7))
+    assert accepted == echo == Accepted(ReportState(now, 7))
     # Another reporter has a higher sequence: report everything again, with one above it.
-    assert other == Unknown(Reporting(ProviderTree(HOST), 8))
+    assert other == MustReportAll(ReportState(ProviderTree(HOST), 8))
     assert isinstance(in_use, Refused)
     assert isinstance(wrong, Refused)
     assert "not yours" in wrong.reason
@@ -303,33 +310,35 @@ def test_numa_nodes_have_all_cpus_and_memory_among_them() -> None:
 
 
 def test_a_spawn_is_due_when_it_is_built_and_the_same_order_changes_nothing_until_then() -> None:
-    building = spawned(None, a_spawn(), Fate(after_ms=50), 10.0)
+    building = spawned(None, a_spawn(), BuildOutcome(after_ms=50), 10.0)
 
     assert (building.state, building.due_s) == (State.BUILDING, 10.05)
-    assert spawned(building, a_spawn(), Fate(after_ms=9999, failure="another fate"), 10.01) is building
+    assert (
+        spawned(building, a_spawn(), BuildOutcome(after_ms=9999, failure="another fate"), 10.01) is building
+    )
     built, answer = due(building, WELL)
     assert (built.state, built.due_s) == (State.BUILT, None)
     assert answer == InstanceSpawned(cell="c1", instance=a_spawn().instance, attempt=1, host=HOST)
-    assert due(spawned(built, a_spawn(), Fate(1), 11.0), WELL) == (built, answer)
+    assert due(spawned(built, a_spawn(), BuildOutcome(1), 11.0), WELL) == (built, answer)
 
 
 def test_a_failed_build_gives_its_reason_each_time_it_is_asked() -> None:
-    failed, answer = due(spawned(None, a_spawn(), Fate(1, "no image"), 0.0), WELL)
+    failed, answer = due(spawned(None, a_spawn(), BuildOutcome(1, "no image"), 0.0), WELL)
 
     assert isinstance(answer, SpawnFailed)
     assert (failed.state, answer.reason) == (State.FAILED, "no image")
-    assert due(spawned(failed, a_spawn(), Fate(1), 5.0), WELL) == (failed, answer)
+    assert due(spawned(failed, a_spawn(), BuildOutcome(1), 5.0), WELL) == (failed, answer)
 
 
 def test_an_attempt_that_was_destroyed_is_never_built() -> None:
     gone, answer = due(destroyed(a_destroy(), 1.0), WELL)
 
     assert answer == InstanceDestroyed(cell="c1", instance=a_destroy().instance, attempt=1, host=HOST)
-    assert due(spawned(gone, a_spawn(), Fate(1), 2.0), WELL) == (gone, answer)
+    assert due(spawned(gone, a_spawn(), BuildOutcome(1), 2.0), WELL) == (gone, answer)
 
 
 def test_a_silent_host_loses_its_answers_a_late_one_keeps_them_a_dead_one_has_none() -> None:
-    building = spawned(None, a_spawn(), Fate(1), 0.0)
+    building = spawned(None, a_spawn(), BuildOutcome(1), 0.0)
 
     unheard, nothing = due(building, Silent())
     kept, nothing_yet = due(building, Silent(until_s=7.0))
@@ -396,12 +405,12 @@ def test_the_fate_of_a_build_follows_from_the_seed_and_the_attempt_alone() -> No
         faults=(FailsToBuild(probability=0.3), BuildsSlowly(spawn_ms=500, probability=0.5)),
     )
 
-    fates = [fate_of(script, script.faults, a_spawn(n), 0) for n in range(1000)]
+    fates = [build_outcome_of(script, script.faults, a_spawn(n), 0) for n in range(1000)]
 
-    assert fates == [fate_of(script, script.faults, a_spawn(n), 99) for n in range(1000)]
+    assert fates == [build_outcome_of(script, script.faults, a_spawn(n), 99) for n in range(1000)]
     assert 250 < sum(bool(each.failure) for each in fates) < 350
     assert 450 < sum(each.after_ms == 500 for each in fates) < 550
-    assert fates != [fate_of(script, script.faults, a_spawn(n, attempt=2), 0) for n in range(1000)]
+    assert fates != [build_outcome_of(script, script.faults, a_spawn(n, attempt=2), 0) for n in range(1000)]
 
 
 def test_a_change_replaces_the_hosts_size_while_it_lasts() -> None:
@@ -477,7 +486,7 @@ def test_an_invalid_script_is_refused_with_the_error(tmp_path: Path, text: str, 
 
 
 def test_hosts_alike_have_names_of_their_cell_and_ids_that_follow_from_them() -> None:
-    hosts = alike("c7", 3)
+    hosts = equal_hosts("c7", 3)
 
     assert [each.name for each in hosts] == ["c7-host-00001", "c7-host-00002", "c7-host-00003"]
     assert len({each.availability_zone for each in hosts}) == 3

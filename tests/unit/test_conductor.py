@@ -36,7 +36,7 @@ from bus.messages.placement import (
     Superseded,
     SwapClaim,
 )
-from bus.messages.qualities import qualities_of
+from bus.messages.tree_fingerprint import tree_fingerprint
 from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import SwapAnswered
@@ -247,7 +247,7 @@ def a_tree(name: str, shape: int, *, total: int = 8, traits: tuple[str, ...] = (
 def seen(name: str, shape: int = 1) -> Choice:
     """The shapes as a scheduler saw them that knew the host's tree."""
     share = structs.replace(choice(name).share, shapes=(ShapeSeen(root=host(name), shape=shape),))
-    return structs.replace(choice(name), share=share, qualities=qualities_of([a_tree(name, shape)]))
+    return structs.replace(choice(name), share=share, fingerprint=tree_fingerprint([a_tree(name, shape)]))
 
 
 def moved(tree: ProviderState) -> ShapeMoved:

@@ -15,8 +15,8 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import InstanceRedeployed, RebuildInCell, RedeployInstance, UndeployInstance
-from cell_conductor.bodies import body_of, decoded, encoded_body
 from cell_conductor.core.rebuilding import NOT_YET
+from cell_conductor.row_codec import assemble_row, decode_body, encode_body
 from tests.contracts.placement_orders import an_id
 from tests.unit.test_conductor import (
     NOON,
@@ -267,4 +267,4 @@ def test_a_rebuild_survives_the_row_as_it_is_written() -> None:
     cell.hear(rebuild())
     row = cell.row
 
-    assert decoded(body_of(encoded_body(row)), row.order) == row
+    assert assemble_row(decode_body(encode_body(row)), row.order) == row

@@ -11,17 +11,17 @@ from bus.messages.build import Flavor, Image, InstanceId, RequestId
 from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, UndeployInstance
 from bus.messages.hosts import NODE
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
-from cell_conductor.bodies import (
-    REMEMBERED_MAX,
-    Remembered,
-    body_of,
-    decoded,
-    encoded_body,
-    encoded_order,
+from cell_conductor.core.instance import Instance, Pending, spawn_order
+from cell_conductor.row_codec import (
+    CACHED_ROWS_MAX,
+    RowCache,
+    assemble_row,
+    decode_body,
+    encode_body,
+    encode_order,
 )
-from cell_conductor.core.instance import Instance, Pending, spawning
-from cell_conductor.store import left_of
-from cell_conductor.store_sql.rows import noted, said_in
+from cell_conductor.store import without_confirmed
+from cell_conductor.store_sql.rows import decode_note, encode_note
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -72,18 +72,18 @@ DESTROY = DestroyInstance(cell="c1", instance=ORDER.instance, attempt=1, host=CH
     ],
 )
 def test_a_row_is_read_as_it_was_written(row: Instance) -> None:
-    assert decoded(body_of(encoded_body(row)), row.order) == row
+    assert assemble_row(decode_body(encode_body(row)), row.order) == row
 
 
 def test_an_order_to_spawn_is_not_written_where_it_follows_from_the_row() -> None:
-    spawn = Pending(101, NOON, spawning(PLACED, ORDER, CHOSEN))
+    spawn = Pending(101, NOON, spawn_order(PLACED, ORDER, CHOSEN))
     renewed = structs.replace(spawn.message, name="renamed")
     row = structs.replace(PLACED, outbox=(spawn, Pending(102, NOON, renewed), Pending(103, NOON, DESTROY)))
 
-    written = encoded_body(row)
+    written = encode_body(row)
 
     assert written.count(b"renamed") == written.count(b"VCPU") == 1
-    assert decoded(body_of(written), ORDER) == row
+    assert assemble_row(decode_body(written), ORDER) == row
 
 
 def test_an_order_to_deploy_is_not_written_where_it_follows_from_the_row() -> None:
@@ -91,71 +91,71 @@ def test_an_order_to_deploy_is_not_written_where_it_follows_from_the_row() -> No
     order = structs.replace(ORDER, chosen=node, image=Image(source="http://images/1"), ports=("port-1",))
     row = structs.replace(PLACED, order=order, host=node)
     undeploy = UndeployInstance(cell="c1", instance=row.id, attempt=1, host=node.share.host)
-    deploy = spawning(row, order, node)
+    deploy = spawn_order(row, order, node)
     row = structs.replace(row, outbox=(Pending(101, NOON, deploy), Pending(102, NOON, undeploy)))
 
-    written = encoded_body(row)
+    written = encode_body(row)
 
     assert b"images" not in written
-    assert decoded(body_of(written), order) == row
+    assert assemble_row(decode_body(written), order) == row
 
 
 def test_unchanged_alternates_of_the_order_are_not_written_one_by_one() -> None:
     row = structs.replace(PLACED, alternates=ORDER.alternates)
 
-    assert body_of(encoded_body(row)).alternates is None
-    assert decoded(body_of(encoded_body(row)), ORDER) == row
+    assert decode_body(encode_body(row)).alternates is None
+    assert assemble_row(decode_body(encode_body(row)), ORDER) == row
 
 
 def test_messages_confirmed_since_are_left_out() -> None:
     row = structs.replace(PLACED, outbox=(Pending(101, NOON, DESTROY), Pending(102, NOON, DESTROY)))
     first, second = ((row.id.bytes, each.sequence) for each in row.outbox)
 
-    assert left_of(row, ()) == PLACED
-    assert left_of(row, {second}) == structs.replace(row, outbox=row.outbox[1:])
-    assert left_of(row, {first, second, (b"another's", 101)}) is row
+    assert without_confirmed(row, ()) == PLACED
+    assert without_confirmed(row, {second}) == structs.replace(row, outbox=row.outbox[1:])
+    assert without_confirmed(row, {first, second, (b"another's", 101)}) is row
 
 
 def test_a_note_is_read_as_it_was_written() -> None:
     said = [(PLACED.id.bytes, 101), (PLACED.id.bytes, 2**32 - 1), (bytes(16), 0)]
 
-    assert said_in(noted(said)) == set(said)
-    assert said_in(noted([])) == set()
+    assert decode_note(encode_note(said)) == set(said)
+    assert decode_note(encode_note([])) == set()
 
 
 def test_a_row_is_remembered_by_its_body_for_as_long_as_the_instance_is_being_built() -> None:
-    remembered = Remembered()
+    cache = RowCache()
     placed, swapping, active = (
         structs.replace(PLACED, state=state) for state in ("building", "swapping", "active")
     )
 
-    remembered.replace(None, encoded_body(placed), placed)
-    assert remembered.row_of(encoded_body(placed)) is placed
+    cache.replace(None, encode_body(placed), placed)
+    assert cache.row_of(encode_body(placed)) is placed
     later = structs.replace(placed, order=structs.replace(ORDER, issued_at=NOON + timedelta(days=3)))
-    assert remembered.row_of(encoded_body(later)) is None
+    assert cache.row_of(encode_body(later)) is None
 
-    remembered.replace(encoded_body(placed), encoded_body(swapping), swapping)
-    assert remembered.row_of(encoded_body(placed)) is None
-    assert remembered.row_of(encoded_body(swapping)) is swapping
+    cache.replace(encode_body(placed), encode_body(swapping), swapping)
+    assert cache.row_of(encode_body(placed)) is None
+    assert cache.row_of(encode_body(swapping)) is swapping
 
-    remembered.replace(encoded_body(swapping), encoded_body(active), active)
-    assert remembered.row_of(encoded_body(swapping)) is None
-    assert remembered.row_of(encoded_body(active)) is None
+    cache.replace(encode_body(swapping), encode_body(active), active)
+    assert cache.row_of(encode_body(swapping)) is None
+    assert cache.row_of(encode_body(active)) is None
 
 
 def test_among_many_rows_the_oldest_is_read_again() -> None:
-    remembered = Remembered()
-    for number in range(REMEMBERED_MAX):
-        remembered.replace(None, b"%d" % number, PLACED)
-    assert remembered.row_of(b"0") is PLACED
+    cache = RowCache()
+    for number in range(CACHED_ROWS_MAX):
+        cache.replace(None, b"%d" % number, PLACED)
+    assert cache.row_of(b"0") is PLACED
 
-    remembered.replace(None, b"one more", PLACED)
-    assert remembered.row_of(b"0") is None
-    assert remembered.row_of(b"1") is PLACED
+    cache.replace(None, b"one more", PLACED)
+    assert cache.row_of(b"0") is None
+    assert cache.row_of(b"1") is PLACED
 
 
 def test_the_choices_of_the_order_are_written_once() -> None:
-    written = encoded_body(PLACED) + encoded_order(ORDER)
+    written = encode_body(PLACED) + encode_order(ORDER)
 
     for choice in (CHOSEN, FIRST, SECOND):
         assert written.count(choice.name.encode()) == 1

@@ -5,13 +5,13 @@ from msgspec import structs
 
 from bus import headers
 from bus.broker import Connection, Delivery, Parcel
-from bus.dead_letters import NotReplayed, burial, opened, read
+from bus.dead_letters import NotReplayed, dead_letter_parcel, open_dead_letters, read
 from bus.memory import MemoryBroker
 from bus.origin import Origin
 from bus.topology import DEAD, DEAD_QUEUE, PLACEMENT, objects_of
 from tests.contracts.stage import WORK, line, order, send
 
-BURIED = burial(
+BURIED = dead_letter_parcel(
     b"{}", WORK, Origin("", "", PLACEMENT, "release.c1"), reason="never", attempts=1, where="w-1", letter="a"
 )
 
@@ -61,8 +61,8 @@ async def a_letter() -> tuple[MemoryBroker, Connection]:
 async def test_a_replayed_dead_letter_moves_to_its_queue() -> None:
     _, connection = await a_letter()
 
-    async with opened(connection, letters_max=10) as grave:
-        await grave.replay(connection, [*grave.letters])
+    async with open_dead_letters(connection, letters_max=10) as opened:
+        await opened.replay(connection, [*opened.letters])
 
     assert [await connection.depth(name) for name in (DEAD_QUEUE, WORK)] == [0, 1]
     await connection.close()
@@ -73,9 +73,11 @@ async def test_a_dead_letter_whose_queue_is_gone_is_not_replayed_and_stays() -> 
     memory, connection = await a_letter()
     memory.delete_queue(WORK)
 
-    async with opened(connection, letters_max=10) as grave:
-        with pytest.raises(NotReplayed, match=r"queue 'placement.work' is unroutable; it stays here"):
-            await grave.replay(connection, [*grave.letters])
+    async with open_dead_letters(connection, letters_max=10) as opened:
+        with pytest.raises(
+            NotReplayed, match=r"queue 'placement.work' is unroutable; it and the letters after it stay here"
+        ):
+            await opened.replay(connection, [*opened.letters])
 
     assert await connection.depth(DEAD_QUEUE) == 1
     await connection.close()

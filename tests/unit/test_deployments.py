@@ -1,6 +1,6 @@
 """Which broker gets which objects, depending on the cells that have brokers of their own."""
 
-from bus.places import Places
+from bus.addresses import Addresses
 from bus.topology import Site
 from moor.deployments import BrokerDeployment, deployments_of
 
@@ -17,7 +17,7 @@ def users(deployment: BrokerDeployment) -> set[str]:
 
 
 def test_without_cell_brokers_everything_is_on_the_one_broker() -> None:
-    (one,) = deployments_of(Places(bus_url=ALL), ("c1", "c2"))
+    (one,) = deployments_of(Addresses(bus_url=ALL), ("c1", "c2"))
 
     assert one == BrokerDeployment(ALL, (Site.API, Site.CELL, Site.IRONIC), ("c1", "c2"))
     assert one.names == ("api", "c1", "c2")
@@ -27,7 +27,7 @@ def test_without_cell_brokers_everything_is_on_the_one_broker() -> None:
 
 
 def test_a_cell_with_a_broker_of_its_own_is_there_only() -> None:
-    api, there = deployments_of(Places(bus_url=ALL, cell_bus_urls={"c1": C1}), ("c1", "c2"))
+    api, there = deployments_of(Addresses(bus_url=ALL, cell_bus_urls={"c1": C1}), ("c1", "c2"))
 
     assert (api.names, there.names) == (("api", "c2"), ("c1",))
     assert "conductor.c1.work" not in names(api)
@@ -43,7 +43,7 @@ def test_a_cell_with_a_broker_of_its_own_is_there_only() -> None:
 
 
 def test_a_cells_roles_have_users_on_its_own_broker_alone() -> None:
-    api, one, two = deployments_of(Places(bus_url=ALL, cell_bus_urls={"c1": C1, "c2": C2}), ("c1", "c2"))
+    api, one, two = deployments_of(Addresses(bus_url=ALL, cell_bus_urls={"c1": C1, "c2": C2}), ("c1", "c2"))
 
     above = {"moor-scheduler", "moor-placement", "moor-operator", "moor-ironic"}
     assert users(api) == above
@@ -53,15 +53,15 @@ def test_a_cells_roles_have_users_on_its_own_broker_alone() -> None:
 
 
 def test_cells_that_share_a_broker_are_on_it_together() -> None:
-    places = Places(bus_url=ALL, cell_bus_urls={"c1": C1, "c2": ALL, "c3": C1})
+    addresses = Addresses(bus_url=ALL, cell_bus_urls={"c1": C1, "c2": ALL, "c3": C1})
 
-    api, there = deployments_of(places, ("c1", "c2", "c3"))
+    api, there = deployments_of(addresses, ("c1", "c2", "c3"))
 
     assert (api.names, there.names) == (("api", "c2"), ("c1", "c3"))
 
 
 def test_ironics_own_broker_has_its_inbox_and_the_api_levels_has_none() -> None:
-    api, there = deployments_of(Places(bus_url=ALL, ironic_bus_url="amqp://ironic/"), ("c1",))
+    api, there = deployments_of(Addresses(bus_url=ALL, ironic_bus_url="amqp://ironic/"), ("c1",))
 
     assert (api.names, there.names) == (("api", "c1"), ("ironic",))
     assert "ironic.events" not in names(api)
@@ -74,7 +74,7 @@ def test_ironics_own_broker_has_its_inbox_and_the_api_levels_has_none() -> None:
 
 
 def test_ironic_may_share_a_cells_broker() -> None:
-    api, there = deployments_of(Places(bus_url=ALL, ironic_bus_url=C1, cell_bus_urls={"c1": C1}), ("c1",))
+    api, there = deployments_of(Addresses(bus_url=ALL, ironic_bus_url=C1, cell_bus_urls={"c1": C1}), ("c1",))
 
     assert "ironic.events" not in names(api)
     assert {"ironic.events", "conductor.c1.work"} <= names(there)

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from bus import headers
 from bus.broker import Connection, ConnectionLost, Delivery, NotFound, Parcel, Receipt, Refusal
-from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, kept_broker
+from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
 from bus.memory.journal_file import CHECKPOINT_PAGES
 from bus.topology import (
     DEAD,
@@ -69,7 +69,7 @@ def files_after_a_kill(journal_path: Path) -> Path:
 
 @contextmanager
 def found_after_a_kill(journal_path: Path) -> Iterator[MemoryBroker]:
-    with kept_broker(files_after_a_kill(journal_path)) as broker:
+    with journaled_broker(files_after_a_kill(journal_path)) as broker:
         yield broker
 
 
@@ -88,7 +88,7 @@ async def test_confirmed_parcels_are_found_in_order_in_every_queue_that_took_the
     letter = structs.replace(
         parcel(7), headers={"a": "text", "n": 5}, reply_to="someone", content_type="text/plain"
     )
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user("town"), world(WORK, OTHER)) as connection:
             await publish_bodies(connection, *range(5))
             await publish(connection, letter)
@@ -104,7 +104,7 @@ async def test_confirmed_parcels_are_found_in_order_in_every_queue_that_took_the
 
 async def test_declared_objects_exist_after_a_restart(journal_path: Path) -> None:
     rebound = structs.replace(WORK, bindings=(Binding(TOWN, "late"),))
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             await connection.declare(world(rebound))
 
@@ -121,7 +121,7 @@ async def test_dead_letters_that_an_earlier_release_declared_without_a_limit_sta
 ) -> None:
     earlier = Limits(dead_length_max=None)  # type: ignore[arg-type]
     letter = Parcel(DEAD, WORK.name, b"a letter", persistent=True)
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), objects_of(("c1",), limits=earlier)) as connection:
             publishing = await connection.open_publishing()
             assert await publishing.publish(letter) is Receipt.CONFIRMED
@@ -138,7 +138,7 @@ async def test_an_inbox_that_an_earlier_release_declared_as_a_work_queue_is_decl
     journal_path: Path,
 ) -> None:
     earlier = Queue(IRONIC_EVENTS, QueueKind.WORK, (Binding(TOWN, "work"),))
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(earlier, WORK)) as connection:
             await publish_bodies(connection, 1)
 
@@ -150,7 +150,7 @@ async def test_an_inbox_that_an_earlier_release_declared_as_a_work_queue_is_decl
 
 async def test_declared_limits_hold_after_a_restart(journal_path: Path) -> None:
     few = Limits(work_length_max=2)
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(limits=few)) as connection:
             await publish_bodies(connection, 1, 2)
 
@@ -162,7 +162,7 @@ async def test_declared_limits_hold_after_a_restart(journal_path: Path) -> None:
 
 
 async def test_transient_and_deleted_objects_are_gone_after_a_restart(journal_path: Path) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER, QUESTIONS)) as connection:
             await publish(connection, structs.replace(parcel(1, "question"), persistent=False))
             await publish_bodies(connection, 1, 2)
@@ -177,7 +177,7 @@ async def test_transient_and_deleted_objects_are_gone_after_a_restart(journal_pa
 
 
 async def test_an_object_deleted_before_it_was_written_leaves_nothing(journal_path: Path) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             publishing = await connection.open_publishing()
             stored = asyncio.create_task(publishing.publish(parcel(1)))
@@ -194,11 +194,11 @@ async def test_an_object_deleted_before_it_was_written_leaves_nothing(journal_pa
 async def test_parcels_after_a_restart_are_not_confused_with_those_delivered_before(
     journal_path: Path,
 ) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world()) as connection:
             await publish_bodies(connection, *range(10))
             await drain(connection, WORK.name, 10)
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user()) as connection:
             await publish_bodies(connection, 11)
 
@@ -207,7 +207,7 @@ async def test_parcels_after_a_restart_are_not_confused_with_those_delivered_bef
 
 
 async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(journal_path: Path) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             await publish_bodies(connection, *range(6))
             consuming = await connection.open_consuming(WORK.name, prefetch=4)
@@ -230,7 +230,7 @@ async def test_acknowledged_parcels_are_gone_and_held_ones_are_redelivered_once(
 async def test_redeliveries_are_counted_across_restarts_and_only_while_a_consumer_holds_the_parcel(
     journal_path: Path,
 ) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             await publish_bodies(connection, 1, 2)
             consuming = await connection.open_consuming(WORK.name, prefetch=1)
@@ -242,34 +242,34 @@ async def test_redeliveries_are_counted_across_restarts_and_only_while_a_consume
             await until_written(connection)
 
     for returns in (4, 5, 6):
-        with kept_broker(journal_path) as broker:
+        with journaled_broker(journal_path) as broker:
             # A process in which no consumer takes anything adds nothing.
             async with connected(broker.as_user()) as connection:
                 assert await connection.depth(WORK.name) == 2
-        with kept_broker(journal_path) as broker:
+        with journaled_broker(journal_path) as broker:
             async with connected(broker.as_user()) as connection:
                 consuming = await connection.open_consuming(WORK.name, prefetch=1)
                 (held,) = await receive(consuming, 1)
                 assert (held.parcel.body, held.returns) == (b"1", returns)
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         assert [each.returns for each in await waiting(broker)] == [7, 0]
 
 
 async def test_a_queue_without_a_count_says_only_that_a_parcel_was_redelivered(journal_path: Path) -> None:
     for _ in range(3):
-        with kept_broker(journal_path) as broker:
+        with journaled_broker(journal_path) as broker:
             async with connected(broker.as_user(), world(QUESTIONS)) as connection:
                 if not await connection.depth(QUESTIONS.name):
                     await publish_bodies(connection, 1, routing_key="question")
                 await receive(await connection.open_consuming(QUESTIONS.name, prefetch=1), 1)
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         assert [each.returns for each in await waiting(broker, QUESTIONS.name)] == [1]
 
 
 async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart(journal_path: Path) -> None:
     limits = Limits(deliveries_max=DELIVERIES_MAX_LEAST)
     everything = world(WORK, OTHER, DEAD_LETTERS, limits=limits)
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), everything) as connection:
             await publish_bodies(connection, 1)
             consuming = await connection.open_consuming(WORK.name, prefetch=1)
@@ -280,7 +280,7 @@ async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart
             await until_written(connection)
             left = files_after_a_kill(journal_path)
 
-    with kept_broker(left) as broker:
+    with journaled_broker(left) as broker:
         assert not await waiting(broker)
         # It is dead-lettered at the next declaration of the topology; then it is in one queue, and stays there.
         async with connected(broker.as_user(), everything):
@@ -294,7 +294,7 @@ async def test_a_parcel_redelivered_too_often_is_a_dead_letter_after_the_restart
 
 
 async def test_a_torn_end_is_dropped_and_nothing_before_it(journal_path: Path) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world()) as connection:
             for number in range(4):
                 await publish_bodies(connection, number)
@@ -302,12 +302,12 @@ async def test_a_torn_end_is_dropped_and_nothing_before_it(journal_path: Path) -
     torn = Path(f"{left}-wal")
     os.truncate(torn, torn.stat().st_size - 100)
 
-    with kept_broker(left) as broker:
+    with journaled_broker(left) as broker:
         assert bodies(await waiting(broker)) == [0, 1, 2]
 
 
 async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(journal_path: Path) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world()) as connection:
             for number in range(4):
                 await publish_bodies(connection, number)
@@ -316,14 +316,14 @@ async def test_an_end_with_wrong_bytes_in_it_is_dropped_and_nothing_before_it(jo
         log.seek(-50, os.SEEK_END)
         log.write(b"\x55" * 20)
 
-    with kept_broker(left) as broker:
+    with journaled_broker(left) as broker:
         assert bodies(await waiting(broker)) == [0, 1, 2]
 
 
 async def test_the_files_stay_small_under_constant_traffic(journal_path: Path) -> None:
     body = b"x" * 10_000
     rounds, in_flight = 60, 50
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world(WORK, OTHER)) as connection:
             consuming = await connection.open_consuming(WORK.name, prefetch=in_flight)
             other = await connection.open_consuming(OTHER.name, prefetch=in_flight)
@@ -360,7 +360,7 @@ async def test_a_second_process_is_refused_with_the_id_of_the_first(journal_path
             pytest.raises(
                 JournalTakenError, match=f"{journal_path} is the journal of the running process {holder.pid}"
             ),
-            kept_broker(journal_path),
+            journaled_broker(journal_path),
         ):
             pass
     finally:
@@ -368,7 +368,7 @@ async def test_a_second_process_is_refused_with_the_id_of_the_first(journal_path
         await holder.wait()
 
     # The lock ends with its process, however that ended.
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         assert isinstance(broker, MemoryBroker)
 
 
@@ -376,7 +376,7 @@ async def test_a_file_that_is_no_journal_is_left_alone(journal_path: Path) -> No
     journal_path.write_text("precious " * 100)
     with (
         pytest.raises(JournalUnreadableError, match="cannot be read as a journal"),
-        kept_broker(journal_path),
+        journaled_broker(journal_path),
     ):
         pass
     assert journal_path.read_text() == "precious " * 100
@@ -387,13 +387,13 @@ async def test_a_file_that_is_no_journal_is_left_alone(journal_path: Path) -> No
     other.close()
     with (
         pytest.raises(JournalUnreadableError, match="the database of another program"),
-        kept_broker(journal_path),
+        journaled_broker(journal_path),
     ):
         pass
 
 
 async def test_a_journal_of_another_version_is_refused_with_both_versions(journal_path: Path) -> None:
-    with kept_broker(journal_path):
+    with journaled_broker(journal_path):
         pass
     with sqlite3.connect(journal_path) as newer:
         newer.execute("PRAGMA user_version = 9")
@@ -401,7 +401,7 @@ async def test_a_journal_of_another_version_is_refused_with_both_versions(journa
 
     with (
         pytest.raises(JournalUnreadableError, match="version 9, this program reads version 1"),
-        kept_broker(journal_path),
+        journaled_broker(journal_path),
     ):
         pass
 
@@ -409,7 +409,7 @@ async def test_a_journal_of_another_version_is_refused_with_both_versions(journa
 async def test_nothing_is_confirmed_while_the_disk_is_full_and_everything_once_it_is_not(
     journal_path: Path,
 ) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         async with connected(broker.as_user(), world()) as connection:
             await publish_bodies(connection, 1)
             with files_no_larger_than(Path(f"{journal_path}-wal").stat().st_size):
@@ -442,7 +442,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
 
 
 async def test_a_connection_after_the_end_gets_the_error(journal_path: Path) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         connection = await broker.as_user().connect()
 
     with pytest.raises(ConnectionLost, match="was stopped"):
@@ -454,7 +454,7 @@ async def test_a_connection_after_the_end_gets_the_error(journal_path: Path) -> 
 async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_and_not_confirmed(
     journal_path: Path,
 ) -> None:
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         connection = await broker.as_user().connect()
         await connection.declare(world())
         publishing = await connection.open_publishing()
@@ -465,5 +465,5 @@ async def test_a_publish_that_waits_for_the_disk_when_the_broker_stops_is_lost_a
     with pytest.raises(ConnectionLost):
         await within_patience(waiting_for_disk)
     # Only the confirm is lost.
-    with kept_broker(journal_path) as broker:
+    with journaled_broker(journal_path) as broker:
         assert bodies(await waiting(broker)) == [1]

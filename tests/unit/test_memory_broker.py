@@ -10,7 +10,7 @@ from bus import headers
 from bus.broker import AccessRefused, ConnectionLost, ConsumerCancelled, NotFound, Parcel, Receipt, Refusal
 from bus.memory import MemoryBroker
 from bus.memory.exchange import matches, words_of
-from bus.memory.host import BODY_BYTES_MAX
+from bus.memory.virtual_host import BODY_BYTES_MAX
 from bus.permissions import Rights
 from bus.topology import (
     DEAD,

@@ -10,13 +10,13 @@ import pytest
 from bus.errors import AccessRefused, ConnectionLost, NotFound, Operational, Refusal, Transient
 from bus.parts import (
     Once,
+    PartGroup,
     Pauses,
     Periodic,
     SingleFlight,
     State,
     Status,
     Supervised,
-    Together,
     every_part,
     operational,
     statuses,
@@ -204,7 +204,7 @@ def test_callers_share_the_next_flight_and_never_the_one_under_way() -> None:
 def test_a_bug_in_a_flight_ends_the_process_though_no_caller_waits_for_it() -> None:
     async def scenario() -> None:
         flight = SingleFlight("a flight", Work(TypeError("planted")))
-        running = asyncio.create_task(Together(flight).run())
+        running = asyncio.create_task(PartGroup(flight).run())
         flight.soon().add_done_callback(lambda task: task.exception())
         await running
 
@@ -227,7 +227,7 @@ def test_work_that_must_succeed_once_is_retried_until_it_does() -> None:
 def test_parts_of_parts_are_found_once() -> None:
     inner = Supervised("inner", Work())
     status = Status("counted by hand")
-    outer = Together(inner, Together(inner))
+    outer = PartGroup(inner, PartGroup(inner))
 
     assert [*every_part((outer, inner, status))] == [outer, inner, outer.parts[1], status]
     assert [each.name for each in statuses((outer, inner, status))] == ["inner", "counted by hand"]

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.handling import Kept, Received
+from bus.handling import OutboxKey, Received
 from bus.message import ConsumerId
 from bus.messages.build import BuildInstance, InstanceId, RequestId
 from bus.messages.cell import RemoveFromCell
@@ -36,14 +36,14 @@ WORK = "conductor.c1.work"
 CAUSE = Received(message=AskHosts(), id="1", trace="", sender="", reply_to="", attempts=0)
 
 
-def a_row(number: int) -> tuple[Kept, tuple[Outgoing, ...]]:
+def a_row(number: int) -> tuple[OutboxKey, tuple[Outgoing, ...]]:
     order = RemoveFromCell(
         cell="c1",
         instance=ConsumerId(UUID(int=number)),
         request_id=RequestId(UUID(int=number)),
         issued_at=NOON,
     )
-    return Kept(str(order.instance), 1), (Outgoing(order),)
+    return OutboxKey(str(order.instance), 1), (Outgoing(order),)
 
 
 def an_ended(number: int, cell: str) -> NewRequest:

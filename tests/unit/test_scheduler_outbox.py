@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from bus.messages.build import BuildInstance, InstanceId, RequestId
 from scheduler_worker.core.instances.lifecycle import accepted, deleted
 from scheduler_worker.core.instances.rows import PLACED
@@ -29,7 +29,7 @@ class Rows:
         self.now = NOON
         self.outbox = Outbox(self.store, Notes(self.store, UNSAID_AFTER, lambda: self.now))
 
-    async def say(self, number: int) -> Kept:
+    async def say(self, number: int) -> OutboxKey:
         build = BuildInstance(request_id=RequestId(UUID(int=100 + number)))
         (row,) = accepted(build, [InstanceId(UUID(int=number))], self.now, self.now)
         over = deleted(row, self.now)
@@ -39,7 +39,7 @@ class Rows:
             (kept,) = await transaction.note([[over]])
         return kept
 
-    async def clear(self, *said: Kept) -> None:
+    async def clear(self, *said: OutboxKey) -> None:
         async with self.outbox.transaction() as transaction:
             await self.outbox.clear(transaction, said)
 
@@ -47,7 +47,7 @@ class Rows:
         notes = await self.store.unsaid(self.now + timedelta(days=1), None, 10)
         return [row.id.int for note in notes for row in note.rows]
 
-    async def pending(self) -> set[Kept]:
+    async def pending(self) -> set[OutboxKey]:
         return {kept for kept, _ in await self.outbox.pending()}
 
 

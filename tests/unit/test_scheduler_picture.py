@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bus.messages.build import NoValidHost
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
-from bus.messages.qualities import qualities_of
+from bus.messages.tree_fingerprint import tree_fingerprint
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
 from scheduler_worker.core.choosing.plugins import standard_plugins
@@ -356,8 +356,8 @@ def test_a_choice_tells_what_its_tree_was_beside_its_amounts() -> None:
     assert isinstance(first, Chosen)
     assert isinstance(grown, Chosen)
     assert isinstance(other, Chosen)
-    assert first.choice.qualities == grown.choice.qualities == qualities_of([state])
-    assert other.choice.qualities != first.choice.qualities
+    assert first.choice.fingerprint == grown.choice.fingerprint == tree_fingerprint([state])
+    assert other.choice.fingerprint != first.choice.fingerprint
 
 
 def test_a_picture_knows_what_it_lacks_of_the_revisions_that_there_are() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bus.places import BadSetting, Places, places_in
+from bus.addresses import Addresses, BadSetting, addresses_in
 from moor.__main__ import COMMANDS, app, command_of
 from moor.options import key_of
 from moor.settings import OF_COMMANDS, settings_from
@@ -31,11 +31,11 @@ def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path:
     )
     environment = {"MOOR_BUS_URL": "unix:///variable", "MOOR_DB_URL": "sqlite:////variable"}
 
-    places = settings_from({"bus_url": "unix:///flag"}, environment, config=file, here=HERE).places
+    addresses = settings_from({"bus_url": "unix:///flag"}, environment, config=file, here=HERE).addresses
 
-    assert places.bus_url == "unix:///flag"
-    assert places.db_url == "sqlite+aiosqlite:////variable"
-    assert places.cells == ("of-file",)
+    assert addresses.bus_url == "unix:///flag"
+    assert addresses.db_url == "sqlite+aiosqlite:////variable"
+    assert addresses.cells == ("of-file",)
 
 
 def test_the_file_is_the_named_one_or_the_one_here_or_the_one_at_home(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_without_a_bus_it_is_that_of_moor_up_in_the_data_directory() -> None:
 
 
 def test_a_cell_without_addresses_of_its_own_uses_those_of_the_api_level() -> None:
-    places = places_in(
+    addresses = addresses_in(
         {
             "MOOR_BUS_URL": "amqp://m:p@api/",
             "MOOR_DB_URL": "postgresql://m:p@api/moorage",
@@ -80,15 +80,18 @@ def test_a_cell_without_addresses_of_its_own_uses_those_of_the_api_level() -> No
         }
     )
 
-    assert places == Places(
+    assert addresses == Addresses(
         bus_url="amqp://m:p@api/",
         db_url="postgresql+asyncpg://m:p@api/moorage",
         cell_bus_urls={"island": "amqp://m:p@island/", "reef": "unix:///reef"},
         cell_db_urls={"island": "sqlite+aiosqlite:////island.db"},
         cells=("harbour", "island", "reef"),
     )
-    assert (places.bus_of("island"), places.bus_of("harbour")) == ("amqp://m:p@island/", "amqp://m:p@api/")
-    assert places.db_of("reef") == places.db_url
+    assert (addresses.bus_of("island"), addresses.bus_of("harbour")) == (
+        "amqp://m:p@island/",
+        "amqp://m:p@api/",
+    )
+    assert addresses.db_of("reef") == addresses.db_url
 
 
 def test_a_file_has_the_same_settings_as_variables(tmp_path: Path) -> None:
@@ -97,9 +100,9 @@ def test_a_file_has_the_same_settings_as_variables(tmp_path: Path) -> None:
         'cells = ["harbour", "island"]\n[cell_bus_urls]\nisland = "amqp://i/"\n[cell_db_urls]\nisland = "sqlite:////i.db"\n',
     )
 
-    said = settings_from(NO_FLAGS, {}, config=file, here=HERE).places
+    said = settings_from(NO_FLAGS, {}, config=file, here=HERE).addresses
 
-    assert said == places_in(
+    assert said == addresses_in(
         {
             "MOOR_CELLS": "harbour,island",
             "MOOR_CELL_BUS_URLS": "island=amqp://i/",
@@ -115,11 +118,11 @@ def test_the_address_of_a_cell_that_is_not_listed_is_refused(variable: str, url:
     with pytest.raises(
         BadSetting, match=f"is 'reef' .{variable}.: there is no such cell; the cells are harbour, island"
     ):
-        places_in({"MOOR_CELLS": "harbour,island", variable: f"reef={url}"})
+        addresses_in({"MOOR_CELLS": "harbour,island", variable: f"reef={url}"})
 
 
 def test_without_any_setting_nothing_is_set() -> None:
-    assert places_in({"MOOR_BUS_URL": " ", "PATH": "/bin"}) == Places()
+    assert addresses_in({"MOOR_BUS_URL": " ", "PATH": "/bin"}) == Addresses()
 
 
 # Invalid settings
@@ -150,7 +153,7 @@ def test_without_any_setting_nothing_is_set() -> None:
 )
 def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str, what: str) -> None:
     with pytest.raises(BadSetting, match=what):
-        places_in({variable: value})
+        addresses_in({variable: value})
 
 
 @pytest.mark.parametrize(
@@ -190,7 +193,7 @@ def test_a_named_file_must_exist() -> None:
 
 def test_a_password_is_never_shown() -> None:
     with pytest.raises(BadSetting) as told:
-        places_in({"MOOR_DB_URL": "postgres://moor:s3cr/t@h/x"})
+        addresses_in({"MOOR_DB_URL": "postgres://moor:s3cr/t@h/x"})
 
     assert "s3cr" not in str(told.value)
     assert "postgres://moor:***@h/x" in str(told.value)

@@ -28,17 +28,17 @@ from bus.topology import (
     ROLES,
     ROUTES,
     Application,
+    BrokerUser,
     Kind,
     Limits,
     QueueKind,
     Scope,
     Site,
-    Speaker,
-    address_of,
+    broker_user_of,
     cell_of_user,
+    destination_of,
     objects_of,
     retry_exchange_of,
-    speaker_of,
     user_of,
 )
 from tests.unit.examples import EXAMPLES
@@ -60,7 +60,7 @@ def test_every_message_has_a_route_and_every_route_a_message() -> None:
 def test_every_order_and_question_finds_a_queue() -> None:
     queues = objects_of(CELLS).queues
     for example in EXAMPLES:
-        address = address_of(example)
+        address = destination_of(example)
         if address.kind.must_be_routed:
             assert any(
                 binding.exchange == address.exchange and matches(binding.pattern, address.routing_key)
@@ -90,7 +90,7 @@ def test_every_question_names_its_answers_and_a_role_sends_them() -> None:
 
 def test_some_role_may_publish_every_message() -> None:
     for example in EXAMPLES:
-        address = address_of(example)
+        address = destination_of(example)
         if address.kind is not Kind.ANSWER and type_of(example) not in FOR_OPERATORS:
             assert any(
                 rights.may_publish(address.exchange, address.routing_key)
@@ -106,10 +106,10 @@ def test_the_users_of_cells_are_conductors_and_computes() -> None:
 @pytest.mark.parametrize(
     ("user", "who"),
     [
-        ("moor-scheduler", Speaker("scheduler")),
-        ("moor-conductor-a-b_c", Speaker("conductor", "a-b_c")),
-        ("moor-app-shop", Speaker("", application="shop")),
-        ("moor-app-conductor-c1", Speaker("", application="conductor-c1")),
+        ("moor-scheduler", BrokerUser("scheduler")),
+        ("moor-conductor-a-b_c", BrokerUser("conductor", "a-b_c")),
+        ("moor-app-shop", BrokerUser("", application="shop")),
+        ("moor-app-conductor-c1", BrokerUser("", application="conductor-c1")),
         ("moor-cell-c1", None),
         ("moor-conductor", None),
         ("moor-conductor-", None),
@@ -121,8 +121,8 @@ def test_the_users_of_cells_are_conductors_and_computes() -> None:
         ("", None),
     ],
 )
-def test_a_user_is_known_by_its_name_alone(user: str, who: Speaker | None) -> None:
-    assert speaker_of(user) == who
+def test_a_user_is_known_by_its_name_alone(user: str, who: BrokerUser | None) -> None:
+    assert broker_user_of(user) == who
 
 
 def test_a_conductor_reads_and_configures_only_what_is_its_own() -> None:

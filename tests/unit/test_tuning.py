@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
-from bus.places import BadSetting
+from bus.addresses import BadSetting
 from bus.settings import BusSettings
 from bus.tuning import BUS, Section, settings_in
 from cell_conductor.__main__ import main as conductor_main

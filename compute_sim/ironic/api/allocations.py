@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from compute_sim.ironic.api.answers import CREATED, NO_CONTENT, OK, Answer, Asked
+from compute_sim.ironic.api.answers import CREATED, NO_CONTENT, OK, Answer, ApiRequest
 from compute_sim.ironic.api.rendering import allocation_shown
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.changes import is_uuid
@@ -20,7 +20,7 @@ class AllocationsApi:
     def __init__(self, ironic: SimulatedIronic) -> None:
         self._ironic = ironic
 
-    def index(self, asked: Asked) -> Answer | Refused:
+    def index(self, asked: ApiRequest) -> Answer | Refused:
         if asked.minor < _MINOR:
             return _not_yet(_MINOR)
         self._ironic.advance()
@@ -34,7 +34,7 @@ class AllocationsApi:
         ]
         return Answer(OK, {"allocations": found})
 
-    def create(self, asked: Asked) -> Answer | Refused:
+    def create(self, asked: ApiRequest) -> Answer | Refused:
         if asked.minor < _MINOR:
             return _not_yet(_MINOR)
         allocation = self._read(asked.body)
@@ -45,7 +45,7 @@ class AllocationsApi:
             CREATED, allocation_shown(created, asked.minor, asked.base), f"allocations/{created.uuid}"
         )
 
-    def show(self, asked: Asked) -> Answer | Refused:
+    def show(self, asked: ApiRequest) -> Answer | Refused:
         if asked.minor < _MINOR:
             return _not_yet(_MINOR)
         ident = asked.path["allocation"]
@@ -54,7 +54,7 @@ class AllocationsApi:
             return Refused(NOT_FOUND, f"Allocation {ident} does not exist.")
         return Answer(OK, allocation_shown(allocation, asked.minor, asked.base))
 
-    def patch(self, asked: Asked) -> Answer | Refused:
+    def patch(self, asked: ApiRequest) -> Answer | Refused:
         if asked.minor < _PATCH_MINOR:
             return Refused(405, f"Allocations are patched from API version 1.{_PATCH_MINOR} on.")
         changed = self._ironic.patch_allocation(asked.path["allocation"], asked.body)
@@ -62,24 +62,24 @@ class AllocationsApi:
             return changed
         return Answer(OK, allocation_shown(changed, asked.minor, asked.base))
 
-    def delete(self, asked: Asked) -> Answer | Refused:
+    def delete(self, asked: ApiRequest) -> Answer | Refused:
         if asked.minor < _MINOR:
             return _not_yet(_MINOR)
         refused = self._ironic.deallocate(asked.path["allocation"])
         return refused if refused is not None else Answer(NO_CONTENT)
 
-    def of_node(self, asked: Asked) -> Answer | Refused:
+    def of_node(self, asked: ApiRequest) -> Answer | Refused:
         ident = self._ident_of_node(asked)
         if isinstance(ident, Refused):
             return ident
         return Answer(OK, allocation_shown(self._ironic.allocations[ident], asked.minor, asked.base))
 
-    def delete_of_node(self, asked: Asked) -> Answer | Refused:
+    def delete_of_node(self, asked: ApiRequest) -> Answer | Refused:
         ident = self._ident_of_node(asked)
         refused = ident if isinstance(ident, Refused) else self._ironic.deallocate(ident)
         return refused if refused is not None else Answer(NO_CONTENT)
 
-    def _ident_of_node(self, asked: Asked) -> str | Refused:
+    def _ident_of_node(self, asked: ApiRequest) -> str | Refused:
         if asked.minor < _MINOR:
             return _not_yet(_MINOR)
         node = self._ironic.node(asked.path["node"])

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ApiRequest(Struct, frozen=True, kw_only=True):
     minor: int
     path: Mapping[str, str]
     query: Mapping[str, str]

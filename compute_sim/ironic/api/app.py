@@ -14,14 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from compute_sim.ironic.api.allocations import AllocationsApi
-from compute_sim.ironic.api.answers import Answer, Asked
+from compute_sim.ironic.api.answers import Answer, ApiRequest
 from compute_sim.ironic.api.nodes import NodesApi
 from compute_sim.ironic.api.rendering import root_shown, v1_shown
 from compute_sim.ironic.api.versions import asked_minor, version_headers
 from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_FOUND, Refused
 from compute_sim.ironic.simulated import LATEST_MINOR, SimulatedIronic
 
-Endpoint = Callable[[Asked], Answer | Refused]
+Endpoint = Callable[[ApiRequest], Answer | Refused]
 
 _PUBLIC = ("/", "/v1", "/v1/")
 _SERVER_ERROR = 500
@@ -114,12 +114,12 @@ def _answered(
     return Response(content, answer.status, headers, media_type="application/json" if content else None)
 
 
-def _asked(request: Request, minor: int, body: bytes) -> Asked | Refused:
+def _asked(request: Request, minor: int, body: bytes) -> ApiRequest | Refused:
     try:
         document = msgspec.json.decode(body) if body else None
     except msgspec.DecodeError as problem:
         return Refused(BAD_REQUEST, f"The body is no JSON: {problem}")
-    return Asked(
+    return ApiRequest(
         minor=minor,
         path=dict(request.path_params),
         query=dict(request.query_params),

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from compute_sim.ironic.api.answers import ACCEPTED, CREATED, NO_CONTENT, OK, Answer, Asked
+from compute_sim.ironic.api.answers import ACCEPTED, CREATED, NO_CONTENT, OK, Answer, ApiRequest
 from compute_sim.ironic.api.listing import page_of, read_query
 from compute_sim.ironic.api.rendering import SHORT_FIELDS, asked_fields, node_shown, states_shown
 from compute_sim.ironic.core.node import Node
@@ -25,7 +25,7 @@ class NodesApi:
 
     # Reading
 
-    def index(self, asked: Asked) -> Answer | Refused:
+    def index(self, asked: ApiRequest) -> Answer | Refused:
         fields: Sequence[str] | Refused | None = SHORT_FIELDS
         if "fields" in asked.query:
             if asked.minor < _FIELDS_MINOR:
@@ -35,12 +35,12 @@ class NodesApi:
             fields = asked_fields(asked.query["fields"], asked.minor)
         return fields if isinstance(fields, Refused) else self._listed(asked, fields, "nodes")
 
-    def detail(self, asked: Asked) -> Answer | Refused:
+    def detail(self, asked: ApiRequest) -> Answer | Refused:
         if "fields" in asked.query:
             return Refused(BAD_REQUEST, "Unexpected argument: fields")
         return self._listed(asked, None, "nodes/detail")
 
-    def _listed(self, asked: Asked, fields: Sequence[str] | None, path: str) -> Answer | Refused:
+    def _listed(self, asked: ApiRequest, fields: Sequence[str] | None, path: str) -> Answer | Refused:
         settings = self._ironic.settings
         query = read_query(asked.query, asked.minor, settings.page_max, settings.host)
         if isinstance(query, Refused):
@@ -58,7 +58,7 @@ class NodesApi:
             body["next"] = f"{asked.base}/v1/{path}?{chosen}{page.next_query}"
         return Answer(OK, body)
 
-    def show(self, asked: Asked) -> Answer | Refused:
+    def show(self, asked: ApiRequest) -> Answer | Refused:
         node = self._node(asked)
         if isinstance(node, Refused):
             return node
@@ -67,13 +67,13 @@ class NodesApi:
         fields = asked_fields(asked.query["fields"], asked.minor)
         return fields if isinstance(fields, Refused) else Answer(OK, self._shown(node, asked, fields))
 
-    def states(self, asked: Asked) -> Answer | Refused:
+    def states(self, asked: ApiRequest) -> Answer | Refused:
         node = self._node(asked)
         if isinstance(node, Refused):
             return node
         return Answer(OK, states_shown(node, asked.minor, self._ironic.settings.host))
 
-    def validate(self, asked: Asked) -> Answer | Refused:
+    def validate(self, asked: ApiRequest) -> Answer | Refused:
         reasons = self._ironic.why_not_deployable(asked.path["node"])
         if isinstance(reasons, Refused):
             return reasons
@@ -87,7 +87,7 @@ class NodesApi:
 
     # Writing
 
-    def create(self, asked: Asked) -> Answer | Refused:
+    def create(self, asked: ApiRequest) -> Answer | Refused:
         if not isinstance(asked.body, Mapping):
             return Refused(BAD_REQUEST, "The body must be an object: a node.")
         node = self._ironic.create(asked.body, asked.minor)
@@ -95,14 +95,14 @@ class NodesApi:
             return node
         return Answer(CREATED, self._shown(node, asked, None), f"nodes/{node.uuid}")
 
-    def patch(self, asked: Asked) -> Answer | Refused:
+    def patch(self, asked: ApiRequest) -> Answer | Refused:
         node = self._ironic.patch(asked.path["node"], asked.body, asked.minor)
         return node if isinstance(node, Refused) else Answer(OK, self._shown(node, asked, None))
 
-    def delete(self, asked: Asked) -> Answer | Refused:
+    def delete(self, asked: ApiRequest) -> Answer | Refused:
         return _done(self._ironic.delete(asked.path["node"]), Answer(NO_CONTENT))
 
-    def provision(self, asked: Asked) -> Answer | Refused:
+    def provision(self, asked: ApiRequest) -> Answer | Refused:
         body = asked.body
         if not isinstance(body, Mapping) or not isinstance(body.get("target"), str):
             return Refused(BAD_REQUEST, "target is missing: it names a provision state or a verb.")
@@ -121,7 +121,7 @@ class NodesApi:
             Answer(ACCEPTED, location=f"nodes/{ident}/states"),
         )
 
-    def power(self, asked: Asked) -> Answer | Refused:
+    def power(self, asked: ApiRequest) -> Answer | Refused:
         body = asked.body
         if not isinstance(body, Mapping) or not isinstance(body.get("target"), str):
             return Refused(BAD_REQUEST, "target is missing: it names a power state.")
@@ -131,7 +131,7 @@ class NodesApi:
             Answer(ACCEPTED, location=f"nodes/{ident}/states"),
         )
 
-    def maintenance_on(self, asked: Asked) -> Answer | Refused:
+    def maintenance_on(self, asked: ApiRequest) -> Answer | Refused:
         reason = asked.body.get("reason") if isinstance(asked.body, Mapping) else None
         reason = reason if reason is not None else asked.query.get("reason")
         if reason is not None and not isinstance(reason, str):
@@ -139,23 +139,23 @@ class NodesApi:
         ident = asked.path["node"]
         return _done(self._ironic.set_maintenance(ident, is_on=True, reason=reason), Answer(ACCEPTED))
 
-    def maintenance_off(self, asked: Asked) -> Answer | Refused:
+    def maintenance_off(self, asked: ApiRequest) -> Answer | Refused:
         return _done(self._ironic.set_maintenance(asked.path["node"], is_on=False), Answer(ACCEPTED))
 
     # Traits and VIFs
 
-    def traits(self, asked: Asked) -> Answer | Refused:
+    def traits(self, asked: ApiRequest) -> Answer | Refused:
         node = self._node_since(asked, _TRAITS_MINOR)
         return node if isinstance(node, Refused) else Answer(OK, {"traits": list(node.traits)})
 
-    def set_traits(self, asked: Asked) -> Answer | Refused:
+    def set_traits(self, asked: ApiRequest) -> Answer | Refused:
         body = asked.body
         traits = body.get("traits") if isinstance(body, Mapping) and {*body} == {"traits"} else None
         if not isinstance(traits, list) or not all(isinstance(each, str) for each in traits):
             return Refused(BAD_REQUEST, 'The body must be {"traits": [...]}.')
         return self._traits_written(asked, self._ironic.set_traits, traits)
 
-    def add_trait(self, asked: Asked) -> Answer | Refused:
+    def add_trait(self, asked: ApiRequest) -> Answer | Refused:
         if asked.body:
             return Refused(BAD_REQUEST, "A single trait is added without a body.")
         node = self._node_since(asked, _TRAITS_MINOR)
@@ -165,23 +165,23 @@ class NodesApi:
         answer = Answer(NO_CONTENT, location=f"nodes/{ident}/traits/{trait}")
         return _done(self._ironic.set_traits(ident, [trait], replaces=False), answer)
 
-    def remove_traits(self, asked: Asked) -> Answer | Refused:
+    def remove_traits(self, asked: ApiRequest) -> Answer | Refused:
         return self._traits_written(asked, self._ironic.remove_traits)
 
-    def remove_trait(self, asked: Asked) -> Answer | Refused:
+    def remove_trait(self, asked: ApiRequest) -> Answer | Refused:
         return self._traits_written(asked, self._ironic.remove_traits, asked.path["trait"])
 
-    def _traits_written(self, asked: Asked, write: Any, *values: Any) -> Answer | Refused:
+    def _traits_written(self, asked: ApiRequest, write: Any, *values: Any) -> Answer | Refused:
         node = self._node_since(asked, _TRAITS_MINOR)
         if isinstance(node, Refused):
             return node
         return _done(write(asked.path["node"], *values), Answer(NO_CONTENT))
 
-    def vifs(self, asked: Asked) -> Answer | Refused:
+    def vifs(self, asked: ApiRequest) -> Answer | Refused:
         node = self._node_since(asked, _VIFS_MINOR)
         return node if isinstance(node, Refused) else Answer(OK, {"vifs": [{"id": vif} for vif in node.vifs]})
 
-    def attach_vif(self, asked: Asked) -> Answer | Refused:
+    def attach_vif(self, asked: ApiRequest) -> Answer | Refused:
         node = self._node_since(asked, _VIFS_MINOR)
         if isinstance(node, Refused):
             return node
@@ -190,7 +190,7 @@ class NodesApi:
             return Refused(BAD_REQUEST, 'The body must be {"id": VIF}.')
         return _done(self._ironic.attach_vif(asked.path["node"], vif), Answer(NO_CONTENT))
 
-    def detach_vif(self, asked: Asked) -> Answer | Refused:
+    def detach_vif(self, asked: ApiRequest) -> Answer | Refused:
         node = self._node_since(asked, _VIFS_MINOR)
         if isinstance(node, Refused):
             return node
@@ -198,17 +198,17 @@ class NodesApi:
 
     # Inside
 
-    def _node(self, asked: Asked) -> Node | Refused:
+    def _node(self, asked: ApiRequest) -> Node | Refused:
         ident = asked.path["node"]
         return self._ironic.node(ident) or no_such_node(ident)
 
-    def _node_since(self, asked: Asked, minor: int) -> Node | Refused:
+    def _node_since(self, asked: ApiRequest, minor: int) -> Node | Refused:
         """The node, if the microversion has this subresource."""
         if asked.minor < minor:
             return Refused(NOT_FOUND, f"This is not there before API version 1.{minor}.")
         return self._node(asked)
 
-    def _shown(self, node: Node, asked: Asked, fields: Sequence[str] | None) -> dict[str, Any]:
+    def _shown(self, node: Node, asked: ApiRequest, fields: Sequence[str] | None) -> dict[str, Any]:
         return node_shown(node, asked.minor, fields, asked.base, self._ironic.settings.host)
 
 

@@ -79,7 +79,7 @@ def allocate(allocation: Allocation, nodes: Iterable[Node], at_s: float) -> tupl
     return structs.replace(allocation, state=ACTIVE, node_uuid=node.uuid), node
 
 
-def why_kept(allocation: Allocation, node: Node) -> Refused | None:
+def why_not_deletable(allocation: Allocation, node: Node) -> Refused | None:
     """Why an allocation with this node cannot be deleted now; None if it can."""
     if node.maintenance:
         return None

@@ -110,7 +110,7 @@ FIELD_MINORS: Mapping[str, int] = {
 }
 
 
-class Written(Struct, frozen=True):
+class ChangedNode(Struct, frozen=True):
     """A change with notifications: the node as requested, the node as it is then, and why the conductor refused."""
 
     start: Node
@@ -118,7 +118,7 @@ class Written(Struct, frozen=True):
     refused: Refused | None = None
 
 
-class Others(Struct, frozen=True):
+class NamesInUse(Struct, frozen=True):
     """Values in use by other nodes: uuids, names and instances; and the existing conductor groups."""
 
     uuids: Collection[str]
@@ -132,8 +132,8 @@ def is_uuid(text: str) -> bool:
 
 
 def create(
-    fields: Mapping[str, Any], others: Others, at_s: float, minor: int, *, uuid: str
-) -> Refused | Written:
+    fields: Mapping[str, Any], names_in_use: NamesInUse, at_s: float, minor: int, *, uuid: str
+) -> Refused | ChangedNode:
     """A new node in state `enroll`; `uuid` is used if the fields have none."""
     for field in fields:
         if field not in CREATE_ALLOWED:
@@ -144,7 +144,7 @@ def create(
     if isinstance(values, Refused):
         return values
     driver, group = values["driver"], values.get("conductor_group", "")
-    if (refused := _no_conductor(driver, group, others)) is not None:
+    if (refused := _no_conductor(driver, group, names_in_use)) is not None:
         return refused
     uuid = values.pop("uuid", None) or uuid
     # Microversions before this one have no state `enroll`.
@@ -157,17 +157,19 @@ def create(
         **{name: given for name, given in default_interfaces(driver).items() if getattr(start, name) is None},
     )
     refusal = None
-    if uuid in others.uuids:
+    if uuid in names_in_use.uuids:
         refusal = Refused(CONFLICT, f"There is a node with UUID {uuid} already.")
-    elif start.name is not None and start.name in others.names:
+    elif start.name is not None and start.name in names_in_use.names:
         refusal = Refused(CONFLICT, f"There is a node with name {start.name} already.")
-    return Written(start, after, refusal)
+    return ChangedNode(start, after, refusal)
 
 
 _ENROLL_MINOR = 11
 
 
-def patch(node: Node, operations: object, others: Others, at_s: float, minor: int) -> Refused | Written:
+def patch(
+    node: Node, operations: object, names_in_use: NamesInUse, at_s: float, minor: int
+) -> Refused | ChangedNode:
     if flaw := flaw_of(operations):
         return Refused(BAD_REQUEST, f"The patch is not valid: {flaw}.")
     assert isinstance(operations, Sequence)
@@ -181,11 +183,11 @@ def patch(node: Node, operations: object, others: Others, at_s: float, minor: in
         return values
     changed = {field: value for field, value in values.items() if value != getattr(node, field)}
     start = structs.replace(node, **changed)
-    if (refused := _no_conductor(start.driver, start.conductor_group, others)) is not None:
+    if (refused := _no_conductor(start.driver, start.conductor_group, names_in_use)) is not None:
         return refused
-    refused = _conductor_refuses(node, start, changed, others)
+    refused = _conductor_refuses(node, start, changed, names_in_use)
     after = start if refused is not None else _settled(start, changed, at_s)
-    return Written(start, after, refused)
+    return ChangedNode(start, after, refused)
 
 
 def _patched_fields(node: Node, operations: Sequence[Mapping[str, Any]]) -> dict[str, Any] | Refused:
@@ -275,15 +277,15 @@ def _wrong(field: str, value: Any, needed: str) -> Refused:
     return Refused(BAD_REQUEST, f"{field} is {str(value)[:100]!r}, must be {needed}.")
 
 
-def _no_conductor(driver: str, group: str, others: Others) -> Refused | None:
-    if driver not in DRIVERS or group not in others.groups:
+def _no_conductor(driver: str, group: str, names_in_use: NamesInUse) -> Refused | None:
+    if driver not in DRIVERS or group not in names_in_use.groups:
         text = f'No conductor serves driver {driver} for conductor group "{group}".'
         return Refused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
     return None
 
 
 def _conductor_refuses(  # noqa: PLR0911 - one for each rule
-    node: Node, start: Node, changed: Mapping[str, Any], others: Others
+    node: Node, start: Node, changed: Mapping[str, Any], names_in_use: NamesInUse
 ) -> Refused | None:
     state = node.provision_state
     if node.reservation:
@@ -300,10 +302,10 @@ def _conductor_refuses(  # noqa: PLR0911 - one for each rule
     if changed.get("instance_uuid"):
         if node.instance_uuid:
             return Refused(CONFLICT, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
-        if start.instance_uuid in others.instances:
+        if start.instance_uuid in names_in_use.instances:
             return Refused(CONFLICT, f"Instance {start.instance_uuid} is associated with another node.")
     name = changed.get("name")
-    if name is not None and name in others.names:
+    if name is not None and name in names_in_use.names:
         return Refused(CONFLICT, f"There is a node with name {name} already.")
     return _wrong_state_for(node, changed)
 
@@ -343,20 +345,20 @@ def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
     return structs.replace(start, **more)
 
 
-def set_maintenance(node: Node, is_on: bool, reason: str | None, at_s: float) -> Written:  # noqa: FBT001 - the value set
+def set_maintenance(node: Node, is_on: bool, reason: str | None, at_s: float) -> ChangedNode:  # noqa: FBT001 - the value set
     """Sets or ends maintenance. A repeated call is notified again."""
     start = structs.replace(node, maintenance=is_on, maintenance_reason=reason if is_on else None)
     if node.reservation:
-        return Written(start, node, locked(node.uuid, node.reservation))
+        return ChangedNode(start, node, locked(node.uuid, node.reservation))
     after = start
     if is_on != node.maintenance or start.maintenance_reason != node.maintenance_reason:
         after = structs.replace(start, updated_at=second(at_s), fault=node.fault if is_on else None)
-    return Written(start, after)
+    return ChangedNode(start, after)
 
 
 def set_traits(
     node: Node, names: Collection[str], standard: Collection[str], *, replaces: bool
-) -> Refused | Written:
+) -> Refused | ChangedNode:
     for name in names:
         if len(name) > _TRAIT_LENGTH_MAX or (name not in standard and not _CUSTOM_TRAIT.match(name)):
             return Refused(
@@ -368,7 +370,7 @@ def set_traits(
     return _with_traits(node, wanted, None)
 
 
-def remove_traits(node: Node, name: str | None) -> Written:
+def remove_traits(node: Node, name: str | None) -> ChangedNode:
     """Removes one trait, or all if no name is given."""
     if name is None:
         return _with_traits(node, (), None)
@@ -378,14 +380,14 @@ def remove_traits(node: Node, name: str | None) -> Written:
     return _with_traits(node, {*node.traits} - {name}, missing)
 
 
-def _with_traits(node: Node, traits: Collection[str], refused: Refused | None) -> Written:
+def _with_traits(node: Node, traits: Collection[str], refused: Refused | None) -> ChangedNode:
     start = structs.replace(node, traits=tuple(sorted(traits)))
     if node.reservation:
         refused = locked(node.uuid, node.reservation)
-    return Written(start, start if refused is None else node, refused)
+    return ChangedNode(start, start if refused is None else node, refused)
 
 
-def delete(node: Node) -> Written:
+def delete(node: Node) -> ChangedNode:
     state = node.provision_state
     refused = None
     if node.reservation:
@@ -400,7 +402,7 @@ def delete(node: Node) -> Written:
         allowed = ", ".join(states.DELETE_ALLOWED)
         text = f'Node "{node.uuid}" is {state!r}: it is deleted only in {allowed}, or in maintenance.'
         refused = Refused(CONFLICT, text)
-    return Written(node, node, refused)
+    return ChangedNode(node, node, refused)
 
 
 def attach_vif(node: Node, vif: str, ports_count: int) -> Refused | Node:

@@ -6,8 +6,8 @@ from typing import Any
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
-from compute_sim.ironic.core.moves import PowerSet, internal, moved
 from compute_sim.ironic.core.node import Json, Node, microsecond, second
+from compute_sim.ironic.core.node_events import PowerSet, after_event, internal
 from compute_sim.ironic.core.refusals import (
     BAD_REQUEST,
     CONFLICT,
@@ -16,7 +16,7 @@ from compute_sim.ironic.core.refusals import (
     Refused,
     locked,
 )
-from compute_sim.ironic.core.work import Going, Job, JobName, Rules, begin_cleaning, boot_agent, going
+from compute_sim.ironic.core.work import Job, JobName, Rules, Step, begin_cleaning, boot_agent, make_step
 
 SERVER_ERROR = 500
 # The microversion that introduced a verb.
@@ -49,7 +49,7 @@ class ProvisionOrder(Struct, frozen=True, kw_only=True):
 
 def order_provision(
     node: Node, order: ProvisionOrder, at_s: float, rules: Rules, minor: int
-) -> Refused | Going:
+) -> Refused | Step:
     event = states.VERBS.get(order.target)
     refused = (
         _not_possible(node, order, event)
@@ -128,24 +128,24 @@ def _not_by_conductor(node: Node, event: str) -> Refused | None:  # noqa: PLR091
     return None
 
 
-def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Rules) -> Going:
+def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Rules) -> Step:
     if event == "abort":
-        node, said = moved(node, event, at_s, last_error="Aborted on request.")
-        return going(node, (said,), None, rules.host)
+        node, said = after_event(node, event, at_s, last_error="Aborted on request.")
+        return make_step(node, (said,), None, rules.host)
     if event == "manage" and node.provision_state != states.ENROLL:
-        node, said = moved(node, event, at_s)
-        return going(node, (said,), None, rules.host)
+        node, said = after_event(node, event, at_s)
+        return make_step(node, (said,), None, rules.host)
     if event == "unhold":
         return _release(node, at_s, rules)
     changes: dict[str, Any] = {"last_error": None}
     if event in ("deploy", "rebuild") and order.configdrive is not None:
         changes["instance_info"] = {**node.instance_info, "configdrive": order.configdrive}
-    node, said = moved(node, event, at_s, **changes)
+    node, said = after_event(node, event, at_s, **changes)
     if event in ("provide", "clean"):
         return begin_cleaning(_with_steps(node, order), (said,), at_s, rules)
     if event in ("deploy", "rebuild") and node.has_agent:
         return boot_agent(node, (said,), "deploy boot", at_s, rules)
-    return going(node, (said,), _job(event, at_s, rules), rules.host)
+    return make_step(node, (said,), _job(event, at_s, rules), rules.host)
 
 
 def _with_steps(node: Node, order: ProvisionOrder) -> Node:
@@ -157,13 +157,13 @@ def _with_steps(node: Node, order: ProvisionOrder) -> Node:
     return structs.replace(node, driver_internal_info=info)
 
 
-def _release(node: Node, at_s: float, rules: Rules) -> Going:
+def _release(node: Node, at_s: float, rules: Rules) -> Step:
     is_clean = node.provision_state == states.CLEAN_HOLD
-    node, said = moved(node, "unhold", at_s)
+    node, said = after_event(node, "unhold", at_s)
     if node.provision_state == states.SERVICE_WAIT:
-        return going(node, (said,), None, rules.host)
+        return make_step(node, (said,), None, rules.host)
     name: JobName = "clean wait" if is_clean else "deploy wait"
-    return going(node, (said,), Job(name, at_s + rules.delays.agent_call_s), rules.host)
+    return make_step(node, (said,), Job(name, at_s + rules.delays.agent_call_s), rules.host)
 
 
 def _job(event: str, at_s: float, rules: Rules) -> Job:
@@ -183,7 +183,7 @@ def _job(event: str, at_s: float, rules: Rules) -> Job:
     return Job(name, at_s + takes_s)
 
 
-def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Refused | Going:
+def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Refused | Step:
     if target not in states.POWER_TARGETS:
         return Refused(BAD_REQUEST, f'The requested power state "{target}" is not known.')
     if node.provision_state in (states.CLEANING, states.CLEAN_WAIT):
@@ -200,13 +200,13 @@ def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Refused |
         driver_internal_info=internal(node, last_power_state_change=microsecond(at_s)),
     )
     job = Job("power", at_s + rules.delays.power_s, target)
-    return going(node, (PowerSet(node, target, "start"),), job, rules.host)
+    return make_step(node, (PowerSet(node, target, "start"),), job, rules.host)
 
 
-def keep_power(node: Node, at_s: float, rules: Rules) -> Going | None:
+def keep_power(node: Node, at_s: float, rules: Rules) -> Step | None:
     """The power was changed at the node itself: the conductor sets it back to its record."""
     if node.reservation or node.power_state is None:
         return None
     start = PowerSet(node, node.power_state, "start")
     job = Job("power kept", at_s + rules.delays.power_s, node.power_state)
-    return going(node, (start,), job, rules.host)
+    return make_step(node, (start,), job, rules.host)

@@ -6,15 +6,15 @@ from typing import Any
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core.allocations import AllocationWritten
-from compute_sim.ironic.core.moves import (
+from compute_sim.ironic.core.node import COMMON_COUNT, COMMON_FIELDS, Json, Node
+from compute_sim.ironic.core.node_events import (
     MaintenanceSet,
+    NodeEvent,
     NodeWritten,
     PowerCorrected,
     PowerSet,
     ProvisionSet,
-    Said,
 )
-from compute_sim.ironic.core.node import COMMON_COUNT, COMMON_FIELDS, Json, Node
 
 MASKED = "******"
 _SECRETS = ("password", "secret", "token", "auth_key", "credential")
@@ -31,7 +31,7 @@ class Payload(Struct, frozen=True):
     data: Mapping[str, Any]
 
 
-def payload_of(said: Said | AllocationWritten) -> Payload:
+def payload_of(said: NodeEvent | AllocationWritten) -> Payload:
     match said:
         case ProvisionSet(node, event, status, previous_state, previous_target):
             first = {

@@ -100,7 +100,7 @@ class IronicScript(Value, frozen=True):
     faults: tuple[IronicFault, ...] = ()
 
 
-class About(Struct, frozen=True):
+class Subject(Struct, frozen=True):
     """The subject of one random choice: the node, the time, and how often the script was asked about it before."""
 
     name: str | None
@@ -109,42 +109,42 @@ class About(Struct, frozen=True):
     count: int
 
 
-def why_work_fails(script: IronicScript, work: str, about: About) -> str:
+def why_work_fails(script: IronicScript, work: str, about: Subject) -> str:
     for number, fault in enumerate(script.faults):
         match fault:
-            case WorkFails() if fault.work == work and _strikes(script, number, fault, about):
+            case WorkFails() if fault.work == work and _happens_to(script, number, fault, about):
                 return fault.reason
             case _:
                 pass
     return ""
 
 
-def is_bmc_silent(script: IronicScript, about: About) -> bool:
+def is_bmc_silent(script: IronicScript, about: Subject) -> bool:
     return any(
-        isinstance(fault, BmcSilent) and _strikes(script, number, fault, about)
+        isinstance(fault, BmcSilent) and _happens_to(script, number, fault, about)
         for number, fault in enumerate(script.faults)
     )
 
 
-def is_locked(script: IronicScript, about: About) -> bool:
+def is_locked(script: IronicScript, about: Subject) -> bool:
     return any(
-        isinstance(fault, NodeLocked) and _strikes(script, number, fault, about)
+        isinstance(fault, NodeLocked) and _happens_to(script, number, fault, about)
         for number, fault in enumerate(script.faults)
     )
 
 
-def publishings(script: IronicScript, event_type: str, about: About) -> tuple[float, ...]:
+def publishings(script: IronicScript, event_type: str, about: Subject) -> tuple[float, ...]:
     """The delays after which a notification is published, one for each time; empty if it is lost."""
     late_s, times = 0.0, 1
     for number, fault in enumerate(script.faults):
         match fault:
             case Loses() if any(
                 fnmatchcase(event_type, pattern) for pattern in fault.event_types
-            ) and _strikes(script, number, fault, about):
+            ) and _happens_to(script, number, fault, about):
                 return ()
-            case Delays() if _strikes(script, number, fault, about):
+            case Delays() if _happens_to(script, number, fault, about):
                 late_s = max(late_s, fault.late_s)
-            case Doubles() if _strikes(script, number, fault, about):
+            case Doubles() if _happens_to(script, number, fault, about):
                 times = 2
             case _:
                 pass
@@ -158,7 +158,7 @@ def away(script: IronicScript, since_s: float) -> Away | None:
     return None
 
 
-def _strikes(script: IronicScript, number: int, fault: NodeFault, about: About) -> bool:
+def _happens_to(script: IronicScript, number: int, fault: NodeFault, about: Subject) -> bool:
     return (
         is_on(fault, about.since_s)
         and any(

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
-from compute_sim.ironic.core.moves import PowerCorrected, PowerSet, Said, internal, moved
 from compute_sim.ironic.core.node import Node, microsecond, second
+from compute_sim.ironic.core.node_events import NodeEvent, PowerCorrected, PowerSet, after_event, internal
 
 JobName = Literal[
     "verify",
@@ -104,33 +104,33 @@ class Job(Struct, frozen=True):
     to_power: str = ""
 
 
-class Going(Struct, frozen=True):
+class Step(Struct, frozen=True):
     """One step of work: the node after it, its notifications, and the next job."""
 
     node: Node
-    said: tuple[Said, ...]
+    said: tuple[NodeEvent, ...]
     job: Job | None = None
 
 
-def going(node: Node, said: tuple[Said, ...], job: Job | None, host: str) -> Going:
+def make_step(node: Node, said: tuple[NodeEvent, ...], job: Job | None, host: str) -> Step:
     """A step. The node is locked exactly while a job runs."""
     holder = host if job is not None and job.name not in WAITS else None
-    return Going(structs.replace(node, reservation=holder), said, job)
+    return Step(structs.replace(node, reservation=holder), said, job)
 
 
-def begin_cleaning(node: Node, said: tuple[Said, ...], at_s: float, rules: Rules) -> Going:
+def begin_cleaning(node: Node, said: tuple[NodeEvent, ...], at_s: float, rules: Rules) -> Step:
     """Begin to clean a node that has just entered `cleaning`."""
     delays = rules.delays
     is_manual = node.target_provision_state == states.MANAGEABLE
     cleans = rules.cleans if node.automated_clean is None else node.automated_clean
     if not is_manual and not cleans:
-        return going(node, said, Job("clean skipped", at_s + delays.clean_skipped_s), rules.host)
+        return make_step(node, said, Job("clean skipped", at_s + delays.clean_skipped_s), rules.host)
     if node.has_agent:
         return boot_agent(node, said, "clean boot", at_s, rules)
-    return going(node, said, Job("clean", at_s + delays.clean_s), rules.host)
+    return make_step(node, said, Job("clean", at_s + delays.clean_s), rules.host)
 
 
-def taken_up(node: Node, at_s: float, rules: Rules) -> Going | None:
+def resumed(node: Node, at_s: float, rules: Rules) -> Step | None:
     """Restart the work that the node's state shows; None if there was none. There is no notification."""
     if node.target_power_state is not None:
         job = Job("power", at_s + rules.delays.power_s, node.target_power_state)
@@ -140,20 +140,20 @@ def taken_up(node: Node, at_s: float, rules: Rules) -> Going | None:
     elif node.reservation is None:
         return None
     else:
-        return going(node, (), None, rules.host)
-    return going(node, (), job, rules.host)
+        return make_step(node, (), None, rules.host)
+    return make_step(node, (), job, rules.host)
 
 
-def boot_agent(node: Node, said: tuple[Said, ...], job: JobName, at_s: float, rules: Rules) -> Going:
+def boot_agent(node: Node, said: tuple[NodeEvent, ...], job: JobName, at_s: float, rules: Rules) -> Step:
     start = PowerSet(node, states.REBOOTING, "start")
     info = internal(node, last_power_state_change=microsecond(at_s))
     node = structs.replace(node, driver_internal_info=info)
-    return going(node, (*said, start), Job(job, at_s + rules.delays.power_s), rules.host)
+    return make_step(node, (*said, start), Job(job, at_s + rules.delays.power_s), rules.host)
 
 
 def finish(  # noqa: PLR0911 - one for each kind of job
     node: Node, job: Job, fails: Fails, at_s: float, rules: Rules
-) -> Going:
+) -> Step:
     """The step that ends a due job."""
     match job.name:
         case "power" | "power kept" | "power down":
@@ -174,12 +174,12 @@ def finish(  # noqa: PLR0911 - one for each kind of job
             return _end_simple(node, job, fails(job.name), at_s, rules)
 
 
-def _over(node: Node, event: str, at_s: float, rules: Rules, **changes: Any) -> Going:
-    node, said = moved(node, event, at_s, **changes)
-    return going(node, (said,), None, rules.host)
+def _over(node: Node, event: str, at_s: float, rules: Rules, **changes: Any) -> Step:
+    node, said = after_event(node, event, at_s, **changes)
+    return make_step(node, (said,), None, rules.host)
 
 
-def _end_simple(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -> Going:
+def _end_simple(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -> Step:
     if failure:
         return _over(node, "fail", at_s, rules, last_error=failure)
     changes: dict[str, Any] = {}
@@ -193,7 +193,7 @@ def _end_simple(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -
     return _over(node, "done", at_s, rules, **changes)
 
 
-def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Going:
+def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Step:
     is_skipped = job.name == "clean skipped"
     failure = "" if is_skipped else fails("clean")
     if failure:
@@ -220,7 +220,7 @@ def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules)
     return _over(node, event, at_s, rules, driver_internal_info=info)
 
 
-def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Going:
+def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Step:
     """The agent's ramdisk runs. The conductor waits for its call, which may never come."""
     delays, is_clean = rules.delays, job.name == "clean boot"
     failure = fails("power")
@@ -230,37 +230,37 @@ def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> 
         changes: dict[str, Any] = {"last_error": failure}
         if is_clean:
             changes.update(maintenance=True, maintenance_reason=failure, fault=CLEAN_FAILURE)
-        node, said = moved(node, "fail", at_s, **changes)
-        return going(node, (told, said), None, rules.host)
+        node, said = after_event(node, "fail", at_s, **changes)
+        return make_step(node, (told, said), None, rules.host)
     node = structs.replace(
         node, power_state=states.POWER_ON, bmc_power=states.POWER_ON, updated_at=second(at_s)
     )
     end = PowerSet(node, states.REBOOTING, "end")
     info = internal(node, clean_steps=None, **_AGENT_ERASES) if is_clean else node.driver_internal_info
-    node, said = moved(node, "wait", at_s, driver_internal_info=info)
+    node, said = after_event(node, "wait", at_s, driver_internal_info=info)
     if fails("clean wait" if is_clean else "deploy wait"):
         next_job = Job("clean timeout" if is_clean else "deploy timeout", at_s + delays.agent_timeout_s)
     else:
         next_job = Job("clean wait" if is_clean else "deploy wait", at_s + delays.agent_call_s)
-    return going(node, (end, said), next_job, rules.host)
+    return make_step(node, (end, said), next_job, rules.host)
 
 
-def _agent_called(node: Node, job: Job, at_s: float, rules: Rules) -> Going:
-    node, said = moved(node, "resume", at_s)
+def _agent_called(node: Node, job: Job, at_s: float, rules: Rules) -> Step:
+    node, said = after_event(node, "resume", at_s)
     if job.name == "clean wait":
-        return going(node, (said,), Job("clean", at_s + rules.delays.clean_s), rules.host)
-    return going(node, (said,), Job("deploy", at_s + rules.delays.deploy_s), rules.host)
+        return make_step(node, (said,), Job("clean", at_s + rules.delays.clean_s), rules.host)
+    return make_step(node, (said,), Job("deploy", at_s + rules.delays.deploy_s), rules.host)
 
 
-def _clean_timed_out(node: Node, at_s: float, rules: Rules) -> Going:
+def _clean_timed_out(node: Node, at_s: float, rules: Rules) -> Step:
     """The conductor powers the node off before it announces the failure. Maintenance is not set."""
-    node, said = moved(node, "fail", at_s)
+    node, said = after_event(node, "fail", at_s)
     start = PowerSet(node, states.POWER_OFF, "start")
     job = Job("power down", at_s + rules.delays.power_s, states.POWER_OFF)
-    return going(node, (start, said), job, rules.host)
+    return make_step(node, (start, said), job, rules.host)
 
 
-def _end_power(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -> Going:
+def _end_power(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -> Step:
     at = second(at_s)
     if failure:
         node = structs.replace(
@@ -270,7 +270,7 @@ def _end_power(node: Node, job: Job, failure: str, at_s: float, rules: Rules) ->
             last_error=failure,
             updated_at=at,
         )
-        return going(node, (PowerSet(node, job.to_power, "error"),), None, rules.host)
+        return make_step(node, (PowerSet(node, job.to_power, "error"),), None, rules.host)
     power = states.POWER_TARGETS[job.to_power]
     node = structs.replace(
         node,
@@ -287,10 +287,10 @@ def _end_power(node: Node, job: Job, failure: str, at_s: float, rules: Rules) ->
         # The reason is stored last, after the notifications.
         reason = f"Cleaning timed out: no agent called from node {node.uuid}."
         node = structs.replace(node, last_error=reason)
-    return going(node, (end,), None, rules.host)
+    return make_step(node, (end,), None, rules.host)
 
 
-def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Going:
+def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Step:
     """The instance is removed before `cleaning` is announced, or after `error` is."""
     cleared: dict[str, Any] = {
         "instance_info": {},
@@ -301,9 +301,9 @@ def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Going
         **_powered(node, states.POWER_OFF),
     }
     if failure:
-        node, said = moved(node, "fail", at_s, last_error=failure)
-        return going(structs.replace(node, **cleared), (said,), None, rules.host)
-    node, said = moved(node, "clean", at_s, **cleared)
+        node, said = after_event(node, "fail", at_s, last_error=failure)
+        return make_step(structs.replace(node, **cleared), (said,), None, rules.host)
+    node, said = after_event(node, "clean", at_s, **cleared)
     return begin_cleaning(node, (said,), at_s, rules)
 
 
@@ -316,7 +316,7 @@ def _powered(node: Node, power: str) -> dict[str, Any]:
     return {"power_state": power, "bmc_power": power}
 
 
-def power_synced(node: Node, is_silent: bool, at_s: float) -> Going | None:  # noqa: FBT001 - what the BMC did
+def power_synced(node: Node, is_silent: bool, at_s: float) -> Step | None:  # noqa: FBT001 - what the BMC did
     """The step of the power sync for a BMC that answers or does not; None if nothing changes.
 
     The sync skips nodes that are locked, in maintenance for another reason, or not yet managed.
@@ -346,4 +346,4 @@ def power_synced(node: Node, is_silent: bool, at_s: float) -> Going | None:  # n
         )
     else:
         return None
-    return Going(node, (PowerCorrected(node, before),))
+    return Step(node, (PowerCorrected(node, before),))

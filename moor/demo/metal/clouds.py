@@ -13,7 +13,7 @@ from bus.memory import MemoryBroker
 from bus.station import Station
 from bus.urls import broker_at
 from compute_sim.core.faults import FaultScript
-from compute_sim.drivers import alike
+from compute_sim.drivers import equal_hosts
 from compute_sim.ironic import IronicScript, IronicTransport
 from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.rest_http import HttpIronicApi
@@ -83,7 +83,7 @@ def metal_of(nodes: int, daemons: int) -> BareMetalPlan:
 async def embedded(metal: BareMetalPlan, settings: CloudSettings) -> AsyncIterator[DemoCloud]:
     """Run all workers in this process, and delete the database at the end."""
     broker = MemoryBroker(alone=True).as_user()
-    hosts = {cell: alike(cell, HOSTS_PER_CELL) for cell in CELLS}
+    hosts = {cell: equal_hosts(cell, HOSTS_PER_CELL) for cell in CELLS}
     started: list[BareMetal] = []
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-demo-")))

@@ -18,7 +18,7 @@ from bus.station import Station
 from bus.topology import DEAD_QUEUE
 from bus.urls import broker_at
 from compute_sim.core.faults import FaultScript
-from compute_sim.drivers import alike
+from compute_sim.drivers import equal_hosts
 from compute_sim.ironic import IronicScript, IronicTransport, SimulatedIronic, simulated_ironic
 from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.rest_http import HttpIronicApi
@@ -110,7 +110,7 @@ class Measured(Struct, frozen=True):
 async def run_embedded(plan: MetalPlan, database_url: str, settings: CloudSettings) -> MetalLoadResult:
     """Run all workers, the simulated Ironic and the load generator in this process."""
     broker = MemoryBroker(alone=True).as_user()
-    hosts = {cell: alike(cell, HOSTS_PER_CELL) for cell in plan.cell_names}
+    hosts = {cell: equal_hosts(cell, HOSTS_PER_CELL) for cell in plan.cell_names}
     started: list[BareMetal] = []
     cpu_clocks = {"embedded": partial(process_cpu_s, os.getpid())}
     meters = Meter(cpu_clocks, plan.changes), Meter(cpu_clocks, plan.deploys)
@@ -292,7 +292,7 @@ async def _problems(plan: MetalPlan, context: RunContext, deploys: Deploys) -> l
 
 async def _until_ready(plan: MetalPlan, context: RunContext) -> None:
     """Wait until schedulers and placement know every node and host."""
-    hosts = {host.name for cell in plan.cell_names for host in alike(cell, HOSTS_PER_CELL)}
+    hosts = {host.name for cell in plan.cell_names for host in equal_hosts(cell, HOSTS_PER_CELL)}
     names = hosts | {*context.ironic.nodes}
     known: set[str] = set()
     async with asyncio.timeout(READY_S_MAX):

@@ -137,6 +137,6 @@ class Choices(dict[int, Choice]):
         return Choice(
             name=columns.names[row],
             share=share,
-            qualities=columns.qualities[row],
+            fingerprint=columns.fingerprints[row],
             kind=columns.kinds[row],
         )

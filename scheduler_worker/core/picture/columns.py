@@ -95,7 +95,7 @@ class Columns:
         self.kinds: list[str] = []
         self.disabled_reasons: list[str] = []
         self.shapes: list[int] = []
-        self.qualities: list[str] = []
+        self.fingerprints: list[str] = []
         self.stocks: dict[str, Stock] = {}
         self.cells = Codes[str]()
         self.zones = Codes[str]()
@@ -156,7 +156,7 @@ class Columns:
         self.kinds.append("")
         self.disabled_reasons.append("")
         self.shapes.append(0)
-        self.qualities.append("")
+        self.fingerprints.append("")
         self._traits_of_row.append(())
         self.rows += 1
         return self.rows - 1

@@ -11,7 +11,7 @@ import numpy as np
 from bus.message import ConsumerId, ProviderId
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
-from bus.messages.qualities import qualities_of
+from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags, Words
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from scheduler_worker.core.picture.columns import Columns, Stock
@@ -248,7 +248,7 @@ class Picture:
         columns.root[row] = -1 if root is None else root
         columns.put_traits(row, tree.traits)
         columns.shapes[row] = tree.shape
-        columns.qualities[row] = qualities_of(tree.providers.values())
+        columns.fingerprints[row] = tree_fingerprint(tree.providers.values())
         columns.provided[row] = top is not None
         columns.consumers[row] = 0 if top is None else self._trees.consumers_of(top)
         self._write_registry(row, host)

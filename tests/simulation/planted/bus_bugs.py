@@ -79,7 +79,7 @@ def unroutable_counts_as_delivered() -> AbstractContextManager[None]:
 
 def attempts_not_counted() -> AbstractContextManager[None]:
     """A message that goes back to its queue keeps its number of attempts: one that always fails is retried for ever."""
-    return replaced(intake, "put_back", lambda _real: lambda line: line)
+    return replaced(intake, "with_attempt_counted", lambda _real: lambda line: line)
 
 
 def half_a_parcel_lost() -> AbstractContextManager[None]:

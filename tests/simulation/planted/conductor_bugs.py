@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.messages.build import BuildInstance
 from cell_conductor import store_memory
 from cell_conductor.core import decide
-from cell_conductor.core.turn import Turn
+from cell_conductor.core.transition import Transition
 from tests.simulation.replacing import replaced
 
 
@@ -16,9 +16,9 @@ def redelivered_order_carried_out_again() -> AbstractContextManager[None]:
     """A conductor obeys the order to place an instance each time it arrives."""
 
     def planted(real: Any) -> Any:
-        def on_place(turn: Any, order: Any) -> None:
-            turn.become(order=None)
-            real(turn, order)
+        def on_place(transition: Any, order: Any) -> None:
+            transition.change(order=None)
+            real(transition, order)
 
         return on_place
 
@@ -29,25 +29,27 @@ def conductor_calls_up() -> AbstractContextManager[None]:
     """A conductor without alternates asks the API level for another host, as Nova's cells once did."""
 
     def planted(real: Any) -> Any:
-        def end_in_error(turn: Any, reason: str) -> None:
-            real(turn, reason)
-            turn.say(BuildInstance(request_id=turn.row.request_id, flavor=turn.row.order.flavor))
+        def end_in_error(transition: Any, reason: str) -> None:
+            real(transition, reason)
+            transition.send(
+                BuildInstance(request_id=transition.row.request_id, flavor=transition.row.order.flavor)
+            )
 
         return end_in_error
 
-    return replaced(Turn, "end_in_error", planted)
+    return replaced(Transition, "end_in_error", planted)
 
 
 def removal_forgotten() -> AbstractContextManager[None]:
     """A removal of an instance that the cell does not know leaves no row, so a later order to place it is obeyed."""
 
     def planted(real: Any) -> Any:
-        def on_remove(turn: Any) -> None:
-            if turn.row.state == "unknown":
-                turn.end_deleted()
-                turn.is_over = True
+        def on_remove(transition: Any) -> None:
+            if transition.row.state == "unknown":
+                transition.end_deleted()
+                transition.is_over = True
             else:
-                real(turn)
+                real(transition)
 
         return on_remove
 
@@ -78,9 +80,9 @@ def lease_without_end() -> AbstractContextManager[None]:
     """The lease of a swap has no end: if its conductor dies over the question, no other asks again."""
 
     def planted(real: Any) -> Any:
-        def next_swap(turn: Any) -> Any:
-            swap = real(turn)
-            turn.become(state_ends_at=None)
+        def next_swap(transition: Any) -> Any:
+            swap = real(transition)
+            transition.change(state_ends_at=None)
             return swap
 
         return next_swap
@@ -92,6 +94,8 @@ def silent_host_treated_as_failed() -> AbstractContextManager[None]:
     """A host that did not answer in time is treated as one that has cleaned up."""
 
     def planted(real: Any) -> Any:
-        return lambda turn, reason, *, was_silent: real(turn, reason, was_silent=was_silent and False)
+        return lambda transition, reason, *, was_silent: real(
+            transition, reason, was_silent=was_silent and False
+        )
 
     return replaced(decide, "leave_host", planted)

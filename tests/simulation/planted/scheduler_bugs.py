@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.handling import Kept
+from bus.handling import OutboxKey
 from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.outbox.outbox import NotedRows, OutboxTransaction
 from scheduler_worker.replica.own_choices import OwnChoices
@@ -47,7 +47,7 @@ def no_notes_written() -> AbstractContextManager[None]:
 
     def planted(_real: Any) -> Any:
         async def note(self: Any, _rows: Any) -> NotedRows:
-            kept = Kept("note", 0)
+            kept = OutboxKey("note", 0)
             return NotedRows(kept, defaultdict(lambda: kept), self._dispatches, self.leaving)
 
         return note

@@ -8,7 +8,7 @@ import pytest
 from compute_sim.ironic import Delays, IronicScript, IronicSimSettings, Node, Refused, available_nodes
 from compute_sim.ironic.core import states
 from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.moves import moved
+from compute_sim.ironic.core.node_events import after_event
 from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.script import Away, BmcSilent, Doubles, Loses, NodeLocked, Work, WorkFails
 from compute_sim.ironic.core.script import Delays as LateNotifications
@@ -76,7 +76,7 @@ def test_an_event_leads_to_a_state_with_a_target_and_is_announced_by_its_status(
     before = None if state in states.STABLE else "available"
     node = Node(uuid="u", provision_state=state, target_provision_state=before)
 
-    new, said = moved(node, event, 0.0)
+    new, said = after_event(node, event, 0.0)
 
     assert (new.provision_state, new.target_provision_state, said.status) == (after, target, status)
     assert (said.previous_state, said.previous_target) == (state, before)
@@ -85,8 +85,8 @@ def test_an_event_leads_to_a_state_with_a_target_and_is_announced_by_its_status(
 def test_manual_cleaning_keeps_manageable_as_its_target_until_it_is_over() -> None:
     node = Node(uuid="u", provision_state="cleaning", target_provision_state="manageable")
 
-    waits, _ = moved(node, "wait", 0.0)
-    failed, _ = moved(waits, "fail", 0.0)
+    waits, _ = after_event(node, "wait", 0.0)
+    failed, _ = after_event(waits, "fail", 0.0)
 
     assert (waits.target_provision_state, failed.target_provision_state) == ("manageable", "manageable")
 

@@ -32,7 +32,7 @@ class Stated(Struct, frozen=True):
     where: str
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class Addresses(Struct, frozen=True, kw_only=True):
     """The addresses of the API level's broker and database, and of the cells that have their own. Empty means not set."""
 
     bus_url: str = ""
@@ -73,19 +73,19 @@ class Places(Struct, frozen=True, kw_only=True):
         return self.cell_db_urls.get(cell, self.db_url)
 
 
-def places_in(environment: Mapping[str, str]) -> Places:
+def addresses_in(environment: Mapping[str, str]) -> Addresses:
     """From the environment variables alone."""
-    return places_of(stated_in(environment))
+    return addresses_of(stated_in(environment))
 
 
-def places_told(environment: Mapping[str, str], *needed: str) -> Places | None:
+def addresses_for_main(environment: Mapping[str, str], *needed: str) -> Addresses | None:
     """Starts logging and reads the addresses, for a worker's main. If a needed variable is missing or invalid, it
     prints the reason to stderr and returns None.
     """
     if not is_ready(environment, *needed):
         return None
     try:
-        return places_in(environment)
+        return addresses_in(environment)
     except BadSetting as wrong:
         sys.stderr.write(f"{wrong}\n")
         return None
@@ -104,7 +104,7 @@ def from_text(key: str, text: str, where: str) -> Stated:
     return Stated(READERS[key](text, key, where), where)
 
 
-def places_of(stated: Mapping[str, Stated]) -> Places:
+def addresses_of(stated: Mapping[str, Stated]) -> Addresses:
     """The addresses, checked. Other keys are ignored."""
     buses = {cell: _bus_url(url) for cell, url in _by_cell(stated, "cell_bus_urls").items()}
     databases = {cell: _db_url(url) for cell, url in _by_cell(stated, "cell_db_urls").items()}
@@ -113,7 +113,7 @@ def places_of(stated: Mapping[str, Stated]) -> Places:
         _check_cell("cells", cell, named.where)
     _check_are_named(stated, "cell_bus_urls", buses)
     _check_are_named(stated, "cell_db_urls", databases)
-    return Places(
+    return Addresses(
         bus_url=_one(stated, "bus_url", _bus_url),
         db_url=_one(stated, "db_url", _db_url),
         placement_db_url=_one(stated, "placement_db_url", _db_url),

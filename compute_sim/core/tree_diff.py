@@ -16,23 +16,23 @@ from bus.messages.placement import (
 from compute_sim.core.tree import ProviderTree, TreeProvider
 
 
-class Reporting(Struct, frozen=True):
+class ReportState(Struct, frozen=True):
     """The reporting state of one host: the accepted tree, and the sequence of the last report."""
 
-    taken: ProviderTree
+    accepted: ProviderTree
     sequence: int
 
 
-class Taken(Struct, frozen=True):
+class Accepted(Struct, frozen=True):
     """Placement has accepted the report; this is the new state."""
 
-    reporting: Reporting
+    reporting: ReportState
 
 
-class Unknown(Struct, frozen=True):
+class MustReportAll(Struct, frozen=True):
     """Another reporter has reported this tree since: report it completely, with a higher sequence."""
 
-    reporting: Reporting
+    reporting: ReportState
 
 
 class Refused(Struct, frozen=True):
@@ -41,9 +41,11 @@ class Refused(Struct, frozen=True):
     reason: str
 
 
-def difference(reporting: Reporting, tree: ProviderTree, cell: str, sequence: int) -> ReportInventory | None:
+def report_of_changes(
+    reporting: ReportState, tree: ProviderTree, cell: str, sequence: int
+) -> ReportInventory | None:
     """The report that turns the accepted tree into the current one; None if they are equal."""
-    before, after = reporting.taken.own, tree.own
+    before, after = reporting.accepted.own, tree.own
     reported = {id_: _reported(each) for id_, each in before.items()}
     named = [_reported(each) for each in _from_the_root(tree)]
     changed = tuple([each for each in named if reported.get(each.id) != each])
@@ -61,16 +63,16 @@ def difference(reporting: Reporting, tree: ProviderTree, cell: str, sequence: in
 
 def after_answer(
     report: ReportInventory, tree: ProviderTree, verdict: ReportVerdict
-) -> Taken | Unknown | Refused:
+) -> Accepted | MustReportAll | Refused:
     """What placement's verdict on a report of this tree means."""
     match verdict:
         case ReportAccepted():
-            return Taken(Reporting(tree, report.sequence))
+            return Accepted(ReportState(tree, report.sequence))
         case ReportOutdated(epoch=0, sequence=sequence) if sequence <= report.sequence:
             # The report itself was accepted before, and that answer was lost.
-            return Taken(Reporting(tree, report.sequence))
+            return Accepted(ReportState(tree, report.sequence))
         case ReportOutdated(epoch=0, sequence=sequence):
-            return Unknown(Reporting(ProviderTree(tree.root), sequence))
+            return MustReportAll(ReportState(ProviderTree(tree.root), sequence))
         case _:
             return Refused(str(verdict))
 

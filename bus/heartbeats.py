@@ -13,7 +13,7 @@ from bus.publisher import Outgoing, Publisher
 BEATS_PER_MESSAGE = 5000
 
 
-class HostBeats(Periodic):
+class HostHeartbeats(Periodic):
     """A periodic part. `alive` returns the hosts of each cell that are alive now. A heartbeat that has not
     left when the next is due is withdrawn: it would report an old state as the current one.
     """

@@ -11,18 +11,18 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.messages.cell import Choice, PlaceInCell
-from cell_conductor.core.instance import SPAWNS, Instance, Pending, Word, spawning
+from cell_conductor.core.instance import SPAWNS, Instance, OutboxMessage, Pending, spawn_order
 
 # The index of a choice in the order, the chosen host first; or a choice that is not in the order.
-Place = int | Choice
+ChoiceRef = int | Choice
 
 
-class Kept(Struct, array_like=True, gc=False):
+class StoredMessage(Struct, array_like=True, gc=False):
     """A stored message that is not confirmed. Without a message it is the spawn order that follows from the row."""
 
     sequence: int
     at: datetime
-    message: Word | None
+    message: OutboxMessage | None
 
 
 class Body(Struct, array_like=True, gc=False):
@@ -32,36 +32,41 @@ class Body(Struct, array_like=True, gc=False):
 
     instance: Instance
     placed_at: datetime | None
-    host: Place | None
-    alternates: tuple[Place, ...] | None
-    outbox: tuple[Kept, ...]
+    host: ChoiceRef | None
+    alternates: tuple[ChoiceRef, ...] | None
+    outbox: tuple[StoredMessage, ...]
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
-body_of = msgspec.msgpack.Decoder(Body).decode
-order_of = msgspec.msgpack.Decoder(PlaceInCell).decode
+decode_body = msgspec.msgpack.Decoder(Body).decode
+decode_order = msgspec.msgpack.Decoder(PlaceInCell).decode
 
 
-def encoded_body(row: Instance) -> bytes:
+def encode_body(row: Instance) -> bytes:
     order, host = row.order, row.host
     choices = _choices(order)
     body = Body(
         structs.replace(row, order=None, host=None, alternates=(), outbox=()),
         None if order is None else order.issued_at,
-        None if host is None else _place(choices, host),
+        None if host is None else _reference(choices, host),
         None
         if order is not None and row.alternates is order.alternates
-        else tuple([_place(choices, each) for each in row.alternates]),
-        tuple([Kept(each.sequence, each.at, _unless_clear(row, each.message)) for each in row.outbox]),
+        else tuple([_reference(choices, each) for each in row.alternates]),
+        tuple(
+            [
+                StoredMessage(each.sequence, each.at, _unless_derivable(row, each.message))
+                for each in row.outbox
+            ]
+        ),
     )
     return _encode(body)
 
 
-def encoded_order(order: PlaceInCell) -> bytes:
+def encode_order(order: PlaceInCell) -> bytes:
     return _encode(order)
 
 
-def decoded(body: Body, order: PlaceInCell | None) -> Instance:
+def assemble_row(body: Body, order: PlaceInCell | None) -> Instance:
     choices, host = _choices(order), body.host
     row = structs.replace(
         body.instance,
@@ -72,31 +77,31 @@ def decoded(body: Body, order: PlaceInCell | None) -> Instance:
     return structs.replace(row, outbox=tuple([_pending(row, each) for each in body.outbox]))
 
 
-def _unless_clear(row: Instance, message: Word) -> Word | None:
+def _unless_derivable(row: Instance, message: OutboxMessage) -> OutboxMessage | None:
     """The message, or None if it follows from the row."""
     if not isinstance(message, SPAWNS) or row.order is None or row.host is None:
         return message
-    return None if message == spawning(row, row.order, row.host) else message
+    return None if message == spawn_order(row, row.order, row.host) else message
 
 
-def _pending(row: Instance, kept: Kept) -> Pending:
+def _pending(row: Instance, kept: StoredMessage) -> Pending:
     message = kept.message
     if message is None:
         assert row.order is not None, "an instance to be spawned was placed"
         assert row.host is not None, "an attempt has a host"
-        message = spawning(row, row.order, row.host)
+        message = spawn_order(row, row.order, row.host)
     return Pending(kept.sequence, kept.at, message)
 
 
-def _alternates(choices: tuple[Choice, ...], places: tuple[Place, ...] | None) -> tuple[Choice, ...]:
-    return choices[1:] if places is None else tuple([_choice(choices, each) for each in places])
+def _alternates(choices: tuple[Choice, ...], references: tuple[ChoiceRef, ...] | None) -> tuple[Choice, ...]:
+    return choices[1:] if references is None else tuple([_choice(choices, each) for each in references])
 
 
 def _choices(order: PlaceInCell | None) -> tuple[Choice, ...]:
     return () if order is None else (order.chosen, *order.alternates)
 
 
-def _place(choices: tuple[Choice, ...], choice: Choice) -> Place:
+def _reference(choices: tuple[Choice, ...], choice: Choice) -> ChoiceRef:
     for number, each in enumerate(choices):
         # It was taken from the order, so it is nearly always the same object.
         if each is choice or each == choice:
@@ -104,15 +109,15 @@ def _place(choices: tuple[Choice, ...], choice: Choice) -> Place:
     return choice
 
 
-def _choice(choices: tuple[Choice, ...], place: Place) -> Choice:
-    return choices[place] if isinstance(place, int) else place
+def _choice(choices: tuple[Choice, ...], reference: ChoiceRef) -> Choice:
+    return choices[reference] if isinstance(reference, int) else reference
 
 
 # How many rows are cached. If a cell builds more at the same time, some are read from the database a second time.
-REMEMBERED_MAX = 10_000
+CACHED_ROWS_MAX = 10_000
 
 
-class Remembered:
+class RowCache:
     """A cache of the rows of instances that are being built, by their encoded bodies. A transaction that reads such a
     body back has the row without decoding it or reading its order.
     """
@@ -129,5 +134,5 @@ class Remembered:
             self._rows.pop(before, None)
         if row.order is not None and row.state in ("building", "swapping"):
             self._rows[body] = row
-            if len(self._rows) > REMEMBERED_MAX:
+            if len(self._rows) > CACHED_ROWS_MAX:
                 del self._rows[next(iter(self._rows))]

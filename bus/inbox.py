@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from bus.broker import Connection, ConnectionLost, Consuming, Delivery, NotFound, Parcel
-from bus.dead_letters import burial
+from bus.dead_letters import dead_letter_parcel
 from bus.errors import Operational
 from bus.link import Link, pauses_of
 from bus.origin import Origin
@@ -79,7 +79,7 @@ class Inbox(Struct, frozen=True):
         return missed_queue(self.queue)
 
 
-class Heard(Struct, frozen=True):
+class InboxMessage(Struct, frozen=True):
     """One message as it was published. `came_back` says that an earlier reader received it and did not acknowledge it."""
 
     body: bytes
@@ -88,14 +88,14 @@ class Heard(Struct, frozen=True):
     came_back: bool = False
 
 
-class Batch(Struct, frozen=True):
+class InboxBatch(Struct, frozen=True):
     """Messages in the order of their arrival; or no messages and the reason why earlier ones may be missing (a gap)."""
 
-    heard: tuple[Heard, ...] = ()
+    messages: tuple[InboxMessage, ...] = ()
     gap: str = ""
 
 
-async def hear(
+async def read_inbox(
     link: Link,
     inbox: Inbox,
     *,
@@ -103,7 +103,7 @@ async def hear(
     status: Status | None = None,
     look_s: float = LOOK_S,
     look_s_absent: float = LOOK_S_ABSENT,
-) -> AsyncGenerator[Batch, None]:
+) -> AsyncGenerator[InboxBatch, None]:
     """Yields batches until the caller stops. A batch is acknowledged when the caller asks for the next one. If the
     caller dies before, the batch is delivered again, to this process or another.
 
@@ -123,22 +123,24 @@ async def hear(
                 is_bound = await _is_bound(connection, inbox)
                 _tell_of_exchange(inbox, is_bound=is_bound)
                 status.well()
-                yield Batch(gap=gap)
+                yield InboxBatch(gap=gap)
                 while True:
                     event, deliveries = await reading.next(look_s if is_bound else look_s_absent)
                     match event:
-                        case _Event.HEARD:
-                            yield Batch(tuple(map(_heard, deliveries)))
+                        case _Event.MESSAGES:
+                            yield InboxBatch(tuple(map(_message_of, deliveries)))
                         case _Event.MISSED:
-                            yield Batch(
+                            yield InboxBatch(
                                 gap=f"the queue {inbox.queue!r} was full and dropped its oldest messages"
                             )
-                        case _Event.LOOK:
+                        case _Event.CHECK:
                             was_bound, is_bound = is_bound, await _is_bound(connection, inbox)
                             if is_bound is not was_bound:
                                 _tell_of_exchange(inbox, is_bound=is_bound)
                             if is_bound and not was_bound:
-                                yield Batch(gap=f"the exchange {inbox.exchange!r} did not exist for a while")
+                                yield InboxBatch(
+                                    gap=f"the exchange {inbox.exchange!r} did not exist for a while"
+                                )
                     await reading.done_with(event, deliveries)
             finally:
                 await reading.close()
@@ -149,33 +151,35 @@ async def hear(
             await asyncio.sleep(status.failed(problem))
 
 
-def buried(heard: Heard, *, reason: str, where: str, letter: str) -> Parcel:
+def inbox_dead_letter(message: InboxMessage, *, reason: str, where: str, letter: str) -> Parcel:
     """The parcel that carries an unreadable message to the dead letters of the API level's broker. Send it by
     `Publisher.offer`. `where` names the process; `letter` is a unique name.
 
     An operator can look at the dead letter and drop it; it is never replayed.
     """
-    origin = Origin(exchange=heard.exchange, key=heard.key)
+    origin = Origin(exchange=message.exchange, key=message.key)
     # The queue's name in the topology, whatever the inbox is called: the role may only dead-letter under that name.
-    return burial(heard.body, IRONIC_EVENTS, origin, reason=reason, attempts=1, where=where, letter=letter)
+    return dead_letter_parcel(
+        message.body, IRONIC_EVENTS, origin, reason=reason, attempts=1, where=where, letter=letter
+    )
 
 
 class _Event(Enum):
-    HEARD = "heard"
+    MESSAGES = "messages"
     MISSED = "missed"
-    LOOK = "look"
+    CHECK = "check"
 
 
 class _Reading:
     """Consumes both queues over one connection, and watches the clock: returns one event at a time."""
 
     def __init__(self, heard: Consuming, missed: Consuming) -> None:
-        self._consuming = {_Event.HEARD: heard, _Event.MISSED: missed}
+        self._consuming = {_Event.MESSAGES: heard, _Event.MISSED: missed}
         self._waiting: dict[_Event, asyncio.Future[Any]] = {}
 
     @classmethod
     async def begin(cls, connection: Connection, inbox: Inbox, prefetch: int) -> "_Reading":
-        if not await _stands(connection, inbox):
+        if not await _queues_exist(connection, inbox):
             queues = [_unbound(queue, inbox) for queue in inbox.queues]
             await connection.declare(Objects((Exchange(MISSED),), tuple(queues), inbox.limits))
         heard = await connection.open_consuming(inbox.queue, prefetch)
@@ -186,9 +190,9 @@ class _Reading:
             raise
 
     async def next(self, look_s: float) -> tuple[_Event, Sequence[Delivery]]:
-        self._wait_for(_Event.HEARD, self._consuming[_Event.HEARD].receive)
+        self._wait_for(_Event.MESSAGES, self._consuming[_Event.MESSAGES].receive)
         self._wait_for(_Event.MISSED, self._consuming[_Event.MISSED].receive)
-        self._wait_for(_Event.LOOK, partial(_after, look_s))
+        self._wait_for(_Event.CHECK, partial(_after, look_s))
         await asyncio.wait(self._waiting.values(), return_when=asyncio.FIRST_COMPLETED)
         event = next(each for each, waiting in self._waiting.items() if waiting.done())
         return event, self._waiting.pop(event).result()
@@ -216,7 +220,7 @@ async def _after(seconds: float) -> Sequence[Delivery]:
     return ()
 
 
-async def _stands(connection: Connection, inbox: Inbox) -> bool:
+async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
     """Checked before declaring: where an operator declares the queues, a reader has no right to."""
     try:
         for queue in inbox.queues:
@@ -255,6 +259,6 @@ def _tell_of_exchange(inbox: Inbox, *, is_bound: bool) -> None:
         )
 
 
-def _heard(delivery: Delivery) -> Heard:
+def _message_of(delivery: Delivery) -> InboxMessage:
     parcel = delivery.parcel
-    return Heard(parcel.body, parcel.exchange, parcel.routing_key, came_back=delivery.returns > 0)
+    return InboxMessage(parcel.body, parcel.exchange, parcel.routing_key, came_back=delivery.returns > 0)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from bus.unreadable import NOT_JSON
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node import Node
-from compute_sim.ironic.node_table import AllocationKept, Kept, NodeKept
+from compute_sim.ironic.node_table import AllocationChange, Change, NodeChange
 
 # The file is written again when it has more lines than this per node, and in total.
 LINES_PER_NODE_MAX = 8
@@ -53,7 +53,7 @@ class NodeFile:
     def load_allocations(self) -> tuple[Allocation, ...]:
         return tuple(self._allocations.values())
 
-    def keep(self, changes: Sequence[Kept]) -> None:
+    def keep(self, changes: Sequence[Change]) -> None:
         lines = [*map(_line_of, changes)]
         for line in lines:
             self._take(line)
@@ -100,11 +100,11 @@ def _read(path: Path) -> list[Line]:
     return lines
 
 
-def _line_of(change: Kept) -> Line:
+def _line_of(change: Change) -> Line:
     match change:
-        case NodeKept(uuid, node):
+        case NodeChange(uuid, node):
             return Line(uuid, node)
-        case AllocationKept(uuid, allocation):
+        case AllocationChange(uuid, allocation):
             return Line(uuid, None, "allocation", allocation)
 
 

@@ -10,7 +10,7 @@ from bus.messages.placement import ProviderState
 _encode = msgspec.json.Encoder().encode
 
 
-def qualities_of(tree: Iterable[ProviderState]) -> str:
+def tree_fingerprint(tree: Iterable[ProviderState]) -> str:
     """A hash of the tree's providers, their parents, traits and aggregates. Inventories are left out: placement itself
     checks whether a share still fits.
     """

@@ -46,10 +46,10 @@ class MaintenanceSet(Struct, frozen=True):
     status: str
 
 
-Said = ProvisionSet | PowerSet | PowerCorrected | NodeWritten | MaintenanceSet
+NodeEvent = ProvisionSet | PowerSet | PowerCorrected | NodeWritten | MaintenanceSet
 
 
-def moved(node: Node, event: str, at_s: float, **changes: Any) -> tuple[Node, ProvisionSet]:
+def after_event(node: Node, event: str, at_s: float, **changes: Any) -> tuple[Node, ProvisionSet]:
     """The node after an event that is allowed in its state, with these other changes; and the notification."""
     state = node.provision_state
     after = states.state_after(state, event)

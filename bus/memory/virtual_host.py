@@ -13,7 +13,7 @@ from bus.broker import NAME_BYTES_MAX, AccessRefused, NotFound, Parcel, Receipt,
 from bus.codec import in_bytes
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
-from bus.memory.queue import MemoryQueue, Stored, Terms
+from bus.memory.queue import MemoryQueue, QueuedParcel, QueueProperties
 from bus.topology import DEAD, INBOXES, MISSED, Binding, Exchange, QueueKind
 
 # The default exchange routes to each queue by its name.
@@ -35,25 +35,25 @@ Hook = Callable[[Parcel], None]
 _encode = msgspec.json.Encoder().encode
 
 
-class StandingQueue(Struct, frozen=True):
+class DurableQueue(Struct, frozen=True):
     """A durable queue and its bindings, as the journal stores it."""
 
     name: str
-    terms: Terms
+    properties: QueueProperties = msgspec.field(name="terms")
     bindings: tuple[Binding, ...] = ()
 
 
-class Standing(Struct, frozen=True):
+class DurableObjects(Struct, frozen=True):
     """All durable exchanges and queues, as the journal stores them."""
 
     exchanges: tuple[str, ...] = ()
-    queues: tuple[StandingQueue, ...] = ()
+    queues: tuple[DurableQueue, ...] = ()
 
 
-_decode_standing = msgspec.json.Decoder(Standing).decode
+_decode_objects = msgspec.json.Decoder(DurableObjects).decode
 
 
-class MemoryHost:
+class MemoryVirtualHost:
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = journal
         self.exchanges: dict[str, MemoryExchange] = {}
@@ -74,32 +74,34 @@ class MemoryHost:
         standing = self.exchanges.get(exchange.name)
         if standing is None:
             self.exchanges[exchange.name] = MemoryExchange(exchange.name, durable=exchange.durable)
-            self._note_standing(durable=exchange.durable)
+            self._note_objects(durable=exchange.durable)
         elif standing.durable != exchange.durable:
             raise Refusal(
                 f"exchange {exchange.name!r} exists with durable={standing.durable}, declared with durable={exchange.durable}"
             )
 
-    def declare_queue(self, name: str, terms: Terms, who: object) -> MemoryQueue:
+    def declare_queue(self, name: str, properties: QueueProperties, who: object) -> MemoryQueue:
         _check_name(name)
-        place = (who if terms.exclusive else EVERYBODY, name)
+        place = (who if properties.exclusive else EVERYBODY, name)
         queue = self._queues.get(place)
         if queue is None:
-            queue = self._queues[place] = MemoryQueue(name, terms, place[0], self.journal)
-            self._note_standing(durable=terms.durable)
-        elif terms.kind is QueueKind.DEAD and queue.terms == structs.replace(terms, length_max=None):
+            queue = self._queues[place] = MemoryQueue(name, properties, place[0], self.journal)
+            self._note_objects(durable=properties.durable)
+        elif properties.kind is QueueKind.DEAD and queue.properties == structs.replace(
+            properties, length_max=None
+        ):
             # An earlier release declared it without a limit; its content stays.
-            queue.terms = terms
-            self._note_standing(durable=terms.durable)
-        elif queue.terms != terms:
-            raise Refusal(f"queue {name!r} exists with {queue.terms}, declared with {terms}")
+            queue.properties = properties
+            self._note_objects(durable=properties.durable)
+        elif queue.properties != properties:
+            raise Refusal(f"queue {name!r} exists with {queue.properties}, declared with {properties}")
         queue.expire_unless_used(self._expire)
         return queue
 
     def bind(self, exchange: str, pattern: str, queue: MemoryQueue) -> None:
         standing = self._exchange(exchange)
         if standing.bind(pattern, queue):
-            self._note_standing(durable=standing.durable and queue.terms.durable)
+            self._note_objects(durable=standing.durable and queue.properties.durable)
 
     def queue_for(self, name: str, who: object) -> MemoryQueue:
         """The queue of this name: the caller's own, or one that all may use."""
@@ -118,7 +120,7 @@ class MemoryHost:
         """Delete an exchange and its bindings."""
         exchange = self.exchanges.pop(name, None)
         if exchange is not None:
-            self._note_standing(durable=exchange.durable)
+            self._note_objects(durable=exchange.durable)
 
     def delete_queue(self, name: str) -> None:
         queue = self._queues.get((EVERYBODY, name))
@@ -147,18 +149,18 @@ class MemoryHost:
         )
         taken = [queue.offer(arriving, sender) for queue in queues]
         for queue in queues:
-            if queue.untold:
-                self._tell_of_drops(queue)
+            if queue.unreported:
+                self._report_drops(queue)
         return Receipt.CONFIRMED if all(taken) else Receipt.REFUSED
 
-    def take_back(self, queue: MemoryQueue, returned: list[Stored]) -> None:
-        if self._stands(queue):
+    def take_back(self, queue: MemoryQueue, returned: list[QueuedParcel]) -> None:
+        if self._exists(queue):
             queue.take_back(returned)
             self._bury_discarded(queue)
 
     def left(self, queue: MemoryQueue) -> None:
         """A consumer has left, maybe the last one."""
-        if self._stands(queue):
+        if self._exists(queue):
             queue.expire_unless_used(self._expire)
 
     def bury_all_discarded(self) -> None:
@@ -169,7 +171,7 @@ class MemoryHost:
     def restart(self) -> None:
         """Delete what is not durable. Called when no connection is left."""
         for queue in [*self._queues.values()]:
-            if queue.terms.durable:
+            if queue.properties.durable:
                 queue.forget_transient()
             else:
                 self._delete(queue)
@@ -197,17 +199,17 @@ class MemoryHost:
                 return
             queue.bury_first_discarded()
 
-    def _tell_of_drops(self, queue: MemoryQueue) -> None:
+    def _report_drops(self, queue: MemoryQueue) -> None:
         """At-most-once dead-lettering of dropped parcels, as RabbitMQ's classic queues do it."""
-        untold, queue.untold = queue.untold, []
-        for stored in untold if MISSED in self.exchanges else ():
+        unreported, queue.unreported = queue.unreported, []
+        for stored in unreported if MISSED in self.exchanges else ():
             self.store(_dead_letter(queue.name, stored, MISSED, headers.MAXLEN), stored.sender)
 
     def _expire(self, queue: MemoryQueue) -> None:
-        if self._stands(queue):
+        if self._exists(queue):
             self._delete(queue)
 
-    def _stands(self, queue: MemoryQueue) -> bool:
+    def _exists(self, queue: MemoryQueue) -> bool:
         return self._queues.get((queue.owner, queue.name)) is queue
 
     def _delete(self, queue: MemoryQueue) -> None:
@@ -215,46 +217,50 @@ class MemoryHost:
         for exchange in self.exchanges.values():
             exchange.unbind_all(queue)
         queue.delete()
-        self._note_standing(durable=queue.terms.durable)
+        self._note_objects(durable=queue.properties.durable)
 
     # The journal
 
     def _restore(self, journal: Journal) -> None:
         written = journal.objects()
-        standing = _decode_standing(written) if written else Standing()
+        standing = _decode_objects(written) if written else DurableObjects()
         for name in standing.exchanges:
             self.exchanges[name] = MemoryExchange(name, durable=True)
         # An earlier release declared an inbox as a work queue. It is declared again.
         outdated = {
             each.name
             for each in standing.queues
-            if each.name in INBOXES and each.terms.kind is QueueKind.WORK
+            if each.name in INBOXES and each.properties.kind is QueueKind.WORK
         }
         for each in standing.queues:
             if each.name in outdated:
                 continue
-            queue = self._queues[EVERYBODY, each.name] = MemoryQueue(each.name, each.terms, journal=journal)
+            queue = self._queues[EVERYBODY, each.name] = MemoryQueue(
+                each.name, each.properties, journal=journal
+            )
             for binding in each.bindings:
                 self.exchanges[binding.exchange].bind(binding.pattern, queue)
         for kept in journal.parcels():
             if kept.queue not in outdated:
                 self._queues[EVERYBODY, kept.queue].restore(kept)
 
-    def _note_standing(self, *, durable: bool) -> None:
+    def _note_objects(self, *, durable: bool) -> None:
         if self.journal is not None and durable:
-            self.journal.declared(self._standing)
+            self.journal.declared(self._durable_objects)
 
-    def _standing(self) -> bytes:
+    def _durable_objects(self) -> bytes:
         lasting = [exchange for exchange in self.exchanges.values() if exchange.durable]
         bindings: dict[MemoryQueue, list[Binding]] = {
-            queue: [] for queue in self._queues.values() if queue.terms.durable
+            queue: [] for queue in self._queues.values() if queue.properties.durable
         }
         for exchange in lasting:
             for pattern, queue in exchange.bindings:
                 if queue in bindings:
                     bindings[queue].append(Binding(exchange.name, pattern))
-        queues = (StandingQueue(queue.name, queue.terms, tuple(bound)) for queue, bound in bindings.items())
-        return _encode(Standing(tuple(exchange.name for exchange in lasting), tuple(queues)))
+        queues = (
+            DurableQueue(queue.name, queue.properties, tuple(bound)) for queue, bound in bindings.items()
+        )
+        return _encode(DurableObjects(tuple(exchange.name for exchange in lasting), tuple(queues)))
 
 
 def _check_name(name: str) -> None:
@@ -264,7 +270,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _dead_letter(queue: str, stored: Stored, exchange: str, reason: str) -> Parcel:
+def _dead_letter(queue: str, stored: QueuedParcel, exchange: str, reason: str) -> Parcel:
     first_death = {
         headers.BROKER_REASON: reason,
         headers.BROKER_QUEUE: queue,

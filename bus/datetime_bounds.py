@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import inspect
 
-from bus.unreadable import Culprit
+from bus.unreadable import FieldProblem
 
 YEAR_MIN, YEAR_MAX = 1970, 8999
 
@@ -25,10 +25,10 @@ def finder_of(kind: type) -> Finder | None:
     return _of(inspect.type_info(kind))
 
 
-def too_far(found: TooFar) -> Culprit:
+def too_far(found: TooFar) -> FieldProblem:
     path, moment = found
     field = path.removeprefix(".")
-    return Culprit(
+    return FieldProblem(
         f"{field} is {moment.isoformat()}: must be in the years from {YEAR_MIN} to {YEAR_MAX}",
         field,
         moment.isoformat(),

@@ -9,7 +9,7 @@ from compute_sim.fleet import Fleet
 Touch = Callable[[Iterable[ProviderId]], None]
 
 
-class Player:
+class FaultPlayer:
     def __init__(self, fleet: Fleet, touches: tuple[Touch, ...]) -> None:
         self._fleet = fleet
         self._touches = touches

@@ -25,18 +25,18 @@ from cell_conductor.core.instance import (
     SPAWNS,
     Cleanup,
     Destroy,
-    Held,
+    HeldClaim,
     HostOrder,
     Instance,
+    OutboxMessage,
     Pending,
     Rules,
-    Word,
     kind_of,
-    spawning,
+    spawn_order,
 )
 
 
-class Turn:
+class Transition:
     def __init__(self, row: Instance, now: datetime, rules: Rules) -> None:
         self.row = row
         self.now = now
@@ -46,19 +46,19 @@ class Turn:
         self.answers: list[Destroy] = []
         self.is_over = False
 
-    def become(self, **changes: Any) -> None:
+    def change(self, **changes: Any) -> None:
         if "state" in changes:
             changes.setdefault("changed_at", self.now)
             changes.setdefault("state_ends_at", None)
         self.row = structs.replace(self.row, **changes)
 
-    def say(self, message: Word, **changes: Any) -> None:
+    def send(self, message: OutboxMessage, **changes: Any) -> None:
         """Send a message and keep it on the row, together with these changes of the row."""
         pending = Pending(self.row.sequence + 1, self.now, message)
         self.said.append(pending)
-        self.become(sequence=pending.sequence, outbox=(*self.row.outbox, pending), **changes)
+        self.change(sequence=pending.sequence, outbox=(*self.row.outbox, pending), **changes)
 
-    def no_longer_say(self, orders: tuple[type[HostOrder], ...], *, attempt: int) -> None:
+    def withdraw(self, orders: tuple[type[HostOrder], ...], *, attempt: int) -> None:
         """Drop these orders: they were answered, so they have arrived, whether confirmed or not; or they are withdrawn."""
         outbox = self.row.outbox
         kept = [
@@ -67,7 +67,7 @@ class Turn:
             if not (isinstance(each.message, orders) and each.message.attempt == attempt)
         ]
         if len(kept) < len(outbox):
-            self.become(outbox=tuple(kept))
+            self.change(outbox=tuple(kept))
 
     # Orders
 
@@ -76,38 +76,38 @@ class Turn:
         row = self.row
         assert row.host is not None, "an attempt has a host"
         ends_at = min(self.now + self.rules.time_to_build(row.host), order.ends_by)
-        self.say(spawning(row, order, row.host), state="building", state_ends_at=ends_at)
+        self.send(spawn_order(row, order, row.host), state="building", state_ends_at=ends_at)
 
     def wait_longer(self, ends_by: datetime) -> None:
         """The host still builds: start the timeout again, at most until the deadline of the request."""
         assert self.row.host is not None, "an attempt has a host"
-        self.become(state_ends_at=min(self.now + self.rules.time_to_build(self.row.host), ends_by))
+        self.change(state_ends_at=min(self.now + self.rules.time_to_build(self.row.host), ends_by))
 
     def destroy(self, attempt: int, host: ProviderId) -> None:
-        order = self._destroying(attempt, host, kind_of(self.row, host))
+        order = self._destroy_order(attempt, host, kind_of(self.row, host))
         if not self._is_on_its_way(order):
-            self.say(order)
+            self.send(order)
 
     def answer_by_destroy(self, attempt: int, host: ProviderId, kind: str) -> None:
         """Order a host of this kind to destroy what nothing waits for."""
-        order = self._destroying(attempt, host, kind)
+        order = self._destroy_order(attempt, host, kind)
         if not self._is_on_its_way(order):
             self.answers.append(order)
 
     def wait_for_destroy(self) -> None:
         """Go to `deleting`, until the host confirms the removal or times out."""
         ends_at = self.now + self.rules.time_to_destroy(self.row.host)
-        self.become(state="deleting", state_ends_at=ends_at)
+        self.change(state="deleting", state_ends_at=ends_at)
 
-    def _destroying(self, attempt: int, host: ProviderId, kind: str) -> Destroy:
-        return destroying(self.rules.cell, self.row.id, attempt, host, kind)
+    def _destroy_order(self, attempt: int, host: ProviderId, kind: str) -> Destroy:
+        return destroy_order(self.rules.cell, self.row.id, attempt, host, kind)
 
     def _is_on_its_way(self, order: Destroy) -> bool:
         return any(pending.message == order for pending in self.row.outbox)
 
-    def release(self, held: Iterable[Held]) -> None:
+    def release(self, held: Iterable[HeldClaim]) -> None:
         for each in held:
-            self.say(
+            self.send(
                 ReleaseClaim(
                     cell=self.rules.cell,
                     consumer=each.consumer,
@@ -118,20 +118,20 @@ class Turn:
 
     # Cleaning up hosts
 
-    def clean_up(self, *release: Held) -> None:
+    def clean_up(self, *release: HeldClaim) -> None:
         """Order the host of the attempt to destroy it, and release these claims only when it has."""
         row, host = self.row, self.row.host
         assert host is not None, "an attempt has a host"
         others = tuple(each for each in row.cleanups if each.attempt != row.attempt)
-        self.become(
+        self.change(
             cleanups=(*others, Cleanup(row.attempt, host.share.host, release)),
             remind_at=self.now + self.rules.remind_every,
         )
-        self.no_longer_say((*SPAWNS, *REBUILDS), attempt=row.attempt)
+        self.withdraw((*SPAWNS, *REBUILDS), attempt=row.attempt)
         if len(others) == len(row.cleanups):
             self.destroy(row.attempt, host.share.host)
 
-    def let_go(self) -> bool:
+    def free_share(self) -> bool:
         """Free the instance's share: now if its host has nothing of it, otherwise when the host has cleaned up. Returns
         whether it is done.
 
@@ -139,15 +139,15 @@ class Turn:
         silent host may still have the old share, neither the cleanup consumer nor the instance releases it.
         """
         row = self.row
-        own = Held(row.id, row.last_attempt)
+        own = HeldClaim(row.id, row.last_attempt)
         if row.state == "error" or row.host is None:
             return True
         if row.state == "swapping" and row.is_clean:
             self.release((own,))
             return True
         if row.state == "swapping":
-            heir = Held(self.rules.cleanup_consumer(row.id, row.attempt), row.attempt)
-            self.clean_up(heir, own)
+            cleanup_claim = HeldClaim(self.rules.cleanup_consumer(row.id, row.attempt), row.attempt)
+            self.clean_up(cleanup_claim, own)
         else:
             self.clean_up(own)
         return False
@@ -156,31 +156,31 @@ class Turn:
 
     def failed(self, host: str, reason: str, *, attempt: int) -> None:
         failure = AttemptFailed(attempt=attempt, host=host, reason=reason)
-        self.become(failures=(*self.row.failures, failure))
+        self.change(failures=(*self.row.failures, failure))
 
     def end_active(self) -> None:
-        self.become(state="active")
-        self.say(InstanceActive(cell=self.rules.cell, instance=self._as_told()))
+        self.change(state="active")
+        self.send(InstanceActive(cell=self.rules.cell, instance=self._state_to_publish()))
 
     def end_broken(self, reason: str) -> None:
         """The API level sees an error; the instance keeps its host and its share."""
-        self.become(state="broken", reason=reason)
-        self.say(InstanceFailed(cell=self.rules.cell, instance=self._as_told()))
+        self.change(state="broken", reason=reason)
+        self.send(InstanceFailed(cell=self.rules.cell, instance=self._state_to_publish()))
 
     def end_in_error(self, reason: str) -> None:
-        self.become(state="error", reason=reason, alternates=())
-        self.say(InstanceFailed(cell=self.rules.cell, instance=self._as_told()))
+        self.change(state="error", reason=reason, alternates=())
+        self.send(InstanceFailed(cell=self.rules.cell, instance=self._state_to_publish()))
 
     def end_deleted(self, reason: str = "") -> None:
-        self.become(
+        self.change(
             state="deleted",
             reason=reason,
             alternates=(),
             state_ends_at=self.now + self.rules.kept_after_end,
         )
-        self.say(InstanceDeleted(cell=self.rules.cell, instance=self._as_told()))
+        self.send(InstanceDeleted(cell=self.rules.cell, instance=self._state_to_publish()))
 
-    def _as_told(self) -> InstanceState:
+    def _state_to_publish(self) -> InstanceState:
         """The full state of the instance, as of the message that is sent next."""
         row, order = self.row, self.row.order
         is_broken = row.state == "broken"
@@ -206,7 +206,7 @@ class Turn:
         )
 
 
-def destroying(cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str) -> Destroy:
+def destroy_order(cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str) -> Destroy:
     """The order to a host of this kind to remove everything of the attempt."""
     if kind == NODE:
         return UndeployInstance(cell=cell, instance=instance, attempt=attempt, host=host)
