@@ -347,8 +347,8 @@ async def test_a_second_process_is_refused_with_the_id_of_the_first(journal_path
     holder = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        "import sys; from bus.memory import kept_broker\n"
-        "with kept_broker(sys.argv[1]): print('mine', flush=True); sys.stdin.read()",
+        "import sys; from bus.memory import journaled_broker\n"
+        "with journaled_broker(sys.argv[1]): print('mine', flush=True); sys.stdin.read()",
         journal_path,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
