@@ -29,13 +29,18 @@ class ForestDraft:
         root = self.root_of.get(provider)
         return None if root is None else self.trees[root]
 
-    def replace_tree(self, tree: TreeBook) -> None:
-        """Replace the tree of this root. A tree without providers becomes a tombstone, if this cell had one here."""
+    def replace_tree(self, tree: TreeBook, *, numbered_across_cells: bool = False) -> None:
+        """Replace the tree of this root. A tree without providers becomes a tombstone, if this cell had one here.
+
+        A reporter of all cells always leaves a tombstone: it remembers the number of the report that removed the tree, and
+        an earlier report that comes late is refused.
+        """
         standing = self.trees.get(tree.root)
         for provider in standing.providers if standing else ():
             if provider not in tree.providers:
                 self._removed[provider] = None
-        if tree.providers or (standing and standing.cell == tree.cell):
+        is_of_this_cell = standing is not None and standing.cell == tree.cell
+        if tree.providers or is_of_this_cell or numbered_across_cells:
             self._settle(tree)
 
     def rewrite(self, book: ProviderBook) -> TreeBook:

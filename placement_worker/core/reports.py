@@ -84,7 +84,7 @@ def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> 
         sequence=report.sequence or (tree.sequence if report.epoch == tree.epoch else 0),
         providers=providers,
     )
-    draft.replace_tree(after)
+    draft.replace_tree(after, numbered_across_cells=bool(report.foreign))
     return ReportAccepted(shape=after.shape, shape_moved=moved)
 
 

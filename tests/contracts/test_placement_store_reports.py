@@ -291,6 +291,27 @@ async def test_a_host_may_come_back_in_another_cell(client: StoreClient) -> None
     assert (host.cell, host.shape) == ("c2", 3)
 
 
+async def test_a_late_report_of_a_ring_brings_back_nothing_in_any_cell(client: StoreClient) -> None:
+    """A node was reported, then went to another cell, and was deleted there before it was ever offered."""
+
+    def of_a_ring(report: ReportInventory, sequence: int) -> ReportInventory:
+        return structs.replace(report, epoch=2, sequence=sequence, foreign="leave")
+
+    await client.report(of_a_ring(a_host(), 1), of_a_ring(felled(), 4))
+    elsewhere = structs.replace(felled(), cell="c2")
+    assert isinstance(await client.report_one(of_a_ring(elsewhere, 8)), ReportAccepted)
+
+    for late in (of_a_ring(a_host(cell="c2"), 7), of_a_ring(a_host(), 3)):
+        assert await client.report_one(late) == ReportOutdated(epoch=2, sequence=8)
+    # A node that placement never had is deleted: its first report comes late.
+    unknown = a_report(root=OTHER_HOST, removed=(OTHER_HOST,))
+    assert isinstance(await client.report_one(of_a_ring(unknown, 4)), ReportAccepted)
+    late = of_a_ring(a_host("host-2"), 3)
+    assert await client.report_one(late) == ReportOutdated(epoch=2, sequence=4)
+    assert await client.providers() == {}
+    assert isinstance(await client.report_one(of_a_ring(a_host("host-2"), 5)), ReportAccepted)
+
+
 async def test_the_root_of_a_felled_tree_may_stand_in_another_tree(client: StoreClient) -> None:
     await client.report(a_host(), a_host("host-2"))
 
