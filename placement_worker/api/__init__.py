@@ -1,1 +1,1 @@
-"""Placement over HTTP: a translation, there and back. The rules themselves are in core/, and the bus has the same ones."""
+"""Placement's HTTP API: it translates requests into messages, and verdicts into answers. The rules are in core/."""

@@ -1,4 +1,4 @@
-"""Does a client take this media type? By the Accept header, as far as it matters here: nothing is ranked."""
+"""Does a client accept this media type? Reads the Accept header as far as needed here: types are not ranked."""
 
 import re
 from functools import lru_cache
@@ -11,10 +11,10 @@ _WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _RANGE: Final = re.compile(rf"\s*{_WORD}/{_WORD}(\s*;\s*{_WORD}=({_WORD}|\"[^\"]*\"))*\s*", re.ASCII)
 
 
-# There are few clients, and each says the same again and again.
+# Few clients, which send the same header again and again.
 @lru_cache(maxsize=256)
 def accepts(header: str, media: str) -> bool:
-    """A client that says nothing takes any type; so does one whose header cannot be read, as in Placement."""
+    """Without an Accept header any media type will do; so does a header that cannot be parsed, as in Placement."""
     if not header.strip() or not all(_RANGE.fullmatch(part) for part in header.split(",") if part.strip()):
         return True
     whole = media.partition("/")[0] + "/*"
@@ -26,7 +26,7 @@ def accepts(header: str, media: str) -> bool:
 
 
 def _ranges(header: str) -> list[tuple[str, bool]]:
-    """Each media range with whether it is wanted at all; a weight of nothing means that it is not."""
+    """Each media range, and whether it is accepted at all; a weight of 0 means that it is not."""
     found = []
     for part in header.split(","):
         media, *parameters = (piece.strip().lower() for piece in part.split(";"))

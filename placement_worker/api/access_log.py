@@ -1,4 +1,4 @@
-"""A line for each request, as JSON: what clients send stands in it, and cannot forge a second one."""
+"""The access log: one line of JSON for each request. JSON escapes what clients send, so they cannot forge a second line."""
 
 import logging
 import re
@@ -15,7 +15,7 @@ _GLOBAL_ID: Final = re.compile(r"req-[0-9a-fA-F-]{36}")
 
 class Access(Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str
-    # The id under which another service's request caused this one, if it said.
+    # The id of another service's request that caused this one, if the client sent it.
     global_request_id: str = ""
     client: str
     method: str
@@ -33,11 +33,11 @@ def is_kept() -> bool:
 
 
 def note(access: Access) -> None:
-    """Where in the code it is said is the same for all: to look for that would cost more than the rest of it."""
+    """Writes the record directly: to look up the caller's position in the code would cost more than the rest."""
     line = _encode(access).decode()
     log.handle(log.makeRecord(log.name, logging.INFO, __file__, 0, line, (), None, "note"))
 
 
 def global_id(header: str) -> str:
-    """What another service calls the request, if it has the form of such an id; the log is no place for anything else."""
+    """The other service's request id, if it has the form of one. Anything else stays out of the log."""
     return header if _GLOBAL_ID.fullmatch(header) else ""

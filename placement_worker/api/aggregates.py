@@ -1,4 +1,4 @@
-"""The aggregates of which a provider is a member."""
+"""The aggregates that a provider is a member of."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""What consumers hold: read by consumer or by provider, and written for one consumer or for several at once."""
+"""Allocations: read by consumer or by provider, written for one consumer or for several at once."""
 
 from http import HTTPStatus
 from typing import Any
@@ -51,7 +51,7 @@ class Allocations:
         self._records = records
 
     async def show(self, request: Request) -> Reply:
-        """Of a consumer. One that is not known holds nothing, and is no error."""
+        """The allocations of a consumer. An unknown consumer holds nothing, and is no error."""
         named = request.params["consumer_uuid"]
         found = uuid_in(named)
         consumer = None if found is None else await self._records.consumer(ConsumerId(found))
@@ -61,7 +61,7 @@ class Allocations:
         return Reply(body=_of_consumer(consumer, replica, request.version), is_fresh=True)
 
     async def show_of(self, request: Request) -> Reply:
-        """Of a provider."""
+        """The allocations of a provider."""
         state = provider_of_path(await self._view.caught_up(), request.params)
         allocations: dict[str, dict[str, object]] = {}
         after: ConsumerId | None = None
@@ -136,7 +136,7 @@ def _consumer_in(consumer: UUID, said: dict[str, Any], version: Version) -> Cons
 
 
 def uuid_key(text: str) -> UUID:
-    """A key that looks like a UUID, and may be none: hyphens in other places are not refused by its pattern."""
+    """A key that must be a UUID: the schema's pattern allows hyphens anywhere, so it is checked here."""
     key = uuid_in(text)
     if key is None:
         raise bad_request(f"JSON does not validate: {text!r} is not a 'uuid'")
@@ -157,7 +157,7 @@ def _amounts_in(said: dict[str, Any]) -> tuple[ResourceAmount, ...]:
 
 
 def _by_provider(listed: list[dict[str, Any]]) -> dict[str, Any]:
-    """As bodies name them from 1.12 on; of a provider that is listed twice the last counts."""
+    """In the form that bodies have from 1.12 on. If a provider is listed twice, the last one counts."""
     return {one["resource_provider"]["uuid"]: {"resources": one["resources"]} for one in listed}
 
 
@@ -166,7 +166,7 @@ def _of_consumer(consumer: ConsumerState, replica: Replica, version: Version) ->
     for amount in consumer.held:
         row = allocations.setdefault(str(amount.provider), {"resources": {}})
         row["resources"][amount.resource] = amount.amount
-        # Told with the consumer's generation, which is what a write is judged by; this one may have moved since.
+        # The provider's current generation: it may differ from that of the consumer's read. Writes compare the consumer's.
         state = replica.get(amount.provider)
         row["generation"] = state.generation if state else 0
     body: dict[str, object] = {"allocations": allocations}

@@ -1,4 +1,4 @@
-"""An answer of the application, as bytes on its connection."""
+"""Writes the application's answers to a connection."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,8 +7,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 
 class AnswerWriter:
-    """Head and body in one write: a second one costs as much as all else of a small answer. Of a long body only the first
-    piece goes with the head, whose length is that of all pieces; each of the others waits until its client has read.
+    """Sends head and body in one write, since a second write costs as much as everything else of a small answer. Of a long
+    body only the first piece goes with the head, which states the length of all pieces. Each later piece waits until the
+    client has read.
     """
 
     def __init__(self, cycle: RequestResponseCycle, close: Callable[[], None]) -> None:
@@ -20,7 +21,7 @@ class AnswerWriter:
         if message["type"] == "http.response.start":
             self._head = message
             return
-        assert message["type"] == "http.response.body", f"nobody here says {message['type']}"
+        assert message["type"] == "http.response.body", f"the application sends no {message['type']}"
         cycle = self._cycle
         if cycle.flow.write_paused:
             await cycle.flow.drain()
@@ -46,10 +47,10 @@ class AnswerWriter:
         yield STATUS_LINE[head["status"]]
         for name, value in head.get("headers", ()):
             if name == b"connection":
-                # The only word that the application has for it is "close".
+                # The only value that the application gives it is "close".
                 cycle.keep_alive = False
                 continue
-            # What a client sent may stand in it, and must not become a header of its own.
+            # It may contain what a client sent, and must not become a second header.
             assert b"\n" not in value, f"{name!r} has a line break in {value!r}"
             yield b"%b: %b\r\n" % (name, value)
         if not cycle.keep_alive:

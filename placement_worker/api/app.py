@@ -1,10 +1,10 @@
-"""The ASGI application: what is alike for all requests, in one order.
+"""The ASGI application: the steps that all requests share, in this order.
 
-    who asks (401) ▶ which version (400, 406) ▶ has a body a type (400) ▶ which route (404, 405) ▶ is JSON taken (406)
-    and sent (415) ▶ may they (403) ▶ read the body (413) ▶ the handler ▶ render, count, log
+    authenticate (401) ▶ version (400, 406) ▶ content type present (400) ▶ route (404, 405) ▶ client accepts JSON (406)
+    and sends JSON (415) ▶ policy (403) ▶ read the body (413) ▶ the handler ▶ render, count, log
 
-`GET /`, `GET /openapi.json` and `GET /metrics` are for everybody. What a handler raises as ApiError is its answer; a database that is away
-is a 503, which clients try again; anything else is ours, a 500 that tells nothing but where to look in the log.
+`GET /`, `GET /openapi.json` and `GET /metrics` need no authentication. An ApiError from a handler is the answer. An
+unreachable database is a 503, which clients retry. Every other exception is a bug: a 500, with details in the log only.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from placement_worker.api.versions import (
 
 log = logging.getLogger(__name__)
 
-# The version document asks no policy: it is how clients find out what to ask.
+# The version document needs no policy: clients read it to learn what they may ask.
 _ROOT = Route("GET", "/", version_document, rule="", tells_json=False)
 _FOR_EVERYBODY: Final = (_ROOT.path, openapi_document.PATH)
 
@@ -62,7 +62,7 @@ class PlacementApp:
         connections: Connections | None = None,
     ) -> None:
         self._described = (_ROOT, *routes)
-        # It tells nothing that is not in the manual; and who writes a client has no token yet.
+        # It tells nothing that the manual does not, and the author of a client has no token yet.
         document = Route("GET", openapi_document.PATH, self._document, rule="")
         self._router = Router((*self._described, document))
         self._auth = auth
@@ -104,8 +104,8 @@ class PlacementApp:
         except ClientGone:
             raise
         except Exception:
-            # This is the loop around handlers: one that is wrong must not end the others, and is told to whoever reads
-            # the log, never to the client.
+            # This is the loop around all handlers: a faulty one must not stop the others. The details are for the operator,
+            # in the log, and never for the client.
             log.exception("%s: %s %s failed", call.exchange.request_id, call.method, call.path)
             return refusal_of(call.exchange, _ours())
 
@@ -153,7 +153,9 @@ def _version(headers: Headers) -> tuple[int, int]:
 def _check_type_is_said(headers: Headers) -> None:
     is_sent = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if is_sent and not headers.get("content-type"):
-        raise bad_request("content-type header required: there is a body, and nothing says what it is")
+        raise bad_request(
+            "content-type header required: the request has a body, and the header must name its type"
+        )
 
 
 def _check_media(route: Route, headers: Headers) -> None:
@@ -170,7 +172,7 @@ def _check_media(route: Route, headers: Headers) -> None:
 
 
 def _located(reply: Reply, call: Call) -> Reply:
-    """Handlers say where something is from the root on; clients are told with the host that they asked."""
+    """Handlers give a location as a path; clients get it with the host that they asked."""
     location = reply.headers.get("location")
     if location is None:
         return reply
@@ -183,9 +185,9 @@ def _located(reply: Reply, call: Call) -> Reply:
 def _decoded(match: Match) -> Mapping[str, str]:
     decoded = {name: unquote(value) if "%" in value else value for name, value in match.params.items()}
     for name, value in decoded.items():
-        # Databases keep no such character.
+        # Databases cannot store this character.
         if "\0" in value:
-            raise bad_request(f"The path names {value!r} as {name}, with the character NUL in it")
+            raise bad_request(f"The path has {value!r} as {name}; the character NUL is not allowed")
     return decoded
 
 
@@ -196,10 +198,10 @@ def _page(body: bytes) -> Answer:
 
 
 def _unavailable() -> ApiError:
-    """Why is for the log: it names hosts, and more."""
+    """The reason goes to the log only: it names hosts, and more."""
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "The server cannot reach what it needs for this request; it may be tried again. Its log tells why under the "
+        "The server cannot reach something that it needs for this request. Try again; its log has the reason under the "
         "request id",
         headers={"retry-after": "1"},
     )
@@ -208,14 +210,14 @@ def _unavailable() -> ApiError:
 def _ours() -> ApiError:
     return ApiError(
         HTTPStatus.INTERNAL_SERVER_ERROR,
-        "The server failed at this request; its log tells why under the request id",
+        "The server failed at this request; its log has the reason under the request id",
     )
 
 
 async def _send(answer: Answer, added: Mapping[str, str], send: Send) -> None:
     headers = {**answer.headers, **added}
     if added:
-        # What a browser keeps depends on its origin, too.
+        # The response differs by origin, so a browser's cache must, too.
         headers["vary"] = ", ".join(filter(None, (headers.get("vary"), "origin")))
     await send(
         {
@@ -228,5 +230,5 @@ async def _send(answer: Answer, added: Mapping[str, str], send: Send) -> None:
     for number, piece in enumerate(pieces, 1):
         await send({"type": "http.response.body", "body": piece, "more_body": number < len(pieces)})
         if number < len(pieces):
-            # A client that reads as fast as we write must not keep all others waiting.
+            # A client that reads as fast as the server writes must not make all others wait.
             await asyncio.sleep(0)

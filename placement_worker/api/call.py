@@ -1,4 +1,4 @@
-"""One request on its way, and what is found out about it until it is answered."""
+"""One request in progress, and what is known about it so far."""
 
 from typing import Final
 from uuid import uuid4
@@ -19,7 +19,7 @@ _UNROUTED: Final = "-"
 
 
 class Call(Struct):
-    """One request on its way, and what is found out about it."""
+    """One request in progress, and what is known about it so far."""
 
     scope: Scope
     method: str
@@ -39,7 +39,7 @@ class Call(Struct):
 
     @property
     def counted_method(self) -> str:
-        """A method that nobody serves may be any word; those are counted as one."""
+        """Unknown methods may be any word, so they are counted as one."""
         return self.method if self.method in ("GET", "POST", "PUT", "DELETE") else "other"
 
     def access(self, answer: Answer, took_s: float) -> access_log.Access:

@@ -1,4 +1,4 @@
-"""Allocation candidates: who could give what is asked for, and how."""
+"""Allocation candidates: which providers can give what is asked for, and how."""
 
 from collections.abc import Collection, Iterator
 
@@ -37,8 +37,8 @@ QUERY = VersionedValidators(
     ((1, 35), query_schemas.CANDIDATES_1_35),
     ((1, 36), query_schemas.CANDIDATES_1_36),
 )
-# Who asks for all of them gets as many. Eight groups that may each be met by eight devices have more ways on one host than
-# a client could read.
+# The limit for clients that ask for all candidates. With eight groups and eight devices each, one host has more candidates
+# than a client can read.
 CANDIDATES_MAX = 100_000
 
 
@@ -91,7 +91,7 @@ class Candidates:
 
 
 def _all_giving(found: Found, index: ProviderIndex, query: CandidatesQuery, budget: Budget) -> Rows:
-    """Until 1.28 a limit cuts candidates off, and not what is said of the others in the trees of those that are left."""
+    """Before 1.29 a limit cuts candidates, but the summaries still have all providers in the trees that are left."""
     every = find_candidates(index, structs.replace(query, limit=CANDIDATES_MAX), budget=budget)
     giving: Rows = np.intersect1d(every.giving, index.in_trees_of(found.giving))
     return giving

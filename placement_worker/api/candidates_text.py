@@ -1,8 +1,8 @@
-"""Candidates as the text that goes out: an answer may tell of ten thousand, so it is not built of values first.
+"""Writes candidates directly as text: an answer may have ten thousand of them, so no objects are built first.
 
-Candidates that are alike but for their providers are written by one template, filled in by the thousand. What is said of a
-provider is written once, and kept until the provider changes. Nothing here needs escaping: ids, classes, traits and suffixes
-are letters, digits, hyphens and underscores.
+Candidates of one pattern are written by one template, thousands at a time. The summary of a provider is written once and
+cached until the provider changes. Nothing needs escaping: ids, classes, traits and suffixes are letters, digits, hyphens
+and underscores.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -23,17 +23,17 @@ TREES: Version = (1, 29)
 _MAPPINGS: Version = (1, 34)
 
 _PROVIDER = '"%s"'
-# What a UUID is longer than the place where it goes.
+# How much longer a UUID is than its placeholder.
 _UUID_MORE = 34
 _NAMES_AT_ONCE = 5_000
-# To write a summary takes as long as so many steps.
+# Writing one summary costs as much as so many steps.
 _STEPS_PER_SUMMARY = 40
 _SUMMARIES_AT_ONCE = 250
 _encode = msgspec.json.encode
 
 
 def requests_text(found: Candidates, index: ProviderIndex, version: Version, budget: Budget) -> Iterator[str]:
-    """In parts, between which there are commas. How long it will be is told to the budget before any of it is written."""
+    """In parts, to be joined with commas. The length is charged to the budget before any of it is written."""
     blocks = list(_templates(found, version, budget))
     budget.tell(
         sum(len(rows) * (len(template) + _UUID_MORE * len(columns)) for rows, template, columns in blocks)
@@ -64,7 +64,7 @@ def _block_text(rows: Rows, template: str, columns: list[int], index: ProviderIn
 
 
 def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[int]]:
-    """One candidate, with `%s` for each provider; and of which column each is."""
+    """The text of one candidate, with `%s` for each provider; and the column of each placeholder."""
     giving = [column for column, amounts in enumerate(pattern.amounts) if amounts]
     if version < _BY_PROVIDER:
         rows = [
@@ -84,7 +84,7 @@ def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[in
 
 
 class Summaries:
-    """What is said of providers, as it was written last: by row, with how often the row had changed by then."""
+    """A cache of summaries by row, each with the row's change count at that time."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -94,8 +94,8 @@ class Summaries:
     def texts(
         self, giving: Rows, index: ProviderIndex, version: Version, classes: Collection[str], budget: Budget
     ) -> Iterator[str]:
-        """In parts, between which there are commas: of all providers of the trees that give something; before there were
-        trees, of those that do.
+        """In parts, to be joined with commas: summaries of all providers in the trees that give something; before 1.29, only
+        of those that give something.
         """
         if version < TREES:
             rows = giving.tolist()
@@ -103,7 +103,7 @@ class Summaries:
             rows = index.in_trees_of(giving).tolist()
             if index.lineage is not self._lineage or len(self._texts) < index.rows:
                 self._begin(index)
-        # Between parts others may run, and write of a later state: nothing is looked up twice.
+        # Between parts other requests may run, and write summaries of a later state: read each cache entry only once.
         for start in range(0, len(rows), _SUMMARIES_AT_ONCE):
             part = rows[start : start + _SUMMARIES_AT_ONCE]
             written, told = (
@@ -117,7 +117,7 @@ class Summaries:
             yield text
 
     def _kept(self, rows: list[int], index: ProviderIndex, version: Version) -> tuple[int, list[str]]:
-        """How many were written anew, and all of them."""
+        """How many summaries were written anew, and all of them."""
         texts, written, changes = self._texts, self._changes, index.changes
         changed = [row for row in rows if written[row] != changes[row]]
         for row in changed:
@@ -126,7 +126,7 @@ class Summaries:
         return len(changed), [texts[row] for row in rows]
 
     def _begin(self, index: ProviderIndex) -> None:
-        """Of other woods nothing is known; of these there may be more rows than before."""
+        """Clear the cache for an index of another lineage; make room for new rows."""
         if index.lineage is not self._lineage:
             self._texts, self._changes, self._lineage = [], [], index.lineage
         more = index.rows - len(self._texts)

@@ -1,4 +1,4 @@
-"""Resource classes: the names there are."""
+"""Resource classes: the names that exist."""
 
 from http import HTTPStatus
 
@@ -67,7 +67,7 @@ class ResourceClasses:
                 raise refusal(verdict, f"Unable to rename resource class {name}")
 
     async def ensure(self, request: Request) -> Reply:
-        """From 1.7 on: there is such a class afterwards, whoever made it."""
+        """From 1.7 on: make sure that the class exists, whichever client created it."""
         name = request.params["name"]
         _NAMED.check({"name": name})
         headers = {"location": _url(name, request)}

@@ -1,8 +1,8 @@
-"""The open connections of one server: how many there may be, and which is closed when there are more.
+"""The open connections of one server: how many may be open, and which one is closed when there are more.
 
-A connection is idle while no whole request of it is under way: it was just opened, is kept alive, or has sent a part of a
-request's head. When there are too many, in all or from one address, the one that has been idle longest is closed; when none
-is idle, the new one is refused. Addresses of this machine have no limit of their own, since a proxy may stand there.
+A connection is idle if no complete request of it is in progress: it was just opened, is kept alive, or has sent a part of
+a request's head. When too many are open, in all or from one address, the one that has been idle longest is closed. If none
+is idle, the new one is refused. Addresses of this machine have no limit of their own, since a proxy may use them.
 """
 
 import ipaddress
@@ -21,7 +21,7 @@ ADDRESSES_JUDGED_MAX = 4_096
 
 
 class Closed(StrEnum):
-    """Why the server closed a connection, as the metric names it."""
+    """The reason for which the server closed a connection, as the metric names it."""
 
     IDLE_TOO_MANY = "too_many"
     IDLE_TOO_MANY_OF_ADDRESS = "too_many_of_address"
@@ -51,7 +51,7 @@ class Connections:
         return self._open
 
     def opened(self, connection: Connection, now: float) -> bool:
-        """Whether it may stay; another that is idle is closed for it if need be."""
+        """May the new connection stay? If necessary, another one that is idle is closed for it."""
         address = connection.address
         self._open += 1
         self._of_address[address] += 1
@@ -76,15 +76,15 @@ class Connections:
             del self._of_address[connection.address]
 
     def is_busy(self, connection: Connection) -> None:
-        """A whole head of it has come."""
+        """A complete head of a request has arrived."""
         self._idle.pop(connection, None)
 
     def is_idle(self, connection: Connection) -> None:
-        """All of its requests are answered."""
+        """All its requests are answered."""
         self._idle[connection] = None
 
     def note_closed(self, connection: Connection, why: Closed, now: float) -> None:
-        """Counted each time, and logged now and then: an attacker must not fill the log, too."""
+        """Counts each time, but logs only now and then: an attacker must not fill the log."""
         self.closed[why] += 1
         self._unlogged += 1
         if now - self._logged_at < LOGGED_EVERY_S:
@@ -107,10 +107,10 @@ class Connections:
 
 
 _WORDS = {
-    Closed.IDLE_TOO_MANY: "too many are open, and it had been idle longest",
-    Closed.IDLE_TOO_MANY_OF_ADDRESS: "too many are open from its address, and it had been idle longest",
+    Closed.IDLE_TOO_MANY: "too many are open, and this one had been idle longest",
+    Closed.IDLE_TOO_MANY_OF_ADDRESS: "too many are open from its address, and this one had been idle longest",
     Closed.REFUSED: "too many are open, and none of them is idle",
-    Closed.HEAD_LATE: "the head of its request was not whole in time",
+    Closed.HEAD_LATE: "the head of its request was not complete in time",
     Closed.ANSWER_NOT_READ: "its client does not read the answer",
 }
 

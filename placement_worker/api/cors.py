@@ -1,5 +1,5 @@
-"""Which pages of browsers may read the answers? Those of the origins that are named; every other gets an answer without
-the headers that would let it.
+"""CORS: which web pages may read the answers in a browser? Those of the configured origins. All others get the same answer
+without the headers that allow it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Cors:
         self._origins = frozenset(origins)
 
     def preflight(self, method: str, headers: Headers) -> Answer | None:
-        """The whole answer to a browser that asks whether it may ask; None where this is no such question."""
+        """The complete answer to a browser's preflight request; None if this is not one."""
         if not self._origins or method != "OPTIONS" or "access-control-request-method" not in headers:
             return None
         added = self.headers(headers)
@@ -45,7 +45,7 @@ class Cors:
         return Answer(HTTPStatus.OK, {**added, "content-length": "0"}, b"")
 
     def headers(self, headers: Headers) -> Mapping[str, str]:
-        """What an answer to this request carries besides its own headers."""
+        """The CORS headers of an answer to this request."""
         origin = headers.get("origin")
         if origin is None or not self._origins & {origin, "*"}:
             return {}

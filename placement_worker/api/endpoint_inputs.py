@@ -1,4 +1,4 @@
-"""What the endpoints stand on: whom they write to, whom they read from, and which provider a path names."""
+"""What endpoints share: the interfaces that they write to and read from, and the provider that a path names."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -12,25 +12,25 @@ from placement_worker.api.request import Request
 from placement_worker.api.validators import Validator, uuid_in
 from placement_worker.replica import Replica
 
-# As many as are read from the store at once.
+# How many rows are read from the store at once.
 PAGE = 1_000
 
 
 class Writer(Protocol):
-    """Takes writes to the books."""
+    """Writes changes."""
 
     async def ask(self, message: Write) -> WriteVerdict: ...
 
 
 class View(Protocol):
-    """Knows all providers."""
+    """Has all providers."""
 
     async def caught_up(self) -> Replica:
-        """With all that was committed before the call."""
+        """All providers, with everything committed before the call."""
 
 
 class Records(Protocol):
-    """What there is too much of to keep in memory, or too little to follow."""
+    """Data that is read from the store each time: there is too much of it for memory, or it is needed too rarely."""
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None: ...
 
@@ -44,7 +44,7 @@ class Records(Protocol):
 
 
 def path_provider(params: Mapping[str, str]) -> ProviderId:
-    """The provider that the path names; one that cannot be does not exist."""
+    """The id in the path; an id that is not a UUID is a 404."""
     provider = uuid_in(params["uuid"])
     if provider is None:
         raise no_such_provider(params["uuid"])
@@ -52,7 +52,7 @@ def path_provider(params: Mapping[str, str]) -> ProviderId:
 
 
 def provider_of_path(replica: Replica, params: Mapping[str, str]) -> ProviderState:
-    """The same, as it stands."""
+    """The provider that the path names. Raises a 404 if there is none."""
     state = replica.get(path_provider(params))
     if state is None:
         raise no_such_provider(params["uuid"])
@@ -60,7 +60,7 @@ def provider_of_path(replica: Replica, params: Mapping[str, str]) -> ProviderSta
 
 
 async def body_for_provider(validator: Validator, request: Request, view: View) -> Any:
-    """What the body says. Who names a provider that is not there is told so first, whatever the body is."""
+    """Decode the body. If the provider does not exist, its 404 comes before any error in the body."""
     try:
         return validator.body(request.body)
     except ApiError:

@@ -1,10 +1,10 @@
-"""A request's headers, found by name: read whole once, since each of them is asked for, some of them several times."""
+"""A request's headers by name. They are read once, since several steps look at them."""
 
 from collections.abc import Mapping
 
 from starlette.types import Scope
 
-# By their names in small letters. What a header says that was sent several times stands behind commas, as HTTP has it.
+# Names are in lower case. The values of a repeated header are joined by commas, as HTTP says.
 Headers = Mapping[str, str]
 
 

@@ -1,4 +1,4 @@
-"""The inventories of a provider: all of them, or one class."""
+"""The inventories of a provider: all of them, or that of one class."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -94,7 +94,7 @@ class Inventories:
         doing = f"Unable to create inventory for resource provider {provider}"
         inventory = _inventory_in(said)
         await self._check_capacity({resource: inventory}, request, None, doing)
-        # Whatever generation is named: there is nothing yet that anyone could have changed meanwhile.
+        # The generation is not compared: a new inventory cannot have been changed by another client.
         verdict = await self._writer.ask(
             PutInventory(
                 provider=provider, generation=None, resource=resource, inventory=inventory, is_new=True
@@ -124,7 +124,7 @@ class Inventories:
                     f"No inventory record with resource class {resource}: {provider} has none to be changed"
                 )
             case UnknownClass(names=names):
-                # The path names it, and not the body.
+                # The path names the class, not the body, so it is a 404.
                 raise not_found(no_such_class(names))
             case _:
                 raise refusal(verdict, doing)
@@ -151,7 +151,7 @@ class Inventories:
             case UnknownClass(names=names):
                 raise not_found(f"{doing}: {no_such_class(names)}")
             case InventoryInUse(used=used):
-                # The other writes call it in use; clients know this one by the other code.
+                # Other writes use the code inventory.inuse; for this one clients expect the other code.
                 raise conflict(
                     f"{doing}: {in_use(str(provider), (resource,))}: {used} is held", CONCURRENT_UPDATE
                 )
@@ -161,7 +161,7 @@ class Inventories:
     async def _check_capacity(
         self, inventories: Mapping[str, ReportedInventory], request: Request, seen: int | None, doing: str
     ) -> None:
-        """A client whose provider is gone, or was changed since the client read it, is told that first."""
+        """A client whose provider is gone, or was changed since it was read, learns that first."""
         wrong = _without_capacity(inventories, request.version)
         if not wrong:
             return
@@ -171,7 +171,7 @@ class Inventories:
         raise bad_request(f"{doing}: {wrong}")
 
     async def _refusal_of_use(self, verdict: WriteVerdict, doing: str, kept: tuple[str, ...]) -> ApiError:
-        """The verdict names one class that is held; here all are told, as they stand a moment later."""
+        """The verdict names one class that is in use; the answer names all, as they are a moment later."""
         if isinstance(verdict, InventoryInUse):
             state = (await self._view.caught_up()).get(verdict.provider)
             held = {one for one in _held(state) if one not in kept} | {verdict.resource}
@@ -191,7 +191,7 @@ def _inventory_in(said: dict[str, Any]) -> ReportedInventory:
 
 
 def _without_capacity(inventories: Mapping[str, ReportedInventory], version: Version) -> str:
-    """What is wrong with the first that has no capacity; nothing if all have some."""
+    """The error of the first inventory without capacity; empty if all have some."""
     may_be_empty = version >= _RESERVED_MAY_BE_ALL
     for resource, inventory in inventories.items():
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)

@@ -1,4 +1,4 @@
-"""What was answered and how long it took, for Prometheus. By route, never by path: there are millions of paths."""
+"""Prometheus metrics of requests: counts and times, by route and never by path, since there are millions of paths."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -33,12 +33,12 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
-        # Counted by whoever serves them: a gauge of theirs is locked at each step.
+        # A plain counter that the application changes: a Gauge would take a lock each time.
         self.under_way = 0
         Gauge(
             "moor_placement_http_requests_under_way", "Requests not yet answered.", registry=self._registry
         ).set_function(lambda: self.under_way)
-        # A label's child is looked up under a lock, by a tuple of strings; there are few.
+        # To look up a label's child takes a lock and a tuple of strings; there are few, so they are cached.
         self._child = lru_cache(maxsize=1024)(self._made)
 
     def answered(self, method: str, route: str, status: int, took_s: float) -> None:

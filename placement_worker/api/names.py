@@ -1,4 +1,4 @@
-"""The names of resource classes and traits, as a request may ask for them and as an answer tells them."""
+"""Names of resource classes and traits: checks for queries, and their order in answers."""
 
 from collections.abc import Iterable
 
@@ -14,19 +14,19 @@ _NUMBERS = {name: number for number, name in enumerate(os_resource_classes.STAND
 
 
 def standard_first(traits: Iterable[str]) -> list[str]:
-    """As Placement orders them, which had the standard ones before anybody made another."""
+    """Placement's order: standard traits come before custom ones."""
     return sorted(traits, key=lambda name: (name.startswith(CUSTOM), name))
 
 
 def classes_in_order(classes: Iterable[str]) -> list[str]:
-    """The same of classes, of which the standard ones have numbers."""
+    """Placement's order: standard classes by number, then custom ones by name."""
     return sorted(classes, key=lambda name: (_NUMBERS.get(name, len(_NUMBERS)), name))
 
 
 async def check_names(
     names: KnownNames, replica: Replica, classes: Iterable[str], traits: Iterable[str]
 ) -> None:
-    """End the request if it asks for what does not exist."""
+    """Refuse a request that asks for names that do not exist."""
     if unknown := await names.unknown_classes(replica, classes):
         raise bad_request(f"Invalid resource class in resources parameter: {no_such_class(unknown)}")
     if unknown := await names.unknown_traits(replica, traits):

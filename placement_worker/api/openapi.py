@@ -1,4 +1,4 @@
-"""Prints the OpenAPI document of the newest version: `python -m placement_worker.api.openapi`. It is docs/placement-openapi.json."""
+"""Prints the OpenAPI document of the newest version, for docs/placement-openapi.json: `python -m placement_worker.api.openapi`."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from placement_worker.write_batcher import WriteBatcher
 
 
 def every_route() -> tuple[Route, ...]:
-    """The whole table, over books that are empty."""
+    """The whole route table, over an empty store."""
     store, nothing = MemoryPlacementStore(), Vocabulary(frozenset(), frozenset())
     writer = WriteBatcher(store, nothing, lambda: datetime.now(UTC))
     return (Route("GET", "/", version_document, rule=""), *routes_of(writer, View(store), store, nothing))

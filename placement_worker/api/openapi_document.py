@@ -1,7 +1,7 @@
-"""The API as an OpenAPI document, made from the route table and the schemas that requests are judged by.
+"""The API as an OpenAPI document, made from the route table and the schemas that requests are checked against.
 
-There is one document a version, since what a body may be depends on it: it is served at /openapi.json, and
-`python -m placement_worker.api.openapi` prints that of the newest, which is docs/placement-openapi.json.
+Bodies depend on the version, so each version has its own document. It is served at /openapi.json;
+`python -m placement_worker.api.openapi` prints that of the newest version, which is docs/placement-openapi.json.
 """
 
 import re
@@ -106,7 +106,7 @@ def _query_parameters(schema: Schema) -> Iterator[dict[str, Any]]:
     for name, value in schema["properties"].items():
         yield {"name": name, "in": "query", "required": name in required, "schema": value}
     if patterns := schema.get("patternProperties"):
-        # Keys that end in a suffix: OpenAPI writes an object whose members are keys of the query.
+        # Keys that end in a suffix. In OpenAPI they are an object whose members become keys of the query.
         yield {
             "name": "groups",
             "in": "query",

@@ -1,7 +1,7 @@
-"""A long answer in pieces, which go out one after another and let others be answered in between.
+"""Long answers in pieces, which are sent one after another so that other requests are answered in between.
 
-To join a hundred megabytes into one text, and to copy that on its way to the socket, would keep the process from all else
-for a quarter of a second.
+To join a hundred megabytes into one text, and to copy that to the socket, would block the process for a quarter of a
+second.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 PIECE_BYTES = 256 * 1024
-# Rows that are written between two turns of the loop: about two milliseconds.
+# Rows that are written between two turns of the event loop: about two milliseconds.
 _ROWS_AT_ONCE = 200
 
 _encode = msgspec.json.Encoder().encode
@@ -20,18 +20,18 @@ Row = TypeVar("Row")
 
 
 class Pieces(Struct, frozen=True):
-    """A body that is JSON already; at least one piece."""
+    """A body that is JSON already; has at least one piece."""
 
     of: tuple[bytes, ...]
 
 
 def pieces_of(parts: Iterable[bytes], size: int = PIECE_BYTES) -> Pieces:
-    """These parts, joined where they are short: each piece but the last has so many bytes or more."""
+    """Join short parts: each piece but the last one has at least so many bytes."""
     return Pieces((*_joined(parts, size),))
 
 
 def with_commas(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same with a comma between each two."""
+    """The parts with a comma between each two."""
     for number, part in enumerate(parts):
         if number:
             yield b","
@@ -41,7 +41,7 @@ def with_commas(parts: Iterable[bytes]) -> Iterator[bytes]:
 async def rows_in_turns(
     before: bytes, states: Sequence[Row], row: Callable[[Row], object], after: bytes
 ) -> Pieces:
-    """A list of rows, however long: others run while it is written."""
+    """A list of rows of any length; other requests run while it is written."""
     texts = []
     for start in range(0, len(states), _ROWS_AT_ONCE):
         if start:

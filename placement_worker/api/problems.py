@@ -1,11 +1,11 @@
-"""How an answer says no: the errors that handlers raise, and the codes by which clients tell them apart."""
+"""Refusals: the errors that handlers raise, and the codes by which clients tell them apart."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final
 
-# What clients branch on, from version 1.23 on.
+# Clients branch on these codes, from version 1.23 on.
 UNDEFINED: Final = "placement.undefined_code"
 INVENTORY_IN_USE: Final = "placement.inventory.inuse"
 CONCURRENT_UPDATE: Final = "placement.concurrent_update"
@@ -16,18 +16,18 @@ PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
 DUPLICATE_KEY: Final = "placement.query.duplicate_key"
 BAD_VALUE: Final = "placement.query.bad_value"
 MISSING_VALUE: Final = "placement.query.missing_value"
-# Placement itself has no such code: it takes as long as it takes.
+# Placement itself has no such code: its searches have no limit.
 TOO_COSTLY: Final = "placement.query.too_costly"
 
-# What a client sent may be quoted, and may be megabytes long.
+# Details may quote what a client sent, which may be megabytes long.
 DETAIL_CHARACTERS_MAX: Final = 4_000
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ApiError(Exception):
-    """Ends a request with this status. Raised by handlers, and by whatever stands before them; rendered in one place.
+    """Ends a request with this status. Handlers raise it, and the steps before them; one place renders it.
 
-    `detail` is for people: what, which, the numbers; clients are told it in one line. `extra` goes into the
+    `detail` is for people and is sent as one line: what was wrong, which value, which numbers. `extra` goes into the
     error's body beside the usual keys.
     """
 

@@ -1,6 +1,6 @@
-"""One connection, as uvicorn and httptools speak it: what is no HTTP, or too long, is refused in the API's own words.
+"""One connection, on uvicorn and httptools. Input that is not HTTP, or is too long, is refused with the API's own errors.
 
-The application never sees these: the parser stops before there is a request.
+The application never sees these, since the parser stops before there is a request.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from placement_worker.api.settings import ApiSettings
 
 
 class _TooLongError(Exception):
-    """The request's first line or its headers; the parser hands it on as the cause of its own error."""
+    """The first line or the headers are too long. The parser wraps it as the cause of its own error."""
 
     def __init__(self, status: HTTPStatus, detail: str) -> None:
         super().__init__(detail)
@@ -33,7 +33,7 @@ class _TooLongError(Exception):
 
 
 def protocol_for(settings: ApiSettings, shared: Connections) -> type[HttpToolsProtocol]:
-    """The limits in a class: uvicorn makes one for each connection, and hands on nothing of ours."""
+    """A class with these limits: uvicorn makes an instance for each connection, and passes no arguments of ours."""
 
     class Limited(PlacementProtocol):
         limits = settings
@@ -43,8 +43,8 @@ def protocol_for(settings: ApiSettings, shared: Connections) -> type[HttpToolsPr
 
 
 class PlacementProtocol(HttpToolsProtocol):
-    """uvicorn has a timer for kept-alive connections, which any byte stops. Here another one runs whenever that one does not
-    and no request is under way, so that no connection is open for nothing for long.
+    """uvicorn has a timer for kept-alive connections, which stops at any byte. A second timer runs whenever the first does not
+    and no request is in progress, so that no connection stays open for long without use.
     """
 
     limits = ApiSettings()
@@ -53,7 +53,7 @@ class PlacementProtocol(HttpToolsProtocol):
     _headers_bytes = 0
     _in_message = False
     _in_head = False
-    # Whether a whole head has ever come.
+    # Has a complete head ever arrived?
     _has_asked = False
     _head_due: asyncio.TimerHandle | None = None
     _answer_due: asyncio.TimerHandle | None = None
@@ -87,7 +87,7 @@ class PlacementProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= self.limits.pipelined_max:
             raise _TooLongError(
                 HTTPStatus.BAD_REQUEST,
-                f"More than {self.limits.pipelined_max} requests wait on this connection for their answers",
+                f"More than {self.limits.pipelined_max} requests on this connection wait for their answers",
             )
         super().on_headers_complete()
         self._in_head = False
@@ -99,7 +99,7 @@ class PlacementProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self._in_message = False
         if self.cycle.response_complete:
-            # The rest of a body that nobody waited for: from here on the connection is kept alive as after any answer.
+            # This was the rest of a body that the application did not read: now the connection is kept alive as usual.
             self._unset_head_due()
 
     def on_response_complete(self) -> None:
@@ -112,7 +112,7 @@ class PlacementProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         if self._answer_due is not None:
-            # Its client is still reading; how long it may take has a limit of its own.
+            # Its client is still reading the answer, which has its own limit of time.
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
@@ -139,7 +139,7 @@ class PlacementProtocol(HttpToolsProtocol):
             self._refuse(
                 ApiError(
                     HTTPStatus.REQUEST_TIMEOUT,
-                    f"The request's head was not whole after {self.limits.head_s_max:g} seconds",
+                    f"The head of the request was not complete after {self.limits.head_s_max:g} seconds",
                 )
             )
         else:
@@ -161,7 +161,7 @@ class PlacementProtocol(HttpToolsProtocol):
             self._answer_due = None
 
     def _close(self) -> None:
-        """What is written is still sent, if its client reads it."""
+        """Close, after the rest of the output is sent, if the client reads it in time."""
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self.loop.call_later(self.limits.answer_s_max, self.transport.abort)
@@ -195,7 +195,7 @@ class PlacementProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, answered_at_once)
 
     def send_400_response(self, msg: str) -> None:
-        """Called while the parser's error is handled; only that tells what is wrong."""
+        """Called by uvicorn while the parser's error is handled; only that error says what is wrong."""
         self._refuse(_problem(sys.exception(), msg))
 
     def _refuse(self, problem: ApiError) -> None:
@@ -216,7 +216,7 @@ class PlacementProtocol(HttpToolsProtocol):
 def _too_many_connections() -> ApiError:
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "Too many connections are open, and a request is under way on each",
+        "Too many connections are open, and each has a request in progress; try again later",
         headers={"retry-after": "1"},
     )
 

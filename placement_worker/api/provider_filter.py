@@ -1,4 +1,4 @@
-"""Which providers have all that a query asks for, each by itself?"""
+"""Which providers have everything that a query asks for? Each is judged by itself."""
 
 from collections.abc import Iterable, Iterator
 
@@ -18,7 +18,7 @@ def providers_that(replica: Replica, query: ProviderQuery) -> Iterator[ProviderS
 
 
 def _found(replica: Replica, query: ProviderQuery) -> Iterable[ProviderState]:
-    """By what points at few of them: the name, the id, the tree."""
+    """Narrow down by name, id or tree first, since they leave few providers."""
     found: Iterable[ProviderState] = replica
     if query.id is not None:
         state = replica.get(query.id)
@@ -37,7 +37,7 @@ def _found(replica: Replica, query: ProviderQuery) -> Iterable[ProviderState]:
 
 
 def _having(index: ProviderIndex, query: ProviderQuery) -> Flags | None:
-    """Of each row, whether it has what is asked for; None if nothing is."""
+    """For each row, whether it has what is asked for; None if nothing is asked."""
     rows = index.rows
     conditions: list[Flags] = []
     for resource, amount in query.resources.items():

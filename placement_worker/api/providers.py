@@ -1,4 +1,4 @@
-"""Resource providers: made, read, listed by what they have, named anew, moved within the forest, deleted."""
+"""Resource providers: create, read, list by their contents, rename, move within the forest, delete."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -65,7 +65,7 @@ class Providers:
         self._writer = writer
         self._view = view
         self._names = names
-        # A client may leave the id to the server; nobody else does.
+        # A client may let the server choose the id.
         self._new_id = new_id
 
     async def show_all(self, request: Request) -> Reply:
@@ -73,7 +73,7 @@ class Providers:
         query = provider_query(request.query, request.version)
         replica = await self._view.caught_up()
         await check_names(self._names, replica, query.resources, traits_named(query))
-        # All of one moment, before others run.
+        # All rows are of one moment: they are collected before other requests run.
         found = [*providers_that(replica, query)]
         body = await rows_in_turns(
             b'{"resource_providers":[', found, lambda state: _row(state, request), b"]}"

@@ -1,16 +1,16 @@
-"""The grammar of queries, by version: what a client asks of providers and of candidates, as values.
+"""The grammar of queries, by version: translates what clients ask about providers and candidates into values.
 
-    resources=VCPU:2,MEMORY_MB:512          so much of each
-    required=HW_A,!HW_B                     with the one, without the other (! from 1.22 on)
-    required=in:HW_A,HW_C                   with any of these (from 1.39 on, where the key may be repeated)
-    member_of=AGG  in:AGG,AGG               in the one, in any of these; repeated (from 1.24 on), in one of each
+    resources=VCPU:2,MEMORY_MB:512          amounts of each class
+    required=HW_A,!HW_B                     with the first trait, without the second (! from 1.22 on)
+    required=in:HW_A,HW_C                   with any of these traits (from 1.39 on, which also allows to repeat the key)
+    member_of=AGG  in:AGG,AGG               in this aggregate, in any of these; repeated (from 1.24 on): in one of each
     member_of=!AGG  !in:AGG,AGG             in none of these (from 1.32 on)
-    in_tree=PROVIDER                        in the tree of that one
-    root_required=HW_A,!HW_B                the same of a tree's root (from 1.35 on)
-    same_subtree=_A,_B                      what is given to these groups stands under one of them (from 1.36 on)
+    in_tree=PROVIDER                        in the tree of this provider
+    root_required=HW_A,!HW_B                traits of the tree's root (from 1.35 on)
+    same_subtree=_A,_B                      the providers of these groups are at or below one of them (from 1.36 on)
 
-The first five may end in a suffix, which makes a group of its own of those that end alike: a number (from 1.25 on), or a
-word (from 1.33 on). Which keys there are at which version is for query_schemas.py to say.
+The first five may end in a suffix; keys with one suffix make a group: a number (from 1.25 on), or a word (from 1.33 on).
+query_schemas.py says which keys exist at which version.
 """
 
 import re
@@ -43,7 +43,7 @@ _SEVERAL_OF_A_TREE: Version = (1, 29)
 _WORDY_SUFFIXES: Version = (1, 33)
 _SAME_SUBTREE: Version = (1, 36)
 
-# More than there will ever be.
+# Larger than any number of candidates.
 _LIMIT_MAX = 2**31 - 1
 _OF_A_GROUP = r"(resources|required|member_of|in_tree)"
 _NUMBERED = re.compile(rf"{_OF_A_GROUP}([1-9][0-9]*)?")
@@ -51,7 +51,7 @@ _WORDY = re.compile(rf"{_OF_A_GROUP}([a-zA-Z0-9_-]{{1,64}})?")
 
 
 class ProviderQuery(Struct, frozen=True):
-    """Which providers? Each must have all of it by itself."""
+    """A query for providers; each must have everything by itself."""
 
     name: str = ""
     id: ProviderId | None = None
@@ -107,7 +107,7 @@ def candidates_query(query: Query, version: Version) -> CandidatesQuery:
 def _groups(query: Query, version: Version) -> tuple[Group, ...]:
     pattern = _WORDY if version >= _WORDY_SUFFIXES else _NUMBERED
     suffixes = {match[2] or "" for key, _ in query if (match := pattern.fullmatch(key))}
-    # There may be as many groups as keys: each looks up its own.
+    # There may be as many groups as keys, so values are collected once by key.
     values: dict[str, list[str]] = {}
     for key, value in query:
         values.setdefault(key, []).append(value)
@@ -143,7 +143,7 @@ def _root_required(query: Query) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (), ()
     if values[0].startswith("in:"):
         raise bad_request(
-            f"{INVALID}: The format 'in:{ONE_OR_MORE}' is none of 'root_required'. Got: {values[0]}"
+            f"{INVALID}: The format 'in:{ONE_OR_MORE}' is not allowed in 'root_required'. Got: {values[0]}"
         )
     required, forbidden = each_of(values[0], may_forbid=True)
     conflicts = sorted(set(required) & set(forbidden))
@@ -166,7 +166,7 @@ def _same_subtree(query: Query) -> tuple[tuple[str, ...], ...]:
 
 
 def _policy(values: list[str]) -> Literal["none", "isolate"] | None:
-    """The first counts, as with the limit."""
+    """The first value counts, as with the limit."""
     match values[:1]:
         case []:
             return None
@@ -187,11 +187,11 @@ def _limit(query: Query) -> int | None:
     return min(int(values[0]), _LIMIT_MAX)
 
 
-# What must agree
+# Checks across groups
 
 
 def _check_subtrees(groups: Iterable[Group], same_subtree: tuple[tuple[str, ...], ...]) -> None:
-    """From 1.36 on: a group may ask for no resources, if it is there for the place where others stand."""
+    """From 1.36 on: a group may ask for no resources if same_subtree names it."""
     suffixes = [group.suffix for group in groups]
     without = [group.suffix for group in groups if not group.resources]
     named = {suffix for subtree in same_subtree for suffix in subtree}
@@ -211,18 +211,18 @@ def _check_subtrees(groups: Iterable[Group], same_subtree: tuple[tuple[str, ...]
 
 
 def _check_all_ask(groups: Sequence[Group]) -> None:
-    """Until 1.35: qualities alone ask for nothing."""
+    """Until 1.35: each group must ask for resources."""
     without = [group for group in groups if not group.resources]
     if orphans := [f"required{group.suffix}" for group in without if group.required]:
         raise bad_request(
-            f"Traits are asked of a group that asks for resources. Found the following orphaned traits keys: {', '.join(orphans)}"
+            f"Traits need a group that asks for resources. Found the following orphaned traits keys: {', '.join(orphans)}"
         )
     if orphans := [
         f"member_of{group.suffix}" for group in without if group.member_of or group.forbidden_aggregates
     ]:
         raise bad_request(
             "All member_of parameters must be associated with resources: "
-            f"there are none beside these. Found the following orphaned member_of keys: {', '.join(orphans)}"
+            f"these groups have none. Found the following orphaned member_of keys: {', '.join(orphans)}"
         )
     if without:
         raise bad_request("All request groups must specify resources.")
@@ -245,7 +245,7 @@ def _check_conflicts(groups: Iterable[Group]) -> None:
 
 
 def traits_named(query: ProviderQuery | CandidatesQuery) -> set[str]:
-    """All traits that must exist for the query to make sense."""
+    """All traits that the query names; they must exist."""
     if isinstance(query, ProviderQuery):
         return {*query.forbidden, *[trait for any_of in query.required for trait in any_of]}
     named = {*query.root_required, *query.root_forbidden}

@@ -1,6 +1,6 @@
-"""Which keys the query of a request may have at each microversion, as JSON Schema.
+"""The keys that a query may have at each microversion, as JSON Schema.
 
-What their values say is read by queries.py: here stands only what is refused in the words of a schema.
+queries.py reads their values. This file has only what is refused with the words of a schema.
 """
 
 from placement_worker.api.schemas import LABEL, NAME, SUFFIX, UUID, Schema, record
@@ -25,7 +25,7 @@ USAGES_1_38 = record(
     {
         "project_id": LABEL,
         "user_id": LABEL,
-        # Beside the types that consumers have: all of them together, and those that have none.
+        # Beside consumer types: "all" is the sum of all of them, "unknown" is for consumers without a type.
         "consumer_type": {**LABEL, "pattern": f"{NAME}|^all$|^unknown$"},
     },
     required=("project_id",),
@@ -43,7 +43,7 @@ CANDIDATES_1_21 = record(
 
 
 def _grouped(suffix: str, grouped: tuple[str, ...], **others: Schema) -> Schema:
-    """Each of `grouped` may come with a suffix."""
+    """Each key in `grouped` may have a suffix."""
     return record({"limit": _LIMIT, "group_policy": _POLICY, **others}) | {
         "patternProperties": {f"^{key}({suffix})?$": TEXT for key in grouped}
     }

@@ -1,4 +1,4 @@
-"""One value of a query at a time: amounts, traits, aggregates, trees. The grammar as a whole is in queries.py."""
+"""Single values of a query: amounts, traits, aggregates, trees. The grammar as a whole is in queries.py."""
 
 import re
 from typing import Final
@@ -20,7 +20,7 @@ ANY_TRAITS: Final[Version] = (1, 39)
 INVALID: Final = "Invalid query string parameters"
 ONE_OR_MORE: Final = "HW_CPU_X86_VMX,CUSTOM_MAGIC"
 WITH_FORBIDDEN: Final = "HW_CPU_X86_VMX,!CUSTOM_MAGIC"
-# Longer than any number that is allowed, so that it can be said how large it is.
+# Longer than any allowed number, so that an error can still quote it as a number.
 NUMBER: Final = re.compile(r"-?[0-9]{1,30}", re.ASCII)
 
 
@@ -37,9 +37,7 @@ def _resource(part: str) -> tuple[str, int]:
         case _:
             raise _badly_formed_resources(part)
     if amount is None:
-        raise bad_request(
-            f"Requested resource {name} expected positive integer amount. That is not what it has. Got: {text}."
-        )
+        raise bad_request(f"Requested resource {name} expected positive integer amount. Got: {text}.")
     if amount < 1:
         raise bad_request(f"Requested resource {name} requires amount >= 1. Got: {amount}.")
     if amount > INTEGER_MAX:
@@ -55,7 +53,7 @@ def _badly_formed_resources(got: str) -> ApiError:
 
 
 def traits_in(values: list[str], version: Version) -> tuple[Traits, tuple[str, ...]]:
-    """Those that are required and those that are forbidden. Until 1.38 the last value counts alone."""
+    """Required and forbidden traits. Until 1.38 only the last value counts."""
     if version < ANY_TRAITS:
         values = values[-1:]
     required: list[tuple[str, ...]] = []
@@ -79,7 +77,7 @@ def _any_of(value: str, version: Version) -> tuple[str, ...]:
     if "" in traits:
         raise bad_request(
             f"{INVALID}: Expected 'required' parameter value of the form: in:{ONE_OR_MORE}. "
-            f"A trait without a name stands in {value!r}"
+            f"A trait in {value!r} has no name"
         )
     if any(trait.startswith("!") for trait in traits):
         raise bad_request(
@@ -89,14 +87,14 @@ def _any_of(value: str, version: Version) -> tuple[str, ...]:
 
 
 def each_of(value: str, *, may_forbid: bool) -> tuple[list[str], list[str]]:
-    """However many `!` stand before a name, it is forbidden."""
+    """Required and forbidden traits. One `!` or several forbid the trait."""
     named = [part.strip() for part in value.split(",")]
     required = [trait for trait in named if not trait.startswith("!")]
     forbidden = [trait.lstrip("!") for trait in named if trait.startswith("!")]
     validator = WITH_FORBIDDEN if may_forbid else ONE_OR_MORE
     expected = f"{INVALID}: Expected 'required' parameter value of the form: {validator}."
     if "" in required or "" in forbidden:
-        raise bad_request(f"{expected} A trait without a name stands in {value!r}")
+        raise bad_request(f"{expected} A trait in {value!r} has no name")
     if forbidden and not may_forbid:
         raise bad_request(f"{expected} Got: {value}")
     return required, forbidden
@@ -124,14 +122,14 @@ def _aggregates(named: str, value: str) -> tuple[AggregateId, ...]:
     if "," in named and not named.startswith("in:"):
         raise bad_request(
             "Multiple values for 'member_of' must be prefixed with the 'in:' or '!in:' keyword using the valid "
-            f"microversion. {value!r} is not"
+            f"microversion. Got: {value!r}"
         )
     aggregates: dict[AggregateId, None] = {}
     for text in named.removeprefix("in:").split(","):
         aggregate = uuid_in(text)
         if aggregate is None:
             raise bad_request(
-                f"{INVALID}: Expected 'member_of' parameter to contain valid UUID(s). {text!r} is none"
+                f"{INVALID}: Expected 'member_of' parameter to contain valid UUID(s). Got: {text!r}"
             )
         aggregates[AggregateId(aggregate)] = None
     return tuple(aggregates)
@@ -140,7 +138,5 @@ def _aggregates(named: str, value: str) -> tuple[AggregateId, ...]:
 def tree_in(value: str) -> ProviderId:
     provider = uuid_in(value.strip())
     if provider is None:
-        raise bad_request(
-            f"{INVALID}: Expected 'in_tree' parameter to be a format of uuid, which {value!r} has not"
-        )
+        raise bad_request(f"{INVALID}: Expected 'in_tree' parameter to be a format of uuid. Got: {value!r}")
     return ProviderId(provider)

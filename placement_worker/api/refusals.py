@@ -1,7 +1,7 @@
-"""What a verdict is over HTTP, where it says no.
+"""Translates refusing verdicts into HTTP errors.
 
-Clients of Placement read the words as well as the status and the code, and its conformance suite asks for many of them;
-where it does, they are what it asks for. `doing` says what was tried, for the beginning of the sentence.
+Clients of Placement read the text as well as the status and the code, and its conformance suite requires many texts; those
+are used here. `doing` says what was tried, and begins the sentence.
 """
 
 from collections.abc import Iterable
@@ -40,9 +40,9 @@ from placement_worker.api.problems import (
 _SHORTFALLS_TOLD_MAX = 10
 
 
-# A table: one line a verdict.
+# A table: one case for each verdict.
 def refusal(verdict: WriteVerdict, doing: str) -> ApiError:  # noqa: C901, PLR0911, PLR0912
-    """What this verdict means where nothing else is said of it."""
+    """The usual meaning of this verdict; endpoints handle their special cases themselves."""
     match verdict:
         case UnknownProvider():
             return _unknown_provider(verdict, doing)
@@ -82,7 +82,7 @@ def refusal(verdict: WriteVerdict, doing: str) -> ApiError:  # noqa: C901, PLR09
             return not_found(f"No inventory of class {resource} for {provider}")
         case InventoryInUse(provider=provider, resource=resource, used=used):
             return conflict(
-                f"{doing}: {in_use(str(provider), (resource,))}: of {resource} {used} is held",
+                f"{doing}: {in_use(str(provider), (resource,))}: {used} of {resource} is held",
                 INVENTORY_IN_USE,
             )
         case NameInUse(name=name, provider=provider):
@@ -94,18 +94,18 @@ def refusal(verdict: WriteVerdict, doing: str) -> ApiError:  # noqa: C901, PLR09
         case NotAllowed(field=field, reason=reason):
             return bad_request(f"{doing}: {field}: {reason}")
         case _:
-            raise AssertionError(f"{verdict!r} is no refusal")
+            raise AssertionError(f"{verdict!r} is not a refusal")
 
 
 def too_costly(verdict: TooCostly) -> ApiError:
     said = {
-        "steps": f"The search was cut after {verdict.spent} steps, {verdict.budget} are taken at most",
-        "bytes": f"The search was cut when it held {verdict.spent} bytes, {verdict.budget} are held at most",
-        "answer_bytes": f"What was found takes {verdict.spent} bytes to say, {verdict.budget} are said at most",
+        "steps": f"The search was stopped after {verdict.spent} steps; at most {verdict.budget} are allowed",
+        "bytes": f"The search was stopped when it used {verdict.spent} bytes; at most {verdict.budget} are allowed",
+        "answer_bytes": f"The answer would have {verdict.spent} bytes; at most {verdict.budget} are allowed",
     }[verdict.what]
     return bad_request(
-        f"{said}. Whether there are more candidates is not known: ask for fewer groups, for less that other groups ask "
-        "for too, or for fewer candidates by limit",
+        f"{said}. There may be more candidates: ask for fewer groups, for groups that do not ask for the same "
+        "resources, or for fewer candidates by limit",
         TOO_COSTLY,
     )
 
@@ -127,7 +127,7 @@ def in_use(provider: str, resources: Iterable[str]) -> str:
 
 
 def _unknown_provider(verdict: UnknownProvider, doing: str) -> ApiError:
-    """By where it was named: in the path it was not found, in a body it is a mistake."""
+    """Depends on where it was named: in a path it is a 404, in a body a 400."""
     match verdict.field:
         case "parent":
             return bad_request(f"{doing}: parent provider UUID does not exist: {verdict.provider}")

@@ -1,7 +1,7 @@
-"""Replies and errors as what goes over the wire: a status, headers and bytes.
+"""Turns replies and errors into what is sent: a status, headers and bytes.
 
-Errors are OpenStack's: `{"errors": [{status, title, detail, request_id, code}]}`, the code from version 1.23 on. Who takes
-no JSON is told in HTML or in plain text.
+Errors have OpenStack's form: `{"errors": [{status, title, detail, request_id, code}]}`, with the code from version 1.23 on.
+Clients that do not accept JSON get HTML or plain text.
 """
 
 import re
@@ -21,7 +21,7 @@ from placement_worker.api.problems import ApiError
 from placement_worker.api.reply import Reply
 from placement_worker.api.versions import HEADER, SERVICE, Version, version_text
 
-# The first line of a detail, by what went wrong in general. What went wrong in particular is the last one.
+# The first line of a detail: the kind of error. The last line says what exactly was wrong.
 _IN_GENERAL: Final[Mapping[HTTPStatus, str]] = MappingProxyType(
     {
         HTTPStatus.BAD_REQUEST: "The request is malformed, or asks for what cannot be.",
@@ -50,7 +50,7 @@ class Answer(Struct, frozen=True):
     status: HTTPStatus
     headers: Mapping[str, str]
     body: bytes
-    # What follows, if it is long, in pieces that go out one after another.
+    # The rest of a long body, in pieces that are sent one after another.
     more: tuple[bytes, ...] = ()
 
     @property
@@ -59,11 +59,11 @@ class Answer(Struct, frozen=True):
 
 
 class Exchange(Struct):
-    """What is known of a request so far; an error may end it at any point."""
+    """What is known about a request so far; it may end with an error at any point."""
 
     request_id: str
     accept: str
-    # None until it is decided; from then on every answer says it.
+    # None until it is decided; afterwards every answer names it.
     version: Version | None = None
 
 
@@ -107,8 +107,8 @@ def error_body(request_id: str, problem: ApiError, version: Version | None) -> b
 
 
 def detail_text(problem: ApiError) -> str:
-    """As Placement lays it out: in general, an empty line, and in one last line what is wrong. The `openstack` client prints
-    the last line alone.
+    """Placement's layout: the kind of error, an empty line, and one last line that says what is wrong. The `openstack` client
+    prints only the last line.
     """
     general = _IN_GENERAL.get(problem.status, f"{problem.status.phrase}.")
     return f"{general}\n\n{_LINE_BREAK.sub(' ', problem.detail.strip())}"

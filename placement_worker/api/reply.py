@@ -1,4 +1,4 @@
-"""What a handler answers, before it is bytes."""
+"""A handler's reply, before it is rendered."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -9,9 +9,9 @@ from msgspec import Struct
 class Reply(Struct, frozen=True):
     """A status, and a body if there is one.
 
-    `body` is any value that msgspec encodes, or pieces, which are JSON already and go out as they are; None is no body
-    and no content type. `is_fresh` says that the answer tells the state of this moment: from version 1.15 on it carries
-    `cache-control: no-cache` and `last-modified`. Versions, request ids and the like are added by the frame.
+    `body` is any value that msgspec can encode; `Pieces` are JSON already and are sent as they are; None means no body and
+    no content type. `is_fresh` says that the answer is the state of this moment: from version 1.15 on it has
+    `cache-control: no-cache` and `last-modified`. The application adds versions, request ids and the like.
     """
 
     status: HTTPStatus = HTTPStatus.OK

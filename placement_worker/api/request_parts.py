@@ -1,4 +1,4 @@
-"""A request's parts as they arrive: its path, its query, its body; each within its limit."""
+"""The parts of a request as they arrive: path, query and body, each within its limit."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError, bad_request
 from placement_worker.api.settings import ApiSettings
 
-# What the client still sends is not read, so the connection is of no more use.
+# The rest of the body is not read, so the connection cannot be used again.
 _LAST_ANSWER: Final[Mapping[str, str]] = MappingProxyType({"connection": "close"})
 
 
 class ClientGone(Exception):  # noqa: N818 - named for what happened
-    """It hung up before its request was whole: nobody waits for an answer."""
+    """The client disconnected before its request was complete: no one waits for an answer."""
 
 
 def path_of(scope: Scope, settings: ApiSettings) -> tuple[str, str]:
-    """Where the service is mounted, and the path below it, as it was sent: a slash that is written as %2F parts nothing."""
+    """The mount point of the service, and the path below it, as sent: a slash written as %2F does not separate segments."""
     prefix = scope.get("root_path", "").rstrip("/")
     path = scope.get("raw_path", scope["path"].encode()).decode("latin-1").removeprefix(prefix)
     if settings.prefix and (path == settings.prefix or path.startswith(f"{settings.prefix}/")):
@@ -47,13 +47,13 @@ def query_of(scope: Scope, settings: ApiSettings) -> tuple[tuple[str, str], ...]
     except ValueError:
         keys = text.count(b"&") + 1
         raise bad_request(
-            f"Invalid query string parameters: {keys} keys, and {settings.query_keys_max} are read at most"
+            f"Invalid query string parameters: {keys} keys, and at most {settings.query_keys_max} are allowed"
         ) from None
     return tuple(pairs)
 
 
 async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> bytes:
-    """All of it, or none: what says that it is too long is not even read, and who sends too slowly is not waited for."""
+    """The whole body. A body that is stated to be too long is not read at all; a slow sender is not waited for."""
     _check_length(_stated_length(headers.get("content-length", "0")), settings)
     try:
         async with asyncio.timeout(settings.body_s_max):
@@ -61,7 +61,7 @@ async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> 
     except TimeoutError:
         raise ApiError(
             HTTPStatus.REQUEST_TIMEOUT,
-            f"The body was not whole after {settings.body_s_max:g} seconds",
+            f"The body was not complete after {settings.body_s_max:g} seconds",
             headers=_LAST_ANSWER,
         ) from None
     _check_values(body, settings)
@@ -93,18 +93,18 @@ def _check_length(length: int, settings: ApiSettings) -> None:
     if length > settings.body_bytes_max:
         raise ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"The body has {length} bytes, and {settings.body_bytes_max} are read at most",
+            f"The body has {length} bytes, and at most {settings.body_bytes_max} are allowed",
             headers=_LAST_ANSWER,
         )
 
 
 def _check_values(body: bytes, settings: ApiSettings) -> None:
-    """Before anything reads them: what stands between two values is counted a thousand times as fast as they are."""
+    """Runs before the body is parsed: to count separators is a thousand times as fast as to parse the values."""
     if len(body) <= settings.body_values_max:
         return
     values = body.count(b",") + 1
     if values > settings.body_values_max:
         raise ApiError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"The body has {values} values, and {settings.body_values_max} are read at most",
+            f"The body has {values} values, and at most {settings.body_values_max} are allowed",
         )

@@ -1,4 +1,4 @@
-"""Inventories and allocations moved together, all at once."""
+"""Move inventories and allocations together, all or nothing."""
 
 from http import HTTPStatus
 from typing import Any

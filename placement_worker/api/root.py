@@ -1,4 +1,4 @@
-"""The door: which versions are spoken here. Whoever comes first asks this, without a token."""
+"""The version document: which versions the service speaks. Clients read it first, without a token."""
 
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
@@ -11,7 +11,7 @@ async def version_document(_: Request) -> Reply:
         "max_version": version_text(NEWEST),
         "min_version": version_text(OLDEST),
         "status": "CURRENT",
-        # Relative to wherever the client found this.
+        # Relative to the URL of this document.
         "links": [{"rel": "self", "href": ""}],
     }
     return Reply(body={"versions": [version]}, is_fresh=True)

@@ -1,4 +1,4 @@
-"""The whole grammar of the API: which handler answers which method on which path, from which version on, and what it reads."""
+"""The route table of the API: which handler serves which method and path, from which version on, and what it reads."""
 
 from placement_worker.api import (
     aggregates,

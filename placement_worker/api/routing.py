@@ -1,8 +1,8 @@
-"""Which handler answers this method on this path, at this version?
+"""Finds the handler for a method and a path at a version.
 
-A path that no route has does not exist (404). One that has routes, but not for this method, is a 405 that names the
-methods there are. A method that came, or went, with another version is a 404 where the whole path did, else a 405.
-Versions are part of the match, so that a handler that was replaced at some version is a route of its own, with `until`.
+A path without any route is a 404. A path with routes, but none for this method, is a 405 that names the methods. A method
+that was added or removed at another version is a 404 if the whole path was, otherwise a 405. The version is part of the
+match, so a handler that was replaced at some version is a route of its own, with `until`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -20,12 +20,11 @@ Handler = Callable[[Request], Awaitable[Reply]]
 
 
 class Route(Struct, frozen=True):
-    """One line of the API's grammar.
+    """One line of the route table.
 
-    `routes_of(desk, view, store)` in routes.py makes them with their handlers bound to what these work on. `path` is
-    "/resource_providers/{uuid}/traits": a name in braces takes one segment whole. `rule` is what policy is asked before
-    the handler runs ("placement:resource_providers:list"). `body` and `query` say what is read of them, by version; with a
-    `body` one is expected, as JSON: anything else is a 415.
+    `routes_of(...)` in routes.py makes them with bound handlers. In `path`, for instance "/resource_providers/{uuid}/traits",
+    a name in braces matches one whole segment. `rule` is the policy rule that is checked before the handler runs. `body` and
+    `query` are the schemas by version; a route with a `body` expects JSON, and everything else is a 415.
     """
 
     method: str
@@ -36,7 +35,7 @@ class Route(Struct, frozen=True):
     until: Version = NEWEST
     body: VersionedValidators | None = None
     query: VersionedValidators | None = None
-    # Whether its answer is JSON, so that a client that takes no JSON is refused before the handler runs.
+    # Is the answer JSON? Then a client that does not accept JSON is refused before the handler runs.
     tells_json: bool = True
 
     @property
@@ -50,7 +49,7 @@ class Match(Struct, frozen=True):
 
 
 class Router:
-    """Looks paths up by their length and first word; the table is small and never changes while it serves."""
+    """Looks up paths by their number of segments and first word; the table is small and does not change."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._shapes: dict[tuple[int, str], list[_PathPattern]] = {}
@@ -58,7 +57,7 @@ class Router:
             self._add(route)
 
     def match(self, method: str, path: str, version: Version) -> Match:
-        """The route, and what its path's names stand for. Raises ApiError with 404 or 405."""
+        """The route, and the values of the names in its path. Raises ApiError with 404 or 405."""
         segments = path.split("/")
         for shape in self._shapes.get(_key(segments), ()):
             if not _fits(shape.fixed, segments):
@@ -86,7 +85,7 @@ class Router:
 
 
 class _PathPattern(Struct, frozen=True):
-    """A path's segments, without those that are names; where these stand; and the routes it has."""
+    """A path's fixed segments, the positions of its names, and its routes."""
 
     fixed: tuple[str | None, ...]
     names: tuple[tuple[int, str], ...]
@@ -94,12 +93,12 @@ class _PathPattern(Struct, frozen=True):
 
 
 def _key(segments: Sequence[str]) -> tuple[int, str]:
-    """Every path begins with a slash, and then with a word of its own."""
+    """Every path begins with a slash and a fixed word."""
     return len(segments), segments[1] if len(segments) > 1 else ""
 
 
 def _fits(fixed: Sequence[str | None], segments: Sequence[str]) -> bool:
-    """A name takes a segment that is there: `/traits/` is not a trait without a name."""
+    """A name matches only a segment that is not empty: `/traits/` is not a trait without a name."""
     for wanted, segment in zip(fixed, segments, strict=True):
         if segment != wanted and (wanted is not None or not segment):
             return False

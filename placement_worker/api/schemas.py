@@ -1,7 +1,6 @@
-"""What the body of a request may be at each microversion, as JSON Schema: judged by bodies.py, published by openapi.py.
+"""The bodies of requests at each microversion, as JSON Schema: validators.py checks them, openapi_document.py publishes them.
 
-The words of the constraints (`maxLength`, a pattern as it is spelled) are part of what clients of Placement are told,
-so each is stated here as Placement's API states it.
+Clients of Placement see the constraints' names and patterns in errors, so each is written here as Placement's API has it.
 """
 
 from collections.abc import Mapping
@@ -13,12 +12,12 @@ Schema = dict[str, Any]
 
 NAME = "^[A-Z0-9_]+$"
 CUSTOM_NAME = "^CUSTOM_[A-Z0-9_]+$"
-# Thirty-six of these characters: whether they make a UUID is asked afterwards.
+# Thirty-six of these characters; whether they make a UUID is checked afterwards.
 UUID_KEY = "^[0-9a-fA-F-]{36}$"
 SUFFIX = "[a-zA-Z0-9_-]{1,64}"
-# What an amount is multiplied by: whatever is more has not been meant.
+# The largest allocation ratio; a larger one would be a mistake.
 RATIO_MAX = 1_000_000
-# As many as the same order may have over the bus, where no message is larger than what every reader takes.
+# The limits that the same message has on the bus, where its size is limited.
 INVENTORIES_MAX = 200
 QUALITIES_MAX = 400
 MANY = 1_000
@@ -29,13 +28,13 @@ INTEGER: Schema = {"type": "integer"}
 
 
 def record(properties: Mapping[str, Schema], *, required: tuple[str, ...] = ()) -> Schema:
-    """An object of these keys and no others."""
+    """An object with these keys and no others."""
     schema: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
     return schema | {"required": list(required)} if required else schema
 
 
 def table(key: str, row: Schema, *, at_least: int = 0, at_most: int) -> Schema:
-    """An object whose keys are like this, and all of whose values are like that."""
+    """An object whose keys match `key`, and whose values match `row`."""
     return {
         "type": "object",
         "minProperties": at_least,
@@ -135,7 +134,7 @@ _ALLOCATIONS = {"allocations": {**_BY_PROVIDER, "minProperties": 0}}
 ALLOCATIONS_1_0 = record({"allocations": _LIST_OF_ALLOCATIONS}, required=("allocations",))
 ALLOCATIONS_1_8 = record({"allocations": _LIST_OF_ALLOCATIONS} | _OWNER, required=_NEEDED_1_12)
 ALLOCATIONS_1_12 = record({"allocations": _BY_PROVIDER} | _OWNER, required=_NEEDED_1_12)
-# What nobody holds any more: in lists of several consumers from the first, for one from 1.28 on.
+# Empty allocations: allowed in lists of several consumers from the first version on, for one consumer from 1.28 on.
 _EMPTIABLE_1_13 = record(_ALLOCATIONS | _OWNER, required=_NEEDED_1_12)
 ALLOCATIONS_1_28 = record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION, required=_NEEDED_1_28)
 ALLOCATIONS_1_34 = record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION | _MAPPINGS, required=_NEEDED_1_28)

@@ -1,6 +1,6 @@
 """The application on a listening socket, as one part of a process: it runs until it is told to stop.
 
-Stopping, it takes no new connections, answers what is under way, and tells clients whose connections it closes.
+When it stops, it accepts no new connections, answers the requests in progress, and tells clients that it closes.
 """
 
 import ipaddress
@@ -26,18 +26,18 @@ PORT_MAX = 65_535
 
 
 class BadListenError(ValueError):
-    """An address that cannot be listened on, or a certificate that cannot be shown."""
+    """An address that the server cannot listen on, or a certificate that it cannot use."""
 
 
 class Listen(Struct, frozen=True):
     host: str
     port: int
-    # Other processes may listen at the same address: the kernel shares connections out among them.
+    # Other processes may listen at the same address: the kernel distributes connections among them.
     is_shared: bool = False
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Can only this machine reach it?"""
         if self.host == "localhost":
             return True
         try:
@@ -50,7 +50,7 @@ class Listen(Struct, frozen=True):
 
 
 def read_listen(text: str, *, is_shared: bool = False) -> Listen:
-    """`127.0.0.1:8780`, `[::1]:8780`, `localhost:8780`; port 0 is any that is free."""
+    """`127.0.0.1:8780`, `[::1]:8780`, `localhost:8780`; port 0 is any free port."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
@@ -59,18 +59,18 @@ def read_listen(text: str, *, is_shared: bool = False) -> Listen:
 
 
 def read_certificate(chain: Path, key: Path) -> ssl.SSLContext:
-    """What shows this certificate, by versions of TLS that are not broken."""
+    """A TLS context with this certificate, for TLS 1.2 and later."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(chain, key)
     except OSError as problem:
-        raise BadListenError(f"the certificate {chain} with key {key} cannot be shown: {problem}") from None
+        raise BadListenError(f"the certificate {chain} with key {key} cannot be used: {problem}") from None
     return context
 
 
 class HttpServer:
-    """Bound when it is made, so that an address that is taken is told before anything else is begun."""
+    """Binds its address when it is made, so that an address in use is reported before anything else starts."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class HttpServer:
             interface="asgi3",
             log_config=None,
             access_log=False,
-            # Of a proxy on this machine it is believed who asks it, and by which scheme.
+            # A proxy on this machine is trusted to name the client's address and scheme.
             proxy_headers=True,
             forwarded_allow_ips="127.0.0.1,::1",
             server_header=False,
-            # It goes to call_later, which takes parts of seconds.
+            # uvicorn passes it to call_later, which accepts fractions of seconds.
             timeout_keep_alive=settings.idle_s_max,  # type: ignore[arg-type]
             timeout_graceful_shutdown=drain_s_max,
         )
@@ -118,7 +118,7 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Signals are the process's, which has more parts than this one."""
+    """Leaves signals to the process, which has other parts beside this one."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

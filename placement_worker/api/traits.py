@@ -1,4 +1,4 @@
-"""Traits: the names there are, and those that a provider has."""
+"""Traits: the names that exist, and those of a provider."""
 
 from http import HTTPStatus
 
@@ -90,7 +90,7 @@ class Traits:
         return _of(state.traits, state.generation)
 
     async def set_of(self, request: Request) -> Reply:
-        # Placement looks at this body before it looks for the provider; with all other bodies it is the other way about.
+        # Placement checks this body before it looks for the provider; with all other bodies it is the other way round.
         said = OF_PROVIDER.at(request.version).body(request.body)
         provider = path_provider(request.params)
         traits = tuple(dict.fromkeys(said["traits"]))
@@ -128,7 +128,7 @@ def _of(traits: tuple[str, ...], generation: int) -> Reply:
 
 
 def _named(names: list[str], asked: str) -> list[str]:
-    """`in:` one of these, or `startswith:` this."""
+    """Filter by `in:` a list of names, or by `startswith:` a prefix."""
     how, colon, what = asked.partition(":")
     if not colon:
         raise bad_request(
@@ -142,7 +142,9 @@ def _named(names: list[str], asked: str) -> list[str]:
         case "startswith":
             return [name for name in names if name.startswith(what)]
         case _:
-            raise bad_request(f'Badly formatted name parameter. It is in: or startswith:, and not "{asked}"')
+            raise bad_request(
+                f'Badly formatted name parameter. It must begin with in: or startswith:. Got: "{asked}"'
+            )
 
 
 def _is_true(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is used: of a provider, and by the consumers of a project."""
+"""Usage: of a provider, and by the consumers of a project."""
 
 from bus.messages.administration import TypeUsage
 from placement_worker.api import query_schemas
@@ -10,7 +10,7 @@ from placement_worker.api.versions import Version
 
 OF_PROJECT = VersionedValidators(((1, 9), query_schemas.USAGES_1_9), ((1, 38), query_schemas.USAGES_1_38))
 _BY_TYPE: Version = (1, 38)
-# Of whom nobody said what they are; and in a query, all together whatever they are.
+# The type of consumers that have none; "all" in a query asks for the sum of all types.
 UNKNOWN = "unknown"
 _ALL = "all"
 

@@ -1,7 +1,7 @@
-"""Is a body, or a query, what its schema says? If not, a 400 that names the place and the value.
+"""Does a body or a query match its schema? If not, the client gets a 400 that names the place and the value.
 
-Two validators read the same schema. One is compiled, and says in a few microseconds whether it holds; the other is slow,
-and says what is wrong with what does not, in the words that clients of Placement are used to.
+Two validators read the same schema. A compiled one decides in a few microseconds whether it matches. If it does not, a slow
+one says what is wrong, in the words that Placement's clients know.
 """
 
 import re
@@ -20,8 +20,8 @@ from placement_worker.api.problems import DETAIL_CHARACTERS_MAX, ApiError, bad_r
 from placement_worker.api.schemas import Schema
 from placement_worker.api.versions import Version
 
-# What is wrong with a large body is said by whoever judged it, in fewer words: to look for the best ones, and to lay out a
-# body for reading, takes a thousand times as long as to judge it.
+# For larger bodies the fast validator's shorter message is used: to find the best message, and to print a body for people,
+# takes a thousand times as long as to decide.
 LAID_OUT_BYTES_MAX = 8_192
 SHOWN_CHARACTERS_MAX = 200
 _BODY = "JSON does not validate"
@@ -32,34 +32,34 @@ _Problem = fastjsonschema.JsonSchemaValueException
 
 
 class Validator:
-    """A schema, and whoever judges by it; these are made when first asked for."""
+    """A schema and its two validators, which are made when they are first needed."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
 
     def body(self, text: bytes) -> Any:
-        """What a body says."""
+        """Decode and check a body."""
         try:
             value = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise bad_request(f"Malformed JSON: {problem}") from None
-        # Databases keep no such character.
+        # Databases cannot store this character.
         if b"\\u0000" in text:
             _check_nul(value)
         self.check(value, len(text))
         return value
 
     def check(self, value: object, size: int = 0) -> None:
-        """The same of what is JSON no more."""
+        """Check a value that is decoded already."""
         if (problem := self._problem(value)) is not None:
             raise self._refusal(value, problem, _BODY, size)
 
     def query(self, query: Sequence[tuple[str, str]]) -> dict[str, str]:
-        """The keys and values of a query; of a key that is repeated the last."""
+        """Check a query; returns its keys and values. Of a repeated key the last value counts."""
         value = dict(query)
         for key, text in query:
             if "\0" in key or "\0" in text:
-                raise bad_request(f"{_QUERY}: {key!r} is {text!r}, with the character NUL in it")
+                raise bad_request(f"{_QUERY}: {key!r} is {text!r}; the character NUL is not allowed")
         if (problem := self._problem(value)) is not None:
             raise self._refusal(value, problem, _QUERY, sum(len(text) for _, text in query))
         return value
@@ -71,8 +71,8 @@ class Validator:
         try:
             self._judge(value)
         except (_Problem, RecursionError) as problem:
-            # Its traceback leads to the frame that keeps it: in such a circle a body of megabytes would wait for a collector
-            # that counts objects, and comes after thousands of requests.
+            # Without its traceback: that refers to this frame, and the frame to the problem. Such a cycle would keep megabytes
+            # until the garbage collector runs, which counts objects and comes only after thousands of requests.
             return problem.with_traceback(None)
         return None
 
@@ -84,7 +84,7 @@ class Validator:
                 else _briefly(problem)
             )
         except RecursionError:
-            return bad_request(f"{saying}: it goes too deep")
+            return bad_request(f"{saying}: it is nested too deeply")
         return bad_request(f"{saying}: {said}")
 
     @cached_property
@@ -100,7 +100,7 @@ class Validator:
 
 
 class VersionedValidators:
-    """The forms of one thing, by the version that each came with."""
+    """The validators of one kind of body or query, by the version that introduced each."""
 
     def __init__(self, *of: tuple[Version, Schema]) -> None:
         self.by_version = tuple(
@@ -109,7 +109,7 @@ class VersionedValidators:
         self._found: dict[Version, Validator] = {}
 
     def at(self, version: Version) -> Validator:
-        """The last one that came until this version."""
+        """The validator that applies to this version."""
         validator = self._found.get(version)
         if validator is None:
             validator = [validator for since, validator in self.by_version if since <= version][-1]
@@ -120,7 +120,7 @@ class VersionedValidators:
 def _briefly(problem: _Problem) -> str:
     value = problem.value
     if problem.rule == "additionalProperties":
-        # Its message has all of them, in the order of a set.
+        # The validator's own message lists all properties, in the order of a set.
         return f"{problem.name} has properties that are not allowed"
     match value:
         case list() | dict():
@@ -133,7 +133,7 @@ def _briefly(problem: _Problem) -> str:
 
 
 def uuid_in(text: str) -> UUID | None:
-    """Thirty-two digits, with hyphens and in a case as anyone may write them."""
+    """A UUID in any case, with hyphens anywhere; None if it is none."""
     try:
         return UUID(text)
     except ValueError:
@@ -148,17 +148,17 @@ def _check_nul(value: object) -> None:
     try:
         found = _with_nul(value)
     except RecursionError:
-        raise bad_request(f"{_BODY}: it goes too deep") from None
+        raise bad_request(f"{_BODY}: it is nested too deeply") from None
     if found is not None:
         at = max(0, found.text.index("\0") - SHOWN_CHARACTERS_MAX // 2)
         shown = found.text[at : at + SHOWN_CHARACTERS_MAX]
         where = f"{found.what}${''.join(reversed(found.steps))}"
-        raise bad_request(f"{_BODY}: {where} is {shown!r}, with the character NUL in it")
+        raise bad_request(f"{_BODY}: {where} is {shown!r}; the character NUL is not allowed")
 
 
 class _WithNul(Struct):
-    """A text of the body. The steps lead to it, the last one first: a path is put together for the one that is found, since
-    keys may be megabytes long, and beside tens of thousands of values.
+    """A string with a NUL, and the steps that lead to it, innermost first. The path is put together only for the one that is
+    found: keys may be megabytes long, beside tens of thousands of values.
     """
 
     text: str
@@ -188,7 +188,7 @@ def _with_nul(value: object) -> _WithNul | None:
 
 
 def _ending_exactly(schema: Any) -> Any:
-    """The same for a judge that lets a key end in a line break where its pattern ends in `$`."""
+    """The schema for the fast validator, with exact ends: its `$` would also match before a trailing line break."""
     match schema:
         case dict():
             return {
@@ -210,12 +210,12 @@ def _exact(pattern: str) -> str:
 
 
 def _matches(_: object, pattern: str, value: object, __: object) -> Iterator[jsonschema.ValidationError]:
-    """As JSON Schema has it: the end is the end, and not before a last line break."""
+    r"""`\Z`, not `$`: `$` would also match before a trailing line break."""
     if isinstance(value, str) and not re.search(_exact(pattern), value):
         yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
 
 
-# All that the explainer takes for good and the judge does not.
+# The message for what the slow validator accepts and the fast one does not.
 _AT_ITS_END = jsonschema.ValidationError("one of its keys ends in a line break")
 _FORMATS = jsonschema.FormatChecker(())
 _FORMATS.checks("uuid")(is_uuid)

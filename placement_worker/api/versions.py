@@ -1,7 +1,7 @@
-"""Which microversion does a request speak? The header is OpenStack's: `OpenStack-API-Version: placement 1.39`.
+"""The microversion of a request. The header is OpenStack's: `OpenStack-API-Version: placement 1.39`.
 
-A header may name several services; the last word about placement counts. Who says nothing about placement speaks the
-oldest version.
+A header may name several services; the last entry for placement counts. A client that names no version for placement gets
+the oldest one.
 """
 
 from functools import lru_cache
@@ -10,7 +10,7 @@ from typing import Final
 SERVICE: Final = "placement"
 HEADER: Final = "openstack-api-version"
 
-# (major, minor), so that versions compare as they should.
+# (major, minor), so that versions compare correctly.
 Version = tuple[int, int]
 
 OLDEST: Final[Version] = (1, 0)
@@ -18,17 +18,17 @@ NEWEST: Final[Version] = (1, 39)
 
 
 class UnreadableVersionError(ValueError):
-    """What is named as a version is none."""
+    """The header has a version that cannot be parsed."""
 
 
 class UnservedVersionError(ValueError):
-    """A version that this server does not speak."""
+    """A version that this server does not support."""
 
 
-# There are few clients, and each says the same again and again.
+# Few clients, which send the same header again and again.
 @lru_cache(maxsize=256)
 def version_asked(header: str) -> Version:
-    """The version that the header asks for. Raises one of the two above."""
+    """The version that the header asks for. Raises one of the two errors above."""
     word = _last_word(header)
     if word is None:
         return OLDEST
@@ -58,10 +58,10 @@ def _last_word(header: str) -> str | None:
 def _read(word: str) -> Version:
     major, dot, minor = word.partition(".")
     if not (dot and _is_number(major) and _is_number(minor)):
-        raise UnreadableVersionError(f"invalid version string: {word}; it is written X.Y, or latest")
+        raise UnreadableVersionError(f"invalid version string: {word}; it must be X.Y or latest")
     return int(major), int(minor)
 
 
 def _is_number(text: str) -> bool:
-    # Not more digits than any version will have: int() of a megabyte of digits is an attack.
+    # At most four digits: int() of a megabyte of digits is an attack.
     return text.isascii() and text.isdigit() and len(text) <= 4  # noqa: PLR2004  (that is the number)

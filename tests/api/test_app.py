@@ -182,7 +182,7 @@ async def test_more_keys_than_are_read_are_a_400_that_says_how_many() -> None:
     answer = await asked(app, "GET", "/things?a=1&b=2&c=3&d=4")
 
     assert answer.status_code == 400
-    assert "4 keys, and 3 are read" in answer.json()["errors"][0]["detail"]
+    assert "4 keys, and at most 3 are allowed" in answer.json()["errors"][0]["detail"]
 
 
 async def test_a_body_that_is_longer_than_is_read_is_a_413() -> None:
@@ -192,7 +192,7 @@ async def test_a_body_that_is_longer_than_is_read_is_a_413() -> None:
     longer = await asked(app, "POST", "/things", body=b'{"name": "abcdefghijk"}', headers=media)
 
     assert longer.status_code == 413
-    assert "23 bytes, and 20" in longer.json()["errors"][0]["detail"]
+    assert "23 bytes, and at most 20" in longer.json()["errors"][0]["detail"]
 
 
 async def test_what_a_proxy_leaves_before_the_path_is_taken_off_and_told() -> None:

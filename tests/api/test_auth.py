@@ -137,8 +137,8 @@ class TestBasic:
             ("ann", "line 1: write user:hash"),
             ("\nann:$apr1$abc$def", "line 2: the password of 'ann' is not hashed by bcrypt"),
             ("ann:$2y$05$short", "not hashed by bcrypt"),
-            (f"ann:{HASHED.decode()}:", "no project stands after the second colon"),
-            ("# nobody", "names no user"),
+            (f"ann:{HASHED.decode()}:", "the second colon is not followed by a project"),
+            ("# nobody", "has no users"),
         ],
         # A hash is another one in each process, and processes that share the tests must name them alike.
         ids=["no hash", "another hash", "a short hash", "no project", "nobody"],
@@ -251,7 +251,7 @@ class TestKeystone:
         keystone = FakeKeystone()
         auth = KeystoneAuthentication(ACCOUNT, keystone.client())
 
-        with pytest.raises(Unavailable, match="not as it should be"):
+        with pytest.raises(Unavailable, match="not in the expected form"):
             await auth.caller({"x-auth-token": keystone.issue(expires_at="tomorrow")})
 
     @pytest.mark.asyncio

@@ -342,7 +342,7 @@ async def test_more_requests_than_may_wait_on_one_connection_are_refused() -> No
         client.writer.write(b"GET /slow HTTP/1.1\r\n\r\n" + ASK * 2_000)
         answer = await client.rest()
         assert answer.startswith(b"HTTP/1.1 400 ")
-        assert b"More than 3 requests wait" in answer
+        assert b"More than 3 requests on this connection wait" in answer
 
 
 @pytest.mark.asyncio

@@ -87,8 +87,8 @@ async def test_beside_a_question_that_is_cut_in_the_end_others_are_answered_befo
 
         assert [answer.status_code for answer in answers] == [200, 204, 200] * 5
         error = too_costly(refused)
-        assert "cut after 1000" in error["detail"]
-        assert "1000000 are taken at most" in error["detail"]
+        assert "stopped after 1000" in error["detail"]
+        assert "at most 1000000 are allowed" in error["detail"]
 
 
 async def test_what_a_search_holds_is_bounded_too() -> None:
@@ -96,7 +96,7 @@ async def test_what_a_search_holds_is_bounded_too() -> None:
     async with a_server("memory", ApiSettings(search_bytes_max=20_000)) as server:
         await tell(server, world)
 
-        assert "20000 are held at most" in too_costly(await server.ask("GET", target(query)))["detail"]
+        assert "at most 20000 are allowed" in too_costly(await server.ask("GET", target(query)))["detail"]
 
 
 async def test_an_answer_that_is_too_long_is_refused_with_its_length_before_it_is_written() -> None:
@@ -113,7 +113,7 @@ async def test_an_answer_that_is_too_long_is_refused_with_its_length_before_it_i
             await server.ask("GET", f"/allocation_candidates?{groups}&group_policy=none", version=(1, 39))
         )
 
-        assert "40000 are said at most" in refused["detail"]
+        assert "at most 40000 are allowed" in refused["detail"]
         assert await server.done("GET", "/allocation_candidates?resources=VCPU:1")
 
 
@@ -148,7 +148,7 @@ async def test_values_are_counted_before_anybody_reads_them(method: str, path: s
         status, detail = await server.reason(method, path, body)
 
         assert status == 413
-        assert detail == f"The body has {VALUES_MAX + 6} values, and {VALUES_MAX} are read at most"
+        assert detail == f"The body has {VALUES_MAX + 6} values, and at most {VALUES_MAX} are allowed"
 
 
 async def test_what_is_wrong_with_a_large_body_is_said_with_its_place_and_number() -> None:

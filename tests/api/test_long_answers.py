@@ -157,7 +157,7 @@ async def test_a_body_that_goes_too_deep_is_refused_wherever_that_is_noticed() -
     ("text", "where"),
     [
         ('{"name": "%s\\u0000"}' % ("a" * 1_000_000), "$.name is 'aaaa"),
-        ('{"name": "\\u0000%s"}' % ("a" * 1_000_000), f"$.name is '\\x00{'a' * 199}', with the character"),
+        ('{"name": "\\u0000%s"}' % ("a" * 1_000_000), f"$.name is '\\x00{'a' * 199}'; the character"),
         ('{"%s": ["a", {"b": "\\u0000"}]}' % ("k" * 1_000_000), "$.kkkk"),
         ('{"%s\\u0000": 1}' % ("k" * 1_000_000), "a key of $ is 'kkkk"),
         ("[" * 700 + '"\\u0000"' + "]" * 700, "$[0][0]"),

@@ -154,7 +154,7 @@ def test_a_file_may_be_json_or_empty(tmp_path: Path) -> None:
         (f"'{LIST}': 'role:admin or'", "role:admin or"),
         (f"a: rule:b\nb: rule:a\n'{LIST}': rule:a", "circle"),
         ("- a\n- b", "list"),
-        ("a: 1", "must be texts"),
+        ("a: 1", "must be strings"),
         ("a: [", "cannot be read|that can be read"),
     ],
 )

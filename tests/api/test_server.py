@@ -88,7 +88,7 @@ async def test_requests_are_answered_over_tls_with_the_certificate_that_was_give
 
 
 def test_a_certificate_that_is_not_there_is_told_at_start(tmp_path: Path) -> None:
-    with pytest.raises(BadListenError, match="cannot be shown"):
+    with pytest.raises(BadListenError, match="cannot be used"):
         read_certificate(tmp_path / "no", tmp_path / "none")
 
 
@@ -129,7 +129,7 @@ async def test_a_body_that_grows_too_long_while_it_is_sent_is_cut_off() -> None:
         answered, error = await said_to(server, head + chunk)
 
     assert answered == 413
-    assert "1201 bytes, and 1000" in str(error["detail"])
+    assert "1201 bytes, and at most 1000" in str(error["detail"])
 
 
 @pytest.mark.asyncio
@@ -141,7 +141,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
         answered, error = await said_to(server, head)
 
     assert answered == 408
-    assert "not whole after 0.05 seconds" in str(error["detail"])
+    assert "not complete after 0.05 seconds" in str(error["detail"])
 
 
 @pytest.mark.asyncio

@@ -95,7 +95,7 @@ async def test_moor_up_serves_the_placement_api(tmp_path: Path) -> None:
         (("--db", "sqlite:////nowhere/books.db", "--listen", "[::]:0"), "lets anyone in"),
         (("--db", "sqlite:////nowhere/books.db", "--auth", "basic"), "needs --users"),
         (("--db", "sqlite:////nowhere/books.db", "--policy", "lax"), "policy is 'lax'"),
-        (("--db", "sqlite:////nowhere/books.db", "--tls-cert", "x", "--tls-key", "y"), "cannot be shown"),
+        (("--db", "sqlite:////nowhere/books.db", "--tls-cert", "x", "--tls-key", "y"), "cannot be used"),
     ],
 )
 async def test_an_invalid_option_is_reported_and_nothing_starts(options: tuple[str, ...], why: str) -> None:

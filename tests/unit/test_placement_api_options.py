@@ -73,7 +73,7 @@ def test_each_kind_of_authentication_is_chosen_by_its_name(tmp_path: Path) -> No
         (ApiFlags(policy="strict"), "policy is 'strict'"),
         (ApiFlags(prefix="placement"), "prefix is 'placement'"),
         (ApiFlags(tls_cert=Path("chain.pem")), "only one of --tls-cert and --tls-key"),
-        (ApiFlags(tls_cert=Path("/nowhere"), tls_key=Path("/nowhere")), "cannot be shown"),
+        (ApiFlags(tls_cert=Path("/nowhere"), tls_key=Path("/nowhere")), "cannot be used"),
     ],
 )
 def test_invalid_combinations_are_refused_with_the_flag(flags: ApiFlags, why: str) -> None:

@@ -92,7 +92,7 @@ def test_traits_may_be_forbidden_from_1_22_on() -> None:
 
 @pytest.mark.parametrize("value", ["", "HW_A,", ",", "!", "HW_A,!", "in:", "in:HW_A,"])
 def test_a_trait_without_a_name_is_refused(value: str) -> None:
-    assert "without a name" in refused(f"resources=VCPU:1&required={value}").detail
+    assert "has no name" in refused(f"resources=VCPU:1&required={value}").detail
 
 
 def test_a_trait_that_is_required_and_forbidden_is_refused_with_its_group() -> None:
@@ -121,7 +121,7 @@ def test_aggregates_may_be_named_again_from_1_24_and_forbidden_from_1_32_on() ->
 
 @pytest.mark.parametrize("value", ["", "x", f"{A},{B}", f"in:{A},", "!in:", f"!{A},{B}", f"!!{A}"])
 def test_an_invalid_aggregate_is_refused_with_its_value(value: str) -> None:
-    assert refused(f"resources=VCPU:1&member_of={value}").detail.endswith(("is none", "is not"))
+    assert refused(f"resources=VCPU:1&member_of={value}").detail.partition("Got: ")[2] != ""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Who asks? One way of finding out is chosen when the service starts."""
+"""Authentication: who sends a request? One way is chosen when the service starts."""
 
 from typing import Protocol
 
@@ -8,8 +8,8 @@ from placement_worker.api.request import Caller
 
 class Authentication(Protocol):
     async def caller(self, headers: Headers) -> Caller:
-        """Who sent these headers. Raises ApiError 401 where they do not tell, and Unavailable where it cannot be found
-        out for now.
+        """The sender of these headers. Raises ApiError 401 if the headers do not prove one, and Unavailable if it cannot be
+        found out now.
         """
         ...
 

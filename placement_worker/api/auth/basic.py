@@ -1,8 +1,8 @@
-"""`basic`: user and password, against a file as `htpasswd -B` writes it. A user of the file is an administrator, or a reader of
-the one project that stands behind the password.
+"""`basic`: user and password, checked against a file as `htpasswd -B` writes it. A user of the file is an administrator,
+or a reader of one project if the line names one after the password.
 
-Only bcrypt is read. A check costs tens of milliseconds of CPU, which is what it is for; so it is done beside the loop,
-few at once, and whoever passed is remembered for a while, by a digest that no other process can compute.
+Only bcrypt is supported. A check takes tens of milliseconds of CPU on purpose. So it runs in a thread, few at a time, and a
+successful one is remembered for a while by a digest that no other process can compute.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from placement_worker.api.headers import Headers
 from placement_worker.api.problems import ApiError
 from placement_worker.api.request import Caller
 
-# Of a user who is bound to a project: by every policy of ours it may read what the project uses, and nothing else.
+# Roles of a user that is bound to a project: by all default policies it may read the project's usage, and nothing else.
 READER_ROLES: Final = frozenset(("reader",))
 REMEMBERED_S: Final = 300.0
 REMEMBERED_MAX: Final = 10_000
 CHECKED_AT_ONCE: Final = 2
-# bcrypt goes by no more; longer ones are refused instead of being cut.
+# bcrypt ignores all bytes after these; longer passwords are refused, not cut.
 PASSWORD_BYTES_MAX: Final = 72
 
 _BCRYPT: Final = re.compile(r"\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}")
-# Checked for users that are not in the file, so that they take as long to be refused.
+# Checked for unknown users, so that their refusal takes as long as that of a wrong password.
 _NOBODYS: Final = b"$2b$10$b0DTVUCs62SfcWiIzqADuupeXkR4IuVMA/2DnudTd269ZxmRMVpqu"
 
 
 class BadPasswordFileError(ValueError):
-    """A file of users that cannot be: which line, and why."""
+    """An invalid file of users; says which line, and why."""
 
 
 class User(Struct, frozen=True):
@@ -96,7 +96,7 @@ def users_in(path: Path) -> Mapping[str, User]:
             raise BadPasswordFileError(f"{path}, line {number}: write user:hash, as `htpasswd -B` does")
         if bound and not project:
             raise BadPasswordFileError(
-                f"{path}, line {number}: no project stands after the second colon; write user:hash:project, or user:hash for "
+                f"{path}, line {number}: the second colon is not followed by a project; write user:hash:project, or user:hash for "
                 "an administrator"
             )
         if not _BCRYPT.fullmatch(hashed):
@@ -105,7 +105,9 @@ def users_in(path: Path) -> Mapping[str, User]:
             )
         users[user] = User(hashed.encode(), project)
     if not users:
-        raise BadPasswordFileError(f"{path} names no user: nobody could come in")
+        raise BadPasswordFileError(
+            f"{path} has no users, so every request would be refused; add one by `htpasswd -B`"
+        )
     return users
 
 
@@ -118,7 +120,7 @@ def _caller(name: str, user: User) -> Caller:
 def _credentials(header: str) -> tuple[str, bytes]:
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
-        raise _refused("There is no Authorization: Basic")
+        raise _refused("The header Authorization: Basic is missing")
     try:
         decoded = base64.b64decode(encoded.strip(), validate=True)
         user, colon, password = decoded.partition(b":")

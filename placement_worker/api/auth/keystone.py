@@ -1,8 +1,8 @@
-"""`keystone`: the token is shown to Keystone, which says whose it is.
+"""`keystone`: Keystone checks each token and names its user.
 
-We ask with a token of our own, got by a service user's password and got anew when Keystone no longer takes it. What
-Keystone said is remembered for a while, and never longer than the token lasts: so a token that is revoked may be taken
-for up to that while. Many requests with one token that is not known yet cause one question.
+This service asks with a token of its own, which it gets by a service user's password, and gets anew when Keystone refuses
+it. Keystone's answers are cached for a while, and never longer than the token is valid. So a revoked token may be accepted
+for up to that while. Many requests with one unknown token cause a single question.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ TIMEOUT_S: Final = 10.0
 
 
 class KeystoneAccount(Struct, frozen=True, kw_only=True):
-    """Where Keystone is, and as whom we ask it."""
+    """Where Keystone is, and the service user that asks it."""
 
-    # "https://cloud.example.com/identity": what stands before /v3.
+    # "https://cloud.example.com/identity": the part before /v3.
     url: str
     user: str
     password: str
@@ -60,10 +60,10 @@ class KeystoneAuthentication:
     async def caller(self, headers: Headers) -> Caller:
         token = headers.get("x-auth-token", "")
         if not token:
-            raise self._refused("There is no X-Auth-Token")
+            raise self._refused("The header X-Auth-Token is missing")
         if not token.isascii():
-            raise self._refused("X-Auth-Token is no token: it has characters that none has")
-        # Whoever could read our memory or a dump of it should find no tokens there.
+            raise self._refused("X-Auth-Token has characters that are not ASCII; no token has any")
+        # A dump of this process's memory must not contain tokens.
         digest = hashlib.sha256(token.encode("ascii")).digest()
         known = self._known.get(digest)
         if known is not None and self._now() < known[1]:
@@ -72,7 +72,7 @@ class KeystoneAuthentication:
         if asking is None:
             asking = self._asking[digest] = asyncio.create_task(self._ask(token, digest))
             asking.add_done_callback(lambda _: self._asking.pop(digest))
-        # One who hangs up takes nothing from the others who wait for the same word.
+        # Shielded: a caller that disconnects must not cancel the question for the others.
         return await asyncio.shield(asking)
 
     async def close(self) -> None:
@@ -83,13 +83,13 @@ class KeystoneAuthentication:
     async def _ask(self, token: str, digest: bytes) -> Caller:
         answer = await self._validated(token)
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
-            # Ours has run out, or Keystone has forgotten it.
+            # This service's own token has expired, or Keystone has forgotten it.
             self._own_token = ""
             answer = await self._validated(token)
         if answer.status_code == HTTPStatus.NOT_FOUND:
-            raise self._refused("Keystone does not know the token, or it has run out")
+            raise self._refused("Keystone does not know the token, or the token has expired")
         if answer.status_code != HTTPStatus.OK:
-            raise Unavailable(f"Keystone answered {answer.status_code} when it was asked about a token")
+            raise Unavailable(f"Keystone answered {answer.status_code} to a question about a token")
         caller, until = _read(answer)
         self._known[digest] = (caller, min(until, self._now() + self._remembered_s))
         if len(self._known) > REMEMBERED_MAX:
@@ -101,7 +101,7 @@ class KeystoneAuthentication:
         return await self._sent("GET", {"x-auth-token": own, "x-subject-token": token})
 
     async def _authenticated(self) -> str:
-        """A token of our own."""
+        """A new token for this service itself."""
         account = self._account
         identity = {
             "methods": ["password"],
@@ -118,7 +118,7 @@ class KeystoneAuthentication:
         if answer.status_code != HTTPStatus.CREATED:
             raise Unavailable(
                 f"Keystone answered {answer.status_code} to user {account.user!r} of project {account.project!r}: "
-                "the account that asks about tokens is not right"
+                "check the service user, its password and its project"
             )
         self._own_token = answer.headers["x-subject-token"]
         return self._own_token
@@ -126,7 +126,7 @@ class KeystoneAuthentication:
     async def _sent(
         self, method: str, headers: dict[str, str] | None = None, json: object = None
     ) -> httpx.Response:
-        # The catalogue is long, and nobody reads it.
+        # The catalogue is long and not needed.
         url = f"{self._account.url.rstrip('/')}/v3/auth/tokens?nocatalog"
         try:
             return await self._client.request(method, url, headers=headers, json=json)
@@ -144,12 +144,12 @@ class KeystoneAuthentication:
 
 
 def keystone_client(ca_file: Path | None = None) -> httpx.AsyncClient:
-    """`ca_file`: whose certificates Keystone's is checked by, where it is not one of the system's."""
+    """`ca_file`: the certificates that Keystone's one is checked against, if not those of the system."""
     return httpx.AsyncClient(timeout=TIMEOUT_S, verify=ssl.create_default_context(cafile=ca_file))
 
 
 def _read(answer: httpx.Response) -> tuple[Caller, float]:
-    """Who it is, and until when."""
+    """The caller, and the time until which the token is valid."""
     try:
         token = answer.json()["token"]
         expires = datetime.fromisoformat(token["expires_at"]).replace(tzinfo=UTC).timestamp()
@@ -160,5 +160,7 @@ def _read(answer: httpx.Response) -> tuple[Caller, float]:
             system_scope="all" if token.get("system", {}).get("all") else "",
         )
     except (KeyError, TypeError, ValueError) as problem:
-        raise Unavailable(f"Keystone's answer about a token is not as it should be: {problem!r}") from None
+        raise Unavailable(
+            f"Keystone's answer about a token is not in the expected form: {problem!r}"
+        ) from None
     return caller, expires

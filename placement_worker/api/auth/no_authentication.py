@@ -1,11 +1,11 @@
-"""`none`: whoever reaches the service is its administrator. What a token would say is not looked at."""
+"""`none`: every client that reaches the service is an administrator. Tokens are ignored."""
 
 from typing import Final
 
 from placement_worker.api.headers import Headers
 from placement_worker.api.request import Caller
 
-# All that any default rule asks for: an administrator may also do what is left to services.
+# All roles that default rules require: an administrator may also do what is reserved for services.
 ALL_ROLES: Final = frozenset(("admin", "service", "member", "reader"))
 ADMIN: Final = Caller(user="admin", project="admin", roles=ALL_ROLES)
 

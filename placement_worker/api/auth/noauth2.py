@@ -1,7 +1,7 @@
-"""`noauth2`: the token says who one is, and is believed. For tests; it is what upstream's suite speaks.
+"""`noauth2`: believes the user that the token names. For tests only; upstream's test suite uses it.
 
-The token is `user` or `user:project`. Roles are those of X-Roles; without it, the user admin is an administrator and
-anyone else has none.
+The token is `user` or `user:project`. Roles come from X-Roles; without it, the user admin is an administrator and all
+others have no roles.
 """
 
 from http import HTTPStatus
@@ -16,7 +16,9 @@ class BelievedToken:
         token = headers.get("x-auth-token")
         if token is None:
             raise ApiError(
-                HTTPStatus.UNAUTHORIZED, "There is no X-Auth-Token", headers={"www-authenticate": "Token"}
+                HTTPStatus.UNAUTHORIZED,
+                "The header X-Auth-Token is missing",
+                headers={"www-authenticate": "Token"},
             )
         user, _, project = token.partition(":")
         scope = headers.get("openstack-system-scope", "")

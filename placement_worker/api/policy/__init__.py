@@ -1,8 +1,8 @@
-"""May this caller do that? Decided by named rules, before a handler runs.
+"""Policy: may this caller do this? Named rules decide it before a handler runs.
 
-Upstream's names and upstream's defaults, so that its policy files mean the same here; the language is read by a parser
-of our own (language.py), since oslo.policy brings twenty packages, a configuration object for the whole process and a
-copy of all credentials for each question, for what is a hundred lines and a microsecond.
+The rules have upstream's names and defaults, so upstream's policy files mean the same here. A parser of this project
+(language.py) reads them. oslo.policy would bring twenty packages, one configuration object for the whole process, and a
+copy of all credentials for each check, in place of a hundred lines and a microsecond.
 """
 
 from placement_worker.api.policy.policy import BadPolicyError, Policy, policy_named

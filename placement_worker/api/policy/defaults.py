@@ -1,14 +1,14 @@
-"""Upstream's rules, by their names, and what each says by default.
+"""Upstream's rules and their defaults.
 
-*secure* is what upstream calls the new defaults. *legacy* also allows what the old ones did: only where a rule was
-narrowed to services does that differ.
+*secure* is upstream's name for the new defaults. *legacy* also allows what the old ones allowed; that differs only where a
+rule was narrowed to services.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-# What is asked by endpoints is named placement:...; the others are what these are said with.
+# Endpoints check the rules named placement:...; the other rules are parts of these.
 ENDPOINT: Final = "placement:"
 
 _ADMIN_OR_SERVICE: Final = "rule:admin_or_service_api"
@@ -54,9 +54,9 @@ SECURE: Final[Mapping[str, str]] = MappingProxyType(
         "project_reader_api": "role:reader and project_id:%(project_id)s",
         "admin_or_project_reader_or_service_api": "role:admin or rule:project_reader_api or role:service",
         **dict.fromkeys(_OF_ADMINS_AND_SERVICES, _ADMIN_OR_SERVICE),
-        # Whose project it is may see what it uses.
+        # A project's own users may see what it uses.
         "placement:usages": "rule:admin_or_project_reader_or_service_api",
-        # It moves what others hold, so it is for the service that knows why.
+        # A reshape moves what others hold, so it is for services that know why.
         "placement:reshaper:reshape": "rule:service_api",
     }
 )

@@ -1,14 +1,14 @@
-"""The language that OpenStack's policy files are written in, as far as it says anything here.
+"""The language of OpenStack's policy files, as far as it applies here.
 
     role:admin                     the caller has this role
-    rule:admin_api                 what another rule says
-    project_id:%(project_id)s      the caller's project is the one that is asked about
+    rule:admin_api                 the other rule holds
+    project_id:%(project_id)s      the caller's project is the one that the request is about
     user_id:6f0a                   the caller is this user; 'a word':%(user_id)s compares the word
     not X, X and Y, X or Y, (X)    `and` binds closer than `or`
     @ and the empty rule           always
     !                              never
 
-A rule is read once, into functions. Remote checks (http:) and the old lists of lists are refused when they are read.
+A rule is parsed once, into functions. Remote checks (http:) and the old lists of lists are refused by the parser.
 """
 
 import re
@@ -19,12 +19,12 @@ from msgspec import Struct
 
 from placement_worker.api.request import Caller
 
-# What is asked about: the project and the user that the request is for.
+# The project and the user that the request is about.
 Target = Mapping[str, str]
 
 
 class Rule(Struct, frozen=True):
-    """A rule that was read: whether it holds, and the names of the rules that it asks in turn."""
+    """A parsed rule: whether it holds, and the names of the rules that it refers to."""
 
     holds: Callable[[Caller, Target, "Rules"], bool]
     asks: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ Rules = Mapping[str, Rule]
 
 
 class BadRuleError(ValueError):
-    """A text that is no rule."""
+    """A text that is not a rule."""
 
 
 _WORD: Final = re.compile(r"\s*([()]|'[^']*':\S*[^\s)]|\"[^\"]*\":\S*[^\s)]|[^\s()]*%\(\w+\)s|[^\s()]+)")
@@ -46,13 +46,13 @@ NEVER: Final = Rule(lambda _caller, _target, _rules: False)
 
 
 def read_rule(text: str) -> Rule:
-    """Raises BadRuleError, which says what of the text is wrong."""
+    """Parse a rule. Raises BadRuleError, which says what is wrong."""
     if not text.strip():
         return ALWAYS
     words = list(_words(text))
     rule = _either(words)
     if words:
-        raise BadRuleError(f"{text!r} goes on with {words[0]!r} where it should end, or say `and` or `or`")
+        raise BadRuleError(f"{text!r} goes on with {words[0]!r}; expected the end, `and` or `or`")
     return rule
 
 
@@ -88,7 +88,7 @@ def _both(words: list[str]) -> Rule:
 
 def _one(words: list[str]) -> Rule:
     if not words:
-        raise BadRuleError("it ends where a check should stand")
+        raise BadRuleError("it ends where a check is expected")
     word = words.pop(0)
     if word.lower() == "not":
         negated = _one(words)
@@ -108,9 +108,9 @@ def _check(word: str) -> Rule:
         return NEVER
     kind, colon, value = word.rpartition(":") if word[0] in "'\"" else word.partition(":")
     if not colon or not value:
-        raise BadRuleError(f"{word!r} is no check: write kind:value, @ or !")
+        raise BadRuleError(f"{word!r} is not a check: write kind:value, @ or !")
     if kind in ("role", "rule") and "%(" in value:
-        raise BadRuleError(f"{word!r}: a {kind} is named, not looked up")
+        raise BadRuleError(f"{word!r}: a {kind} must be written out, not taken from the request")
     match kind:
         case "role":
             return Rule(lambda caller, _t, _r: value.lower() in caller.roles)
@@ -121,21 +121,21 @@ def _check(word: str) -> Rule:
         case _ if kind[0] in "'\"" and kind[-1] == kind[0]:
             return _compared(lambda _caller: kind[1:-1], value)
     raise BadRuleError(
-        f"{word!r} checks {kind!r}, which is none of role, rule, project_id, user_id, system_scope, or a quoted word"
+        f"{word!r} checks {kind!r}, which is not one of role, rule, project_id, user_id, system_scope, or a quoted word"
     )
 
 
 def _compared(ours: Callable[[Caller], str], value: str) -> Rule:
-    """Nothing said on one side is like nothing on the other: a caller without a project owns none."""
+    """An empty value never matches: a caller without a project owns nothing that has no project."""
     reference = _REFERENCE.fullmatch(value)
     if reference is None:
         if "%(" in value:
-            raise BadRuleError(f"{value!r} is no reference: write %(project_id)s or %(user_id)s")
+            raise BadRuleError(f"{value!r} is not a reference: write %(project_id)s or %(user_id)s")
         return Rule(lambda caller, _t, _r: ours(caller) == value)
     name = reference[1]
     if name not in _TARGETS:
         raise BadRuleError(
-            f"{value!r} asks for {name!r} of what is asked about; it has project_id and user_id"
+            f"{value!r} refers to {name!r}; only project_id and user_id of a request can be referred to"
         )
     return Rule(lambda caller, target, _r: bool(said := ours(caller)) and said == target.get(name))
 

@@ -1,4 +1,4 @@
-"""A whole policy: read once, checked whole, asked for every request."""
+"""A policy: all rules are read and checked at the start, and each request is judged by them."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -19,18 +19,18 @@ BY_NAME: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {"legacy": LEGACY, "secure": SECURE, "open": OPEN}
 )
 
-# As many judgements as are kept: of these rules, of these callers.
+# How many judgements are cached, for a rule, a caller and a project each.
 JUDGED_MAX: Final = 4_096
 PROJECT_CHARACTERS_MAX: Final = 255
 
 
 class BadPolicyError(ValueError):
-    """A policy that cannot be: where, which rule, and why."""
+    """An invalid policy; says where, which rule, and why."""
 
 
 class Policy:
     def __init__(self, rules: Mapping[str, str]) -> None:
-        """Raises BadPolicyError for a rule that cannot be read, asks for one that is not there, or asks for itself."""
+        """Raises BadPolicyError for a rule that cannot be parsed, refers to a missing rule, or refers to itself."""
         self._rules = {name: _read(name, text) for name, text in rules.items()}
         for name, rule in self._rules.items():
             for asked in sorted(rule.asks - self._rules.keys()):
@@ -39,15 +39,15 @@ class Policy:
             TopologicalSorter({name: rule.asks for name, rule in self._rules.items()}).prepare()
         except CycleError as problem:
             raise BadPolicyError(f"these rules ask each other in a circle: {problem.args[1]}") from None
-        # There are few callers, and each does the same again and again.
+        # Few callers, which do the same again and again.
         self._allows = lru_cache(maxsize=JUDGED_MAX)(self._judged)
 
     def check(self, rule: str, caller: Caller, query: Sequence[tuple[str, str]]) -> None:
-        """Raises ApiError 403 where it does not hold.
+        """Raises ApiError 403 if the rule does not hold.
 
-        The request is about the project that the query names, as GET /usages does; else about the caller's own. Where a
-        query names several, the caller must be allowed all of them: handlers read one of them, whichever that is. A caller
-        who acts on the whole system acts on no project, and all that placement has belongs to projects: it is refused.
+        The request is about the project that its query names, as in GET /usages; without one, about the caller's own. If a
+        query names several projects, the caller must be allowed all of them, since handlers read one of them. A caller
+        that acts on the whole system has no project, and everything in placement belongs to projects: it is refused.
         """
         named = [value for key, value in query if key == "project_id"] or [caller.project]
         if not all(self._is_allowed(rule, caller, project) for project in named):
@@ -59,7 +59,7 @@ class Policy:
             )
 
     def _is_allowed(self, rule: str, caller: Caller, project: str) -> bool:
-        """A name that no project has is not remembered: it may be as long as a request."""
+        """Names that are too long for a project are not cached: they may be as long as a request."""
         allows = self._allows if len(project) <= PROJECT_CHARACTERS_MAX else self._judged
         return allows(rule, caller, project)
 
@@ -69,12 +69,12 @@ class Policy:
 
 
 def policy_named(name: str) -> Policy:
-    """`legacy`, `secure`, `open`, or the path of a file, YAML or JSON, of rules that replace legacy's one by one."""
+    """`legacy`, `secure`, `open`, or the path of a YAML or JSON file, whose rules replace legacy's one by one."""
     if name in BY_NAME:
         return Policy(BY_NAME[name])
     overrides = _file(Path(name))
     if unknown := sorted(name for name in overrides if name.startswith("placement:") and name not in LEGACY):
-        raise BadPolicyError(f"{name}: there is no rule {unknown[0]!r}; nothing would ever ask it")
+        raise BadPolicyError(f"{name}: there is no rule {unknown[0]!r}; placement would never use it")
     try:
         return Policy({**LEGACY, **overrides})
     except BadPolicyError as problem:
@@ -86,17 +86,17 @@ def _file(path: Path) -> Mapping[str, str]:
         written = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
         raise BadPolicyError(
-            f"policy is {str(path)!r}: neither {', '.join(BY_NAME)} nor a file that can be read: {problem}"
+            f"policy is {str(path)!r}: it must be {', '.join(BY_NAME)}, or a file that can be read: {problem}"
         ) from None
     if written is None:
         return {}
     if not isinstance(written, dict):
         raise BadPolicyError(
-            f"{path}: it is a {type(written).__name__}, and should be names with their rules"
+            f"{path}: it is a {type(written).__name__}, and must be a mapping of names to rules"
         )
     for name, rule in written.items():
         if not isinstance(name, str) or not isinstance(rule, str):
-            raise BadPolicyError(f"{path}: {name!r} is {rule!r}; both must be texts")
+            raise BadPolicyError(f"{path}: {name!r} is {rule!r}; both must be strings")
     return written
 
 
