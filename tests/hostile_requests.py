@@ -1,4 +1,4 @@
-"""What a hostile client asks of placement, and a cloud in which it is hard: over HTTP as bytes, over the bus as messages."""
+"""Requests of a hostile client, and a cloud that makes them hard: over HTTP as bytes, over the bus as messages."""
 
 import json
 from urllib.parse import urlencode
@@ -14,15 +14,15 @@ from tests.unit.candidate_worlds import World
 from tests.unit.hard_questions import a_tight_packing, eleven_over_half_of_ten_nodes, pairs_on_a_chain
 
 GROUPS = "&".join(f"resources{number}=VCPU:1" for number in range(1, 901))
-# The most that one message may ask for.
+# The largest number of groups in one message.
 GROUPS_OF_A_MESSAGE = 64
 VERSION = "openstack-api-version: placement 1.39\r\n"
-# Each hard world has a class of resources of its own, so that a question is about one of them.
+# Each hard world has its own resource class, so that a query concerns only one of them.
 _PGPU, _VGPU, _MEMORY = "PGPU", "VGPU", "MEMORY_MB"
 
 
 class Hostile(Struct, frozen=True):
-    """A request, and the status that it ends with."""
+    """A request, and the status of its answer."""
 
     text: bytes
     status: int
@@ -51,7 +51,7 @@ def target(query: CandidatesQuery) -> str:
 
 
 def hard_searches() -> dict[str, Hostile]:
-    """Each in the world that `hard_worlds` tells of."""
+    """Each query is for one of the worlds in `hard_worlds`."""
     eleven, chain, packing = (
         target(query) for _, query in (eleven_over_half_of_ten_nodes(), pairs_on_a_chain(), a_tight_packing())
     )
@@ -84,7 +84,7 @@ def large_bodies(host: ProviderId) -> dict[str, Hostile]:
 
 
 def hard_messages() -> dict[str, AskCandidates]:
-    """The same questions over the bus."""
+    """The same queries as messages."""
     return {
         "eleven over half of ten nodes": _message(eleven_over_half_of_ten_nodes()[1], _PGPU),
         "40 groups in pairs on a chain": _message(pairs_on_a_chain()[1], _MEMORY),
@@ -113,7 +113,7 @@ def many_hosts(count: int, cell: str = "c1") -> tuple[ReportInventory, ...]:
 
 
 def claim_body(host: str) -> bytes:
-    """A claim over HTTP of a new consumer, on one of the many hosts."""
+    """The body of a claim over HTTP, for a new consumer on one of the many hosts."""
     body = {
         "allocations": {str(provider(host)): {"resources": {"VCPU": 1}}},
         "project_id": "shop",

@@ -1,4 +1,4 @@
-"""Placement over HTTP as a server of its own: ours, and OpenStack's. Each ends with whoever started it."""
+"""Placement over HTTP as a separate server: this project's, and OpenStack's. Each ends with the process that started it."""
 
 import http.client
 import os
@@ -16,7 +16,7 @@ from tests.environments import environment
 from tests.servers.keeper import Command, Keeper
 from tests.servers.starting import free_port, wait_until_ready
 
-# Version 16 is what our figures and its conformance suite are of. Its server is uwsgi, as deployments have it.
+# All figures and the conformance suite are of version 16. It runs under uwsgi, as in deployments.
 OPENSTACKS = ("openstack-placement==16.0.0", "pyuwsgi>=2.0.30", "psycopg2-binary>=2.9")
 OPENSTACKS_WORKERS = 2
 ANSWERS_WITHIN_S = 5.0
@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
 class PlacementServer(Struct, frozen=True):
     host: str
     port: int
-    # The process above all of the server's, which does nothing itself.
+    # The parent of all the server's processes, which does no work itself.
     eldest: int
 
     @property
@@ -38,7 +38,7 @@ class PlacementServer(Struct, frozen=True):
 def our_server(
     database_url: str, *, auth: str = "none", options: Sequence[str] = ()
 ) -> Iterator[PlacementServer]:
-    """As it is shipped: `moor run placement-api`."""
+    """The server as users run it: `moor run placement-api`."""
     port = free_port()
     moor = Path(sys.executable).parent / "moor"
     argv = (
@@ -51,7 +51,7 @@ def our_server(
 
 @contextmanager
 def openstacks_server(database_url: str) -> Iterator[PlacementServer]:
-    """The real one under uwsgi, with its tables made, and `noauth2`: who comes as `admin` may do everything."""
+    """The real one under uwsgi, with its tables and `noauth2`: a caller named `admin` may do everything."""
     programs = environment("openstack-placement", OPENSTACKS)
     settings = openstacks_settings(database_url)
     made = subprocess.run(
@@ -68,7 +68,7 @@ def openstacks_server(database_url: str) -> Iterator[PlacementServer]:
     port = free_port()
     argv = (
         *(str(programs / "pyuwsgi"), "--http-socket", f"{HOST}:{port}", "--master", "--need-app"),
-        # One that keeps a connection serves nobody else meanwhile; and it would close without saying so.
+        # A process with a kept-alive connection serves no other one, and closes it without notice.
         *("--add-header", "Connection: close"),
         *("--processes", str(OPENSTACKS_WORKERS), "--module", "placement.wsgi.api:application"),
         *("--die-on-term", "--disable-logging"),
@@ -78,13 +78,13 @@ def openstacks_server(database_url: str) -> Iterator[PlacementServer]:
 
 
 def openstacks_settings(database_url: str) -> Mapping[str, str]:
-    """Its configuration, as its processes read it from the environment; with the drivers that it has."""
+    """Its configuration, as environment variables of its processes, with its database driver."""
     url = make_url(database_url)
     plain = url.set(drivername={"postgresql": "postgresql+psycopg2"}.get(url.get_backend_name(), "sqlite"))
     return {
         "OS_PLACEMENT_DATABASE__CONNECTION": plain.render_as_string(hide_password=False),
         "OS_API__AUTH_STRATEGY": "noauth2",
-        # By the newer rules an administrator may not reshape.
+        # Under the newer rules an administrator may not reshape.
         "OS_OSLO_POLICY__ENFORCE_NEW_DEFAULTS": "false",
     }
 
@@ -109,7 +109,7 @@ def _served(
 
 
 def _answers(port: int) -> bool:
-    """Whether it tells its versions, which it does to everybody."""
+    """Does it answer with its versions? That needs no token."""
     connection = http.client.HTTPConnection(HOST, port, timeout=ANSWERS_WITHIN_S)
     try:
         connection.request("GET", "/")

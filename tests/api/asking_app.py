@@ -1,4 +1,4 @@
-"""An application with few small routes, and a client that asks it without a socket."""
+"""A small application with few routes, and a client that calls it without a socket."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -23,7 +23,7 @@ LIST: Final = "placement:resource_providers:list"
 
 
 async def say_all(request: Request) -> Reply:
-    """Everything that a handler is given, back as JSON."""
+    """Returns everything that a handler gets, as JSON."""
     return Reply(
         body={
             "version": request.version,

@@ -1,4 +1,4 @@
-"""As much of Keystone v3 as a service asks about tokens: /v3/auth/tokens, with the status codes of the real one."""
+"""A fake of Keystone v3: only /v3/auth/tokens, with the status codes of the real one."""
 
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -16,7 +16,7 @@ OUR_PASSWORD = "of the service"  # noqa: S105  (a fake one takes it)
 class FakeKeystone:
     def __init__(self) -> None:
         self.password = OUR_PASSWORD
-        # What each token that clients have says; a service's own are apart.
+        # The contents of each client's token; a service's own tokens are kept apart.
         self.tokens: dict[str, dict[str, object]] = {}
         self.service_tokens: set[str] = set()
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""How much processor time the longest callback of the event loop took, which nobody else could run beside."""
+"""Measures the longest callback of the event loop in CPU time; no other task can run beside it."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ import pytest
 
 
 class Turns:
-    """`longest_s` is of this thread alone: a busy machine makes it little longer."""
+    """`longest_s` is the CPU time of this thread alone, so a busy machine hardly changes it."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
@@ -18,7 +18,7 @@ class Turns:
 
 @contextmanager
 def turns_measured() -> Iterator[Turns]:
-    """Of every loop of asyncio's own; uvloop's callbacks are not seen."""
+    """Measures all of asyncio's own loops; uvloop's callbacks are not seen."""
     turns = Turns()
     run = asyncio.Handle._run  # noqa: SLF001 - there is no other place to look from
 

@@ -1,4 +1,4 @@
-"""What the frame does for every request, whatever its handler says."""
+"""The steps that the application does for all requests, whatever the handler."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Who asks, and by what is that known?"""
+"""Authentication: which caller sends a request?"""
 
 import asyncio
 import base64
@@ -20,7 +20,7 @@ from tests.api.asking_app import app_with, asked
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 
 ACCOUNT = KeystoneAccount(url="http://keystone/identity", user="placement", password=OUR_PASSWORD)
-# As cheap as bcrypt can be.
+# The cheapest hash that bcrypt allows.
 HASHED = bcrypt.hashpw(b"s3cret:with a colon", bcrypt.gensalt(4))
 
 
@@ -38,7 +38,7 @@ def basic_header(user: str, password: str) -> Headers:
 
 
 class TestBelievedTokens:
-    """What upstream's suite says to a server in its noauth2 mode."""
+    """The requests of upstream's test suite in its noauth2 mode."""
 
     @pytest.mark.asyncio
     @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ class TestBasic:
             (f"ann:{HASHED.decode()}:", "the second colon is not followed by a project"),
             ("# nobody", "has no users"),
         ],
-        # A hash is another one in each process, and processes that share the tests must name them alike.
+        # Hashes differ in each process, and parallel test processes need equal test ids.
         ids=["no hash", "another hash", "a short hash", "no project", "nobody"],
     )
     def test_refuses_a_file_with_anything_else_in_it(self, tmp_path: Path, text: str, why: str) -> None:

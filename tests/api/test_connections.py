@@ -1,4 +1,4 @@
-"""Connections that are kept open for nothing: none of them lasts, and there are never too many."""
+"""Unused connections: each of them is closed in time, and there are never too many."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ ASK = b"GET /things HTTP/1.1\r\n\r\n"
 
 
 class Slow:
-    """A route that answers when it is told to."""
+    """A route that answers only when the test says so."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -61,7 +61,7 @@ class Client:
         self.writer = writer
 
     async def ask(self, text: bytes = ASK) -> int:
-        """The status of the answer, which is read whole; the connection is kept."""
+        """The status of the answer, which is read completely; the connection stays open."""
         self.writer.write(text)
         head = await self.reader.readuntil(b"\r\n\r\n")
         (length,) = [line for line in head.split(b"\r\n") if line.startswith(b"content-length: ")]
@@ -69,7 +69,7 @@ class Client:
         return int(head.split()[1])
 
     async def rest(self) -> bytes:
-        """All that comes until the server closes."""
+        """All bytes until the server closes."""
         async with asyncio.timeout(PATIENCE_S):
             return await self.reader.read()
 
@@ -117,7 +117,7 @@ async def test_a_connection_that_was_used_and_is_idle_is_closed() -> None:
 
 @pytest.mark.asyncio
 async def test_how_long_a_connection_is_kept_idle_is_what_the_settings_say() -> None:
-    """The other one, which never asks, is closed later: before uvicorn's own five seconds are over."""
+    """The second connection, which never sends a request, is closed later, but before uvicorn's own five seconds."""
     async with serving(idle_s_max=0.05, head_s_max=1.0) as here:
         used, silent = await here.opened(), await here.opened()
         assert await used.ask() == 200
@@ -218,7 +218,7 @@ async def test_a_connection_whose_refused_body_came_late_and_whole_is_idle_from_
         post = b"POST /nowhere HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 4\r\n\r\n"
         assert await client.ask(post) == 404
         client.writer.write(b"n")
-        # The server reads it in these turns of the loop, by itself.
+        # The server reads it in these turns of the loop.
         for _ in range(10):
             await asyncio.sleep(0)
         client.writer.write(b"ull")
@@ -245,7 +245,7 @@ async def test_a_client_that_went_away_without_reading_is_not_told_as_one_that_d
         await gone.reader.readuntil(b"\r\n\r\n")
         gone.writer.transport.abort()
         await until_all_closed(here)
-        # One that stays is told after the moment at which the other would be.
+        # A client that stays is reported after the moment at which the other one would have been.
         staying = await here.opened()
         staying.writer.write(b"GET /large HTTP/1.1\r\n\r\n")
         await staying.reader.readuntil(b"\r\n\r\n")
@@ -255,9 +255,9 @@ async def test_a_client_that_went_away_without_reading_is_not_told_as_one_that_d
 
 @pytest.mark.asyncio
 async def test_an_idle_connection_is_cut_off_though_the_end_of_an_answer_is_not_read() -> None:
-    """So little of it is left that writing does not pause, which alone has a deadline of its own."""
+    """So little of it is left that writing does not pause; only a paused write has a deadline of its own."""
     async with serving(idle_s_max=0.05, answer_s_max=0.05) as here:
-        # What the kernel takes is inherited from the listening socket.
+        # The size of the kernel's buffer is inherited from the listening socket.
         here.server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # noqa: SLF001
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -275,13 +275,13 @@ async def test_a_client_that_reads_slowly_is_not_taken_for_an_idle_one() -> None
         client = await here.opened()
         client.writer.write(b"GET /large HTTP/1.1\r\n\r\n")
         head = await client.reader.readuntil(b"\r\n\r\n")
-        # Meanwhile another one, that is idle, is closed; and then a third.
+        # Meanwhile one idle connection is closed, and then another one.
         for _ in range(2):
             idle = await here.opened()
             assert await idle.ask() == 200
             assert await idle.rest() == b""
         assert b" 200 " in head
-        # It may ask again before it has read the answer.
+        # The client may send the next request before it has read the answer.
         client.writer.write(ASK)
         assert len(await client.reader.readexactly(32_000_002)) == 32_000_002
         assert (await client.rest()).startswith(b"HTTP/1.1 200 ")
@@ -293,7 +293,7 @@ async def test_of_too_many_connections_the_one_that_is_idle_longest_is_closed() 
         clients = [await here.opened() for _ in range(3)]
         for client in clients:
             assert await client.ask() == 200
-        # The first one is used again: now the second is idle longest.
+        # The first connection is used again, so now the second has been idle longest.
         assert await clients[0].ask() == 200
         newest = await here.opened()
 
@@ -405,7 +405,7 @@ def test_a_connection_that_is_lost_is_counted_nowhere() -> None:
     for one in busy:
         assert connections.opened(one, now=0.0)
         connections.is_busy(one)
-    # None is idle: those that are lost make no room.
+    # No connection is idle, so the lost ones make no room.
     refused = Kept("192.0.2.3")
     assert not connections.opened(refused, now=0.0)
 

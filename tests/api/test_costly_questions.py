@@ -1,4 +1,4 @@
-"""Questions and bodies that would cost too much are refused with the number; and meanwhile others are answered."""
+"""Queries and bodies that would cost too much are refused with the limit, and other requests are answered meanwhile."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ SOME_STEPS = ApiSettings(search_steps_max=1_000_000)
 
 
 async def tell(server: Server, world: World) -> None:
-    """All its providers, parents first."""
+    """Report all its providers, parents first."""
     index = world.index
     states = [index.state(row) for row in range(index.rows)]
     for trait in sorted({trait for state in states for trait in state.traits}):
@@ -100,7 +100,7 @@ async def test_what_a_search_holds_is_bounded_too() -> None:
 
 
 async def test_an_answer_that_is_too_long_is_refused_with_its_length_before_it_is_written() -> None:
-    """Nine hundred groups, each of which may be met by the same host."""
+    """Nine hundred groups, all of which one host can meet."""
     async with a_server("memory", ApiSettings(answer_bytes_max=40_000)) as server:
         await server.done(
             "PUT",
@@ -171,7 +171,7 @@ async def test_what_is_wrong_with_a_large_body_is_said_with_its_place_and_number
 
 
 async def test_a_host_is_moved_with_a_thousand_instances() -> None:
-    """What real clients send stays far below."""
+    """What real clients send stays far below the limits."""
     instance = {
         "allocations": {HOST: {"resources": {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 5}}},
         "project_id": "shop",

@@ -1,4 +1,4 @@
-"""What the endpoints answer where upstream's suite does not ask, on every store."""
+"""Endpoints, on every store, where upstream's suite has no test."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,7 +28,7 @@ async def test_a_refused_claim_tells_what_is_short_in_numbers_and_leaves_nothing
     assert status == 409
     assert f"VCPU on resource provider '{HOST}': asked 8, free 7" in why
     assert f"DISK_GB on resource provider '{HOST}': asked 10, free 9" in why
-    # Had it left a consumer behind, this one would have to name its generation.
+    # If the refused write had left a consumer, this one would have to name its generation.
     await server.done("PUT", f"/allocations/{OTHER}", an_allocation(VCPU=7))
 
 
@@ -103,7 +103,7 @@ async def test_whatever_is_wrong_with_a_body_a_provider_that_is_not_there_is_tol
     for path in ("", "/inventories", "/inventories/VCPU", "/aggregates"):
         status, why = await server.reason("PUT", f"/resource_providers/{NOBODY}{path}", {"nonsense": 1})
         assert (status, why) == (404, f"No resource provider with uuid {NOBODY} found")
-    # As in Placement, this one is the exception.
+    # This endpoint is the exception, as in Placement.
     status, why = await server.reason("PUT", f"/resource_providers/{NOBODY}/traits", {"nonsense": 1})
     assert (status, why[:22]) == (400, "JSON does not validate")
 

@@ -1,4 +1,4 @@
-"""Nothing that is asked or sent keeps the process from others for long, and nothing of it is kept in memory afterwards."""
+"""No request blocks the process for long, and none is kept in memory after its answer."""
 
 import asyncio
 import gc
@@ -41,9 +41,9 @@ from tests.hostile_requests import (
 )
 
 TRAITS = f"/resource_providers/{HOST}/traits"
-# Of 900 groups each, so many candidates make an answer of 85 MB.
+# With 900 groups each, this many candidates make an answer of 85 MB.
 HOSTS = 2_000
-# The promise is that others wait for less than this.
+# Other requests wait for less than this.
 TURN_S_MAX = 0.2
 SLOWEST, LONGEST = "a tight packing", "900 groups"
 ROOT = b"GET / HTTP/1.1\r\n\r\n"
@@ -100,7 +100,7 @@ async def test_a_long_answer_is_whole() -> None:
 
 @pytest.mark.asyncio
 async def test_others_run_between_two_pieces_however_fast_the_client_reads() -> None:
-    """This client takes all that it is sent at once."""
+    """This client reads everything at once."""
     turns = []
 
     async def show(count: int) -> None:
@@ -231,7 +231,7 @@ async def serving() -> AsyncIterator[PlacementService]:
 
 
 async def asked(url: str, text: bytes) -> int:
-    """The status; the answer is read whole, and thrown away."""
+    """The status; the rest of the answer is read and dropped."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -269,6 +269,6 @@ async def test_beside_any_question_others_are_answered_and_no_turn_of_the_loop_t
 
 
 def a_claim(number: int) -> bytes:
-    """Version 1.36 is the newest that asks for no type of the consumer."""
+    """In version 1.36, the newest one without a consumer type."""
     order = put(f"/allocations/{provider(f'consumer-{number}')}", claim_body(f"many-{number}"))
     return order.replace(b"placement 1.39", b"placement 1.36", 1)

@@ -1,4 +1,4 @@
-"""docs/placement-openapi.json says what the code says, and describes every route at every version."""
+"""docs/placement-openapi.json is up to date, and describes all routes at all versions."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""May this caller do that?"""
+"""Policy: may this caller do that?"""
 
 from http import HTTPStatus
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The rules that endpoints ask, and the rules that there are."""
+"""The policy rules that endpoints use all exist, and all existing rules are used."""
 
 from datetime import UTC, datetime
 

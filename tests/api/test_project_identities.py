@@ -1,4 +1,4 @@
-"""Someone who is bound to a project reads what that project uses, and nothing else, by whatever way they are known."""
+"""A user that is bound to a project reads that project's usage and nothing else, for each way of authentication."""
 
 import base64
 from collections.abc import AsyncIterator

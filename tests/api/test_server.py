@@ -1,4 +1,4 @@
-"""The service on a socket: TLS, what is no HTTP, limits, and stopping."""
+"""The service on a socket: TLS, input that is not HTTP, limits, and stopping."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def serving(
 
 
 async def said_to(server: HttpServer, text: bytes) -> tuple[int, dict[str, object]]:
-    """What the server says to these bytes, as they are: its status and the error in its body."""
+    """The server's answer to these raw bytes: its status, and the error in its body."""
     reader, writer = await asyncio.open_connection(server.listen.host, server.listen.port)
     writer.write(text)
     heard = await reader.read()

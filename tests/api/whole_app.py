@@ -1,4 +1,4 @@
-"""The whole application over books of its own, asked without a socket."""
+"""The whole application over a store of its own, called without a socket."""
 
 import json
 from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ class Server:
         return await self.answer(Sent(method, target, version, text))
 
     async def done(self, method: str, target: str, body: Any = None, version: Version = NEWEST) -> Any:
-        """What is answered, if it is done; the body, if it has one."""
+        """The body of a successful answer, if it has one."""
         answer = await self.ask(method, target, body, version)
         assert answer.is_success, f"{method} {target}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
@@ -62,13 +62,13 @@ class Server:
     async def reason(
         self, method: str, target: str, body: Any = None, version: Version = NEWEST
     ) -> tuple[int, str]:
-        """With what status it is refused, and why, as the `openstack` client prints it."""
+        """The status and the reason of a refusal, as the `openstack` client prints it."""
         answer = await self.ask(method, target, body, version)
         (error,) = answer.json()["errors"]
         return answer.status_code, error["detail"].split("\n")[-1]
 
     async def fill(self) -> None:
-        """A host with a network card, and somebody who holds something of it."""
+        """A host with a network card, and a consumer that holds some of it."""
         await self.done("POST", "/resource_providers", {"name": "host", "uuid": HOST})
         nic = {"name": "nic", "uuid": NIC, "parent_provider_uuid": HOST}
         await self.done("POST", "/resource_providers", nic)
@@ -82,7 +82,7 @@ class Server:
 
 
 def an_allocation(generation: int | None = None, **amounts: int) -> dict[str, Any]:
-    """What a consumer is to hold of the host."""
+    """The body of a write of a consumer's allocations on the host."""
     return {
         "allocations": {HOST: {"resources": amounts}} if amounts else {},
         "project_id": "shop",

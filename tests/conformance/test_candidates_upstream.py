@@ -29,9 +29,9 @@ from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, 
 from placement_worker.core.candidates.search import find_candidates
 from tests.conformance.worlds_asked import Question, World
 from tests.properties.bounds import BOUNDED
+from tests.properties.random_forests import SHARES, TRAITS, queries, random_forests
 from tests.properties.reference_candidates import Told
 from tests.properties.test_candidates_properties import index_of, told_of
-from tests.properties.woodlands import SHARES, TRAITS, queries, woodlands
 
 NEWEST, FLAT = "1.39", "1.28"
 WORLDS, QUESTIONS = 12, 12
@@ -74,7 +74,7 @@ def upstream() -> Iterator[Upstream]:
 
 # Hypothesis does not shrink examples: each takes the real one a tenth of a second.
 @settings(BOUNDED, max_examples=WORLDS, phases=[Phase.generate])
-@given(woodlands(), st.lists(queries(), min_size=QUESTIONS, max_size=QUESTIONS))
+@given(random_forests(), st.lists(queries(), min_size=QUESTIONS, max_size=QUESTIONS))
 def _compare(upstream: Upstream, states: list[ProviderState], asked: list[CandidatesQuery]) -> None:
     asked = [askable(query) for query in asked if not is_beyond_upstream(query)]
     answers = upstream.ask(states, [question(query) for query in asked])

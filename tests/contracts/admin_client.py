@@ -1,4 +1,4 @@
-"""Hands in writes by name as the HTTP API does, beside whoever comes over the bus to the same books."""
+"""A client that writes to a store as an administrator does over HTTP, and as workers do over the bus."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -31,7 +31,7 @@ class AdminClient(StoreClient):
         self.batcher = WriteBatcher(store, VOCABULARY, lambda: NOON)
 
     async def judge(self, asked: Sequence[SentOrder], now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
-        """As a worker does, which comes again after what was nobody's fault."""
+        """As a worker does: try again after a transient error."""
         for _ in range(TRIES_MAX - 1):
             with suppress(Transient):
                 return await super().judge(asked, now)
@@ -43,7 +43,7 @@ class AdminClient(StoreClient):
     async def add_provider(
         self, name: str, parent: ProviderId | None = None, *, cell: str = "", **totals: int
     ) -> ProviderId:
-        """A provider with these inventories."""
+        """A new provider with these inventories."""
         one = provider(name)
         written = await self.write(CreateProvider(id=one, name=name, parent=parent, of_cell=cell))
         assert isinstance(written, ProviderWritten)
@@ -68,7 +68,7 @@ def holding(
     project: str = "shop",
     user: str = "ann",
 ) -> ConsumerAllocations:
-    """A new consumer, unless a generation is named."""
+    """What a consumer is to hold; the consumer is new unless a generation is given."""
     return ConsumerAllocations(
         consumer=who,
         amounts=amounts,
@@ -86,7 +86,7 @@ def allocations(*consumers: ConsumerAllocations) -> SetAllocations:
 
 @asynccontextmanager
 async def an_admin_client(kind: str) -> AsyncIterator[AdminClient]:
-    """At empty books; whatever a test does, they must be right in the end."""
+    """On an empty store. At the end of each test the audit must find nothing."""
     async with open_store(kind) as store:
         yield AdminClient(store)
         assert await store.audit() == ()

@@ -1,4 +1,4 @@
-"""What a contract test may do to a broker behind its clients' backs. One implementation for each kind of broker."""
+"""What a contract test may do to a broker directly, not through its clients. One implementation for each kind of broker."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 from bus.broker import Broker
 from bus.topology import Application
 
-# Applications that a test may add as users, by these.
+# Applications that a test may add as users, named by these.
 ADMIN = Application("admin", admin=True)
 SHOP = Application("shop", projects=("shop",))
 APPLICATIONS = {each.user: each for each in (ADMIN, SHOP)}
@@ -16,36 +16,36 @@ class BrokerUnderTest(Protocol):
     """A broker with nothing on it, for one test."""
 
     def broker(self, user: str = "") -> Broker:
-        """A way in as this user; without one, as somebody who may do everything."""
+        """A connection to it as this user; without a user, with all rights."""
 
     async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
         """Give this user of the topology the rights it has there, on a broker that serves these cells."""
 
     async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
-        """All of them at the cost of one, which on a real broker is a second."""
+        """Add all of them at the cost of one, which on a real broker is a second."""
 
     async def cut_connections(self) -> None:
-        """Break every connection as a failing network would, without a word."""
+        """Break all connections as a failing network would, without a close message."""
 
     async def unplug(self) -> None:
-        """Cut every connection, and let nobody connect any more."""
+        """Cut all connections, and accept no new ones."""
 
     async def plug_in(self) -> None:
-        """Let them connect again; what was in its queues is still there."""
+        """Accept connections again; the contents of the queues are still there."""
 
     async def restart(self) -> None:
-        """Stop the broker and start it again: what is durable is still there, nothing else."""
+        """Stop the broker and start it again: only what is durable is still there."""
 
     async def set_alarm(self, *, on: bool) -> None:
-        """Let the broker run out of memory: it takes nothing from publishers any more."""
+        """Raise or clear the memory alarm: while it is on, the broker takes nothing from publishers."""
 
     async def delete_exchange(self, name: str) -> None:
-        """As its owner would, with its bindings."""
+        """Delete it with its bindings, as its owner would."""
 
     async def delete_queue(self, name: str) -> None:
-        """As an operator would, while it is being consumed."""
+        """Delete it while it is consumed, as an operator would."""
 
     async def set_consumer_timeout_s(self, seconds: float) -> None:
-        """How long a consumer may hold a delivery, for consumers opened from now on."""
+        """How long consumers opened from now on may hold a delivery."""
 
     async def close(self) -> None: ...

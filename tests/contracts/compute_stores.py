@@ -1,4 +1,4 @@
-"""Every store that a compute can run on, empty, by name; and what is in it for the process after this one."""
+"""All stores that a compute can run on, empty, by name; and a second store on the same database, as a later process has it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ Again = Callable[[str], Awaitable[ComputeStore]]
 
 @asynccontextmanager
 async def open_compute_store(kind: str, clock_s: Callable[[], float]) -> AsyncIterator[ComputeStore]:
-    """That of the cell c1."""
+    """A store of cell c1."""
     if kind == "memory":
         yield MemoryComputeStore(clock_s)
         return
@@ -26,8 +26,8 @@ async def open_compute_store(kind: str, clock_s: Callable[[], float]) -> AsyncIt
 
 @asynccontextmanager
 async def open_again(kind: str, clock_s: Callable[[], float]) -> AsyncIterator[Again]:
-    """A store of a cell, as often as it is asked for, on one database."""
-    # Who only wants the memory needs no database drivers.
+    """A function that opens a store of a cell on one database, as often as needed."""
+    # A test that needs only the memory store needs no database drivers.
     from compute_sim.store_sql import SqlComputeStore, open_compute_store  # noqa: PLC0415
     from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Every store that a conductor can run on, empty, by name."""
+"""All stores that a conductor can run on, empty, by name."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,12 +24,12 @@ async def open_conductor_store(
 async def open_conductor_stores(
     kind: str, cells: tuple[str, ...], clock: Callable[[], datetime] = now
 ) -> AsyncIterator[tuple[ConductorStore, ...]]:
-    """One for each of these, on one database; a cell that is named twice has two processes on it."""
+    """A store for each of these cells, on one database; a cell that is named twice gets two, as for two processes."""
     if kind == "memory":
         by_cell = {cell: MemoryConductorStore(clock) for cell in cells}
         yield tuple(by_cell[cell] for cell in cells)
         return
-    # Who only wants the memory needs no database drivers.
+    # A test that needs only the memory store needs no database drivers.
     from cell_conductor.store_sql import SqlConductorStore  # noqa: PLC0415
     from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Each contract test runs against every broker there is: what holds on one of them holds on all."""
+"""Each contract test runs against every kind of broker, so that what holds for one holds for all."""
 
 from collections.abc import AsyncIterator
 
@@ -31,7 +31,7 @@ async def _started(kind: str) -> BrokerUnderTest:
         case "unix+journal":
             return await JournalUnderTest.start()
         case _:
-            # Only who asks for the real broker needs its client.
+            # Only tests of the real broker need its client library.
             from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest  # noqa: PLC0415
 
             return await RabbitMQUnderTest.start()

@@ -1,4 +1,4 @@
-"""Every store that the bare-metal daemons can run on, empty, by name."""
+"""All stores that the bare-metal daemons can run on, empty, by name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ async def open_ironic_store(kind: str) -> AsyncIterator[IronicStore]:
 
 @asynccontextmanager
 async def open_ironic_stores(kind: str, count: int) -> AsyncIterator[tuple[IronicStore, ...]]:
-    """Those of several processes, on one database."""
+    """Stores of several processes, on one database."""
     if kind == "memory":
         yield (MemoryIronicStore(),) * count
         return

@@ -1,4 +1,4 @@
-"""The memory broker under test: in this process, or as other processes would have it over a Unix socket."""
+"""The memory broker under test: in this process, or over a Unix socket as for other processes."""
 
 import tempfile
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ class MemoryUnderTest:
 
 
 class _Plugged:
-    """A way in, as long as there is one."""
+    """A broker that refuses connections while it is unplugged."""
 
     def __init__(self, under_test: MemoryUnderTest, broker: Broker) -> None:
         self._under_test = under_test
@@ -78,16 +78,16 @@ class _Plugged:
 
     async def connect(self) -> Connection:
         if self._under_test.is_unplugged:
-            raise ConnectionLost("nobody is there: the test has unplugged it")
+            raise ConnectionLost("the test has unplugged this broker")
         return await self._broker.connect()
 
 
 class UnixUnderTest(MemoryUnderTest):
-    """The same broker, whose clients all come over the socket. A restart is that of the process that serves it."""
+    """The same broker with all clients on the socket. A restart restarts the process that serves it."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Sockets' paths must be short, which a test's own directory is not.
+        # The path of a socket must be short, and that of a test's own directory is not.
         self._directory = tempfile.TemporaryDirectory(prefix="moor-")
         self._path = Path(self._directory.name) / "bus.sock"
         self._serving = AsyncExitStack()
@@ -99,7 +99,7 @@ class UnixUnderTest(MemoryUnderTest):
         return under_test
 
     def url(self, user: str = "") -> str:
-        """Where another process finds this broker."""
+        """The address of this broker for another process."""
         return f"unix://{user}@{self._path}" if user else f"unix://{self._path}"
 
     def broker(self, user: str = "") -> Broker:
@@ -126,7 +126,7 @@ class UnixUnderTest(MemoryUnderTest):
 
 
 class JournalUnderTest(UnixUnderTest):
-    """The same with a journal. Nothing but its file is left after a restart, and the users that a deployment adds."""
+    """The same broker with a journal. After a restart only the journal is left, and the users of the deployment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class JournalUnderTest(UnixUnderTest):
 
 
 def topology_rights(user: str, cells: tuple[str, ...]) -> Rights:
-    """The rights of a user of the topology, found by its name."""
+    """The rights of this user according to the topology."""
     exchanges = [exchange.name for exchange in objects_of(cells).exchanges]
     if user in APPLICATIONS:
         return rights_of_application(APPLICATIONS[user], exchanges)
@@ -161,4 +161,4 @@ def topology_rights(user: str, cells: tuple[str, ...]) -> Rights:
         for cell in cells if role.per_cell else ("",):
             if user_of(role.name, cell) == user:
                 return rights_of(role, exchanges, cell)
-    raise ValueError(f"{user!r} is no user of a broker that serves the cells {cells}")
+    raise ValueError(f"{user!r} is not a user of a broker that serves the cells {cells}")

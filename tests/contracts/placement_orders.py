@@ -1,4 +1,4 @@
-"""The examples that tests about placement's books are made of. Ids follow from names, so that a test can say them."""
+"""Example messages for tests of placement. Ids are derived from names, so that a test can write the names."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -64,8 +64,8 @@ def a_share(
     shapes: dict[ProviderId, int] | None = None,
     instances_max: int = 0,
 ) -> Share:
-    """On a host of which nothing changed since it was first reported, unless `shapes` says otherwise. What takes from other
-    providers as well names no shapes.
+    """On a host that has not changed since its first report, unless `shapes` says otherwise. A share that also takes from
+    other providers names no shapes.
     """
     is_of_one_tree = all(each.provider == host for each in asked)
     seen = ({host: 1} if is_of_one_tree else {}) if shapes is None else shapes
@@ -161,6 +161,6 @@ def a_report(
 
 
 def a_host(name: str = "host-1", *, cell: str = CELL, **totals: int) -> ReportInventory:
-    """A host with nothing below it."""
+    """A report of a host without children."""
     holds = inventories(**(totals or {"VCPU": 4, "MEMORY_MB": 4096}))
     return a_report(a_provider(name, holds=holds), root=provider(name), cell=cell)

@@ -1,8 +1,8 @@
-"""Erlang expressions that RabbitMQ evaluates inside itself: a hundred times cheaper than rabbitmqctl, which is a whole
-Erlang machine a call (0.7 s of CPU).
+"""Evaluates Erlang expressions inside RabbitMQ. That is a hundred times cheaper than rabbitmqctl, which starts a whole
+Erlang machine for each call (0.7 s of CPU).
 
-The first expression comes by `rabbitmqctl eval`. It starts an Erlang process on the node that listens on loopback, and all
-later expressions go there. That process lives through `stop_app`; a node that was started anew is asked by rabbitmqctl again.
+`rabbitmqctl eval` sends only the first expression. It starts an Erlang process on the node that listens on loopback, and
+all later expressions go there. That process survives `stop_app`. After a restart of the node, rabbitmqctl starts it again.
 """
 
 import secrets
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 LOOPBACK = "127.0.0.1"
-# One expression a connection: the secret and the expression there, `+` and the value or `-` and the error back.
+# One expression per connection. Request: the secret and the expression. Answer: `+` and the value, or `-` and the error.
 _LISTEN = """
 Asker = self(),
 Evaluated = fun(Text) ->
@@ -50,7 +50,7 @@ class RefusedExpressionError(RuntimeError):
 
 @dataclass
 class InsideBroker:
-    """`ctl_eval` runs `rabbitmqctl eval` with an expression and returns what it wrote."""
+    """`ctl_eval` runs `rabbitmqctl eval` with an expression and returns its output."""
 
     ctl_eval: Callable[[str], str]
     limit_s: float
@@ -78,6 +78,8 @@ class InsideBroker:
         read = b""
         while len(read) < count:
             if not (more := connection.recv(count - len(read))):
-                raise ConnectionResetError(f"the broker hung up after {len(read)} of {count} bytes")
+                raise ConnectionResetError(
+                    f"the broker closed the connection after {len(read)} of {count} bytes"
+                )
             read += more
         return read

@@ -1,7 +1,6 @@
-"""The real broker under test: each test has a virtual host of its own, on the server that the environment names.
+"""The real broker under test: each test has its own virtual host, on the server that the environment names.
 
-Clients reach it through a proxy that belongs to the test, so that a connection can be cut as a network would cut it,
-and nobody else's is.
+Clients reach it through a proxy of the test, so that the test can cut its own connections as a network would, and no others.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ from tests.contracts.rabbitmq_inside import LOOPBACK, InsideBroker
 
 URL_VARIABLE, CTL_VARIABLE = "MOOR_TEST_AMQP_URL", "MOOR_TEST_AMQP_CTL"
 PASSWORD = "as-secret-as-a-test-can-be"  # noqa: S105 - of users that end with the tests
-# Virtual hosts are made many at a time, with all that they need; and each makes a restart slower.
+# Virtual hosts are created in batches, with all that they need. Each one makes a restart slower, so there are not too many.
 HOSTS_AT_ONCE = 20
 CTL_S_MAX = 120.0
 UP_S_MAX = 60.0
@@ -62,7 +61,7 @@ def ctl(*arguments: str, stdin: str = "") -> str:
 
 
 def evaluate(expression: str) -> str:
-    """What Erlang says on the server under test. Where its loopback is not ours, rabbitmqctl asks each time."""
+    """Evaluate an expression on the server under test. If its loopback is another machine's, rabbitmqctl does it each time."""
     if urlsplit(_variable(URL_VARIABLE)).hostname in (LOOPBACK, "localhost"):
         return _inside.evaluate(f"{expression}.")
     return ctl("eval", f"{expression}.")
@@ -72,16 +71,16 @@ _inside = InsideBroker(lambda expression: ctl("eval", expression), CTL_S_MAX)
 
 
 class _Hosts:
-    """Empty virtual hosts in stock. They, and the users that tests made, go when the process does."""
+    """A stock of empty virtual hosts. They, and the users that tests added, are removed when the process ends."""
 
     def __init__(self) -> None:
         self._run = secrets.token_hex(4)
         self._count = 0
         self._unused: list[str] = []
         self._taken: set[str] = set()
-        # Of these nobody is in any more; they are removed many at a time.
+        # Hosts that no test uses any more; they are removed in batches.
         self._left: set[str] = set()
-        # The cells for which a user has its rights on a host.
+        # The cells for which a user has rights, by host and user.
         self._users: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def take(self) -> str:
@@ -96,7 +95,7 @@ class _Hosts:
         self._left.add(host)
 
     def add_users(self, host: str, users: Sequence[str], cells: tuple[str, ...]) -> None:
-        """On this host, and at the same cost on those that are not taken yet: others will want them too."""
+        """On this host, and for the same cost on the unused ones, since other tests will need them too."""
         new = [user for user in users if self._users.get((user, host)) != cells]
         if not new:
             return
@@ -142,13 +141,13 @@ class _Hosts:
 
     def _remove_all(self) -> None:
         self._left |= {*self._taken, *self._unused}
-        # The server may have been stopped before us, and with it all that was on it.
+        # The server may have stopped before this process, and taken everything with it.
         with suppress(RuntimeError, OSError, subprocess.TimeoutExpired):
             self._remove(users={user for user, _ in self._users})
 
 
 def remove_users(users: Iterable[str]) -> None:
-    """Those that are there; tests of commands may have made them or not."""
+    """Remove those that exist; tests of commands may have created them."""
     if names := _binaries(users):
         evaluate(f"{_REMOVE_USERS.format(names)}, ok")
 
@@ -168,11 +167,11 @@ def import_definitions(*definitions: Mapping[str, Sequence[Mapping[str, Any]]]) 
     together["users"] = list({user["name"]: user for user in together["users"]}.values())
     text = base64.b64encode(json.dumps(together).encode()).decode()
     if (said := evaluate(f'rabbit_definitions:import_raw(base64:decode("{text}"))')) != "ok":
-        raise RuntimeError(f"RabbitMQ does not take these definitions: {said}")
+        raise RuntimeError(f"RabbitMQ refused these definitions: {said}")
 
 
 class RabbitMQUnderTest:
-    """One virtual host, and the proxy to it."""
+    """One virtual host, and the test's proxy to it."""
 
     def __init__(self, host: str, proxy: "_Proxy") -> None:
         self.virtual_host = host
@@ -187,7 +186,7 @@ class RabbitMQUnderTest:
         return cls(await asyncio.to_thread(_hosts.take), proxy)
 
     def url(self, user: str = "") -> str:
-        """Where a client finds this test's broker."""
+        """The address of this test's broker."""
         server = urlsplit(_variable(URL_VARIABLE))
         name, password = (
             (user, PASSWORD) if user else (server.username or "guest", server.password or "guest")
@@ -214,7 +213,7 @@ class RabbitMQUnderTest:
         self._proxy.refuses = False
 
     def swallow(self) -> None:
-        """Let nothing through any more, in either direction, and say nothing of it."""
+        """Let no more bytes through in either direction, and keep the connections open."""
         self._proxy.swallows = True
 
     async def restart(self) -> None:
@@ -227,7 +226,7 @@ class RabbitMQUnderTest:
     async def set_alarm(self, *, on: bool) -> None:
         if on:
             self._undo["alarm"] = f"rabbit_alarm:clear_alarm({_ON_MEMORY})"
-            # It is answered which alarms there are after all connections were told of this one.
+            # The second call returns only after all connections have heard of the alarm.
             await self._eval(f"rabbit_alarm:set_alarm({{{_ON_MEMORY}, []}}), rabbit_alarm:get_alarms()")
         else:
             await self._eval(self._undo.pop("alarm"))
@@ -237,12 +236,12 @@ class RabbitMQUnderTest:
         await self._eval(f'rabbit_exchange:delete({exchange}, false, <<"tests">>)')
 
     async def delete_queue(self, name: str) -> None:
-        # RabbitMQ has named the feeds itself.
+        # RabbitMQ generates the names of feeds.
         for each in await self.feeds() if name.startswith("feed.") else (name,):
             await asyncio.to_thread(ctl, "delete_queue", "--vhost", self.virtual_host, each)
 
     async def feeds(self) -> Sequence[str]:
-        """The queues that RabbitMQ has named and that no connection owns."""
+        """Queues whose names RabbitMQ generated, and which no connection owns."""
         listed = await self._eval(
             "[binary_to_list(element(4, amqqueue:get_name(Q))) || "
             f'Q <- rabbit_amqqueue:list(<<"{self.virtual_host}">>), amqqueue:get_exclusive_owner(Q) =:= none]'
@@ -250,7 +249,7 @@ class RabbitMQUnderTest:
         return [name for name in re.findall(r'"([^"]*)"', listed) if name.startswith("amq.gen-")]
 
     async def set_consumer_timeout_s(self, seconds: float) -> None:
-        """A channel takes both numbers when it is opened: how long it may be, and how often it is looked at."""
+        """A channel reads both numbers when it opens: the timeout, and how often it is checked."""
         timeout_ms = int(seconds * 1000)
         before = await self._eval(
             "{" + ", ".join(f"application:get_env(rabbit, {name})" for name in _TIMEOUTS) + "}"
@@ -284,7 +283,7 @@ class RabbitMQUnderTest:
 
 
 class _Proxy:
-    """Passes bytes on, until it is told to break."""
+    """Passes bytes through until the test breaks it."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server_address = (host, port)
@@ -300,7 +299,7 @@ class _Proxy:
         self.port = self._listening.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
-        """Both ends hear that the other is gone; neither has said a word."""
+        """Both ends see that the connection is gone, without a close message."""
         for end in self._ends:
             end.transport.abort()
         self._ends.clear()
@@ -333,7 +332,7 @@ class _Proxy:
                 if not self.swallows:
                     writer.write(data)
                     await writer.drain()
-        # As with a network, what one end has seen of the other's end comes late, but it comes.
+        # As in a network, the other end sees the close late, but it does see it.
         self._ends.discard(writer)
         writer.close()
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Every store that a scheduler can run on, empty, by name."""
+"""All stores that a scheduler can run on, empty, by name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ async def open_scheduler_store(kind: str) -> AsyncIterator[SchedulerStore]:
     if kind == "memory":
         yield MemorySchedulerStore()
         return
-    # Who only wants the memory needs no database drivers.
+    # A test that needs only the memory store needs no database drivers.
     from scheduler_worker.store_sql import SqlSchedulerStore  # noqa: PLC0415
     from tests.contracts.sql_stores import migrated_database  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""A small world for the contracts of the bare broker: a queue of each kind, a few gestures, and the patience to wait."""
+"""Small helpers for contracts of the bare broker: a queue of each kind, publish, receive, and wait for a condition."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,7 +31,7 @@ def world(*queues: Queue, limits: Limits | None = None) -> Objects:
 
 
 def parcel(body: bytes | int, routing_key: str = "work") -> Parcel:
-    """An order for the work queue, told from others by its body."""
+    """An order for the work queue, recognised by its body."""
     return Parcel(TOWN, routing_key, body if isinstance(body, bytes) else str(body).encode())
 
 
@@ -47,7 +47,7 @@ async def connected(broker: Broker, objects: Objects | None = None) -> AsyncIter
 
 
 async def publish(connection: Connection, *parcels: Parcel) -> list[Receipt]:
-    """All of them at once, on a channel of their own; what the broker made of each."""
+    """Publish all at once on a channel of their own; returns the broker's answer to each."""
     publishing = await connection.open_publishing()
     receipts = await within_patience(asyncio.gather(*map(publishing.publish, parcels)))
     await publishing.close()
@@ -60,7 +60,7 @@ async def publish_bodies(connection: Connection, *bodies: int, routing_key: str 
 
 
 async def receive(consuming: Consuming, count: int) -> list[Delivery]:
-    """So many deliveries, and no more than these."""
+    """Receive exactly this many deliveries."""
     deliveries: list[Delivery] = []
     while len(deliveries) < count:
         deliveries += await within_patience(consuming.receive())
@@ -69,7 +69,7 @@ async def receive(consuming: Consuming, count: int) -> list[Delivery]:
 
 
 async def drain(connection: Connection, queue: str, count: int) -> list[Delivery]:
-    """Consume and acknowledge so many."""
+    """Consume and acknowledge this many."""
     consuming = await connection.open_consuming(queue, prefetch=count)
     deliveries = await receive(consuming, count)
     await consuming.acknowledge(deliveries[-1].tag, multiple=True)
@@ -82,13 +82,13 @@ def bodies(deliveries: list[Delivery]) -> list[int]:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait for it to come true; not for a time."""
+    """Wait until the condition is true, however long; fails after the limit of patience."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not await condition():
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
-        raise AssertionError(f"never came true: {what}") from None
+        raise AssertionError(f"never became true: {what}") from None
 
 
 async def until_depth(connection: Connection, queue: str, depth: int) -> None:

@@ -1,4 +1,4 @@
-"""The SQL stores, each on a database of its own that has the tables and nothing in them."""
+"""The SQL stores, each on a database of its own with empty tables."""
 
 import asyncio
 import atexit
@@ -38,7 +38,7 @@ async def open_sql_store(kind: str, *, pool_size: int = POOL_SIZE) -> AsyncItera
 
 @asynccontextmanager
 async def migrated_database(kind: str, *workers: str) -> AsyncIterator[str]:
-    """The URL of a database with the empty tables of these workers; without a name, of placement. It is a clone."""
+    """The URL of a clone of a database with the empty tables of these workers; without a name, of placement."""
     match kind:
         case "postgresql":
             async with _postgres_database(template=await _postgres_template(workers or (WORKER,))) as url:
@@ -51,7 +51,7 @@ async def migrated_database(kind: str, *workers: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def empty_database(kind: str) -> AsyncIterator[str]:
-    """The URL of a database with nothing in it."""
+    """The URL of a database without tables."""
     match kind:
         case "sqlite":
             with TemporaryDirectory() as directory:
@@ -70,17 +70,17 @@ async def _postgres_database(template: str = "template1") -> AsyncIterator[str]:
     try:
         yield _url_of(name)
     finally:
-        # Forced, so that a test that failed and left a connection open fails by its own reason.
+        # Forced, so that a failed test that left a connection open fails by its own error.
         await _administer(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 async def _postgres_template(workers: tuple[str, ...]) -> str:
-    """Migrated once, by the test that comes first, and then only cloned."""
+    """The first test migrates it, all others clone it."""
     async with _making:
         if workers not in _made:
             name = _made[workers] = _new_name()
             await _administer(f'CREATE DATABASE "{name}"')
-            # When this runs, an event loop can no longer resolve a host's name: it takes another process.
+            # At exit an event loop can no longer resolve host names, so another process does it.
             atexit.register(subprocess.run, [sys.executable, "-m", __name__, name], check=False)
             for worker in workers:
                 await upgrade(_url_of(name), worker)
@@ -88,7 +88,7 @@ async def _postgres_template(workers: tuple[str, ...]) -> str:
 
 
 async def _sqlite_template(workers: tuple[str, ...]) -> Path:
-    """The same, as a file; the directory goes with this process."""
+    """The migrated file to copy; its directory goes with this process."""
     path = Path(_templates().name) / "-".join(workers)
     async with _making:
         if not path.exists():
@@ -109,7 +109,7 @@ def _templates() -> TemporaryDirectory[str]:
 
 def _file_of(url: str) -> Path:
     path = make_url(url).database
-    assert path, f"{url} names no file"
+    assert path, f"{url} has no file"
     return Path(path)
 
 

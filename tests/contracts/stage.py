@@ -1,4 +1,4 @@
-"""A stage for the contracts of what is built on a broker: a small cast, orders to send, and a handler that remembers."""
+"""Helpers for contracts of what is built on a broker: stations, workers, example orders, and a handler that remembers."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ PATIENCE_S = 30
 
 
 def order(number: int, cell: str = "c1") -> ReleaseClaim:
-    """An order that is told from others by its number."""
+    """An order, recognised by its number."""
     return ReleaseClaim(
         cell=cell,
         consumer=ConsumerId(UUID(int=number)),
@@ -56,13 +56,13 @@ def line(message: Message, *, attempts: int = 0, version: int | None = None) -> 
 
 
 def parcel(*lines: bytes, routing_key: str = "release.c1") -> Parcel:
-    """What a client's own AMQP library would send."""
+    """What a client with its own AMQP library would send."""
     return Parcel(PLACEMENT, routing_key, b"\n".join(lines), content_type=LINES, mandatory=True)
 
 
 class Remembering:
-    """A handler's memory, and a store with nothing in it. `trouble` is called with each number, and may raise; with a
-    `gate`, nothing is handled before it opens.
+    """Handlers that remember what they handled, and a store without contents. `trouble` is called with each number, and may
+    raise. With a `gate`, nothing is handled before it opens.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Remembering:
 
 
 async def declared(under_test: BrokerUnderTest) -> Broker:
-    """A broker with the whole topology on it."""
+    """A broker on which the whole topology is declared."""
     broker = under_test.broker()
     connection = await broker.connect()
     await connection.declare(objects_of(CELLS))
@@ -135,7 +135,7 @@ async def working(
     queue: str = WORK,
     before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
 ) -> AsyncIterator[Worker[None]]:
-    """A worker on a queue, placement's orders unless another is named, until the block ends; then it drains."""
+    """A worker on a queue (placement's orders, unless another one is given) until the block ends; then it drains."""
     here = Station(broker, name, settings=settings, codec=codec)
     worker = here.worker(
         queue,
@@ -157,7 +157,7 @@ async def working(
 
 
 async def send(broker: Broker, *parcels: Parcel) -> None:
-    """Raw parcels, each confirmed."""
+    """Publish raw parcels, and wait for the confirm of each."""
     connection = await broker.connect()
     publishing = await connection.open_publishing()
     for each in parcels:
@@ -166,17 +166,17 @@ async def send(broker: Broker, *parcels: Parcel) -> None:
 
 
 async def until(condition: Callable[[], bool], what: str = "") -> None:
-    """Wait for it to come true; not for a time."""
+    """Wait until the condition is true, however long; fails after the limit of patience."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 await asyncio.sleep(0.002)
     except TimeoutError:
-        raise AssertionError(f"never came true: {what or condition}") from None
+        raise AssertionError(f"never became true: {what or condition}") from None
 
 
 async def until_empty(broker: Broker, queue: str = WORK) -> None:
-    """Until nothing waits in the queue any more."""
+    """Wait until the queue is empty."""
     connection = await broker.connect()
     async with asyncio.timeout(PATIENCE_S):
         while await connection.depth(queue):
@@ -185,7 +185,7 @@ async def until_empty(broker: Broker, queue: str = WORK) -> None:
 
 
 async def dead_letters(broker: Broker, count: int) -> list[DeadLetter]:
-    """So many dead letters, once they are there."""
+    """Wait for this many dead letters."""
     connection = await broker.connect()
     async with asyncio.timeout(PATIENCE_S):
         while await connection.depth("dead") < count:

@@ -1,4 +1,4 @@
-"""Brings orders and reports to a store as placement's handlers do, one transaction a batch, and looks at what it holds."""
+"""A client that brings orders and reports to a store as placement's handlers do, one transaction a batch, and reads them back."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ class StoreClient:
         self.store = store
 
     async def ask(self, *orders: ClaimOrder, now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
-        """All of them as one batch, by somebody who may speak for all cells."""
+        """All in one batch, from a sender that may act for all cells."""
         return await self.judge([SentOrder(order) for order in orders], now)
 
     async def judge(self, asked: Sequence[SentOrder], now: datetime = NOON) -> tuple[ClaimJudgement, ...]:
@@ -32,7 +32,7 @@ class StoreClient:
         return verdict
 
     async def report(self, *reports: ReportInventory) -> tuple[ReportVerdict, ...]:
-        """All of them as one batch."""
+        """All in one batch."""
         async with self.store.transaction() as tx:
             forest = await tx.lock_trees(keys_of_reports(reports))
             decision = decide_reports(forest, [SentReport(report) for report in reports], VOCABULARY)
@@ -44,15 +44,15 @@ class StoreClient:
         return verdict
 
     async def ledger(self, *orders: ClaimOrder) -> Ledger:
-        """What these orders would be judged by."""
+        """The ledger that these orders would be judged by."""
         async with self.store.transaction() as tx:
             ledger = await tx.lock_claims(orders)
-            # Consumers that were made for being looked at go again.
+            # Rows made for consumers that were only looked at are deleted again.
             await tx.write_claims(decide_claims(ledger, (), NOON, HORIZON).changes)
         return ledger
 
     async def row(self, who: ConsumerId) -> Consumer:
-        """As it is kept; one that was never seen is at attempt 0."""
+        """The consumer's row; one that was never seen is at attempt 0."""
         return (await self.ledger(a_release(who))).consumers[who.int]
 
     async def held(self, who: ConsumerId) -> frozenset[ResourceAmount]:

@@ -1,4 +1,4 @@
-"""Every store that placement can run on, empty, by name."""
+"""All stores that placement can run on, empty, by name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ async def open_store(kind: str) -> AsyncIterator[PlacementStore]:
     if kind == "memory":
         yield MemoryPlacementStore()
         return
-    # Who only wants the memory needs no database drivers.
+    # A test that needs only the memory store needs no database drivers.
     from tests.contracts.sql_stores import open_sql_store  # noqa: PLC0415
 
     async with open_sql_store(kind) as store:

@@ -1,4 +1,4 @@
-"""What every store does with what somebody says by name that consumers hold."""
+"""Contract of all stores: administrators' writes of allocations."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -125,7 +125,7 @@ async def test_a_consumer_that_holds_nothing_is_none(admin: AdminClient) -> None
     assert await admin.write(DeleteAllocations(consumer=WEB)) == Done()
     assert await admin.write(DeleteAllocations(consumer=WEB)) == unknown
     assert await admin.store.consumer(WEB) is None
-    # It begins anew.
+    # It begins a new life.
     assert await admin.write(allocations(holding(WEB, *amounts(HOST, VCPU=1)))) == Done()
     found = await admin.store.consumer(WEB)
     assert found is not None
@@ -173,7 +173,7 @@ async def test_several_consumers_change_together_or_not_at_all(admin: AdminClien
     assert await admin.write(stale) == ConsumerMoved(consumer=DB, seen=3, current=None)
     assert await admin.used(HOST) == {"VCPU": 4}
 
-    # What one gives back the other takes.
+    # One takes what another gives back.
     assert await admin.write(allocations(*both, holding(DB, *amounts(HOST, VCPU=4)))) == Done()
     assert (await admin.used(HOST), await admin.used(OTHER_HOST)) == ({"VCPU": 4}, {"VCPU": 4})
     assert await admin.generation(HOST) == 3
@@ -242,7 +242,7 @@ async def test_the_type_stays_where_nobody_says_another(admin: AdminClient) -> N
     ]
 
 
-# What is asked
+# Questions
 
 
 async def test_usages_are_summed_by_type_with_the_number_of_consumers(admin: AdminClient) -> None:
@@ -289,7 +289,7 @@ async def test_holders_of_a_provider_are_paged_each_with_all_that_it_holds(admin
     assert await admin.store.holders_of(NUMA, None, 3) == ()
 
 
-# Beside the bus
+# Together with orders from the bus
 
 
 async def test_a_consumer_that_was_claimed_for_keeps_its_attempt_when_it_is_rewritten(
@@ -382,7 +382,7 @@ async def test_a_batch_is_judged_as_if_it_came_one_by_one(admin: AdminClient) ->
 
 
 async def test_many_at_once_never_take_more_than_there_is(admin: AdminClient) -> None:
-    """Several desks at a few providers, with claims and releases between them, and inventories that shrink and grow."""
+    """Several clients at a few providers, with claims and releases between them, and inventories that shrink and grow."""
     hosts = [await admin.add_provider(f"h{n}", VCPU=20) for n in range(3)]
     clerks = [admin, *[AdminClient(admin.store) for _ in range(3)]]
 
@@ -416,7 +416,7 @@ async def test_many_at_once_never_take_more_than_there_is(admin: AdminClient) ->
 
 
 async def test_a_provider_is_either_deleted_or_held(admin: AdminClient) -> None:
-    """Whoever comes first."""
+    """Either the delete or the claim comes first."""
     other = AdminClient(admin.store)
     for number in range(12):
         host = await admin.add_provider(f"h{number}", VCPU=1)

@@ -1,4 +1,4 @@
-"""What every store does with the names of custom classes and traits."""
+"""Contract of all stores: names of custom classes and traits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -69,7 +69,7 @@ async def test_a_name_goes_and_comes_back(admin: AdminClient) -> None:
 
 
 async def test_a_name_that_went_is_unknown_until_somebody_brings_it_along_again(admin: AdminClient) -> None:
-    """Reports bring names along; who writes by name must know them."""
+    """Reports create the names they use; administrators' writes need existing ones."""
     await admin.report_one(a_report(a_provider("host-1", holds=inventories(CUSTOM_GOLD=1), traits=(GOLD,))))
     await admin.report_one(a_report(a_provider("host-1", holds={}, traits=())))
     await admin.write(DeleteClass(name=GOLD))
@@ -144,7 +144,7 @@ async def test_of_many_who_make_a_name_at_once_one_does(admin: AdminClient) -> N
 
 
 async def test_a_name_is_either_deleted_or_used(admin: AdminClient) -> None:
-    """Whoever comes first."""
+    """Either the delete or the use comes first."""
     other = AdminClient(admin.store)
     for number in range(8):
         host = await admin.add_provider(f"h{number}")

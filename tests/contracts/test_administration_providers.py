@@ -1,4 +1,4 @@
-"""What every store does with what is written of providers by name."""
+"""Contract of all stores: administrators' writes of providers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -188,7 +188,7 @@ async def test_a_child_becomes_a_root_and_comes_back_at_shapes_that_never_were(a
         )
         shapes.append(await admin.shape(NUMA))
 
-    # By turns of the tree of the host, and of its own.
+    # Shapes of the host's tree and of its own tree take turns here.
     assert shapes[0] < shapes[2]
     assert shapes[1] < shapes[3]
 
@@ -258,7 +258,7 @@ async def test_of_two_who_would_stand_below_each_other_one_does(admin: AdminClie
 
 
 async def test_nobody_comes_to_stand_below_who_is_deleted(admin: AdminClient) -> None:
-    """Whoever comes first: of a new child, of one that is moved there, and of the end of the parent."""
+    """Whatever comes first: a new child, a child that moves there, or the delete of the parent."""
     other, third = AdminClient(admin.store), AdminClient(admin.store)
     for number in range(6):
         parent, moved = await admin.add_provider(f"a{number}"), await admin.add_provider(f"b{number}")
@@ -477,7 +477,7 @@ async def test_aggregates_move_the_generation_where_they_are_asked_to(admin: Adm
     )
 
 
-# Beside the bus
+# Together with orders from the bus
 
 
 async def test_a_claim_that_saw_the_tree_before_it_was_written_is_told_that_it_moved(
@@ -497,7 +497,7 @@ async def test_a_claim_is_told_in_which_tree_its_host_stands_now(admin: AdminCli
     await admin.write(UpdateProvider(id=HOST, name="host-1", parent=OTHER_HOST))
 
     assert await admin.ask_one(a_claim(who=DB)) == MovedRoots(roots=(OTHER_HOST,))
-    # Who is asked for again lives in the tree of now, too.
+    # A repeated claim is answered with the tree of now, too.
     share = a_share(OTHER_HOST, amounts(HOST, VCPU=1), {})
     assert await admin.ask_one(a_claim()) == AlreadyClaimed(attempt=1, share=share)
     await admin.ask_one(a_release())

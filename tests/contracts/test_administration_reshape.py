@@ -1,4 +1,4 @@
-"""What every store does when inventories and what is held of them move together."""
+"""Contract of all stores: reshapes, which move inventories and allocations together."""
 
 from collections.abc import AsyncIterator
 
@@ -37,7 +37,7 @@ LEFT, RIGHT = provider("numa-1"), provider("numa-2")
 
 @pytest_asyncio.fixture(params=STORES)
 async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
-    """A host of 8 processors of which 5 are held, with two NUMA nodes that have none yet."""
+    """A host with 8 VCPU of which 5 are held, and two NUMA nodes without inventories."""
     async with an_admin_client(request.param) as one:
         await one.add_provider("host-1", VCPU=8, MEMORY_MB=64)
         await one.add_provider("numa-1", HOST)
@@ -81,7 +81,7 @@ async def test_what_is_held_moves_with_the_inventory(admin: AdminClient) -> None
     assert states[LEFT].inventories == {"VCPU": InventoryState(total=4, used=2)}
     assert states[RIGHT].inventories == {"VCPU": InventoryState(total=4, used=3)}
     assert await admin.shape(HOST) > shape
-    # Twice for the inventories, once for what is held.
+    # Twice for the inventories, once for the allocations.
     assert (states[HOST].generation, states[LEFT].generation) == (5, 3)
     found = await admin.store.consumer(WEB)
     assert found is not None
@@ -151,7 +151,7 @@ async def test_inventories_alone_are_replaced_as_ever(admin: AdminClient) -> Non
 
 
 async def test_what_is_held_elsewhere_moves_with_it(admin: AdminClient) -> None:
-    """Of providers whose inventories stay, too, and of trees that the reshape does not name otherwise."""
+    """Also of providers whose inventories stay, and of trees that the reshape does not name otherwise."""
     await admin.add_provider("host-2", MEMORY_MB=64)
     moved = holding(WEB, *amounts(LEFT, VCPU=3), *amounts(OTHER_HOST, MEMORY_MB=32), generation=1)
 

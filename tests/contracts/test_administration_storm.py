@@ -1,5 +1,5 @@
-"""Everybody at once: claims and releases over the bus, and every kind of write by name, at a few providers from several
-desks. Whatever comes of each, in the end the books are right, and nothing was refused for being in somebody's way.
+"""Everything at once: claims and releases over the bus, and all administrators' writes, at a few providers from several
+clients. At the end the audit finds nothing, and no write was refused for a transient reason.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ async def admin(request: pytest.FixtureRequest) -> AsyncIterator[AdminClient]:
 
 
 class Somebody:
-    """One life: some deeds, each drawn by chance."""
+    """A client that does random operations, one after another."""
 
     def __init__(self, admin: AdminClient, number: int) -> None:
         self._clerk = admin

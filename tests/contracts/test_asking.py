@@ -1,4 +1,4 @@
-"""Questions are answered, or asked again until they are. On every broker."""
+"""Contract of all brokers: questions are answered, or asked again until they are."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +21,7 @@ QUESTIONS = "placement.questions"
 
 
 class Answering(Remembering):
-    """Answers every question with its own number."""
+    """Answers each question with its number."""
 
     def __init__(self, gate: asyncio.Event | None = None) -> None:
         super().__init__(gate=gate)
@@ -101,7 +101,7 @@ async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up
     async with answering(broker, answers), station(broker, asks=True) as client:
         assert await ask(client, 1) == [1]
         await under_test.set_alarm(on=True)
-        # RabbitMQ tells who publishes, once something was published.
+        # RabbitMQ tells a publisher of an alarm only after it has published something.
         telling = client.publisher.send(order(1))
         await until(lambda: client.publisher.is_held)
         before = client.publisher.waiting
@@ -110,7 +110,7 @@ async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up
         await until(lambda: client.publisher.waiting == before + 4)
         given_up.cancel()
         await until(lambda: client.publisher.waiting == before + 2)
-        # Longer than until they would be asked again.
+        # Longer than the interval of repeats.
         await asyncio.wait((patient,), timeout=5 * SETTINGS.ask_again_ms / 1000)
         assert client.asked_again == 0
         await under_test.set_alarm(on=False)

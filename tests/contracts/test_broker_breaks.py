@@ -1,4 +1,4 @@
-"""How a broker breaks: cut connections, lost confirms, restarts and alarms. What was confirmed survives all of them."""
+"""Contract of all brokers: cut connections, lost confirms, restarts and alarms. What was confirmed survives all of them."""
 
 import asyncio
 
@@ -48,7 +48,7 @@ async def test_a_cut_connection_is_lost_with_everything_that_was_opened_on_it(
         ):
             with pytest.raises(ConnectionLost):
                 await within_patience(use)
-        # Whoever holds a broken thing may close it without asking first.
+        # Closing a broken object is allowed without a check before.
         await consuming.close()
         await publishing.close()
         await connection.close()
@@ -63,7 +63,7 @@ async def test_what_was_held_when_the_connection_was_cut_is_delivered_again(
         consuming = await connection.open_consuming(WORK.name, prefetch=5)
         held = await receive(consuming, 5)
         await consuming.acknowledge(held[0].tag)
-        # A round trip on the same connection: what was acknowledged before it has been heard.
+        # A round trip on the same connection: the broker has processed the acknowledgements before it.
         await connection.depth(WORK.name)
 
         await under_test.cut_connections()
@@ -88,13 +88,13 @@ async def test_a_confirm_that_is_lost_is_said_to_be_lost(under_test: BrokerUnder
     assert len(confirmed) + len(lost) == 300
     assert confirmed
     async with connected(under_test.broker()) as connection:
-        # More may have arrived than was confirmed; that is what a lost confirm means.
+        # More may have arrived than was confirmed: that is the meaning of a lost confirm.
         stored = await all_bodies(connection)
     assert {*confirmed} <= {*stored}
 
 
 async def all_bodies(connection: Connection) -> list[int]:
-    """Everything in the work queue, up to a last parcel that is put behind it."""
+    """All parcels in the work queue, up to a marker that is put behind them."""
     await publish_bodies(connection, 999_999)
     consuming = await connection.open_consuming(WORK.name, prefetch=1000)
     found: list[int] = []
@@ -201,7 +201,7 @@ async def test_a_restart_keeps_what_is_durable_and_nothing_else(under_test: Brok
         for queue in (FEED, ANSWERS):
             with pytest.raises(NotFound):
                 await connection.depth(queue.name)
-        # The queue of questions stands, for those who may not declare it; what was asked is to be asked again.
+        # The queue of questions exists, for users that may not declare it; its questions are lost and asked again.
         assert await connection.depth(QUESTIONS.name) == 0
         with pytest.raises(NotFound):
             await publish(connection, Parcel("moor.passing", "any", b""))

@@ -1,4 +1,4 @@
-"""What a consumer may rely on: what it holds is bounded, what it does not finish comes back counted, nothing is lost."""
+"""Contract of consumers: they hold a bounded number, unfinished deliveries come back counted, and nothing is lost."""
 
 import asyncio
 
@@ -148,7 +148,7 @@ async def test_a_question_that_comes_back_is_known_as_such(under_test: BrokerUnd
             await consuming.give_back(asked.tag)
             (asked,) = await receive(consuming, 1)
 
-            # Its queue does not count, it only remembers.
+            # Its queue does not count deliveries, it only marks a return.
             assert asked.returns == 1
 
 

@@ -1,4 +1,4 @@
-"""What stands on a broker: declaring is repeatable, contradictions are refused, and some objects end by themselves."""
+"""Contract of declaring: it can be repeated, contradictions are refused, and some objects are deleted automatically."""
 
 import pytest
 
@@ -59,7 +59,7 @@ async def test_what_stands_otherwise_is_not_declared_over(
         with pytest.raises(Refusal):
             await connection.declare(other)
 
-        # The refusal is the declaration's alone.
+        # Only the declaration is refused; the connection goes on.
         await publish_bodies(connection, 1)
         assert bodies(await drain(connection, WORK.name, 1)) == [1]
 

@@ -1,4 +1,4 @@
-"""What a publisher may rely on: bytes arrive as they were sent, and the broker's word on each parcel is true."""
+"""Contract of publishing: bytes arrive as they were sent, and the broker's answer to each parcel is true."""
 
 import asyncio
 
@@ -66,7 +66,7 @@ async def test_a_parcel_arrives_as_it_was_sent(under_test: BrokerUnderTest, sent
 
         (delivery,) = await drain(connection, WORK.name, 1)
 
-    # That it had to find a queue was said to the broker, not to the reader.
+    # `mandatory` is for the broker only; the consumer does not see it.
     assert delivery.parcel == structs.replace(sent, mandatory=False)
     assert (delivery.queue, delivery.returns, delivery.sender) == (WORK.name, 0, broker.user)
 
@@ -167,7 +167,7 @@ async def test_a_header_that_has_no_bytes_is_refused(under_test: BrokerUnderTest
 async def test_of_many_under_way_no_neighbour_of_a_refused_one_is_told_that_it_was(
     under_test: BrokerUnderTest,
 ) -> None:
-    """The name is so long that RabbitMQ's own words for it are cut off."""
+    """The name is so long that RabbitMQ cuts off its own error text."""
     refused = Parcel("moor.nowhere" + "e" * 110, "k" * 255, b"")
     async with connected(under_test.broker(), world()) as connection:
         publishing = await connection.open_publishing()
@@ -246,7 +246,7 @@ async def test_a_full_queue_refuses_until_it_was_consumed(under_test: BrokerUnde
         taken = 0
         while await within_patience(publishing.publish(parcel(taken, key))) is Receipt.CONFIRMED:
             taken += 1
-        # The queue is not exact about it: it tells its publishers, and some parcels are under way by then.
+        # The limit is not exact: the queue tells its publishers, and some parcels are on their way by then.
         assert 10 <= taken <= 200
 
         assert bodies(await drain(connection, queue.name, taken)) == [*range(taken)]

@@ -1,4 +1,4 @@
-"""What each user may say and hear is decided by the broker, and it is no more than the user needs: cells never call up."""
+"""Contract of rights: the broker decides what each user may publish and read. It is no more than the user needs."""
 
 from collections.abc import Awaitable
 
@@ -34,7 +34,7 @@ SCHEDULER, PLACEMENT_USER, IRONIC = user_of("scheduler"), user_of("placement"), 
 OWN_WORK = "conductor.c1.work"
 OWN_ANSWERS = answers_queue(CONDUCTOR, "p1")
 
-# What no user of a cell may say.
+# What no user of a cell may publish.
 OUT_OF_A_CELL = (
     (API, "build.request.-"),
     ("", "scheduler.requests"),
@@ -243,7 +243,7 @@ async def test_a_user_may_not_say_what_is_not_its_own(under_test: BrokerUnderTes
             said = within_patience(publishing.publish(Parcel(exchange, key, b"{}")))
             assert await is_refused(said), f"{user} may say {key} on {exchange!r}"
 
-        # Its connection goes on.
+        # Its connection still works.
         exchange, key = MAY_SAY[user][0]
         assert await publish(connection, Parcel(exchange, key, b"{}")) == [Receipt.CONFIRMED]
 

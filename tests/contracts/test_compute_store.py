@@ -1,4 +1,4 @@
-"""What a compute may expect of where it keeps what is on its hosts."""
+"""Contract of the stores of a compute: instances and attempts."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -110,7 +110,7 @@ async def test_an_attempt_that_was_taken_is_due_again_only_when_it_could_not_be_
         assert await tx.due(5.0, 10) == [building]
         await tx.remember([built])
 
-    # Counted as built, and not given out twice while its answer is under way.
+    # It counts as built, and is not handed out twice while its answer is on its way.
     assert await known(store, building) == {built}
     assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=0)}
     assert await store.next_due_s() is None
@@ -172,7 +172,7 @@ async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clo
 
     assert await known(after, built, building, gone) == {
         structs.replace(built, cause="asked again"),
-        # Its time was one of the process that is gone.
+        # Its deadline was of the process that is gone.
         structs.replace(building, due_s=0.0),
     }
     assert await after.next_due_s() == 0.0

@@ -1,4 +1,4 @@
-"""What every store of a conductor does alike: rows found again as they were, nothing half done, nothing done twice."""
+"""Contract of the conductor's stores: rows are read as they were written, and nothing is half done or done twice."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -62,7 +62,7 @@ def pending(number: int, *sequences: int, at: datetime = NOON) -> tuple[Pending,
 
 
 def everything() -> Instance:
-    """A row with something in every field."""
+    """A row with a value in every field."""
     host = Choice(name="h1", share=SHARE)
     number = instance_id(1)
     order = PlaceInCell(
@@ -116,7 +116,7 @@ def everything() -> Instance:
 async def save(
     store: ConductorStore, *rows: Instance, forgotten: tuple[InstanceId, ...] = ()
 ) -> tuple[OutboxKey, ...]:
-    """With what they say that they did not say before; where that is kept."""
+    """Save rows with their new messages; where the store keeps these."""
     async with store.transaction() as tx:
         before = await tx.load([row.id for row in rows])
         said = [
@@ -285,7 +285,7 @@ async def test_what_was_taken_back_is_not_pending_and_is_kept_no_longer(kind: st
         await save(store, a_row(1), a_row(2))
         assert await store.pending() == []
 
-        # Were it kept still, this would be pending: it is the same word of the same instance.
+        # If it were still kept, this would be pending: it is the same message of the same instance.
         async with store.transaction() as tx:
             await tx.load([instance_id(1)])
             await tx.save([a_row(1, outbox=pending(1, 101))], [], [])
@@ -407,7 +407,7 @@ async def test_what_one_process_looks_after_another_leaves_alone() -> None:
         async with one.transaction() as tx:
             assert [each.int for each in await tx.take_due(NOON, 10)] == [1]
             assert await due(other, later(1)) == [2]
-            # What is confirmed is cleared even so.
+            # Confirmed messages are still cleared.
             await confirm(other, kept)
 
         assert await one.pending() == []

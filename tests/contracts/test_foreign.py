@@ -1,4 +1,4 @@
-"""Reading what a program of somebody else's publishes: nothing holds it up, every gap is told, and its exchange may go."""
+"""Contract of readers of a foreign exchange (Ironic's): they never block it, report each gap, and survive its deletion."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -34,7 +34,7 @@ def said(body: bytes | int, key: str = KEY) -> Parcel:
 async def hearing(
     broker: Broker, inbox: Inbox = INBOX, *, status: Status | None = None
 ) -> AsyncIterator[AsyncGenerator[InboxBatch, None]]:
-    """A reader with a link of its own, that has been told of the first gap."""
+    """A reader with its own link, after its report of the first gap."""
     link = Link(broker, SETTINGS)
     batches = read_inbox(link, inbox, settings=SETTINGS, status=status, look_s=LOOK_S, look_s_absent=LOOK_S)
     try:
@@ -50,7 +50,7 @@ async def next_of(batches: AsyncGenerator[InboxBatch, None]) -> InboxBatch:
 
 
 async def heard(batches: AsyncGenerator[InboxBatch, None], count: int) -> list[int]:
-    """So many messages, and no gap before them."""
+    """This many messages, without a gap before them."""
     found: list[int] = []
     while len(found) < count:
         batch = await next_of(batches)
@@ -66,7 +66,7 @@ async def gap(batches: AsyncGenerator[InboxBatch, None]) -> str:
 
 
 async def stands(connection: Connection, inbox: Inbox) -> None:
-    """The queues stand and are bound, and nobody reads them."""
+    """Wait until the queues exist and are bound, and no consumer reads them."""
     exchanges = (*THEIRS.exchanges, Exchange(MISSED))
     await connection.declare(Objects(exchanges, inbox.queues, inbox.limits))
 
@@ -143,7 +143,7 @@ async def test_bytes_of_what_was_read_or_came_back_are_counted_right(under_test:
             got = [*await within_patience(consuming.receive())]
             while len(got) < 2:
                 got += await within_patience(consuming.receive())
-            # One is acknowledged, and one comes back.
+            # One is acknowledged, and one is returned.
             await consuming.acknowledge(got[0].tag)
             await consuming.close()
             await until_depth(ironic, inbox.queue, 1)
@@ -166,12 +166,12 @@ async def test_the_word_of_a_drop_is_told_again_if_its_reader_dies(under_test: B
             async with hearing(under_test.broker(), SMALL) as batches:
                 while not (await next_of(batches)).gap:
                     pass
-                # And dies before it asks for more.
+                # The reader dies before it asks for more.
         async with hearing(under_test.broker(), SMALL) as batches:
             while not (await next_of(batches)).gap:
                 pass
             await publish(ironic, said(5))
-            # To ask for more is to have finished.
+            # A reader that asks for more has finished the batch before.
             assert (await next_of(batches)).messages
         assert await ironic.depth(SMALL.missed) == 0
 
@@ -184,9 +184,9 @@ async def test_what_a_reader_did_not_finish_comes_to_another(under_test: BrokerU
             await publish(ironic, said(1))
             assert await heard(batches, 1) == [1]
             await publish(ironic, said(2))
-            # To ask for more is to have finished the first.
+            # A reader that asks for more has finished the batch before.
             assert await heard(batches, 1) == [2]
-        # Its connection stands, and other parts may use it.
+        # Its connection is still open, and other parts may use it.
         async with hearing(under_test.broker()) as batches:
             again = await next_of(batches)
         await link.close()
@@ -275,7 +275,7 @@ async def test_a_reader_may_be_told_to_create_the_exchange_itself(under_test: Br
         connected(under_test.broker()) as ironic,
         hearing(under_test.broker(), structs.replace(INBOX, creates_exchange=True)) as batches,
     ):
-        # As Ironic would have declared it.
+        # As Ironic would declare it.
         await ironic.declare(THEIRS)
         await publish(ironic, said(1))
         assert await heard(batches, 1) == [1]
@@ -309,7 +309,7 @@ async def test_the_role_ironic_may_read_and_bind_again_and_no_more(under_test: B
             await eventually(is_bound, "the queue is bound again")
             assert {*(each.body for each in (await within_patience(asking)).messages)} <= {b"1"}
         assert status.failures == 0
-        # Where the queue does not stand, it waits for an operator: it may not declare.
+        # If the queue does not exist, the reader waits for an operator: it may not declare it.
         await under_test.delete_queue(INBOX.queue)
         link = Link(under_test.broker(user), SETTINGS)
         async with aclosing(read_inbox(link, INBOX, settings=SETTINGS, status=status)) as batches:

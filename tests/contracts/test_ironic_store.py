@@ -1,4 +1,4 @@
-"""What every store of the bare-metal daemons does alike: nothing half done, no write over a newer one, one owner a node."""
+"""Contract of the bare-metal stores: nothing is half done, no write overwrites a newer one, and a node has one owner."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ def deployed(row: NodeRow, due_s: float | None = None) -> NodeRow:
 
 
 def everything() -> NodeRow:
-    """A row with something in every field."""
+    """A row with a value in every field."""
     node = Node(
         id=node_id(1),
         name="böx",
@@ -231,7 +231,7 @@ async def test_of_many_who_write_at_once_each_write_counts_or_is_lost(kind: str)
     async with open_ironic_stores(kind, 4) as stores:
         await save(stores[0], *(a_row(number) for number in range(1, 21)))
         read = await known(stores[0], *range(1, 21))
-        # Each names the rows in another order, so that a store which locked them so would wait in a circle.
+        # Each names the rows in another order: a store that locked them in that order would deadlock.
         orders = (read, read[::-1], read[10:] + read[:10], read[::2] + read[1::2])
 
         async with asyncio.timeout(60):
@@ -361,7 +361,7 @@ async def test_of_daemons_that_take_the_same_nodes_each_node_goes_to_one(kind: s
 
         async def take(store: IronicStore, me: str) -> set[ProviderId]:
             taken = set[ProviderId]()
-            # A row that is locked just now is left for the next try.
+            # A row that is locked now is left for the next try.
             while left := await store.owners(("dead",)):
                 taken |= {each.id for each in await store.give([Move(o.id, "dead", 1, me) for o in left])}
             return taken
@@ -494,7 +494,7 @@ async def test_rows_are_forgotten_but_not_those_that_were_written_since(store: I
         assert await tx.forget(read) == 1
 
     assert [row.id for row in await known(store, 1, 2, 3)] == [node_id(2), node_id(3)]
-    # Under the same id it is a new row.
+    # With the same id it is a new row.
     assert (await save(store, a_row(1))).rows[0].version == 1
 
 

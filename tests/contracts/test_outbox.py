@@ -1,4 +1,4 @@
-"""What an entity says is kept on its row until the broker has it: a crash between saving and saying loses nothing."""
+"""Contract of the outbox: an entity's messages stay on its row until the broker has them, so a crash loses none."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -34,12 +34,12 @@ from tests.contracts.stage import (
 
 pytestmark = pytest.mark.asyncio
 
-# How many of those that shine are found at once.
+# Page size of the sweep.
 PAGE = 3
 
 
 class Lamps:
-    """Lamps that each order switches, once: a row a lamp, with what it has said and not yet been heard saying."""
+    """Lamps that each order switches once: one row for each lamp, with its unconfirmed messages."""
 
     def __init__(self) -> None:
         self.sequence: dict[int, int] = {}
@@ -78,7 +78,7 @@ async def switch(orders: Sequence[Received[ReleaseClaim]], lamps: Lamps) -> Sequ
 
 
 def shining(number: int) -> InventoryRefused:
-    """An event, told from others by its number."""
+    """An event, recognised by its number."""
     return InventoryRefused(
         cell="c1", root=ProviderId(UUID(int=number)), verdict=NotAllowed(field="lamp", reason="shines")
     )
@@ -131,7 +131,7 @@ async def test_rows_are_cleared_with_the_next_batch_and_by_no_write_of_its_own(
     running = asyncio.create_task(worker.run())
 
     await send(broker, parcel(line(order(1)), line(order(2))))
-    # What it says is confirmed before the parcel is acknowledged.
+    # Its messages are confirmed before the parcel is acknowledged.
     await until(lambda: worker.handled == 2 and not worker.intake.in_hand)
     assert len(lamps.kept) == 2
     await send(broker, parcel(line(order(3))))
@@ -155,7 +155,7 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
     await anext(feed)
     here = Station(broker, "here", settings=structs.replace(SETTINGS, sweep_s=0.01))
     await under_test.set_alarm(on=True)
-    # What another part of the process says just now is on its row as well.
+    # A message that another part of the process is sending is on its row as well.
     own = OutboxKey("lamp", 1)
     lamps.kept[own] = shining(8)
     saying = here.publisher.send_all([Outgoing(shining(8))], [own])

@@ -1,4 +1,4 @@
-"""What every store does with claims, releases and swaps, batch by batch."""
+"""Contract of all stores: claims, releases and swaps, batch by batch."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -55,7 +55,7 @@ THREE_CPUS = a_share(HOST, amounts(HOST, VCPU=3))
 
 @pytest_asyncio.fixture(params=STORES)
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
-    """Two hosts of four VCPU each; whatever a test does, the books must be right in the end."""
+    """Two hosts with four VCPU each. At the end of each test the audit must find nothing."""
     async with open_store(request.param) as store:
         client = StoreClient(store)
         await client.report(a_host("host-1"), a_host("host-2"))
@@ -204,7 +204,7 @@ async def test_a_claim_takes_from_any_provider_of_a_tree_and_from_sharing_ones(c
     assert await client.used(numa) == {"VCPU": 5, "VGPU": 1}
     assert await client.used(HOST) == {"VCPU": 0, "MEMORY_MB": 512}
     assert await client.used(pool) == {"DISK_GB": 100}
-    # What was asked for in two parts is held as one.
+    # A request in two parts is held as one amount.
     assert await client.held(WEB) == {
         *amounts(numa, VCPU=5, VGPU=1),
         *amounts(HOST, MEMORY_MB=512),
@@ -364,7 +364,7 @@ async def test_a_consumer_lives_again_by_a_later_attempt(client: StoreClient) ->
     )
 
 
-async def test_a_host_that_was_felled_and_planted_again_takes_claims(client: StoreClient) -> None:
+async def test_a_host_that_was_deleted_and_recreated_takes_claims(client: StoreClient) -> None:
     await client.ask(a_claim(TWO_CPUS, WEB))
     await client.ask(a_release(WEB))
     await client.report(a_report(removed=(HOST,), sequence=1))
@@ -372,7 +372,7 @@ async def test_a_host_that_was_felled_and_planted_again_takes_claims(client: Sto
     shape = (await client.provider(HOST)).shape
     claim = a_claim(a_share(HOST, TWO_CPUS.amounts, shapes={HOST: shape}), DB)
 
-    # Whoever knew the old tree may find out only by locking it, and begins anew.
+    # A transaction that had the old tree in its cache may notice only after locking, and is tried again.
     with suppress(Transient):
         assert await client.ask_one(claim) == Claimed()
         return

@@ -1,4 +1,4 @@
-"""How many consumers live on each host, as every store counts them, and the limit that claims and swaps name."""
+"""Contract of all stores: how many consumers live on each host, and the limit in claims and swaps."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -50,7 +50,7 @@ NUMA = provider("numa-1")
 
 @pytest_asyncio.fixture(params=STORES)
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
-    """Two hosts of four VCPU each; whatever a test does, the books must be right in the end."""
+    """Two hosts with four VCPU each. At the end of each test the audit must find nothing."""
     async with open_store(request.param) as store:
         client = StoreClient(store)
         await client.report(a_host("host-1"), a_host("host-2"))
@@ -74,7 +74,7 @@ async def test_a_host_takes_no_more_consumers_than_the_claims_allow(client: Stor
     assert await client.ask(a_claim(one, WEB), a_claim(one, DB)) == (Claimed(), full())
     assert await client.ask_one(a_claim(one, DB)) == full()
     assert await counts(client) == (1, 0)
-    # The same claim again is told what it holds, however many there are.
+    # A repeated claim is answered with what it holds, whatever the limit.
     assert isinstance(await client.ask_one(a_claim(one, WEB)), AlreadyClaimed)
 
     assert await client.ask(a_release(WEB), a_claim(one, DB)) == (Released(freed=True), Claimed())
@@ -99,7 +99,7 @@ async def test_a_swap_is_held_to_the_limit_and_gives_its_place_back(client: Stor
 
     assert await client.ask_one(a_swap(there)) == full(OTHER_HOST)
     assert await counts(client) == (1, 1)
-    # Who stays on its host takes no place there.
+    # A consumer that stays on its host needs no second place there.
     assert await client.ask_one(a_swap(a_share(instances_max=1))) == Claimed()
     assert await counts(client) == (1, 1)
     assert await client.ask(a_release(DB), a_swap(there, held=2, attempt=3)) == (
@@ -156,7 +156,7 @@ async def test_who_is_emptied_by_name_lives_nowhere_and_keeps_its_host_when_rewr
     async with client.store.transaction() as tx:
         await write_allocations(tx, [DeleteAllocations(consumer=DB)], VOCABULARY, NOON)
     assert await counts(client) == (0, 1)
-    # Who never named a host is counted on none.
+    # A consumer whose writes never named a host is counted on none.
     await set_allocations(client, ConsumerId(UUID(int=78)), HOST)
     assert await counts(client) == (0, 1)
 
@@ -210,7 +210,7 @@ async def test_who_lives_on_a_host_that_moved_into_another_tree_is_counted_there
 
 
 async def again_if_transient(client: StoreClient, order: ClaimOrder) -> None:
-    """As the worker loop does: PostgreSQL's store believed the host to stand where it stood."""
+    """As the worker loop does: PostgreSQL's store had the host in its cache in another tree."""
     try:
         await client.ask(order)
     except Transient:

@@ -1,4 +1,4 @@
-"""What every store tells of its changes, its whole, and its contradictions; and what it forgets."""
+"""Contract of all stores: pages, the change log, the audit, and pruning."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.asyncio
 
 BEFORE_EVERYTHING = datetime(2000, 1, 1, tzinfo=UTC)
 AFTER_EVERYTHING = datetime(2100, 1, 1, tzinfo=UTC)
-# Of a host.
+# The usage of a host.
 NOTHING_USED = {"VCPU": 0, "MEMORY_MB": 0}
 
 
@@ -61,7 +61,7 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
 
 @pytest_asyncio.fixture
 async def feed(client: StoreClient) -> AsyncIterator[ChangeFeed]:
-    """One that has read all there was."""
+    """A feed that has read everything so far."""
     async with client.store.lead_feed() as feed:
         assert feed is not None
         await feed.mark(1, (await feed.read()).cursor)
@@ -134,7 +134,7 @@ async def test_the_feed_is_read_in_pages_that_together_tell_everything_once(
     told, sizes = [], []
     page = await feed.read(3)
     while page.is_cut:
-        # What was not marked is read again.
+        # Entries that are not marked are read again.
         again = await feed.read(3)
         assert (again.claimed, again.usage, again.is_cut) == (page.claimed, page.usage, page.is_cut)
         told += [holder.consumer for holder in page.claimed]
@@ -150,7 +150,7 @@ async def test_the_feed_is_read_in_pages_that_together_tell_everything_once(
     await feed.mark(9, page.cursor)
     rest = await feed.read(3)
     assert (rest.claimed, rest.usage, rest.is_cut) == ((), (), False)
-    # Whoever leads next goes on from there.
+    # The next leader goes on from there.
     await client.ask(a_release(vms[0]))
     assert (await feed.read(3)).ended == (Holder(consumer=vms[0], attempt=1),)
 
@@ -468,7 +468,7 @@ async def test_since_a_cursor_that_the_log_has_forgotten_nothing_can_be_told(
     rest = await client.store.changes_page(remembered, 0, 10)
     assert rest is not None
     assert rest.providers == ()
-    # An empty log does not count from the start again.
+    # An empty log does not number from the start again.
     again = await client.store.changes_page(rest.cursor, 0, 10)
     assert again is not None
 

@@ -1,4 +1,4 @@
-"""What every store does with reports of inventory, batch by batch."""
+"""Contract of all stores: reports of inventory, batch by batch."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,13 +54,13 @@ SSD = ("STORAGE_DISK_SSD",)
 
 @pytest_asyncio.fixture(params=STORES)
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[StoreClient]:
-    """Empty books; whatever a test does, they must be right in the end."""
+    """An empty store. At the end of each test the audit must find nothing."""
     async with open_store(request.param) as store:
         yield StoreClient(store)
         assert await store.audit() == ()
 
 
-def felled(epoch: int = 0, sequence: int = 0) -> ReportInventory:
+def deleted(epoch: int = 0, sequence: int = 0) -> ReportInventory:
     return a_report(removed=(HOST,), epoch=epoch, sequence=sequence)
 
 
@@ -71,7 +71,7 @@ def named(which: str, name: str, parent: ProviderId | None = None) -> ReportedPr
 async def test_a_new_tree_is_kept_whole(client: StoreClient) -> None:
     rack, row = aggregate("rack"), aggregate("row")
     report = a_report(
-        # In any order: parents need not come first.
+        # In any order: a parent may come after its child.
         a_provider("pci-1", NUMA, inventories(VGPU=2)),
         a_provider("numa-1", HOST, {"VCPU": WHOLE}, ("CUSTOM_NUMA",)),
         a_provider("host-1", None, inventories(MEMORY_MB=512), SSD, (rack, row)),
@@ -182,7 +182,7 @@ async def test_a_child_may_move_inside_its_tree(client: StoreClient) -> None:
     tree = (a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", NUMA))
     await client.report(a_report(*tree))
 
-    # Away from a parent that goes with the same report.
+    # The child leaves a parent that the same report removes.
     moved = a_report(a_provider("pci-1", HOST), removed=(NUMA,))
 
     assert await client.report_one(moved) == ReportAccepted(shape=2, shape_moved=True)
@@ -224,28 +224,28 @@ async def test_what_never_stood_leaves_nothing_when_it_is_removed(client: StoreC
     assert await client.report_one(a_host()) == ReportAccepted(shape=1, shape_moved=True)
 
 
-async def test_a_tree_that_is_felled_and_planted_again_never_shows_an_old_shape(client: StoreClient) -> None:
+async def test_a_tree_that_is_deleted_and_recreated_never_shows_an_old_shape(client: StoreClient) -> None:
     shapes = []
     for _ in range(3):
         await client.report(a_host())
         shapes.append((await client.provider(HOST)).shape)
         await client.report(a_host(VCPU=2))
         shapes.append((await client.provider(HOST)).shape)
-        await client.report(felled())
-        # In one batch it is no different.
-        await client.report(a_host(), felled(), a_host())
+        await client.report(deleted())
+        # The same within one batch.
+        await client.report(a_host(), deleted(), a_host())
         shapes.append((await client.provider(HOST)).shape)
-        await client.report(felled())
+        await client.report(deleted())
 
     assert shapes == sorted(set(shapes))
 
 
-async def test_a_claim_that_saw_the_tree_that_was_felled_is_told_that_the_shape_moved(
+async def test_a_claim_that_saw_the_deleted_tree_is_told_that_the_shape_moved(
     client: StoreClient,
 ) -> None:
     await client.report(a_host())
     seen = (await client.provider(HOST)).shape
-    await client.report(felled())
+    await client.report(deleted())
     await client.report(a_host())
 
     verdict = await client.ask_one(a_claim(a_share(HOST, shapes={HOST: seen})))
@@ -254,9 +254,9 @@ async def test_a_claim_that_saw_the_tree_that_was_felled_is_told_that_the_shape_
     assert await client.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0}
 
 
-async def test_a_stump_is_not_shown(client: StoreClient) -> None:
+async def test_a_tombstone_is_not_shown(client: StoreClient) -> None:
     await client.report(a_host())
-    await client.report(felled())
+    await client.report(deleted())
 
     async with client.store.transaction() as tx:
         assert await tx.read_trees([HOST]) == ()
@@ -264,25 +264,25 @@ async def test_a_stump_is_not_shown(client: StoreClient) -> None:
     assert await client.ask_one(a_claim()) == MovedRoots(gone=(HOST,))
 
 
-async def test_a_late_report_does_not_plant_a_felled_tree_again(client: StoreClient) -> None:
+async def test_a_late_report_does_not_recreate_a_deleted_tree(client: StoreClient) -> None:
     def numbered(epoch: int, sequence: int) -> ReportInventory:
         return structs.replace(a_host(), epoch=epoch, sequence=sequence)
 
     await client.report(numbered(2, 5))
-    await client.report(felled(epoch=2, sequence=7))
+    await client.report(deleted(epoch=2, sequence=7))
 
-    for late in (numbered(2, 6), numbered(2, 7), numbered(1, 9), felled(epoch=2, sequence=7)):
+    for late in (numbered(2, 6), numbered(2, 7), numbered(1, 9), deleted(epoch=2, sequence=7)):
         assert await client.report_one(late) == ReportOutdated(epoch=2, sequence=7)
     assert await client.providers() == {}
-    # What is said of a tree that is not there counts as well.
-    await client.report(felled(epoch=2, sequence=9))
+    # Reports about a tree that does not exist count, too.
+    await client.report(deleted(epoch=2, sequence=9))
     assert await client.report_one(numbered(2, 8)) == ReportOutdated(epoch=2, sequence=9)
     assert await client.report_one(numbered(2, 10)) == ReportAccepted(shape=3, shape_moved=True)
     assert await client.report_one(numbered(2, 9)) == ReportOutdated(epoch=2, sequence=10)
 
 
 async def test_a_host_may_come_back_in_another_cell(client: StoreClient) -> None:
-    await client.report(a_host(), felled(epoch=4, sequence=9))
+    await client.report(a_host(), deleted(epoch=4, sequence=9))
 
     back = structs.replace(a_host(cell="c2"), epoch=1, sequence=1)
 
@@ -297,8 +297,8 @@ async def test_a_late_report_of_a_ring_brings_back_nothing_in_any_cell(client: S
     def of_a_ring(report: ReportInventory, sequence: int) -> ReportInventory:
         return structs.replace(report, epoch=2, sequence=sequence, foreign="leave")
 
-    await client.report(of_a_ring(a_host(), 1), of_a_ring(felled(), 4))
-    elsewhere = structs.replace(felled(), cell="c2")
+    await client.report(of_a_ring(a_host(), 1), of_a_ring(deleted(), 4))
+    elsewhere = structs.replace(deleted(), cell="c2")
     assert isinstance(await client.report_one(of_a_ring(elsewhere, 8)), ReportAccepted)
 
     for late in (of_a_ring(a_host(cell="c2"), 7), of_a_ring(a_host(), 3)):
@@ -312,12 +312,12 @@ async def test_a_late_report_of_a_ring_brings_back_nothing_in_any_cell(client: S
     assert isinstance(await client.report_one(of_a_ring(a_host("host-2"), 5)), ReportAccepted)
 
 
-async def test_the_root_of_a_felled_tree_may_stand_in_another_tree(client: StoreClient) -> None:
+async def test_the_root_of_a_deleted_tree_may_be_in_another_tree(client: StoreClient) -> None:
     await client.report(a_host(), a_host("host-2"))
 
-    # In one batch: the stump is written with the provider that has its id.
+    # In one batch, so that the tombstone and the provider with its id are written together.
     below = a_report(a_provider("host-1", OTHER_HOST), root=OTHER_HOST)
-    await client.report(felled(epoch=2, sequence=7), below)
+    await client.report(deleted(epoch=2, sequence=7), below)
     states = await client.providers()
     assert {state.id: (state.root, state.shape) for state in states.values()} == {
         HOST: (OTHER_HOST, 2),
@@ -329,10 +329,10 @@ async def test_the_root_of_a_felled_tree_may_stand_in_another_tree(client: Store
     assert await client.report_one(again) == ReportAccepted(shape=3, shape_moved=True)
 
 
-async def test_pruning_forgets_the_stumps_of_trees_that_were_felled_before(client: StoreClient) -> None:
+async def test_pruning_deletes_old_tombstones(client: StoreClient) -> None:
     before = datetime.now(UTC)
     await client.report(a_host(), a_host("host-2"))
-    await client.report(felled(epoch=2, sequence=7))
+    await client.report(deleted(epoch=2, sequence=7))
 
     assert await client.store.prune(before, BEFORE_EVERYTHING) == 0
     assert await client.report_one(a_host()) == ReportOutdated(epoch=2, sequence=7)
@@ -340,21 +340,21 @@ async def test_pruning_forgets_the_stumps_of_trees_that_were_felled_before(clien
     assert await client.report_one(a_host()) == ReportAccepted(shape=1, shape_moved=True)
 
 
-async def test_a_tree_that_stands_again_has_no_stump_to_forget(client: StoreClient) -> None:
+async def test_a_tree_that_exists_again_has_no_tombstone(client: StoreClient) -> None:
     await client.report(a_host())
-    await client.report(felled())
+    await client.report(deleted())
     await client.report(a_host())
 
     assert await client.store.prune(AFTER_EVERYTHING, BEFORE_EVERYTHING) == 0
 
 
-async def test_a_felling_that_is_rolled_back_leaves_no_stump(client: StoreClient) -> None:
+async def test_a_rolled_back_delete_leaves_no_tombstone(client: StoreClient) -> None:
     await client.report(a_host())
 
     async def cancelled() -> None:
         async with client.store.transaction() as tx:
-            forest = await tx.lock_trees(keys_of_reports([felled()]))
-            await tx.write_trees(decide_reports(forest, [SentReport(felled())], VOCABULARY).changes)
+            forest = await tx.lock_trees(keys_of_reports([deleted()]))
+            await tx.write_trees(decide_reports(forest, [SentReport(deleted())], VOCABULARY).changes)
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -380,7 +380,7 @@ async def test_a_tree_that_goes_and_comes_in_one_batch_is_a_new_one(client: Stor
     await client.report(a_host("host-1", VCPU=4))
     before = await client.provider(HOST)
 
-    # Even if it looks the same.
+    # Even if the new tree looks the same.
     await client.report(a_report(removed=(HOST,)), a_host("host-1", VCPU=4))
 
     after = await client.provider(HOST)
@@ -391,7 +391,7 @@ async def test_a_tree_that_goes_and_comes_in_one_batch_is_a_new_one(client: Stor
 async def test_a_name_may_be_handed_on(client: StoreClient) -> None:
     await client.report(a_report(a_provider("host-1"), a_provider("numa-1", HOST), a_provider("pci-1", HOST)))
 
-    # Within one report, round in a circle; within one batch, from one that goes to one that comes.
+    # Within one report, in a circle; within one batch, from a removed provider to a new one.
     await client.report(
         a_report(
             named("numa-1", "pci-1", HOST),
@@ -462,7 +462,7 @@ async def test_only_what_claims_name_moves_the_shape(client: StoreClient) -> Non
         after = await client.providers()
         assert isinstance(verdict, ReportAccepted)
         assert verdict.shape == after[HOST].shape == before[HOST].shape + verdict.shape_moved
-        # The shape is the root's to tell: when it moves, the root moves.
+        # The shape is in the root's row: when it moves, the root's revision moves.
         assert (after[HOST].revision > before[HOST].revision) == (after[HOST] != before[HOST])
         moves.append(verdict.shape_moved)
 
@@ -472,7 +472,7 @@ async def test_only_what_claims_name_moves_the_shape(client: StoreClient) -> Non
 async def test_a_host_alone_in_its_tree_becomes_what_is_reported_and_keeps_the_rest(
     client: StoreClient,
 ) -> None:
-    """Most reports are of this kind: a node that is reserved, or free again."""
+    """Most reports are of this kind: a node becomes reserved, or free."""
     await client.report(
         a_report(a_provider("host-1", None, inventories(VCPU=4, MEMORY_MB=2), SSD, (aggregate("rack"),))),
         a_host("host-2"),
@@ -505,7 +505,7 @@ async def test_a_host_alone_in_its_tree_becomes_what_is_reported_and_keeps_the_r
         },
         traits=("CUSTOM_A",),
     )
-    # Only its report was numbered: nobody is told.
+    # Only the number of its report changed, so the feed does not name it.
     assert after[OTHER_HOST] == before[OTHER_HOST]
     late = a_report(a_provider("host-2"), root=OTHER_HOST, epoch=3, sequence=1)
     assert await client.report_one(late) == ReportOutdated(epoch=3, sequence=1)

@@ -1,4 +1,4 @@
-"""What reads are answered from knows all that was committed before it was asked, whoever wrote it, on every store."""
+"""Contract of the view: before each answer it has everything that was committed, by any process, on every store."""
 
 import asyncio
 import gc
@@ -177,7 +177,7 @@ async def test_what_one_process_wrote_another_sees_at_once(kind: str) -> None:
 
 @asynccontextmanager
 async def two_processes(kind: str) -> AsyncIterator[tuple[list[SqlPlacementStore], list[View]]]:
-    """As they are to a database: each with connections and a view of its own."""
+    """Two stores as of two processes: each with its own connections and view."""
     async with migrated_database(kind) as url:
         stores = [SqlPlacementStore(url), SqlPlacementStore(url)]
         views = [View(store) for store in stores]
@@ -191,7 +191,7 @@ async def two_processes(kind: str) -> AsyncIterator[tuple[list[SqlPlacementStore
 
 
 class FailingBooks:
-    """Books that cannot be read, `failures` times."""
+    """A store whose reads fail `failures` times."""
 
     def __init__(self, store: PlacementStore, failures: int) -> None:
         self._store = store
@@ -230,7 +230,7 @@ async def test_a_reading_that_goes_on_failing_is_told_to_all_who_waited_and_the_
 
 
 class ForgetfulBooks(FailingBooks):
-    """Of what was written, they tell of new providers nothing."""
+    """A store whose change log lacks new providers."""
 
     async def changes_since(self, since: str) -> Unpublished | None:
         changes = await super().changes_since(since)
@@ -271,7 +271,7 @@ async def test_whoever_wrote_sees_it_wherever_it_asks_however_many_write_and_ask
                 assert await batchers[number % 2].ask(SetAllocations(consumers=(share,))) == Done()
                 state = (await views[(number + turn) % 2].caught_up()).get(host)
                 assert state is not None
-                # Four others write to the same host: what is used there is no less than what is held by this one.
+                # Four others write to the same host: its usage is at least what this consumer holds.
                 assert state.inventories["VCPU"].used >= turn + 1
                 generations[host] = max(generations[host], state.generation)
 

@@ -1,4 +1,4 @@
-"""What is said arrives, however the broker behaves meanwhile; and what cannot arrive is said so. On every broker."""
+"""Contract of the publisher on all brokers: messages arrive whatever the broker does meanwhile; if one cannot, its sender is told."""
 
 import asyncio
 from uuid import UUID
@@ -40,7 +40,7 @@ from tests.contracts.stage import (
 
 pytestmark = pytest.mark.asyncio
 
-# Each message is a parcel of its own.
+# One message for each parcel.
 APART = structs.replace(SETTINGS, parcel_items_max=1)
 
 
@@ -59,7 +59,7 @@ async def test_an_order_that_no_queue_takes_is_an_error(under_test: BrokerUnderT
 
 
 async def test_builds_of_several_projects_share_no_parcel(under_test: BrokerUnderTest) -> None:
-    """The project is in the key, and a message counts only under its own."""
+    """The project is in the routing key, and a message counts only under its own key."""
     broker = await declared(under_test)
     builds = [
         BuildInstance(request_id=RequestId(UUID(int=number)), project=project)
@@ -133,7 +133,7 @@ async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_t
     async with station(broker, settings=APART) as client:
         sending = [client.publisher.send(order(n)) for n in range(10)]
         await until(lambda: sum(each.done() for each in sending) >= 5)
-        # RabbitMQ's limit is soft: what is under way when it is reached is still taken, what comes after is not.
+        # RabbitMQ's limit is soft: it still takes what is on its way when the limit is reached.
         sending += [client.publisher.send(order(n)) for n in range(10, 30)]
         await until(lambda: client.publisher.held_back > 0)
         assert not all(each.done() for each in sending)
@@ -250,7 +250,7 @@ async def test_a_consumer_whose_queue_was_deleted_comes_back_when_it_stands_agai
         await client.publisher.send(order(0))
         await until(lambda: memory.handled == [0])
         await under_test.delete_queue(WORK)
-        # RabbitMQ tells nobody of a deletion if the queue stands again within a few milliseconds.
+        # RabbitMQ reports no deletion if the queue exists again within a few milliseconds.
         await until(lambda: worker.intake.interruptions > 0)
         await declared(under_test)
         await client.publisher.send(order(1))
@@ -290,7 +290,7 @@ async def test_those_that_the_broker_refuses_are_told_and_their_neighbours_arriv
         told = await within(asyncio.gather(*refusing, return_exceptions=True))
         await within(asyncio.gather(*sending))
         await until(lambda: len(set(memory.handled)) == 300)
-        # And there is a way out for who comes later.
+        # Later messages can still be sent.
         await client.publisher.send(order(300))
         await until(lambda: 300 in memory.handled)
 
@@ -298,7 +298,7 @@ async def test_those_that_the_broker_refuses_are_told_and_their_neighbours_arriv
 
 
 async def test_a_refusal_that_the_broker_cuts_off_is_told_to_whose_it_is(under_test: BrokerUnderTest) -> None:
-    """The key alone fills RabbitMQ's words for it; what they are about comes after."""
+    """The key alone fills RabbitMQ's error text; the part that says what is wrong comes after it and is cut off."""
     await declared(under_test)
     await under_test.add_users((user_of("scheduler"), user_of("operator")), CELLS)
     memory = Remembering()
@@ -372,7 +372,7 @@ async def test_events_are_said_again_on_the_feeds_of_their_projects_in_a_parcel_
         without_feeds = client.publisher.parcels_sent
         client.publisher.feed_by(lambda event: project_of(event, "p1", "p2"))
         await client.publisher.send_all([Outgoing(each) for each in events])
-        # The workers' parcels are what they were, and each project has one more.
+        # The workers' parcels are unchanged, and each project gets one more.
         assert client.publisher.parcels_sent - without_feeds == without_feeds + 2
 
         heard: list[Message] = []

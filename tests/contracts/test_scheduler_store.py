@@ -1,4 +1,4 @@
-"""What every store of a scheduler does: requests once, instances as they were judged, hosts."""
+"""Contract of the scheduler's stores: each request once, instances as decided, and hosts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -72,14 +72,14 @@ def request_id(number: int) -> RequestId:
 
 
 def a_request(number: int, *instances: int, digest: bytes = b"same") -> NewRequest:
-    """With the instance of its own number, unless others are given."""
+    """A request for the instance of its own number, unless others are given."""
     build = BuildInstance(request_id=request_id(number), name="web")
     ids = [instance(each) for each in instances or (number,)]
     return NewRequest(request_id(number), digest, accepted(build, ids, NOON, LATER))
 
 
 async def unsaid(store: SchedulerStore, before: datetime = LATER + timedelta(days=1)) -> list[InstanceRow]:
-    """What the notes have."""
+    """Rows that the notes name."""
     return [row for note in await store.unsaid(before, None, 10) for row in note.rows]
 
 
@@ -226,7 +226,7 @@ async def test_of_two_who_decide_at_once_one_is_told_of_the_other(store: Schedul
 
 
 def a_placed(new: NewRequest) -> NewRequest:
-    """The same, with its instance placed already."""
+    """The same request, with its instance already placed."""
     (row,) = new.rows
     host = ProviderId(UUID(int=7))
     order = PlaceInCell(
@@ -535,7 +535,7 @@ async def test_a_request_is_forgotten_when_all_of_it_was_deleted_long_ago_and_ha
     await _delete(store, LATER, 40)
     await confirm(store, *await note(store, await rows_of(store, 10, 11, 20, 31, 40, 41, 50, 51)))
 
-    # 20 has a sibling that lives, 30 has not said it yet, 40 is too recent.
+    # 20 has a sibling that is alive, 30 has an unconfirmed message, 40 is too recent.
     assert await store.prune(LATER, 1) == 1
     assert await store.prune(LATER, 10) == 1
     assert await store.prune(LATER, 10) == 0
@@ -571,7 +571,7 @@ async def _delete(store: SchedulerStore, at: datetime, *numbers: int) -> None:
 
 @pytest.mark.postgresql
 async def test_a_delete_that_found_no_row_does_not_overwrite_the_request_that_came_meanwhile() -> None:
-    """Only where transactions run side by side: seen when deletes and their requests were in two workers' hands at once."""
+    """Only where transactions run concurrently: it happened when two workers had deletes and their requests at once."""
     async with open_scheduler_store("postgresql") as store:
         with pytest.raises(Transient):
             await delete_while_it_is_accepted(store)
@@ -660,7 +660,7 @@ async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(s
         (kept,) = await transaction.note([[rebuilding]])
     assert await rows_of(store, 1) == [rebuilding]
     assert Note(kept, (rebuilding,)) in await store.unsaid(LATER + timedelta(days=1), None, 10)
-    # It is not heard without looking that it is active, which it was before.
+    # The fast path must not take "active": the instance was active before.
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1, sequence=200)]) == 0
     assert await rows_of(store, 1) == [rebuilding]

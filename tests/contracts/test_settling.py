@@ -1,4 +1,4 @@
-"""Per item: handled, tried again or buried, each by itself, whatever becomes of its neighbours. On every broker."""
+"""Contract of settling on all brokers: each message is handled, retried or buried by itself, whatever its neighbours do."""
 
 import asyncio
 import random
@@ -82,7 +82,7 @@ async def test_one_that_fails_is_tried_again_by_itself(under_test: BrokerUnderTe
             tries.append(number)
             if (
                 len(tries) < 4
-            ):  # with its neighbours, by itself in the same worker, and once more from the queue
+            ):  # with its neighbours, then alone in the same worker, and once more from the queue
                 raise RuntimeError("not yet")
 
     memory = Remembering(fail_twice)
@@ -299,7 +299,7 @@ async def test_a_newer_version_is_offered_to_newer_workers_for_so_long_and_then_
     assert letter.reason == (
         "version 2 of 'release' is newer than what this worker reads; it was returned 10 times to wait for a newer one, and none came"
     )
-    # Whoever reads it at last finds it as young as it was.
+    # The worker that reads it at last finds its attempts unchanged.
     assert letter.attempts == 3
     await until_empty(broker)
 
@@ -324,7 +324,7 @@ async def test_a_newer_version_from_anybody_but_a_worker_is_buried_at_once(
         await send(worker, first_said_by(conductor), first_said_by(conductor, line(order(2))))
         await until(lambda: memory.handled == [2])
 
-    # Whom nobody knows is not heard at all.
+    # A message from an unknown user is not read at all.
     assert sorted(each.reason.partition(":")[0] for each in letters) == [
         "sent by the user 'moor-cellar', which the topology does not have",
         "sent without a user_id",
@@ -366,7 +366,7 @@ async def test_a_question_that_kills_is_buried_though_its_queue_does_not_count(
 
 
 class Unlucky(Codec):
-    """A codec with a bug: to look at one line kills."""
+    """A codec with a bug: to decode one line kills the worker."""
 
     def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
         if b'"id":"deadly"' in line:
@@ -397,7 +397,7 @@ async def test_one_that_kills_by_being_decoded_is_buried_without_being_decoded(
 
 
 class Taken:
-    """Gives back what was taken for a message; what it is given is remembered."""
+    """Gives back what was taken for a message, and remembers the messages."""
 
     def __init__(self, trouble: Exception | None = None) -> None:
         self.given_back: list[int] = []
@@ -423,7 +423,7 @@ async def test_what_was_taken_for_a_message_is_given_back_before_it_is_buried(
     few = structs.replace(SETTINGS, attempts_max=3)
 
     async with working(broker, memory, settings=few, before_burial={ReleaseClaim: (broken, second, third)}):
-        # The second is spent when it comes.
+        # The second message arrives with its attempts used up.
         await send(broker, parcel(line(order(1)), line(order(2), attempts=3), line(order(3))))
         letters = await dead_letters(broker, 2)
         await until(lambda: memory.handled == [3])
@@ -448,7 +448,7 @@ async def test_what_cannot_be_given_back_while_a_server_is_away_is_given_back_la
             nonlocal tries
             tries += 1
             if tries < 4:
-                raise Locked("somebody else has it")
+                raise Locked("another transaction has it")
             return await super().__call__(orders, tx)
 
     memory, away = Remembering(poison), Away()
@@ -494,7 +494,7 @@ async def test_one_that_kills_by_being_decoded_is_decoded_a_few_times_more_for_w
 async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
     under_test: BrokerUnderTest,
 ) -> None:
-    """More of them than parcels may be unconfirmed: neighbours are handled, and what is said leaves."""
+    """More dead letters than parcels may be unconfirmed: neighbours are still handled, and answers still leave."""
     broker = under_test.broker()
     connection = await broker.connect()
     await connection.declare(objects_of(CELLS, limits=Limits(dead_length_max=10)))
@@ -512,7 +512,7 @@ async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
 
     await send(broker, *(parcel(line(order(number))) for number in range(count)))
     await until(lambda: worker.intake.burying.state is State.FAILING, "an alarm")
-    # RabbitMQ's limit is soft: those that are on their way when it is reached are still taken.
+    # RabbitMQ's limit is soft: it still takes what is on its way when the limit is reached.
     await until(lambda: worker.intake.burials_waiting > 0, "some wait")
     assert [each["part"] for each in health.failing()] == [f"{WORK}: bury"]
     assert f'moor_burials_waiting{{queue="{WORK}"}} 0.0'.encode() not in Metrics(health).page()
@@ -555,7 +555,7 @@ async def test_dead_letters_that_are_alike_have_handles_of_their_own(under_test:
         left = [letter.handle for letter in await dead_letters(broker, 3)]
         assert sorted(left) == sorted(letter.handle for _, letter in others)
 
-        # Of those that the broker buried and nothing tells apart, one is as good as the other.
+        # Letters that the broker itself buried and that are equal may replace each other.
         async with open_dead_letters(connection, letters_max=10) as opened:
             await opened.drop([tag for tag, letter in opened.letters.items() if letter.handle.endswith("-2")])
 
@@ -631,7 +631,7 @@ async def test_stopping_finishes_what_is_in_hand_and_gives_the_rest_back(under_t
 
 
 class Knocking:
-    """A way in that counts how often somebody wanted to."""
+    """A broker that counts connection attempts."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -651,7 +651,7 @@ class Knocking:
 
 
 async def test_a_worker_that_is_not_known_yet_waits_until_it_is(under_test: BrokerUnderTest) -> None:
-    """One broker of several may know it later than the others: that brings nobody down."""
+    """One of several brokers may learn of a user later than the others: that ends no worker."""
     await declared(under_test)
     scheduler = user_of("scheduler")
     await under_test.add_user(scheduler, CELLS)

@@ -1,4 +1,4 @@
-"""What the simulated Ironic publishes reaches a reader of Ironic's exchange on every broker, as it was written."""
+"""Contract of the simulated Ironic: readers of its exchange get what it publishes, byte for byte, on every broker."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ async def test_a_reader_hears_what_is_published_in_order_and_byte_for_byte(
     together = PartGroup(ironic, sender)
     running = asyncio.create_task(together.run())
     try:
-        # The sender declares the exchange: what is published before a reader is bound to it reaches nobody.
+        # The sender declares the exchange: what it publishes before a reader is bound reaches no one.
         while sender.status.state is not State.WELL:
             await asyncio.sleep(0.01)
         async with aclosing(

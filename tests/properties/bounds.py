@@ -1,4 +1,4 @@
-"""How far the search for counter-examples goes: the same examples every time, within seconds."""
+"""Limits of the search for counter-examples: the same examples each time, within seconds."""
 
 from hypothesis import HealthCheck, Phase, settings
 
@@ -8,9 +8,9 @@ BOUNDED = settings(
     derandomize=True,
     report_multiple_bugs=False,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    # Examples are small worlds: to draw one takes longer than a number.
+    # Examples are small worlds, which take longer to generate than numbers.
     suppress_health_check=[HealthCheck.too_slow],
 )
 
-# For what everything else rests on.
+# For properties on which all others rest.
 THOROUGH = settings(BOUNDED, max_examples=250)

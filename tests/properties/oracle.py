@@ -1,7 +1,7 @@
-"""The rules of claims, written as plainly as they can be: one order at a time, every number counted anew.
+"""An oracle for claims, as simple as possible: one order at a time, each number counted anew.
 
-Slow on purpose, and on purpose not like the code it judges: it shares no line with placement_worker/core, keeps no
-usage, and tells of a verdict only what anyone may rely on, as a tuple.
+It is slow on purpose, shares no line with placement_worker/core, and stores no usage. Of a verdict it returns only what
+callers may rely on, as a tuple.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ Amounts = dict[tuple[ProviderId, str], int]
 
 
 @dataclass
-class Stocked:
+class PlainInventory:
     total: int
     reserved: int = 0
     ratio: float = 1.0
@@ -30,16 +30,16 @@ class Stocked:
 
 
 @dataclass
-class Standing:
+class PlainProvider:
     root: ProviderId
     cell: str
-    stocks: dict[str, Stocked]
+    stocks: dict[str, PlainInventory]
     generation: int
 
 
 @dataclass
-class Past:
-    """All that is known of one consumer."""
+class ConsumerHistory:
+    """Everything known about one consumer."""
 
     cell: str
     attempt: int
@@ -51,11 +51,11 @@ class Past:
 
 @dataclass
 class Oracle:
-    providers: dict[ProviderId, Standing]
+    providers: dict[ProviderId, PlainProvider]
     shapes: dict[ProviderId, int]
     now: datetime
     horizon: timedelta
-    pasts: dict[ConsumerId, Past] = field(default_factory=dict)
+    pasts: dict[ConsumerId, ConsumerHistory] = field(default_factory=dict)
     claimed: list[tuple[ConsumerId, int]] = field(default_factory=list)
     ended: list[tuple[ConsumerId, int]] = field(default_factory=list)
 
@@ -76,7 +76,7 @@ class Oracle:
             return self._swap(order, past)
         return self._claim(order, past)
 
-    def _claim(self, order: ClaimResources, past: Past | None) -> Said:
+    def _claim(self, order: ClaimResources, past: ConsumerHistory | None) -> Said:
         if past is None and order.issued_at < self.now - self.horizon:
             return ("too old", self.horizon.total_seconds())
         if past is not None and past.attempt > order.attempt:
@@ -88,15 +88,15 @@ class Oracle:
         no = self._why_not(order.cell, order.share, {})
         if no:
             return no
-        past = replace(past, cell=order.cell) if past else Past(cell=order.cell, attempt=0)
+        past = replace(past, cell=order.cell) if past else ConsumerHistory(cell=order.cell, attempt=0)
         self._grant(order.consumer, past, order.attempt, order.share)
         return ("claimed",)
 
-    def _release(self, order: ReleaseClaim, past: Past | None) -> Said:
+    def _release(self, order: ReleaseClaim, past: ConsumerHistory | None) -> Said:
         if past is None:
             if order.issued_at < self.now - self.horizon:
                 return ("too old", self.horizon.total_seconds())
-            self.pasts[order.consumer] = Past(cell=order.cell, attempt=order.attempt, ended=True)
+            self.pasts[order.consumer] = ConsumerHistory(cell=order.cell, attempt=order.attempt, ended=True)
             return ("released", False)
         if past.attempt > order.attempt:
             return ("superseded", past.attempt, past.ended)
@@ -106,7 +106,7 @@ class Oracle:
         past.attempt, past.ended, past.host, past.holds = order.attempt, True, None, {}
         return ("released", freed)
 
-    def _swap(self, order: SwapClaim, past: Past | None) -> Said:  # noqa: PLR0911 - one for each rule
+    def _swap(self, order: SwapClaim, past: ConsumerHistory | None) -> Said:  # noqa: PLR0911 - one for each rule
         if order.attempt <= order.held_attempt:
             return ("not allowed", "attempt")
         if past is None:
@@ -132,7 +132,7 @@ class Oracle:
         bumped = {provider for provider, _ in past.holds} if keeps else set()
         if keeps:
             assert order.cleanup is not None
-            self.pasts[order.cleanup] = Past(
+            self.pasts[order.cleanup] = ConsumerHistory(
                 cell=past.cell,
                 attempt=past.attempt,
                 generation=heir.generation + 1 if heir else 1,
@@ -146,12 +146,12 @@ class Oracle:
     def _grant(
         self,
         consumer: ConsumerId,
-        past: Past,
+        past: ConsumerHistory,
         attempt: int,
         share: Share,
         bumped: set[ProviderId] | frozenset[ProviderId] = frozenset(),
     ) -> None:
-        self.pasts[consumer] = Past(
+        self.pasts[consumer] = ConsumerHistory(
             cell=past.cell,
             attempt=attempt,
             generation=past.generation + 1,
@@ -162,7 +162,7 @@ class Oracle:
             self.providers[provider].generation += 1
         self.claimed.append((consumer, attempt))
 
-    def _already(self, past: Past) -> Said:
+    def _already(self, past: ConsumerHistory) -> Said:
         return ("already claimed", past.attempt, past.host, frozenset(past.holds.items()))
 
     def _why_not(self, cell: str, share: Share, given_back: Amounts) -> Said | None:

@@ -1,6 +1,6 @@
-"""Candidates as anyone would find them who has time: every way to give everyone anything, and which of them are right.
+"""A reference search for candidates: try all ways to assign providers to groups, and keep the valid ones.
 
-Written from what Placement does and not from our search; it knows no columns, no bits, and stops at nothing early.
+It follows Placement's behaviour, not this project's search: it has no columns, no bits, and never stops early.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,9 @@ from placement_worker.core.candidates.query import CandidatesQuery, Group
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
-# Who gives what, and who was given to which group.
+# Which provider gives what, and which providers each group has.
 Told = tuple[frozenset[tuple[ProviderId, str, int]], frozenset[tuple[str, frozenset[ProviderId]]]]
-# What one group takes: class by class from whom; without classes, only from whom.
+# What one group takes: the provider for each class; for a group without classes only the provider.
 Choice = tuple[tuple[str | None, ProviderState], ...]
 
 
@@ -78,7 +78,7 @@ class World:
             return []
         return list(self.one_for_all(group, anchor) if group.suffix else self.one_for_each(group, anchor))
 
-    # A group with a suffix.
+    # A group with a suffix
 
     def one_for_all(self, group: Group, anchor: ProviderState) -> Iterator[Choice]:
         if not group.resources and not group.required and not group.member_of:
@@ -97,7 +97,7 @@ class World:
             and (not group.resources or self.in_tree(provider, group))
         )
 
-    # The group without.
+    # The group without a suffix
 
     def one_for_each(self, group: Group, anchor: ProviderState) -> Iterator[Choice]:
         providers = [
@@ -121,27 +121,27 @@ class World:
             and self.in_tree(provider, group)
         )
 
-    # Who stands where.
+    # Relations between providers
 
     def in_tree(self, provider: ProviderState, group: Group) -> bool:
         return group.in_tree is None or provider.root == self.by_id[group.in_tree].root
 
     def reaches(self, provider: ProviderState, anchor: ProviderState) -> bool:
-        """Does it share with anyone in that tree?"""
+        """Does it share with a provider in that tree?"""
         return SHARES in provider.traits and any(
             other.root == anchor.id and set(other.aggregates) & set(provider.aggregates)
             for other in self.states
         )
 
     def above(self, provider: ProviderState) -> set[ProviderId]:
-        """Itself, its parent, and so on."""
+        """The provider, its parent, and so on."""
         ids = {provider.id}
         while provider.parent is not None:
             provider = self.by_id[provider.parent]
             ids.add(provider.id)
         return ids
 
-    # What holds between groups.
+    # Conditions between groups
 
     def agree(self, query: CandidatesQuery, choices: Sequence[Choice]) -> bool:
         by_suffix = {group.suffix: choice for group, choice in zip(query.groups, choices, strict=True)}

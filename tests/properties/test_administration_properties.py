@@ -1,5 +1,5 @@
-"""Writes by name against a keeper who does everything by hand: whatever comes, in whatever batches, ends as if it had come
-one by one; and what shapes and revisions promise is kept.
+"""Administrators' writes against an oracle: any writes, in any batches, end as if they had come one by one. Also the
+promises about shapes and revisions.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ from placement_worker.admin_writes import WRITES, write_reshape
 from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
 from tests.contracts.store_client import StoreClient
+from tests.properties.admin_oracle import AdminOracle
 from tests.properties.bounds import BOUNDED, THOROUGH
-from tests.properties.keeper import Keeper
 
 CONSUMERS = tuple(consumer(name) for name in ("web", "db"))
 CUSTOM = ("CUSTOM_A", "CUSTOM_B")
@@ -51,7 +51,7 @@ classes = st.sampled_from(["VCPU", "VCPU", "MEMORY_MB", *CUSTOM])
 traits = st.sampled_from(["STORAGE_DISK_SSD", *CUSTOM])
 custom = st.sampled_from(CUSTOM)
 aggregates: st.SearchStrategy[AggregateId] = st.sampled_from([aggregate("rack")])
-# Mostly right: what is refused by its generation meets no other rule.
+# Mostly right: a write that its generation refuses tests no other rule.
 seen = st.sampled_from([None, None, None, 0, 1, 2])
 stocks = st.builds(
     ReportedInventory,
@@ -63,7 +63,7 @@ stocks = st.builds(
     step_size=st.sampled_from([1, 1, 2]),
 )
 shelves = st.dictionaries(classes, stocks, max_size=2)
-# Mostly of one stock, so that they get in each other's way.
+# Mostly of one inventory, so that the writes conflict.
 amounts = st.lists(
     st.builds(
         ResourceAmount,
@@ -82,7 +82,7 @@ wishes = st.builds(
     generation=st.sampled_from([None, 1, 2]),
     judges_generation=st.sampled_from([False, False, True]),
 )
-# All of them at the same stock.
+# All of them on the same inventory.
 crowds = st.tuples(
     *[
         st.builds(
@@ -156,7 +156,7 @@ writes: st.SearchStrategy[Write] = st.one_of(
         allocations=st.one_of(st.just(()), lists_of_wishes),
     ),
 )
-# A forest to begin with, so that not half of it all meets an empty field.
+# A forest to begin with, so that fewer writes are for providers that do not exist.
 BEGINNING: tuple[Write, ...] = (
     CreateProvider(id=provider("p1"), name="p1"),
     CreateProvider(id=provider("p2"), name="p2", parent=provider("p1")),
@@ -193,7 +193,7 @@ BEGINNING: tuple[Write, ...] = (
 
 class World(Struct, frozen=True):
     writes: tuple[Write, ...]
-    # Where one batch ends and the next one begins, even if they are of one kind.
+    # Where one batch ends and the next begins, even if both are of one kind.
     cuts: tuple[bool, ...]
 
 
@@ -230,7 +230,7 @@ def test_every_sequence_in_any_batches_ends_as_the_keeper_says() -> None:
         met.update(asyncio.run(compared(world)))
 
     search()
-    # The worlds are wild enough to mean something.
+    # The generated worlds reach all these verdicts.
     assert {verdict for _, verdict in met} >= {
         *("Done", "ProviderWritten", "AlreadyThere", "UnknownProvider", "UnknownClass", "UnknownTrait"),
         *("UnknownConsumer", "GenerationMoved", "ConsumerMoved", "NameTaken", "IdTaken", "HasChildren"),
@@ -242,58 +242,58 @@ def test_every_sequence_in_any_batches_ends_as_the_keeper_says() -> None:
 
 
 async def compared(world: World) -> list[tuple[str, str]]:
-    """What was met: kinds of writes, and of verdicts."""
+    """The kinds of writes, with their verdicts."""
     client = StoreClient(MemoryPlacementStore())
-    keeper = Keeper(standard=VOCABULARY.classes | VOCABULARY.traits)
+    oracle = AdminOracle(standard=VOCABULARY.classes | VOCABULARY.traits)
     met = []
     for drawn in batches_of(world):
         batch, expected = [], []
         for write in drawn:
-            batch.append(as_it_is(keeper, write))
-            expected.append(keeper.judge(batch[-1]))
+            batch.append(as_it_is(oracle, write))
+            expected.append(oracle.judge(batch[-1]))
         assert await written(client, tuple(batch)) == expected, batch
         met += [(type(write).__name__, verdict) for write, verdict in zip(batch, expected, strict=True)]
-        await assert_alike(client, keeper)
+        await assert_alike(client, oracle)
         assert await client.store.audit() == ()
     return met
 
 
-def as_it_is(keeper: Keeper, write: Write) -> Write:
-    """Whoever looked just before names the generation that a provider has."""
+def as_it_is(oracle: AdminOracle, write: Write) -> Write:
+    """The write, with the provider's current generation."""
     if not isinstance(write, Reshape):
         return write
     seen_by_it = [
-        structs.replace(one, generation=keeper.providers[one.provider].generation)
-        if one.generation == AS_IT_IS and one.provider in keeper.providers
+        structs.replace(one, generation=oracle.providers[one.provider].generation)
+        if one.generation == AS_IT_IS and one.provider in oracle.providers
         else one
         for one in write.inventories
     ]
     return structs.replace(write, inventories=tuple(seen_by_it))
 
 
-async def assert_alike(client: StoreClient, keeper: Keeper) -> None:
+async def assert_alike(client: StoreClient, oracle: AdminOracle) -> None:
     states = await client.providers()
-    assert states.keys() == keeper.providers.keys()
-    for which, one in keeper.providers.items():
+    assert states.keys() == oracle.providers.keys()
+    for which, one in oracle.providers.items():
         state = states[which]
-        assert (state.name, state.parent, state.root) == (one.name, one.parent, keeper.root_of(which))
+        assert (state.name, state.parent, state.root) == (one.name, one.parent, oracle.root_of(which))
         assert state.generation == one.generation
         assert (frozenset(state.traits), frozenset(state.aggregates)) == (one.traits, one.aggregates)
         assert {name: stock.used for name, stock in state.inventories.items()} == {
-            name: keeper.used(which, name) for name in one.stocks
+            name: oracle.used(which, name) for name in one.stocks
         }
         assert {name: plain(stock) for name, stock in state.inventories.items()} == {
             name: plain(stock) for name, stock in one.stocks.items()
         }
     for who in CONSUMERS:
-        found, held = await client.store.consumer(who), keeper.consumers.get(who)
+        found, held = await client.store.consumer(who), oracle.consumers.get(who)
         assert (found is None) == (held is None)
         if found and held:
             assert found.generation == held.generation
             told = {(amount.provider, amount.resource): amount.amount for amount in found.held}
             assert told == held.amounts
-    assert set(await client.store.custom_names("classes", "", 10)) == keeper.classes
-    assert set(await client.store.custom_names("traits", "", 10)) == keeper.traits
+    assert set(await client.store.custom_names("classes", "", 10)) == oracle.classes
+    assert set(await client.store.custom_names("traits", "", 10)) == oracle.traits
 
 
 def plain(stock: Any) -> tuple[object, ...]:
@@ -308,7 +308,7 @@ def test_a_shape_names_one_state_of_a_tree_for_ever_and_moves_only_if_that_chang
         client = StoreClient(MemoryPlacementStore())
         ever: dict[tuple[ProviderId, int], object] = {}
         before: dict[ProviderId, tuple[int, object]] = {}
-        # One by one: of two that undo each other, a batch leaves a new shape of the same tree.
+        # One by one: a batch of two writes that undo each other gives the same tree a new shape.
         for write in world.writes:
             await written(client, (write,))
             trees = contents(await client.providers())
@@ -322,7 +322,7 @@ def test_a_shape_names_one_state_of_a_tree_for_ever_and_moves_only_if_that_chang
 
 
 def contents(states: dict[ProviderId, ProviderState]) -> dict[ProviderId, tuple[int, object]]:
-    """Of each tree its shape, and all that a claim may rely on."""
+    """For each tree its shape, and everything that a claim may rely on."""
     trees: dict[ProviderId, dict[ProviderId, object]] = {}
     for which, state in states.items():
         stocked = {name: plain(stock) for name, stock in state.inventories.items()}
@@ -333,7 +333,7 @@ def contents(states: dict[ProviderId, ProviderState]) -> dict[ProviderId, tuple[
 @BOUNDED
 @given(worlds())
 def test_whoever_merges_the_changes_by_revision_knows_what_stands(world: World) -> None:
-    """As replicas do: from the log, each change later than what was known before."""
+    """As replicas do: apply the log's changes, each if it is later than what was known."""
 
     async def scenario() -> None:
         client = StoreClient(MemoryPlacementStore())
@@ -350,7 +350,7 @@ def test_whoever_merges_the_changes_by_revision_knows_what_stands(world: World) 
             for gone in page.gone:
                 assert known.pop(gone.internal, None) is None or gone.internal not in known
         stands = {state.internal: state for state in (await client.providers()).values()}
-        # The shape is told with the root.
+        # A change of shape is sent with the root only.
         assert {number: without_shape(state) for number, state in known.items()} == {
             number: without_shape(state) for number, state in stands.items()
         }

@@ -1,4 +1,4 @@
-"""Whatever is asked of whatever woods, our search finds what the slow and obvious one finds, and each once."""
+"""Any query over any providers: the search finds exactly what the slow reference finds, each candidate once."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,10 +15,10 @@ from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Preferred
 from placement_worker.core.candidates.search import find_candidates
 from tests.properties.bounds import BOUNDED, THOROUGH
+from tests.properties.random_forests import SHARES, TRAITS, queries, random_forests
 from tests.properties.reference_candidates import Told, reference_candidates
-from tests.properties.woodlands import SHARES, TRAITS, queries, woodlands
 
-# Each of these looks at one more thing of the same search.
+# Each of these tests one more property of the same search.
 FEWER = settings(BOUNDED, max_examples=50)
 
 
@@ -41,7 +41,7 @@ def told_of(index: ProviderIndex, found: Candidates) -> list[Told]:
 
 
 @THOROUGH
-@given(woodlands(), queries())
+@given(random_forests(), queries())
 def test_without_a_limit_exactly_what_the_reference_finds_each_once(
     states: list[ProviderState], query: CandidatesQuery
 ) -> None:
@@ -54,7 +54,7 @@ def test_without_a_limit_exactly_what_the_reference_finds_each_once(
 
 
 @FEWER
-@given(woodlands(), queries(), st.integers(1, 12), st.integers(0, 5))
+@given(random_forests(), queries(), st.integers(1, 12), st.integers(0, 5))
 def test_a_limit_and_a_beginning_cut_a_part_out_of_one_order(
     states: list[ProviderState], query: CandidatesQuery, limit: int, skip: int
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_limit_and_a_beginning_cut_a_part_out_of_one_order(
 
 
 @FEWER
-@given(woodlands(), queries(), st.integers(1, 12))
+@given(random_forests(), queries(), st.integers(1, 12))
 def test_with_a_limit_no_tree_has_two_more_than_another_that_could_have_more(
     states: list[ProviderState], query: CandidatesQuery, limit: int
 ) -> None:
@@ -83,13 +83,13 @@ def test_with_a_limit_no_tree_has_two_more_than_another_that_could_have_more(
 
 
 @FEWER
-@given(woodlands(), woodlands(), st.randoms(use_true_random=False), queries())
-def test_woods_that_changed_are_as_woods_that_were_always_so(
+@given(random_forests(), random_forests(), st.randoms(use_true_random=False), queries())
+def test_an_index_that_changed_is_like_one_that_was_always_so(
     before: list[ProviderState], after: list[ProviderState], chance: Random, query: CandidatesQuery
 ) -> None:
     index = index_of(before)
     find_candidates(index, query)
-    # Some are the same providers, moved; others have their ids and are new.
+    # Some are the same providers in other places; others are new ones with the same ids.
     after = [
         structs.replace(state, internal=state.internal + 100 * (state.internal % 3 == 0)) for state in after
     ]
@@ -107,7 +107,7 @@ def test_woods_that_changed_are_as_woods_that_were_always_so(
 
 
 @FEWER
-@given(woodlands(), queries(), st.integers(0, 4))
+@given(random_forests(), queries(), st.integers(0, 4))
 def test_what_is_used_counts_as_if_it_had_been_told_with_the_provider(
     states: list[ProviderState], query: CandidatesQuery, used: int
 ) -> None:
@@ -121,7 +121,7 @@ def test_what_is_used_counts_as_if_it_had_been_told_with_the_provider(
 
 
 @FEWER
-@given(woodlands(), queries(), st.sampled_from([2.0, -1.0]))
+@given(random_forests(), queries(), st.sampled_from([2.0, -1.0]))
 def test_what_is_preferred_decides_about_the_order_and_about_nothing_else(
     states: list[ProviderState], query: CandidatesQuery, weight: float
 ) -> None:

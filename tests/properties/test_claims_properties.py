@@ -1,4 +1,4 @@
-"""Claims against an oracle: whatever comes, in whatever batches, ends as if it had come one by one."""
+"""Claims against an oracle: any orders, in any batches, end as if they had come one by one."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.placement_orders import HORIZON, NOON, a_release
 from tests.contracts.store_client import StoreClient
 from tests.properties.bounds import BOUNDED, THOROUGH
-from tests.properties.oracle import Amounts, Oracle, Said, Standing, Stocked, summed
+from tests.properties.oracle import Amounts, Oracle, PlainInventory, PlainProvider, Said, summed
 from tests.properties.worlds import CELLS, CONSUMERS, PARENTS, Restock, World, report_of, worlds
 
 Usage = dict[tuple[ProviderId, str], int]
@@ -43,7 +43,7 @@ def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
         met.update(asyncio.run(compare(world)))
 
     search()
-    # The worlds are wild enough to mean something.
+    # The generated worlds reach all these verdicts.
     said_of_shares = ("claimed", "already claimed", "does not fit", "moved", "superseded", "not allowed")
     assert set(met) >= {
         *itertools.product(("claim", "swap"), said_of_shares),
@@ -56,7 +56,7 @@ def test_every_sequence_in_any_batches_ends_as_the_oracle_says() -> None:
 @given(worlds())
 def test_what_is_promised_of_capacity_and_holdings_is_kept(world: World) -> None:
     async def scenario() -> None:
-        client = await a_desk(world)
+        client = await a_client(world)
         shelves = {which: dict(holds) for which, holds in world.shelves.items()}
         for batch in world.batches:
             before = usage(await client.providers())
@@ -77,7 +77,7 @@ def test_what_is_promised_of_capacity_and_holdings_is_kept(world: World) -> None
 @given(worlds())
 def test_what_was_granted_once_takes_nothing_when_it_comes_again(world: World) -> None:
     async def scenario() -> None:
-        client = await a_desk(world)
+        client = await a_client(world)
         for batch in world.batches:
             if isinstance(batch, Restock):
                 continue
@@ -91,8 +91,8 @@ def test_what_was_granted_once_takes_nothing_when_it_comes_again(world: World) -
 
 
 async def compare(world: World) -> list[tuple[str, object]]:
-    """Bring a world to placement and to the oracle; which verdicts were met on which orders."""
-    client, oracle = await a_desk(world), an_oracle(world)
+    """Run a world on placement and on the oracle; returns the verdicts by kind of order."""
+    client, oracle = await a_client(world), an_oracle(world)
     met: list[tuple[str, object]] = []
     async with client.store.lead_feed() as feed:
         assert feed is not None
@@ -110,33 +110,33 @@ async def compare(world: World) -> list[tuple[str, object]]:
     return met
 
 
-async def a_desk(world: World) -> StoreClient:
+async def a_client(world: World) -> StoreClient:
     client = StoreClient(MemoryPlacementStore())
     await client.report(*[report_of(which, world.shelves[which]) for which in PARENTS])
     return client
 
 
 def an_oracle(world: World) -> Oracle:
-    """About the same providers, which are new and which nobody uses."""
+    """An oracle with the same providers, all new and unused."""
     return Oracle(
         providers={
-            which: Standing(
+            which: PlainProvider(
                 root=PARENTS[which] or which,
                 cell=CELLS[which],
-                stocks={resource: stocked(inventory) for resource, inventory in holds.items()},
+                stocks={resource: plain_inventory(inventory) for resource, inventory in holds.items()},
                 generation=1,
             )
             for which, holds in world.shelves.items()
         },
-        # The tree of two was reported in two parts.
+        # The tree of two providers was reported in two parts.
         shapes={which: 1 + list(PARENTS.values()).count(which) for which in PARENTS if not PARENTS[which]},
         now=NOON,
         horizon=HORIZON,
     )
 
 
-def stocked(inventory: ReportedInventory) -> Stocked:
-    return Stocked(
+def plain_inventory(inventory: ReportedInventory) -> PlainInventory:
+    return PlainInventory(
         total=inventory.total,
         reserved=inventory.reserved,
         ratio=inventory.allocation_ratio,
@@ -148,7 +148,7 @@ def stocked(inventory: ReportedInventory) -> Stocked:
 
 async def restock(client: StoreClient, oracle: Oracle, restocked: Restock) -> None:
     standing = oracle.providers[restocked.provider]
-    new = stocked(restocked.inventory)
+    new = plain_inventory(restocked.inventory)
     if standing.stocks[restocked.resource] != new:
         standing.stocks[restocked.resource] = new
         standing.generation += 1
@@ -168,7 +168,7 @@ async def restock(client: StoreClient, oracle: Oracle, restocked: Restock) -> No
 
 
 def plainly(verdict: ClaimJudgement) -> Said:  # noqa: PLR0911 - one for each kind of verdict
-    """A verdict in the oracle's words."""
+    """A verdict in the oracle's form."""
     match verdict:
         case Claimed():
             return ("claimed",)

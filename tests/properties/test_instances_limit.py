@@ -1,5 +1,5 @@
-"""Whatever is claimed, swapped and released, in whatever batches: each host counts who lives on it, and takes nobody beyond
-the limit that the claim names.
+"""Any claims, swaps and releases, in any batches: each host counts the consumers that live on it, and no claim exceeds the
+limit that it names.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def orders(draw: st.DrawFn) -> ClaimOrder:
 
 
 def batches() -> st.SearchStrategy[list[ClaimOrder]]:
-    """Mostly single orders: of these it is known what they may have changed."""
+    """Mostly single orders, since their effect can be checked."""
     return st.one_of(*[st.lists(orders(), min_size=1, max_size=size) for size in (1, 1, 3)])
 
 
@@ -58,7 +58,7 @@ def search(played: list[list[ClaimOrder]]) -> None:
 def test_each_host_counts_who_lives_on_it_and_nobody_is_added_beyond_the_limit() -> None:
     met.clear()
     search()
-    # The worlds are wild enough to mean something.
+    # The generated worlds reach all these cases.
     assert min(met[what] for what in ("claimed", "swapped", "full for a claim", "full for a swap")) > 5
 
 
@@ -68,7 +68,7 @@ async def _play(played: list[list[ClaimOrder]]) -> None:
     for batch in played:
         before = await _living(client)
         verdicts = await client.ask(*batch)
-        # The audit counts anew who lives where.
+        # The audit counts the consumers of each host anew.
         assert await client.store.audit() == ()
         after = await _living(client)
         for order, verdict in zip(batch, verdicts, strict=True):
@@ -79,7 +79,7 @@ async def _play(played: list[list[ClaimOrder]]) -> None:
 def _judge(
     order: ClaimOrder, verdict: object, before: dict[ProviderId, int], after: dict[ProviderId, int]
 ) -> None:
-    """One order by itself: what it may have changed."""
+    """Check the effect of one order."""
     if not isinstance(order, ClaimResources | SwapClaim):
         assert all(after[host] <= before[host] for host in HOSTS)
         return

@@ -1,4 +1,4 @@
-"""Reports of trees: whatever is told, in whatever batches, the forest stays a forest and nothing held is lost."""
+"""Reports of trees: after any reports, in any batches, the forest is valid and nothing in use is lost."""
 
 import asyncio
 
@@ -58,7 +58,7 @@ wild_reports = st.builds(
 
 @st.composite
 def sound_reports(draw: st.DrawFn) -> ReportInventory:
-    """Makes sense by itself, and often with what stands."""
+    """A report that is valid by itself, and often with the stored trees."""
     root = draw(st.sampled_from([A, A, B]))
     below = [C, D] if draw(st.booleans()) else [D, C]
     told = draw(st.integers(0, 3))
@@ -128,7 +128,7 @@ def test_the_shape_tells_of_every_change_that_claims_may_rely_on(batches: Batche
             verdict = await client.report_one(report)
             after = trees(await client.providers())
             for root in {**before, **after}:
-                # Felled or standing: a shape that was counted once is never counted again.
+                # Deleted or not, a tree never gets the same shape twice.
                 moved = after.get(root, NOTHING)[1] != before.get(root, NOTHING)[1]
                 shapes[root] = shapes.get(root, 0) + moved
                 assert after.get(root, NOTHING)[0] in (0, shapes[root])
@@ -164,12 +164,12 @@ def test_what_is_held_is_never_taken_away_by_a_report(batches: Batches) -> None:
 
 
 def known(states: dict[ProviderId, ProviderState]) -> dict[ProviderId, ProviderState]:
-    """Without what counts the writes and not what was written."""
+    """The states without the fields that only count writes."""
     return {which: structs.replace(state, revision=0, internal=0) for which, state in states.items()}
 
 
 def trees(states: dict[ProviderId, ProviderState]) -> dict[ProviderId, tuple[int, frozenset[object]]]:
-    """By root: its shape, and all that a shape stands for."""
+    """For each root: its shape, and everything that the shape covers."""
     return {
         root: (
             found.shape,

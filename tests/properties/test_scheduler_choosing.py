@@ -1,5 +1,5 @@
-"""The choice against a slow and obvious one: whoever is chosen qualifies and is among the best, and nobody is told no
-while a host would do.
+"""The scheduler's choice against a slow, obvious one: a chosen host qualifies and is among the best, and no request is
+refused while a host qualifies.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from tests.properties.bounds import THOROUGH
 IO_OPS_MAX, INSTANCES_MAX = 3, 4
 PLUGINS = standard_plugins(io_ops_max=IO_OPS_MAX, instances_max=INSTANCES_MAX)
 WEIGHED = ("VCPU", "MEMORY_MB", "DISK_GB")
-# Spread out, or packed together.
+# Weighers that spread, and weighers that pack.
 SPREADING, PACKING = (
     structs.replace(PLUGINS, weighers=tuple(FreeAmount(name, name, multiplier) for name in WEIGHED))
     for multiplier in (1.0, -1.0)
@@ -74,7 +74,7 @@ class Host:
             "instances": self.instances < INSTANCES_MAX,
             "capacity": all(self.gives(*amount) for amount in spec.amounts),
         }
-        # A host that is neither registered nor up is told as the first of these.
+        # A host that is neither registered nor up is counted under the first of these.
         return next((name for name, is_so in holds.items() if not is_so), None)
 
     def is_asked_for(self, spec: InstanceSpec) -> bool:
@@ -187,7 +187,7 @@ AMOUNTS = (
     (("VCPU", 1), ("VGPU", 1)),
     (("CUSTOM_NONE", 1),),
 )
-# As the reader of requests makes them: a project only where a node may be asked for.
+# As the reader of requests builds them: a project only where a node may be requested.
 OF_NODES: tuple[dict[str, object], ...] = (
     {},
     {"project": "shop"},
@@ -253,7 +253,7 @@ def _booked(host: Host, number: int) -> ProviderState:
 
 
 class Scale:
-    """How good hosts are, as measured among those that qualified when a spec was first looked at."""
+    """The scores of hosts, relative to those that qualified when a spec was first considered."""
 
     def __init__(self, qualified: Sequence[Host], *, is_packing: bool) -> None:
         self._sign = -1 if is_packing else 1
@@ -318,7 +318,7 @@ def _follow(
     *,
     is_packing: bool,
 ) -> int:
-    """Take what was chosen, one after the other, and see that it was there and as good as any; how many there were."""
+    """Take the chosen hosts one after another; check that each was free and as good as any. Returns how many."""
     scale = Scale(
         [host for host in by_id.values() if host.first_failure(spec) is None], is_packing=is_packing
     )
@@ -353,7 +353,7 @@ def _check_refusal(spec: InstanceSpec, outcome: NoValidHost, cloud: Iterable[Hos
 def _check_alternates(
     spec: InstanceSpec, outcome: Chosen, by_id: dict[ProviderId, Host], alternates: int
 ) -> None:
-    """They would do even after all that was chosen, and there are as many as are wanted, or could be had."""
+    """Alternates fit even after everything that was chosen; there are as many as wanted, or as possible."""
     chosen = outcome.choice.share.host
     possible = [
         which
@@ -375,7 +375,7 @@ def _check_alternates(
     )
 )
 def test_a_picture_is_the_same_in_whatever_order_it_was_painted(told: list[tuple[int, int, int]]) -> None:
-    """Of each (host, revision) one state: what it says follows from these, as placement never tells two."""
+    """One state for each (host, revision), derived from both, since placement never sends two."""
     states = [
         ProviderState(
             internal=internal,

@@ -1,5 +1,5 @@
-"""A scheduler's hosts are those that placement finds candidates for, and what it chooses are such candidates, one after
-another, until there are none.
+"""A scheduler's hosts are those for which placement finds candidates, and its choices are such candidates, one after
+another until there are none.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import consumer
 from tests.properties.bounds import THOROUGH
-from tests.properties.woodlands import LARGE_ASKS, TRAITS, rarely, woodlands
+from tests.properties.random_forests import LARGE_ASKS, TRAITS, rarely
 
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)
 ONE_EACH = tuple((trait,) for trait in TRAITS)
@@ -42,7 +42,7 @@ def specs(draw: st.DrawFn) -> InstanceSpec:
 
 
 def picture_of(states: Sequence[ProviderState]) -> Picture:
-    """Every root is a host, those who share as well."""
+    """Each root is a host, sharing ones included."""
     picture = Picture()
     picture.apply(states)
     picture.put_hosts(
@@ -70,7 +70,7 @@ def query_of(spec: InstanceSpec) -> CandidatesQuery:
 
 
 def homes(index: ProviderIndex, candidate: Candidate) -> set[ProviderId]:
-    """The roots of trees where one could live with it: part of it is theirs, and the rest is shared with them."""
+    """Roots of trees that can be the host of this candidate: they give a part of it, and the rest is shared with them."""
     rows = [index.row_of(each.provider) for each in candidate.amounts]
     roots = {int(index.root[row]) for row in rows if row is not None}
     return {
@@ -85,14 +85,14 @@ def homes(index: ProviderIndex, candidate: Candidate) -> set[ProviderId]:
 
 
 def homes_of(states: Iterable[ProviderState], spec: InstanceSpec) -> dict[frozenset[object], set[ProviderId]]:
-    """Of each candidate that placement finds, by what it takes."""
+    """The hosts of each candidate that placement finds, by what the candidate takes."""
     index = index_of(states)
     found = find_candidates(index, query_of(spec)).written_out(index)
     return {frozenset(each.amounts): homes(index, each) for each in found}
 
 
 def using(states: Iterable[ProviderState], share: Share) -> list[ProviderState]:
-    """As placement has them when the share is claimed."""
+    """The providers' states after the share is claimed."""
     taken = {(each.provider, each.resource): each.amount for each in share.amounts}
     return [
         structs.replace(
@@ -110,7 +110,7 @@ def test_hosts_that_qualify_are_those_where_one_could_live_with_a_candidate() ->
     met: Counter[str] = Counter()
 
     @THOROUGH
-    @given(woodlands(), specs())
+    @given(random_forests(), specs())
     def check(states: list[ProviderState], spec: InstanceSpec) -> None:
         hosts = {state.name: state.id for state in states if state.parent is None}
         refused = {hosts[miss.host] for miss in why_not(picture_of(states), spec, PLUGINS)}
@@ -130,7 +130,7 @@ def test_each_choice_of_a_batch_is_a_candidate_when_those_before_it_are_claimed(
 
     @THOROUGH
     @given(
-        states=woodlands(),
+        states=random_forests(),
         shapes=st.lists(specs(), min_size=1, max_size=2),
         held=st.sampled_from([0, 0, 1, 3]),
         alternates=st.sampled_from([2, 0]),
@@ -138,7 +138,7 @@ def test_each_choice_of_a_batch_is_a_candidate_when_those_before_it_are_claimed(
     def check(states: list[ProviderState], shapes: list[InstanceSpec], held: int, alternates: int) -> None:
         picture = picture_of(states)
         now = states
-        # What this scheduler has chosen, and nobody has answered.
+        # Choices of this scheduler that placement has not answered.
         for number, one in enumerate(choose(picture, shapes[:1] * held, PLUGINS, 0)):
             if isinstance(one, Chosen):
                 picture.hold(consumer(f"held-{number}"), 1, one.choice.share)

@@ -1,4 +1,4 @@
-"""Small worlds in which things get in each other's way: few providers, little room, few consumers, few attempts."""
+"""Small worlds full of conflicts: few providers, little capacity, few consumers, few attempts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
@@ -41,7 +41,7 @@ Shelves = dict[ProviderId, dict[str, ReportedInventory]]
 
 
 class Restock(NamedTuple):
-    """An inventory changes between claims, perhaps below what is in use."""
+    """An inventory changes between claims, perhaps to less than is in use."""
 
     provider: ProviderId
     resource: str
@@ -49,14 +49,14 @@ class Restock(NamedTuple):
 
 
 class World(NamedTuple):
-    """`batches` is one sequence of orders, cut anywhere; a restocking stands for itself."""
+    """`batches` is one sequence of orders, cut anywhere; a restock is a batch of its own."""
 
     shelves: Shelves
     batches: list[list[SentOrder] | Restock]
 
 
 def mostly(usual: Sequence[T], rare: Sequence[T]) -> st.SearchStrategy[T]:
-    """One of the rare ones in about one draw of seven."""
+    """A rare value in about one draw of seven."""
     return st.sampled_from([*(list(usual) * (6 * len(rare) // len(usual) + 1)), *rare])
 
 
@@ -150,7 +150,7 @@ def releases(who: ConsumerId) -> st.SearchStrategy[ClaimOrder]:
 
 
 def lives_of(who: ConsumerId) -> st.SearchStrategy[tuple[ClaimOrder, ...]]:
-    """What may be said of one consumer: what begins a life, then what goes on with it, then the rest."""
+    """Orders for one consumer: those that begin a life, those that continue it, and the rest."""
     one, two, three = st.just(1), st.just(2), st.just(3)
     return st.tuples(
         claims(who, one),
@@ -165,7 +165,7 @@ def lives_of(who: ConsumerId) -> st.SearchStrategy[tuple[ClaimOrder, ...]]:
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     web, db = draw(lives_of(WEB)), draw(lives_of(DB))
-    # What begins comes more often than what ends, or there would be little life.
+    # Orders that begin a life are more frequent than those that end one, or few consumers would be alive.
     orders = (
         *web[:3] * 3,
         *db[:3] * 3,
@@ -174,7 +174,7 @@ def worlds(draw: st.DrawFn) -> World:
         draw(releases(CLEANUP)),
         draw(claims(CLEANUP, any_attempt)),
     )
-    # Drawn from these few, the same order comes again and again, late and in any order.
+    # Drawn from these few, equal orders come repeatedly, late and in any order.
     asked = st.builds(SentOrder, order=st.sampled_from(orders), speaks_for=mostly([None, "c1"], ["c2"]))
     batches: list[list[SentOrder] | Restock] = [[SentOrder(web[0]), SentOrder(db[0])]]
     for one in draw(st.lists(asked | asked | asked | asked | restocks, min_size=8, max_size=24)):

@@ -17,7 +17,7 @@ def a_numa_host(world: World, name: str = "host") -> None:
         world.has(f"{name}.{cell}.nic", under=f"{name}.{cell}", SRIOV_NET_VF=4)
 
 
-# Capacity and bounds.
+# Capacity and limits
 
 
 def test_an_exact_fit_is_found_and_one_more_is_not() -> None:
@@ -43,7 +43,7 @@ def test_max_unit_is_about_the_sum_of_groups_too_and_min_unit_and_step_size_are_
     assert world.finds(*(asking(suffix, VCPU=4) for suffix in ("1", "2", "3"))) == set()
 
 
-# The group without a suffix.
+# The group without a suffix
 
 
 def test_without_a_suffix_resources_may_come_from_anywhere_in_the_tree() -> None:
@@ -183,7 +183,7 @@ def test_each_root_keeps_its_candidate_where_the_group_without_suffix_takes_from
     }
 
 
-# Groups with suffixes.
+# Groups with suffixes
 
 
 def test_with_a_suffix_one_provider_has_everything_by_itself() -> None:
@@ -227,7 +227,7 @@ def test_groups_that_are_alike_are_told_apart() -> None:
     }
 
 
-# Trees.
+# Trees
 
 
 def test_a_same_subtree_stands_under_one_of_its_own_providers() -> None:
@@ -286,7 +286,7 @@ def test_before_trees_were_known_no_candidate_takes_from_two_providers_of_one() 
     }
 
 
-# The limit, and the order.
+# Limit and order
 
 
 def test_a_limit_gives_every_host_one_before_any_has_two() -> None:

@@ -61,7 +61,7 @@ def test_a_provider_never_takes_more_bytes_than_its_estimate(provider: ProviderS
 
 
 def fat(number: int, traits: int = 300) -> ProviderState:
-    """A provider of some 30 kB."""
+    """A provider of about 30 kB."""
     return ProviderState(
         internal=number,
         id=ProviderId(UUID(int=number)),

@@ -1,4 +1,4 @@
-"""Who is answered and asks again at once shares a transaction with the others who do; and nobody waits for who does not."""
+"""The batcher lingers for callers that write again at once, so that they share transactions; it never waits for long."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +19,7 @@ ROUNDS = 5
 
 
 class SlowToCommit:
-    """On a clock that is moved, so that nobody really waits."""
+    """Runs on a simulated clock, so that no test really waits."""
 
     def __init__(self, store: PlacementStore) -> None:
         self._store = store
@@ -33,14 +33,14 @@ class SlowToCommit:
             await asyncio.sleep(COMMIT_S)
 
 
-def a_desk() -> tuple[WriteBatcher, SlowToCommit]:
+def a_batcher() -> tuple[WriteBatcher, SlowToCommit]:
     way = SlowToCommit(MemoryPlacementStore())
     return WriteBatcher(way, VOCABULARY, lambda: NOON), way
 
 
-async def asking(desk: WriteBatcher, name: str, times: int) -> None:
+async def asking(batcher: WriteBatcher, name: str, times: int) -> None:
     for turn in range(times):
-        assert await desk.ask(CreateTrait(name=f"CUSTOM_{name}_{turn}")) == Done()
+        assert await batcher.ask(CreateTrait(name=f"CUSTOM_{name}_{turn}")) == Done()
 
 
 async def took_s(work: Callable[[], Awaitable[None]]) -> float:
@@ -50,43 +50,43 @@ async def took_s(work: Callable[[], Awaitable[None]]) -> float:
     return clock() - began_s
 
 
-def test_those_who_came_at_different_times_soon_share_every_batch() -> None:
+def test_callers_that_began_at_different_times_soon_share_every_batch() -> None:
     async def scenario() -> int:
-        desk, way = a_desk()
-        first = asyncio.create_task(asking(desk, "FIRST", ROUNDS))
+        batcher, way = a_batcher()
+        first = asyncio.create_task(asking(batcher, "FIRST", ROUNDS))
         await way.committing.wait()
-        await asyncio.gather(first, *[asking(desk, f"N{number}", ROUNDS) for number in range(CLIENTS - 1)])
-        return desk.batches
+        await asyncio.gather(first, *[asking(batcher, f"N{number}", ROUNDS) for number in range(CLIENTS - 1)])
+        return batcher.batches
 
-    # The first one's first, and the others' last.
+    # One more, since the first caller's first write and the others' last one are alone.
     assert run_simulated(scenario()) == ROUNDS + 1
 
 
-def test_one_alone_is_never_kept_waiting() -> None:
+def test_a_single_caller_never_waits() -> None:
     async def scenario() -> float:
-        desk, _ = a_desk()
-        return await took_s(lambda: asking(desk, "ALONE", ROUNDS))
+        batcher, _ = a_batcher()
+        return await took_s(lambda: asking(batcher, "ALONE", ROUNDS))
 
     assert run_simulated(scenario()) == pytest.approx(ROUNDS * COMMIT_S)
 
 
-def test_who_stays_while_all_others_go_waits_once_and_not_for_long() -> None:
+def test_a_caller_that_stays_while_the_others_go_waits_once_and_not_for_long() -> None:
     async def scenario() -> float:
-        desk, _ = a_desk()
-        together = [asking(desk, f"N{number}", 1) for number in range(CLIENTS - 1)]
-        await asyncio.gather(asking(desk, "STAYS", 1), *together)
-        return await took_s(lambda: asking(desk, "STILL", ROUNDS))
+        batcher, _ = a_batcher()
+        together = [asking(batcher, f"N{number}", 1) for number in range(CLIENTS - 1)]
+        await asyncio.gather(asking(batcher, "STAYS", 1), *together)
+        return await took_s(lambda: asking(batcher, "STILL", ROUNDS))
 
     assert run_simulated(scenario()) == pytest.approx((ROUNDS + LINGER_SHARE) * COMMIT_S)
 
 
-def test_a_desk_that_closes_waits_for_nobody() -> None:
+def test_a_batcher_that_closes_does_not_linger() -> None:
     async def scenario() -> float:
-        desk, _ = a_desk()
-        await asyncio.gather(*[asking(desk, f"N{number}", 1) for number in range(CLIENTS)])
-        last = asyncio.create_task(asking(desk, "LAST", 1))
+        batcher, _ = a_batcher()
+        await asyncio.gather(*[asking(batcher, f"N{number}", 1) for number in range(CLIENTS)])
+        last = asyncio.create_task(asking(batcher, "LAST", 1))
         await asyncio.sleep(0)
-        spent_s = await took_s(desk.close)
+        spent_s = await took_s(batcher.close)
         await last
         return spent_s
 

@@ -1,7 +1,7 @@
-"""Placement's rules for what is written by name, as plainly as they can be: one write at a time, every number counted anew.
+"""An oracle for administrators' writes, as simple as possible: one write at a time, each number counted anew.
 
-Slow on purpose, and on purpose not like the code it judges: it shares no line with placement_worker/core. Of a verdict it
-tells only the name.
+It is slow on purpose and shares no line with placement_worker/core, so it cannot have the same faults. Of a verdict it
+returns only the name.
 """
 
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ Amounts = dict[tuple[ProviderId, str], int]
 
 
 @dataclass
-class Plain:
+class PlainProvider:
     name: str
     parent: ProviderId | None
     generation: int = 0
@@ -46,16 +46,16 @@ class Plain:
 
 
 @dataclass
-class Held:
+class PlainConsumer:
     generation: int
     amounts: Amounts
 
 
 @dataclass
-class Keeper:
+class AdminOracle:
     standard: frozenset[str]
-    providers: dict[ProviderId, Plain] = field(default_factory=dict)
-    consumers: dict[ConsumerId, Held] = field(default_factory=dict)
+    providers: dict[ProviderId, PlainProvider] = field(default_factory=dict)
+    consumers: dict[ConsumerId, PlainConsumer] = field(default_factory=dict)
     classes: set[str] = field(default_factory=set)
     traits: set[str] = field(default_factory=set)
 
@@ -101,7 +101,7 @@ class Keeper:
             return "IdTaken"
         if write.name in {one.name for one in self.providers.values()}:
             return "NameTaken"
-        self.providers[write.id] = Plain(write.name, write.parent)
+        self.providers[write.id] = PlainProvider(write.name, write.parent)
         return "ProviderWritten"
 
     def _update(self, write: UpdateProvider) -> str:
@@ -153,7 +153,7 @@ class Keeper:
                 return self._stock(write, one)
         return "ProviderWritten"
 
-    def _stock(self, write: SetInventories | PutInventory | DropInventory, one: Plain) -> str:
+    def _stock(self, write: SetInventories | PutInventory | DropInventory, one: PlainProvider) -> str:
         match write:
             case SetInventories():
                 wanted = dict(write.inventories)
@@ -206,7 +206,7 @@ class Keeper:
         for one in consumers:
             held = self.consumers.pop(one.consumer, None)
             if one.amounts:
-                self.consumers[one.consumer] = Held(held.generation + 1 if held else 1, _summed(one))
+                self.consumers[one.consumer] = PlainConsumer(held.generation + 1 if held else 1, _summed(one))
             elif held:
                 touched |= {which for which, _ in held.amounts}
         for which in touched:
@@ -254,7 +254,7 @@ class Keeper:
         return True
 
     def _reshape(self, write: Reshape) -> str:
-        """Both stand for a moment; then the old ones go. What comes out wrong is taken back whole."""
+        """The old and the new inventories exist for a moment, then the old ones go. A wrong result is rolled back."""
         kept = {which: (dict(one.stocks), one.generation) for which, one in self.providers.items()}
         held = dict(self.consumers)
         verdict = self._reshaped(write)

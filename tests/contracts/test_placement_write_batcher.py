@@ -1,4 +1,4 @@
-"""Who hands in what at a desk is written together with whoever waits, and harmed by nobody else."""
+"""The write batcher: writes that wait together share a transaction, and a failing write harms only itself."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Troubled:
-    """A way to the books on which something may happen before a batch is committed."""
+    """A store on which something happens before each commit."""
 
     def __init__(self, admin: AdminClient, happens: Callable[[ClaimChanges], None]) -> None:
         self._store = admin.store
@@ -52,90 +52,92 @@ def one_each(number: int) -> SetAllocations:
     return allocations(holding(consumer(f"c{number}"), *amounts(HOST, VCPU=1)))
 
 
-def desk_with(
+def batcher_with(
     admin: AdminClient, happens: Callable[[ClaimChanges], None], tries_max: int = 3
 ) -> tuple[WriteBatcher, Troubled]:
     way = Troubled(admin, happens)
     return WriteBatcher(way, VOCABULARY, lambda: NOON, tries_max=tries_max), way
 
 
-async def test_who_comes_together_is_written_together(admin: AdminClient) -> None:
-    desk, way = desk_with(admin, lambda _: None)
+async def test_writes_that_arrive_together_are_written_together(admin: AdminClient) -> None:
+    batcher, way = batcher_with(admin, lambda _: None)
 
-    verdicts = await asyncio.gather(*[desk.ask(one_each(number)) for number in range(BATCH_MAX + 1)])
+    verdicts = await asyncio.gather(*[batcher.ask(one_each(number)) for number in range(BATCH_MAX + 1)])
 
     assert verdicts == [Done()] * (BATCH_MAX + 1)
-    assert (desk.asked, desk.batches, way.begun) == (BATCH_MAX + 1, 2, 2)
+    assert (batcher.asked, batcher.batches, way.begun) == (BATCH_MAX + 1, 2, 2)
 
 
-async def test_who_comes_while_a_batch_is_written_makes_up_the_next(admin: AdminClient) -> None:
+async def test_writes_that_arrive_during_a_batch_form_the_next_one(admin: AdminClient) -> None:
     later: list[asyncio.Task[object]] = []
 
     def come(_: ClaimChanges) -> None:
         if not later:
-            later.extend(asyncio.ensure_future(desk.ask(one_each(number))) for number in range(1, 6))
+            later.extend(asyncio.ensure_future(batcher.ask(one_each(number))) for number in range(1, 6))
 
-    desk, way = desk_with(admin, come)
+    batcher, way = batcher_with(admin, come)
 
-    assert await desk.ask(one_each(0)) == Done()
+    assert await batcher.ask(one_each(0)) == Done()
     assert await asyncio.gather(*later) == [Done()] * 5
     assert way.begun == 2
 
 
 async def test_each_kind_has_its_own_batches(admin: AdminClient) -> None:
-    desk, way = desk_with(admin, lambda _: None)
+    batcher, way = batcher_with(admin, lambda _: None)
 
     verdicts = await asyncio.gather(
-        desk.ask(one_each(1)),
-        desk.ask(CreateTrait(name="CUSTOM_A")),
-        desk.ask(CreateProvider(id=consumer("x"), name="x")),  # type: ignore[arg-type]
-        desk.ask(one_each(2)),
+        batcher.ask(one_each(1)),
+        batcher.ask(CreateTrait(name="CUSTOM_A")),
+        batcher.ask(CreateProvider(id=consumer("x"), name="x")),  # type: ignore[arg-type]
+        batcher.ask(one_each(2)),
     )
 
     assert [type(verdict) for verdict in verdicts] == [Done, Done, ProviderWritten, Done]
     assert way.begun == 3
 
 
-async def test_one_that_never_will_work_harms_only_itself(admin: AdminClient) -> None:
+async def test_a_write_that_always_fails_harms_only_itself(admin: AdminClient) -> None:
     def refuse(changes: ClaimChanges) -> None:
         if names(changes) & {WEB}:
             raise ValueError("nobody can write this")
 
-    desk, _ = desk_with(admin, refuse)
+    batcher, _ = batcher_with(admin, refuse)
 
     poison = allocations(holding(WEB, *amounts(HOST, VCPU=1)))
-    asked = [desk.ask(one_each(1)), desk.ask(poison), desk.ask(one_each(2))]
+    asked = [batcher.ask(one_each(1)), batcher.ask(poison), batcher.ask(one_each(2))]
     verdicts = await asyncio.gather(*asked, return_exceptions=True)
 
     assert [verdicts[0], verdicts[2]] == [Done(), Done()]
     assert isinstance(verdicts[1], ValueError)
     assert await admin.used(HOST) == {"VCPU": 2}
-    assert await desk.ask(one_each(3)) == Done()
+    assert await batcher.ask(one_each(3)) == Done()
 
 
-async def test_what_is_nobodys_fault_is_tried_again(admin: AdminClient) -> None:
+async def test_a_transient_error_is_retried(admin: AdminClient) -> None:
     left = [Transient("deadlock"), Transient("deadlock")]
 
     def fail(_: ClaimChanges) -> None:
         if left:
             raise left.pop()
 
-    desk, way = desk_with(admin, fail)
+    batcher, way = batcher_with(admin, fail)
 
-    verdicts = await asyncio.gather(*[desk.ask(one_each(number)) for number in range(3)])
+    verdicts = await asyncio.gather(*[batcher.ask(one_each(number)) for number in range(3)])
 
     assert verdicts == [Done()] * 3
-    assert (way.begun, desk.batches) == (3, 1)
+    assert (way.begun, batcher.batches) == (3, 1)
 
 
-async def test_where_the_books_stay_away_all_are_told_and_nothing_is_written(admin: AdminClient) -> None:
+async def test_if_the_database_stays_away_all_callers_get_the_error_and_nothing_is_written(
+    admin: AdminClient,
+) -> None:
     def fail(_: ClaimChanges) -> None:
         raise Transient("no books")
 
-    desk, way = desk_with(admin, fail)
+    batcher, way = batcher_with(admin, fail)
 
     verdicts = await asyncio.gather(
-        *[desk.ask(one_each(number)) for number in range(3)], return_exceptions=True
+        *[batcher.ask(one_each(number)) for number in range(3)], return_exceptions=True
     )
 
     assert [type(verdict) for verdict in verdicts] == [Transient] * 3
@@ -143,12 +145,12 @@ async def test_where_the_books_stay_away_all_are_told_and_nothing_is_written(adm
     assert await admin.used(HOST) == {"VCPU": 0}
 
 
-async def test_who_has_gone_before_its_turn_is_not_written(admin: AdminClient) -> None:
-    desk, _ = desk_with(admin, lambda _: None)
+async def test_a_write_whose_caller_has_given_up_is_not_written(admin: AdminClient) -> None:
+    batcher, _ = batcher_with(admin, lambda _: None)
 
-    gone = asyncio.create_task(desk.ask(one_each(1)))
-    stays = asyncio.create_task(desk.ask(one_each(2)))
-    # Both have handed in what they want, and nothing was written yet.
+    gone = asyncio.create_task(batcher.ask(one_each(1)))
+    stays = asyncio.create_task(batcher.ask(one_each(2)))
+    # Both are handed in, and nothing is written yet.
     await asyncio.sleep(0)
     gone.cancel()
 
@@ -157,12 +159,12 @@ async def test_who_has_gone_before_its_turn_is_not_written(admin: AdminClient) -
     assert gone.cancelled()
 
 
-async def test_a_desk_closes_when_all_are_answered(admin: AdminClient) -> None:
-    desk, _ = desk_with(admin, lambda _: None)
-    asked = [asyncio.create_task(desk.ask(one_each(number))) for number in range(3)]
+async def test_a_batcher_closes_when_all_writes_are_answered(admin: AdminClient) -> None:
+    batcher, _ = batcher_with(admin, lambda _: None)
+    asked = [asyncio.create_task(batcher.ask(one_each(number))) for number in range(3)]
     await asyncio.sleep(0)
 
-    await desk.close()
+    await batcher.close()
     await asyncio.sleep(0)
 
     assert all(task.done() for task in asked)

@@ -1,4 +1,4 @@
-"""Small woods with little room and much in common, and questions that go nearly everywhere in them."""
+"""Small forests with few resources and much sharing, and queries that reach nearly all code of the search."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -17,8 +17,17 @@ TRAITS = ("CUSTOM_GOLD", "CUSTOM_IRON", "HW_CPU_X86_AVX")
 AGGREGATES = tuple(AggregateId(UUID(int=0xA000 + number)) for number in range(3))
 UNKNOWN_AGGREGATE = AggregateId(UUID(int=0xAFFF))
 PROVIDERS_MAX = 9
-# Who stands under whom, by place.
-FORMS = ((-1,), (-1,), (-1, 0), (-1, 0, 0), (-1, 0, 0, 1, 2), (-1, 0, 0, 1), (-1, 0, 1, 2), (-1, 0, 0, 0, 0))
+# The parent of each place.
+LAYOUTS = (
+    (-1,),
+    (-1,),
+    (-1, 0),
+    (-1, 0, 0),
+    (-1, 0, 0, 1, 2),
+    (-1, 0, 0, 1),
+    (-1, 0, 1, 2),
+    (-1, 0, 0, 0, 0),
+)
 SUFFIXES = ("1", "2", "3")
 
 T = TypeVar("T")
@@ -29,7 +38,7 @@ def provider_id(number: int) -> ProviderId:
 
 
 def rarely(rare: Sequence[T], usual: T, one_in: int = 4) -> st.SearchStrategy[T]:
-    """One of these once in so many draws."""
+    """A rare value once in so many draws."""
     return st.sampled_from([usual] * ((one_in - 1) * len(rare)) + list(rare))
 
 
@@ -57,9 +66,9 @@ SOME_AGGREGATES = tuple(aggregates for size in (1, 2) for aggregates in combinat
 
 
 @st.composite
-def woodlands(draw: st.DrawFn) -> list[ProviderState]:
+def random_forests(draw: st.DrawFn) -> list[ProviderState]:
     states: list[ProviderState] = []
-    for form in draw(st.lists(st.sampled_from(FORMS), min_size=1, max_size=4)):
+    for form in draw(st.lists(st.sampled_from(LAYOUTS), min_size=1, max_size=4)):
         first = len(states)
         if first + len(form) > PROVIDERS_MAX:
             break
@@ -111,7 +120,7 @@ def groups(draw: st.DrawFn, suffix: str, *, may_be_resourceless: bool) -> Group:
 
 @st.composite
 def queries(draw: st.DrawFn) -> CandidatesQuery:
-    """A question that makes sense by itself: the group without a suffix, up to three with, or both."""
+    """A valid query: the group without a suffix, up to three with one, or both."""
     suffixes = SUFFIXES[: draw(st.sampled_from([0, 0, 1, 2, 2, 2, 3, 3]))]
     subtrees = [each for size in (2, 2, 3, 1) for each in combinations(suffixes, size)]
     same_subtree = draw(st.lists(st.sampled_from(subtrees), max_size=2)) if subtrees else []
