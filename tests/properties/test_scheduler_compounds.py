@@ -24,7 +24,7 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import consumer
 from tests.properties.bounds import THOROUGH
-from tests.properties.random_forests import LARGE_ASKS, TRAITS, rarely
+from tests.properties.random_forests import LARGE_ASKS, TRAITS, random_forests, rarely
 
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)
 ONE_EACH = tuple((trait,) for trait in TRAITS)
