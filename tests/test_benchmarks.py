@@ -178,6 +178,6 @@ async def test_a_costly_question_with_an_unexpected_answer_fails_a_benchmark() -
 
     async with await asyncio.start_server(no_such_thing, "127.0.0.1", 0) as listening:
         host, port = listening.sockets[0].getsockname()
-        with pytest.raises(WrongBooksError, match="1 of those that ask hard questions have ended"):
+        with pytest.raises(WrongBooksError, match="1 clients that ask costly questions have ended"):
             async with asked_over_http(PlacementServer(host, port, 0), (Hostile(get("/"), 200),)) as askers:
                 await asyncio.wait([asyncio.ensure_future(each.wait()) for each in askers])

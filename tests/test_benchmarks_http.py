@@ -90,7 +90,7 @@ async def test_a_claim_that_does_not_fit_fails_a_benchmark() -> None:
     async with a_server_that_says((409, {"errors": [{"code": "placement.undefined_code"}]})) as server:
         claiming = Claiming(server, Claims(server, CLOUD), CLOUD.claimable)
 
-        with pytest.RaisesGroup(pytest.RaisesExc(WrongBooksError, match="a claim was answered 409")):
+        with pytest.RaisesGroup(pytest.RaisesExc(WrongBooksError, match="unexpected answer to a claim: 409")):
             await claiming.prepare(1)()
 
 
@@ -110,7 +110,7 @@ async def test_too_few_candidates_fail_a_benchmark() -> None:
         searching = Searching(server, CLOUD, None, Claims(server, CLOUD))
 
         with pytest.RaisesGroup(
-            pytest.RaisesExc(WrongBooksError, match="3 candidates were to be found, and 2")
+            pytest.RaisesExc(WrongBooksError, match="3 candidates expected, but the answer has 2")
         ):
             await searching.prepare(1)()
 
@@ -155,7 +155,7 @@ def test_the_minimum_of_ours_is_compared_with_the_minimum_of_theirs() -> None:
 
     assert "100.0 times as many" in ratio
     assert ratio.endswith("at least 100 wanted: kept")
-    assert most.endswith("at most 12 ms, seen 11.0 (least of its runs): kept")
+    assert most.endswith("at most 12 ms, seen 11.0 (minimum of its runs): kept")
 
 
 def test_the_cost_including_concurrent_claims_is_shown_too() -> None:

@@ -44,9 +44,13 @@ async def measure(sections: Sequence[str], effort: Effort) -> list[Result]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="CPU per operation.")
-    parser.add_argument("--quick", action="store_true", help="a little of all that needs no server")
-    parser.add_argument("--only", choices=SECTIONS, help="one section")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
+    parser.add_argument(
+        "--quick", action="store_true", help="few operations, and only sections that need no server"
+    )
+    parser.add_argument("--only", choices=SECTIONS, help="run only this section")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the results to this file, as JSON"
+    )
     options = parser.parse_args(arguments)
     machine = this_machine()
     try:

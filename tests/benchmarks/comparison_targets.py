@@ -43,7 +43,7 @@ def targets_of(results: Iterable[Result]) -> Iterator[str]:
         if result.what.get("server") == OURS and CANDIDATES.items() <= result.what.items():
             yield (
                 f"{_told(result)}: at most {CANDIDATES_US_MAX / 1e3:g} ms, seen {_least_us(result) / 1e3:.1f} "
-                f"(least of its runs): {_verdict(met=_least_us(result) <= CANDIDATES_US_MAX)}"
+                f"(minimum of its runs): {_verdict(met=_least_us(result) <= CANDIDATES_US_MAX)}"
             )
 
 

@@ -14,7 +14,7 @@ def main(host: str, port: int, expected: int) -> None:
     request = sys.stdin.buffer.read()
     while (status := _status(host, port, request)) == expected:
         pass
-    sys.exit(f"a hard question was answered {status} in place of {expected}")
+    sys.exit(f"the costly question was answered with status {status}, not {expected}")
 
 
 def _status(host: str, port: int, request: bytes) -> int:
@@ -25,7 +25,7 @@ def _status(host: str, port: int, request: bytes) -> int:
         head = b""
         while b"\r\n\r\n" not in head:
             if not (more := connection.recv(_AT_ONCE)):
-                raise ConnectionError(f"the server hung up after {head!r}")
+                raise ConnectionError(f"the server closed the connection after {head!r}")
             head += more
         lines, _, body = head.partition(b"\r\n\r\n")
         lengths = [line for line in lines.lower().split(b"\r\n") if line.startswith(b"content-length:")]
@@ -33,7 +33,7 @@ def _status(host: str, port: int, request: bytes) -> int:
         left = length - len(body)
         while left > 0:
             if not (count := connection.recv_into(room, min(left, _AT_ONCE))):
-                raise ConnectionError(f"the server hung up {left} bytes before the end")
+                raise ConnectionError(f"the server closed the connection {left} bytes before the end")
             left -= count
     return int(head[9:12])
 

@@ -64,7 +64,7 @@ class Claims:
         ).status == CONFLICT and b"concurrent_update" in answer.body:
             self.asked_again += 1
         if answer.status != GRANTED:
-            raise WrongBooksError(f"a claim was answered {_shown(answer)}")
+            raise WrongBooksError(f"unexpected answer to a claim: {_shown(answer)}")
         self.granted += 1
         self._told.add(1)
 
@@ -129,7 +129,7 @@ class Searching:
         granted = self._claims.granted
         answer = await connection.ask(question)
         if answer.status != OK:
-            raise WrongBooksError(f"a question for candidates was answered {_shown(answer)}")
+            raise WrongBooksError(f"unexpected answer to a search: {_shown(answer)}")
         if self._answered % DECODED_EVERY == 0:
             self._check(json.loads(answer.body), granted)
         self._answered += 1
@@ -137,13 +137,13 @@ class Searching:
     def _check(self, told: dict[str, Any], granted: int) -> None:
         found = len(told["allocation_requests"])
         if found != self._wanted:
-            raise WrongBooksError(f"{self._wanted} candidates were to be found, and {found} were")
+            raise WrongBooksError(f"{self._wanted} candidates expected, but the answer has {found}")
         used = sum(
             each["resources"].get("VCPU", {"used": 0})["used"] for each in told["provider_summaries"].values()
         )
         if used < granted * self._used_each:
             raise WrongBooksError(
-                f"{granted} claims were granted before, and the answer tells of {used} VCPU used"
+                f"{granted} claims were granted before, but the answer shows {used} VCPU used"
             )
 
 

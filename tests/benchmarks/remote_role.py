@@ -32,7 +32,9 @@ class RemoteRole:
         assert self._process.stdout is not None
         heard = (await self._process.stdout.readline()).decode().strip()
         if heard != word:
-            raise RuntimeError(f"the {self._role} process said {heard!r} in place of {word!r}: has it ended?")
+            raise RuntimeError(
+                f"the {self._role} process printed {heard!r} instead of {word!r}: has it ended?"
+            )
 
 
 @asynccontextmanager

@@ -151,7 +151,7 @@ async def asked_over_http(
         yield processes
         ended = [process.returncode for process in processes if process.returncode is not None]
         if ended:
-            raise WrongBooksError(f"{len(ended)} of those that ask hard questions have ended: see above")
+            raise WrongBooksError(f"{len(ended)} clients that ask costly questions have ended: see above")
     finally:
         for process in processes:
             if process.returncode is None:

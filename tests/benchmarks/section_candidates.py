@@ -84,5 +84,5 @@ async def _search(index: ProviderIndex, query: CandidatesQuery, expected: int, c
             state = index.state(row)
             index.use(state.internal, dict.fromkeys(state.inventories, number))
         found = len(find_candidates(index, query))
-        assert found == expected, f"{found} candidates, and there are {expected}"
+        assert found == expected, f"{found} candidates found, {expected} expected"
     return {}

@@ -231,7 +231,7 @@ def _waits(flips: Sequence[Flip], sent_at_s: Sequence[float], seen: Sequence[See
         if left and left[-1].reserved == flip.reserved and left[-1].at_s >= at_s:
             arrived[flip.node] = left.pop().at_s
         if flip.node not in arrived:
-            raise WrongBooksError(f"node {flip.node} went to reserved {flip.reserved}, and no picture has it")
+            raise WrongBooksError(f"no picture shows node {flip.node} with reserved {flip.reserved}")
         waits_s.append(arrived[flip.node] - at_s)
     return waits_s[::-1]
 

@@ -187,11 +187,11 @@ class Ring(Struct, frozen=True):
     async def _check(self) -> None:
         """Nothing is lost, and no node has two owners or a dead one."""
         if wrong := await self._differences():
-            raise WrongBooksError(f"placement has something else than Ironic says of {wrong} nodes")
+            raise WrongBooksError(f"placement and Ironic differ in {wrong} nodes")
         alive = {each.name for each in await self.rows.members() if each.is_alive}
         owned = await self.rows.owners()
         if len({each.id for each in owned}) != len(owned) or {each.owner for each in owned} - alive:
-            raise WrongBooksError(f"nodes are owned twice, or by others than {sorted(alive)}")
+            raise WrongBooksError(f"nodes with two owners, or with one that is not in {sorted(alive)}")
 
 
 class _Ended(Struct, frozen=True):

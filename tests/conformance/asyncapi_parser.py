@@ -26,7 +26,7 @@ for (const each of await new Parser().validate(readFileSync(process.argv[2], "ut
 def main() -> int:
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
-        sys.exit("npm and node are missing: AsyncAPI's parser is written for them")
+        sys.exit("npm and node are missing: AsyncAPI's parser needs them")
     here = DIRECTORY / "asyncapi"
     here.mkdir(parents=True, exist_ok=True)
     subprocess.run(
@@ -38,7 +38,7 @@ def main() -> int:
         (node, str(program), str(DOCUMENT)), check=True, text=True, stdout=subprocess.PIPE
     ).stdout.splitlines()
     minded = [line for line in said if int(line.split()[0]) < WORST_ALLOWED]
-    print("\n".join(minded or [f"{DOCUMENT.name}: nothing is minded"]))
+    print("\n".join(minded or [f"{DOCUMENT.name}: no problem found"]))
     return bool(minded)
 
 

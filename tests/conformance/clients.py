@@ -17,7 +17,7 @@ from pathlib import Path
 
 import bcrypt
 
-from tests.conformance.clients_openstack import a_stranger_is_refused, openstack_works
+from tests.conformance.clients_openstack import a_wrong_password_is_refused, openstack_works
 from tests.conformance.clients_openstack_command import Openstack
 from tests.environments import environment
 from tests.placement_servers import openstacks_server, our_server
@@ -56,8 +56,8 @@ def server_with_empty_books(against: str, auth: str) -> Iterator[str]:
 def openstack_works_on(url: str, auth: str, programs: Path, title: str) -> bool:
     well = openstack_works(_openstack(url, CREDENTIALS[auth], programs), title)
     if auth == "basic":
-        stranger = {**CREDENTIALS[auth], "password": f"not {PASSWORD}"}
-        well &= a_stranger_is_refused(_openstack(url, stranger, programs), f"{title}, by a stranger")
+        wrong = {**CREDENTIALS[auth], "password": f"not {PASSWORD}"}
+        well &= a_wrong_password_is_refused(_openstack(url, wrong, programs), f"{title}, wrong password")
     return well
 
 
@@ -111,8 +111,8 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m tests.conformance.clients", description="Unmodified clients."
     )
     parser.add_argument("--against", choices=("ours", "openstacks"), default="ours", help="which server")
-    parser.add_argument("--only", choices=("openstack", "nova"), help="one client")
-    parser.add_argument("--auth", choices=("none", "basic"), help="one kind of authentication")
+    parser.add_argument("--only", choices=("openstack", "nova"), help="run only this client")
+    parser.add_argument("--auth", choices=("none", "basic"), help="run only this kind of authentication")
     options = parser.parse_args(arguments)
     if options.against == "openstacks" and options.auth:
         parser.error("OpenStack's own server has neither kind of authentication")

@@ -44,10 +44,10 @@ def nova_works(title: str) -> bool:
 
 
 def _trees(compute: Service, scheduler: Service, steps: Steps) -> None:
-    with steps.step("get_provider_tree_and_ensure_root makes a provider"):
+    with steps.step("get_provider_tree_and_ensure_root creates a provider"):
         tree = compute.tree(HOST, "nova-host")
         expect(tree.get_provider_uuids(), [HOST])
-    with steps.step("update_from_provider_tree makes what is below it, with inventories and traits"):
+    with steps.step("update_from_provider_tree creates its children, with inventories and traits"):
         tree = compute.tree(HOST, "nova-host")
         for number, numa in enumerate(NUMA):
             tree.new_child(f"nova-host_numa{number}", HOST, uuid=numa)
@@ -64,7 +64,7 @@ def _trees(compute: Service, scheduler: Service, steps: Steps) -> None:
         expect(tree.data(HOST).traits, {"HW_CPU_X86_AVX", "COMPUTE_NODE", "CUSTOM_NOVA"})
         expect(tree.data(NUMA[0]).parent_uuid, HOST)
         expect(tree.data(NUMA[0]).inventory, {"CUSTOM_FPGA": inventory(2)})
-    with steps.step("an unchanged tree is flushed without a word"):
+    with steps.step("an unchanged tree is flushed without a request"):
         before = compute.client._provider_tree.data(HOST).generation  # noqa: SLF001 - it shows it in no other way
         compute.flush(compute.tree(HOST, "nova-host"))
         expect(compute.tree(HOST, "nova-host").data(HOST).generation, before)
@@ -79,7 +79,7 @@ def _trees(compute: Service, scheduler: Service, steps: Steps) -> None:
     with steps.step("get_provider_by_name, get_resource_provider_name"):
         expect(compute.client.get_provider_by_name(compute.admin, "nova-other")["uuid"], OTHER)
         expect(compute.client.get_resource_provider_name(compute.admin, OTHER), "nova-other")
-    with steps.step("a storage pool that shares is part of its hosts' pictures"):
+    with steps.step("a sharing storage pool is part of its hosts' cached trees"):
         tree = compute.tree(STORAGE, "nova-storage")
         tree.update_inventory(STORAGE, {"DISK_GB": inventory(1000)})
         tree.update_traits(STORAGE, ["MISC_SHARES_VIA_AGGREGATE"])
@@ -92,7 +92,7 @@ def _trees(compute: Service, scheduler: Service, steps: Steps) -> None:
 
 
 def _conflicts(compute: Service, scheduler: Service, steps: Steps) -> None:
-    with steps.step("who writes from an old picture hears of a conflict"):
+    with steps.step("a write from an outdated cache is a conflict"):
         old = scheduler.tree(HOST, "nova-host")
         tree = compute.tree(HOST, "nova-host")
         tree.update_inventory(HOST, {**HOST_INVENTORY, "VCPU": inventory(32)})
@@ -105,7 +105,7 @@ def _conflicts(compute: Service, scheduler: Service, steps: Steps) -> None:
         else:
             raise AssertionError("was taken")
         expect(Service().tree(HOST, "nova-host").data(HOST).inventory["VCPU"]["total"], 32)
-    with steps.step("and may write from a new one"):
+    with steps.step("and succeeds with a fresh cache"):
         tree = scheduler.tree(HOST, "nova-host")
         tree.update_inventory(HOST, HOST_INVENTORY)
         scheduler.flush(tree)
@@ -156,7 +156,7 @@ def _claims(compute: Service, scheduler: Service, steps: Steps) -> None:
     with steps.step("a claim that does not fit is refused, and leaves nothing"):
         expect(scheduler.claim(BIG, {"allocations": {OTHER: {"resources": {"VCPU": 33}}}}), wanted=False)
         expect(scheduler.held(BIG), {})
-    with steps.step("a claim for a consumer that changed meanwhile is told so"):
+    with steps.step("a claim for a consumer that changed meanwhile is refused"):
         stale = {"allocations": {OTHER: {"resources": {"VCPU": 1}}}, "consumer_generation": 77}
         try:
             scheduler.claim(INSTANCE, stale)
@@ -187,7 +187,7 @@ def _moves(compute: Service, scheduler: Service, steps: Steps) -> None:
         expect((compute.held(INSTANCE), compute.held(MIGRATION)), (before, {}))
     with steps.step("a second move_allocations finds it done"):
         expect(compute.client.move_allocations(compute.admin, MIGRATION, INSTANCE), wanted=True)
-    with steps.step("claim_resources of another host doubles what is held: an evacuation"):
+    with steps.step("claim_resources of another host doubles the allocations: an evacuation"):
         expect(scheduler.claim(INSTANCE, on_other), wanted=True)
         expect(set(scheduler.held(INSTANCE)), {HOST, NUMA[0], STORAGE, OTHER})
     with steps.step("remove_provider_tree_from_instance_allocation"):
@@ -207,7 +207,7 @@ def _moves(compute: Service, scheduler: Service, steps: Steps) -> None:
 def _reshape(_: Service, __: Service, steps: Steps) -> None:
     # A compute reshapes after an upgrade, so it has just been restarted.
     compute = Service()
-    with steps.step("a reshape moves inventory and what is claimed of it into the tree"):
+    with steps.step("a reshape moves inventory and its allocations into the tree"):
         tree = compute.tree(HOST, "nova-host")
         held = compute.client.get_allocations_for_provider_tree(compute.admin, "nova-host")
         expect(set(held), {INSTANCE})
@@ -227,7 +227,7 @@ def _reshape(_: Service, __: Service, steps: Steps) -> None:
 
 
 def _the_end(compute: Service, scheduler: Service, steps: Steps) -> None:
-    with steps.step("what is in use stays"):
+    with steps.step("inventory in use stays"):
         compute.client.delete_resource_provider(compute.admin, compute_node(HOST, "nova-host"))
         expect(Service().tree(HOST, "nova-host").exists(NUMA[0]), wanted=True)
     with steps.step("delete_allocation_for_instance"):
@@ -238,7 +238,7 @@ def _the_end(compute: Service, scheduler: Service, steps: Steps) -> None:
         expect(scheduler.claim(BIG, {"allocations": {OTHER: {"resources": {"VCPU": 1}}}}), wanted=True)
         expect(compute.client.delete_allocation_for_instance(compute.admin, BIG, force=True), wanted=True)
         expect(compute.client.delete_allocation_for_instance(compute.admin, BIG, force=True), wanted=False)
-    with steps.step("delete_resource_provider, with all below it"):
+    with steps.step("delete_resource_provider, with all its children"):
         for provider, name in ((HOST, "nova-host"), (OTHER, "nova-other"), (STORAGE, "nova-storage")):
             compute.client.delete_resource_provider(compute.admin, compute_node(provider, name))
             try:

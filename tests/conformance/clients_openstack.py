@@ -35,12 +35,12 @@ def openstack_works(openstack: Openstack, title: str) -> bool:
         _the_end,
     ):
         chapter(openstack, steps)
-    with steps.step("no subcommand was left out"):
+    with steps.step("every subcommand was used"):
         expect(openstack.used, openstack.subcommands)
     return steps.are_well
 
 
-def a_stranger_is_refused(openstack: Openstack, title: str) -> bool:
+def a_wrong_password_is_refused(openstack: Openstack, title: str) -> bool:
     """With a wrong password. The refusal must say so in words: the command looks for them in the answer."""
     steps = Steps(title)
     with steps.step("refused: a wrong password"):
@@ -83,7 +83,7 @@ def _providers(openstack: Openstack, steps: Steps) -> None:
     with steps.step("resource provider create, at version 1.0"):
         created = openstack.told("resource provider create", "another", "--uuid", OTHER, version=FIRST)
         expect(created, {"uuid": OTHER, "name": "another", "generation": 0})
-    with steps.step("resource provider create, below another"):
+    with steps.step("resource provider create, with a parent"):
         created = openstack.told(
             "resource provider create", "card", "--uuid", CARD, "--parent-provider", HOST
         )
@@ -171,7 +171,7 @@ def _qualities(openstack: Openstack, steps: Steps) -> None:
         openstack("resource provider inventory set", *arguments)
         rows = openstack.told("resource provider inventory list", OTHER)
         expect([(row["resource_class"], row["total"]) for row in rows], [("VCPU", 8)])
-    with steps.step("resource provider list, by what they have"):
+    with steps.step("resource provider list, by their resources"):
         expect(_ids(openstack.told("resource provider list", "--member-of", RACK)), {HOST, OTHER})
         expect(_ids(openstack.told("resource provider list", "--resource", "VCPU=9")), {HOST})
         expect(_ids(openstack.told("resource provider list", "--resource", "VCPU=17")), set())
@@ -282,7 +282,7 @@ def _older_versions(openstack: Openstack, steps: Steps) -> None:
 
 def _refusals(openstack: Openstack, steps: Steps) -> None:
     claim = ("--project-id", "a-project", "--user-id", "a-user", "--consumer-type", "INSTANCE")
-    with steps.step("refused: more than there is"):
+    with steps.step("refused: more than the capacity"):
         told = openstack.refused(
             "resource provider allocation set", SERVER, "--allocation", f"rp={OTHER},VCPU=9", *claim
         )
@@ -292,15 +292,15 @@ def _refusals(openstack: Openstack, steps: Steps) -> None:
             "resource provider aggregate set", HOST, "--aggregate", RACK, "--generation", "0"
         )
         expect_within(told, "409")
-    with steps.step("refused: a provider with others below it"):
+    with steps.step("refused: a provider with children"):
         expect_within(openstack.refused("resource provider delete", HOST), "409")
     with steps.step("refused: a name that is taken"):
         expect_within(openstack.refused("resource provider create", "host"), "409")
-    with steps.step("refused: a class that every cloud has"):
+    with steps.step("refused: a standard class"):
         expect_within(openstack.refused("resource class delete", "VCPU"), "400")
-    with steps.step("refused: a trait that nobody knows"):
+    with steps.step("refused: an unknown trait"):
         expect_within(openstack.refused("trait show", "CUSTOM_UNHEARD_OF"), "404")
-    with steps.step("refused: a provider that nobody knows"):
+    with steps.step("refused: an unknown provider"):
         expect_within(openstack.refused("resource provider show", NOWHERE), "404")
 
 

@@ -57,7 +57,7 @@ class Upstream:
         )
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        assert line, "the real placement has ended: its words are above"
+        assert line, "the real placement has ended: its output is above"
         answers: list[Any] = msgspec.json.decode(line)
         return answers
 

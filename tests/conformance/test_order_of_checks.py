@@ -54,7 +54,7 @@ class Upstream:
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
-        assert answer, "the real placement has ended: its words are above"
+        assert answer, "the real placement has ended: its output is above"
         return answer
 
 
