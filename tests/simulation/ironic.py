@@ -319,11 +319,11 @@ class FaultyIronicApi:
             if not self._may_act_on(node):
                 raise rest.NoLongerOurs(f"node {node} is no longer this daemon's")
             self._nodes.ordered(self._process, node, what)
-            await self._reach_api()
+            asked_s = await self._reach_api()
             before = self._nodes.instance_on(node)
             done = order(str(node))
             if before is not None and before not in self._instances and not isinstance(done, Refused):
-                self._nodes.changed_foreign(self._process, node, what, before)
+                self._nodes.changed_foreign(self._process, node, what, before, asked_s)
             await self._process.point("after_commit")
             if self._process.take_armed("lost_answer"):
                 self._process.fired("lost_answer", what)
