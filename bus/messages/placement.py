@@ -304,7 +304,8 @@ class ReportInventory(Message, frozen=True, tag="inventory.report"):
 
     `foreign` asks whether something else keeps the tree: it was written by name and never reported, or it is in another
     cell. In that case both `leave` and `take` are answered by `TreeKept`; but `take` takes over a tree of no cell, or
-    of this one.
+    of this one. A reporter that asks so reports for all cells: its numbers are compared across them, and also after the
+    tree is removed.
     """
 
     cell: CellName
