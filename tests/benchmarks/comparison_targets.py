@@ -48,7 +48,7 @@ def targets_of(results: Iterable[Result]) -> Iterator[str]:
 
 
 def _are_the_same(ours: Result, theirs: Result) -> bool:
-    """The same measurement on either server."""
+    """True if both results are of one measurement, on either server."""
     return (
         ours.what.get("server") == OURS
         and theirs.section == ours.section

@@ -267,7 +267,7 @@ class BooksChecker:
             | places,
         )
 
-    # What must hold
+    # Invariants
 
     def _check_used(self, touched: Iterable[ProviderId]) -> None:
         for provider in touched:

@@ -307,7 +307,7 @@ class Cloud:
 
         self._tasks.append(self._loop.create_task(declare()))
 
-    # What intruders know
+    # Knowledge for intruders
 
     def targets(self) -> list[Target]:
         return [

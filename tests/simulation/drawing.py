@@ -179,7 +179,7 @@ def _hosts(chance: random.Random, sizes_chance: random.Random, cell: str) -> tup
 
 
 def _size(chance: random.Random) -> HostSize:
-    """The same capacity as SIZE, reached by different ratios and reserves: the real amount differs from the capacity."""
+    """A host with the capacity of SIZE, reached by different ratios and reserves: the real amount differs from the capacity."""
     vcpu_ratio, ram_ratio, disk_ratio = (
         chance.choice(RATIOS),
         chance.choice(RATIOS[:3]),

@@ -78,7 +78,7 @@ class IntruderKnowledge(Protocol):
         """Call `tell` with the next question of a scheduler, ids included."""
 
 
-# What the dead letter's reason must say for each kind of broken body.
+# A pattern for the dead letter's reason, for each kind of broken body.
 REASONS: Mapping[str, str] = {
     "not_utf8": r"(?i)utf-?8",
     "unknown_type": r"unknown message type 'no\.such'",
@@ -235,7 +235,7 @@ class Intruders:
             await connection.close()
         return True
 
-    # What has become of them
+    # Results
 
     def wrong_dead_letters(self, letters: Iterable[DeadLetter]) -> Iterator[str]:
         """Unexpected dead letters of others; dead letters of attacks whose reason does not say what was wrong; and

@@ -27,7 +27,7 @@ from tests.simulation.findings import Findings
 from tests.simulation.plan import GROUPS_OF_NODES
 from tests.simulation.process import EPOCH, SimProcess
 
-# What is counted: nodes that became unavailable, nodes that became available again, and claims of nodes.
+# Counted events: nodes that became unavailable, nodes that became available again, and claims of nodes.
 NODE, LEFT, BACK, CLAIMED = "node", "left", "came back", "claimed"
 # A node in one of these states has no instance, whatever id it carries.
 BEFORE_A_DEPLOY = frozenset(("enroll", "verifying", "manageable", "available"))
@@ -116,7 +116,7 @@ class NodesChecker:
             return real_node is not None
         return bisect_right(real_node.left_s, known_s - AT_ONCE_S) < len(real_node.left_s)
 
-    # What instances have
+    # Instances
 
     def still_there(self, instance: InstanceId, host: ProviderId) -> bool:
         """After another daemon has ended the deploy, Ironic may still accept the instance id from a daemon that was
@@ -143,7 +143,7 @@ class NodesChecker:
         real_node = self.real_nodes.get(node)
         return real_node.node.instance_uuid if real_node is not None and real_node.node is not None else None
 
-    # What daemons do
+    # Actions of daemons
 
     def api_answered(self, process: SimProcess, nodes: Iterable[known.Node], asked_s: float) -> None:
         now_s = self._findings.now_s
@@ -252,7 +252,7 @@ class NodesChecker:
                     MARGIN, f"{process.full_name} acts with {lease_s:.3f} s left of its lease"
                 )
 
-    # What placement commits
+    # Commits of placement
 
     def written(self, orders: Sequence[ClaimOrder], written: Sequence[TreeChanges | ClaimChanges]) -> None:
         # A cleanup consumer takes over an existing claim: it is no new claim of the node.

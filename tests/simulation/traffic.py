@@ -119,7 +119,7 @@ class Traffic:
         self._findings.count("fault", fault)
         self._findings.log("FAULT", "{} of {}", fault, process)
 
-    # What is published
+    # Published parcels
 
     def published(self, process: SimProcess, parcel: Parcel, user: str) -> None:
         if self._question_listeners and parcel.reply_to and process.name.startswith("scheduler"):
@@ -148,7 +148,7 @@ class Traffic:
             parcel.exchange, parcel.routing_key
         )
 
-    # What is delivered
+    # Deliveries
 
     def delivered(self, process: SimProcess, queue: str, deliveries: Sequence[Delivery]) -> None:
         for each in deliveries:

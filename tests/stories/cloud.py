@@ -182,7 +182,7 @@ class Cloud:
         self.brokers = brokers
         self.books = books
         self.rows = rows
-        # An operator, who may publish everything at API level and in every cell.
+        # An operator: it may publish everything at API level and in every cell.
         self.client = Station(brokers.at_api("operator"), "client", settings=SETTINGS, asks=True)
         # One station per cell acts as its computes, one as its conductor.
         self.stations_in = {

@@ -67,7 +67,7 @@ class Asked(Struct):
 
 
 class Stored:
-    """What the broker has stored since the alarm ended, or before it began."""
+    """The parcels that the broker has stored since the alarm ended, or before it began."""
 
     def __init__(self, memory: MemoryBroker) -> None:
         self.questions: Counter[str] = Counter()

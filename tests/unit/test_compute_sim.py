@@ -163,7 +163,7 @@ def test_an_answer_contains_the_hosts_current_sequence() -> None:
     assert "not yours" in wrong.reason
 
 
-# What a driver must not do
+# Forbidden changes by a driver
 
 
 MARKED = structs.replace(ROOT, foreign_traits=frozenset({OPERATORS_TRAIT}))

@@ -66,7 +66,7 @@ def test_without_a_bus_it_is_that_of_moor_up_in_the_data_directory() -> None:
     assert settings_from({"data": "/f"}, {"MOOR_DATA": "/d"}, here=HERE).data == Path("/f")
 
 
-# What they contain
+# Their contents
 
 
 def test_a_cell_without_addresses_of_its_own_uses_those_of_the_api_level() -> None:
