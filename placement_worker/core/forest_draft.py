@@ -156,6 +156,6 @@ class ForestDraft:
         removed = []
         for root, tree in self._stored.trees.items():
             depths = depths_under(root, tree.providers)
-            felled = [provider for provider in self._removed if provider in tree.providers]
-            removed += sorted(felled, key=lambda provider: -depths[provider])
+            gone = [provider for provider in self._removed if provider in tree.providers]
+            removed += sorted(gone, key=lambda provider: -depths[provider])
         return tuple(removed)

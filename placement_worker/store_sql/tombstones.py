@@ -56,16 +56,16 @@ def write_tombstones(connection: Connection, trees: Iterable[TreeBook]) -> None:
     connection.execute(new.on_conflict_do_update(index_elements=[tree_tombstones.c.root], set_=kept), left)
 
 
-def clear_tombstones(connection: Connection, planted: Collection[TreeBook]) -> None:
+def clear_tombstones(connection: Connection, recreated: Collection[TreeBook]) -> None:
     """Delete the tombstones of trees that exist again. Their provider rows are written already, so until this transaction
     ends no other one can create or delete a tree there.
 
     A tombstone that is not older than its tree was not read before, since a missing row cannot be locked: another
     transaction has created and deleted a tree there meanwhile.
     """
-    if not planted:
+    if not recreated:
         return
-    shapes = {tree.root: tree.shape for tree in planted}
+    shapes = {tree.root: tree.shape for tree in recreated}
     cleared = connection.execute(
         sa.delete(tree_tombstones)
         .where(among(connection, tree_tombstones.c.root, shapes))

@@ -65,14 +65,14 @@ async def test_a_name_that_somebody_else_has_just_taken_is_not_borne_twice(clien
     assert set(await client.providers()) == {HOST}
 
 
-async def test_a_tree_is_not_planted_beside_a_stump_that_was_not_seen(client: StoreClient) -> None:
-    with pytest.raises(Transient, match="has just felled the tree"):
+async def test_a_tree_is_not_created_beside_a_tombstone_that_was_not_seen(client: StoreClient) -> None:
+    with pytest.raises(Transient, match="has just deleted the tree"):
         await _report_late(client, PLANTED, meanwhile=(PLANTED, FELLED))
 
     assert await client.report_one(PLANTED) == ReportAccepted(shape=3, shape_moved=True)
 
 
-async def test_a_stump_that_was_not_seen_is_not_set_back(client: StoreClient) -> None:
+async def test_a_tombstone_that_was_not_seen_is_not_set_back(client: StoreClient) -> None:
     await _report_late(client, PLANTED, FELLED, meanwhile=(PLANTED, FELLED, PLANTED, FELLED))
 
     assert await client.report_one(PLANTED) == ReportAccepted(shape=5, shape_moved=True)
