@@ -1,4 +1,4 @@
-"""`python -m ironic_sync`: a daemon that keeps bare-metal nodes, on the brokers and the database that the environment names."""
+"""`python -m ironic_sync`: runs a bare-metal daemon on the brokers and the database that the environment names."""
 
 import os
 import secrets
@@ -82,9 +82,11 @@ def cells_of(addresses: Addresses) -> CellMap:
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
-    """MOOR_BUS_URL, MOOR_DB_URL (or MOOR_IRONIC_DB_URL) and MOOR_IRONIC_NAME must be set. MOOR_IRONIC_BUS_URL is Ironic's
-    broker if it is another, MOOR_IRONIC_URL its REST API; MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say
-    which cell a node is in, and MOOR_CELL_BUS_URLS which cells have a broker of their own. The other MOOR_IRONIC_* and MOOR_BUS_* are the settings.
+    """MOOR_BUS_URL, MOOR_DB_URL (or MOOR_IRONIC_DB_URL) and MOOR_IRONIC_NAME must be set.
+
+    MOOR_IRONIC_BUS_URL is Ironic's broker, if it is another one. MOOR_IRONIC_URL is its REST API. MOOR_IRONIC_CELL,
+    MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to, and MOOR_CELL_BUS_URLS which cells have
+    their own broker. The other MOOR_IRONIC_* and MOOR_BUS_* variables are settings.
     """
     environment = with_flags(environment, arguments, "ironic_sync")
     has_own = bool(environment.get("MOOR_IRONIC_DB_URL"))

@@ -1,7 +1,7 @@
-"""Tells the host registry what its nodes are, and vouches for those that this daemon owns.
+"""Reports nodes to the host registry, and sends the heartbeats of the nodes that this daemon owns.
 
-A node is up while the daemon that owns it beats for it. What is told of a node is numbered by its row's version under its
-owner's epoch, so the registry drops what is older, whichever daemon says it.
+A node is up while its owner sends its heartbeats. Each report is numbered by the row's version and the owner's epoch, so the
+registry drops an older report, whichever daemon sends it.
 """
 
 import random
@@ -22,7 +22,7 @@ from ironic_sync.store import NodeStore
 
 
 class Announcer(PartGroup):
-    """A part, and a listener of the ring and of NodeKeeper."""
+    """A part, and a listener of the ring and of NodeWriter."""
 
     def __init__(
         self,
@@ -44,27 +44,27 @@ class Announcer(PartGroup):
         self._membership = membership
         self._publisher = publisher
         self._settings = settings
-        # The nodes that the registry was told of, each with its cell.
+        # The nodes that were reported to the registry, each with its cell.
         self._told: dict[ProviderId, str] = {}
         self._touched: dict[ProviderId, NodeRow] = {}
         self._gained: dict[ProviderId, None] = {}
 
     def touch(self, written: Iterable[tuple[NodeRow, NodeRow]]) -> None:
-        """Rows as they were and as they are: of those that differ for the registry, it is told. Not of what this daemon told
-        last: another one may have told something else since.
+        """Report the rows whose facts for the registry changed. They are compared with the row before the write, not with this
+        daemon's last report: another daemon may have reported something else since.
         """
         for before, row in written:
             if row.is_deleted or (before.cell, _facts(before)) != (row.cell, _facts(row)):
                 self._touch(row)
 
     def tell_again(self, rows: Iterable[NodeRow]) -> None:
-        """Of this daemon's own nodes: others may have written them, and died before they told."""
+        """Report rows of this daemon's nodes again: another daemon may have written them and died before its report."""
         for row in rows:
             self._touch(row)
 
     def _touch(self, row: NodeRow) -> None:
         if row.is_deleted:
-            # Nobody vouches for it any more.
+            # No heartbeats for a deleted node.
             self._told.pop(row.id, None)
             self._touched.pop(row.id, None)
         elif row.cell and row.node is not None:
@@ -72,7 +72,7 @@ class Announcer(PartGroup):
             self._telling.wake()
 
     def gained(self, nodes: Sequence[Owned]) -> None:
-        """The registry must hear of them under their new epoch."""
+        """Report the nodes under their new epoch."""
         self._gained.update(dict.fromkeys(each.id for each in nodes))
         self._telling.wake()
 
@@ -108,8 +108,8 @@ class Announcer(PartGroup):
 
 
 def _facts(row: NodeRow) -> HostFacts | None:
-    """A node as the host registry has it; None if nothing is known of it. Its name is its id, as in placement: Ironic's names
-    may be null, and change.
+    """A node's facts for the host registry; None if nothing is known of it. As in placement, its name is its id, since
+    Ironic's names may be null and may change.
     """
     node = row.node
     if node is None or row.is_deleted:
@@ -128,7 +128,7 @@ def _reports(rows: Iterable[NodeRow]) -> Iterator[HostsReported]:
     cells: dict[str, list[HostFacts]] = {}
     for row in rows:
         facts = _facts(row)
-        assert facts is not None, "a node that is told of is known"
+        assert facts is not None, "only known nodes are reported"
         numbered = structs.replace(facts, epoch=row.epoch, sequence=row.version)
         cells.setdefault(row.cell, []).append(numbered)
     for cell, hosts in cells.items():

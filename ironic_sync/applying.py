@@ -1,7 +1,7 @@
-"""Changes rows of nodes: whatever is heard, read or answered becomes a change of a row, and every change is made here.
+"""Writes the rows of nodes. Every notification, REST answer and placement answer becomes a change of a row, made here.
 
-Any daemon may change any row, by compare-and-set. What follows from a change (the cell, the offer) is decided with it.
-Listeners are told of the rows that were written, after the commit.
+Any daemon may change any row, by compare-and-set. The consequences of a change (the cell, the offer) are decided with it.
+After the commit, listeners are called with the written rows.
 """
 
 import logging
@@ -11,29 +11,37 @@ from msgspec import structs
 
 from bus.errors import Transient
 from bus.message import ProviderId
-from ironic_sync.core.notifications import AllocationSaid, NodeDoubted, NodeSaid, Unreadable, Word
-from ironic_sync.core.ordering import Rules, after_word
+from ironic_sync.core.notifications import (
+    AllocationNotified,
+    NodeDoubted,
+    NodeNotified,
+    Notification,
+    Unreadable,
+)
+from ironic_sync.core.ordering import Rules, after_notification
 from ironic_sync.core.orders import at_once_if_new
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.core.settling import Terms, after_change
+from ironic_sync.core.settling import NodePolicy, after_change
 from ironic_sync.store import NodeStore
 
 log = logging.getLogger(__name__)
 
-# The row after a change; the very same row, or None, if there is nothing to change. A node without a row has an empty one.
+# Returns the row after a change; the same object, or None, if nothing changes. A node without a row is given an empty one.
 Change = Callable[[NodeRow], NodeRow | None]
 Listener = Callable[[Sequence[NodeRow]], None]
 # The row as it was, and as it is stored now.
 Written = tuple[NodeRow, NodeRow]
-# A row is lost to another daemon only when both insert it; the next try finds it, and locks it.
+# A write fails only if another daemon inserts the same row at the same time; the next try then locks that row.
 TRIES_MAX = 5
 
 
-class NodeKeeper:
-    """What the daemon's parts share to change rows."""
+class NodeWriter:
+    """Changes rows for all parts of the daemon."""
 
-    def __init__(self, store: NodeStore, terms: Terms, *, skew_us: int, clock_us: Callable[[], int]) -> None:
-        self.terms = terms
+    def __init__(
+        self, store: NodeStore, policy: NodePolicy, *, skew_us: int, clock_us: Callable[[], int]
+    ) -> None:
+        self.policy = policy
         self.clock_us = clock_us
         self._store = store
         self._skew_us = skew_us
@@ -42,11 +50,11 @@ class NodeKeeper:
         self.rows_written = 0
 
     def listen(self, listener: Listener) -> None:
-        """It is called with the rows as they are stored now, and must not wait."""
+        """Call this listener with the rows as stored now. It must not block."""
         self._listeners.append(listener)
 
     def listen_to_changes(self, listener: Callable[[Sequence[Written]], None]) -> None:
-        """Likewise, with the rows as they were before."""
+        """Call this listener with each row as it was before, and as stored now. It must not block."""
         self._comparing.append(listener)
 
     async def read(self, nodes: Iterable[ProviderId]) -> Mapping[ProviderId, NodeRow]:
@@ -55,19 +63,19 @@ class NodeKeeper:
         found = await self._store.read(wanted)
         return {each: found.get(each) or NodeRow(id=each) for each in wanted}
 
-    async def hear(self, words: Sequence[Word]) -> None:
-        """Apply notifications, in the order in which they came."""
-        rules = Rules(skew_us=self._skew_us, can_read=self.terms.can_read, now_us=self.clock_us())
-        said: dict[ProviderId, list[Word]] = {}
-        for word in words:
-            if (node := node_of(word)) is not None:
-                said.setdefault(node, []).append(word)
+    async def hear(self, notifications: Sequence[Notification]) -> None:
+        """Apply notifications in the order of arrival."""
+        rules = Rules(skew_us=self._skew_us, can_read=self.policy.can_read, now_us=self.clock_us())
+        said: dict[ProviderId, list[Notification]] = {}
+        for notification in notifications:
+            if (node := node_of(notification)) is not None:
+                said.setdefault(node, []).append(notification)
 
-        def change_by(own: Sequence[Word]) -> Change:
+        def change_by(own: Sequence[Notification]) -> Change:
             def change(row: NodeRow) -> NodeRow:
                 after = row
-                for word in own:
-                    after = after_word(after, word, rules)
+                for notification in own:
+                    after = after_notification(after, notification, rules)
                 return at_once_if_new(row, after)
 
             return change
@@ -77,7 +85,7 @@ class NodeKeeper:
     async def change(
         self, changes: Mapping[ProviderId, Change], *, is_lazy: bool = False
     ) -> tuple[NodeRow, ...]:
-        """Make these changes, each on the row as it is then. Returns the rows that were written."""
+        """Apply these changes, each to the current row. Return the rows that were written."""
         left: dict[ProviderId, Change] = dict(changes)
         written: list[Written] = []
         for _ in range(TRIES_MAX):
@@ -95,7 +103,8 @@ class NodeKeeper:
                 comparing(written)
         if left:
             raise Transient(
-                f"{len(left)} nodes were written by other daemons again and again, {next(iter(left))} is one"
+                f"{len(left)} rows of nodes were written by other daemons in each of {TRIES_MAX} tries, for example "
+                f"{next(iter(left))}"
             )
         return tuple(row for _, row in written)
 
@@ -111,7 +120,7 @@ class NodeKeeper:
                 after = change(before)
                 if after is None or after is before:
                     continue
-                after = after_change(before, after, self.terms)
+                after = after_change(before, after, self.policy)
                 if after != before:
                     changed.append(structs.replace(after, version=before.version))
                     befores[node] = before
@@ -129,12 +138,12 @@ def _log_cell(before: NodeRow, after: NodeRow) -> None:
         log.info("node %s went from cell %r to %r", after.id, before.cell, after.cell)
 
 
-def node_of(word: Word) -> ProviderId | None:
-    """The node that a word is about, if it names one."""
-    match word:
-        case NodeSaid():
-            return word.node.id
+def node_of(notification: Notification) -> ProviderId | None:
+    """The node that a notification is about, if it names one."""
+    match notification:
+        case NodeNotified():
+            return notification.node.id
         case NodeDoubted():
-            return word.id
-        case AllocationSaid() | Unreadable():
-            return word.node
+            return notification.id
+        case AllocationNotified() | Unreadable():
+            return notification.node

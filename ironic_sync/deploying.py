@@ -1,10 +1,10 @@
 """Deploys, rebuilds and undeploys this daemon's nodes through Ironic's REST API, one step at a time (core/deploying.py).
 
-A node's order stands on its row. The owner reads the node, takes the next step, and writes what became of it; whatever
-changes on the row wakes it, and so does the time at which the node must be looked at again. What the conductor is told in
-the end is written on the row with that end, said, and removed from the row when the broker has confirmed it.
+A node's order is on its row. The owner reads the node, takes the next step, and writes the result. A change of the row wakes
+it, and so does the time at which the node must be read again. The final answer for the conductor is written on the row
+together with the result, then sent, and removed from the row when the broker has confirmed it.
 
-Nothing is done on a node that this daemon has not read under its present epoch, and nothing when its lease may be over.
+The daemon does nothing on a node that it has not read under its present epoch, and nothing when its lease may have expired.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from bus.errors import Operational
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed, RedeployInstance
 from bus.parts import PartGroup, Periodic, Status, Supervised
-from ironic_sync.applying import NodeKeeper
+from ironic_sync.applying import NodeWriter
 from ironic_sync.core.deploying import (
     Again,
     AttachVif,
@@ -59,16 +59,16 @@ log = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEPS = (SetInstance, ClearInstance, ReadVifs, AttachVif, DetachVif, Validate, SetState)
-# What was waited for placement to take.
+# The text shown while a deploy waits for placement to reserve the node.
 UNTIL_HELD = "placement must hold the node first"
 
 
-# Says it to the conductor of its cell; done when that cell's broker has it.
+# Sends a message to the conductor of its cell; the future is done when that cell's broker has confirmed it.
 Say = Callable[[Answer | DeployProgressed], "asyncio.Future[None]"]
 
 
 class Ring(Protocol):
-    """What is asked of the daemon's place in the ring (membership.py)."""
+    """The questions about this daemon's place in the ring (membership.py)."""
 
     name: str
 
@@ -79,8 +79,8 @@ class Ring(Protocol):
     def may_act_on(self, node: ProviderId) -> bool: ...
 
 
-class _Looked(Struct, frozen=True):
-    """What a look at a node found, and what is to follow."""
+class _LookResult(Struct, frozen=True):
+    """The state that one look at a node found, and the outcome."""
 
     node: Node | None
     at_us: int
@@ -89,7 +89,7 @@ class _Looked(Struct, frozen=True):
     is_ordered: bool = False
 
 
-class _Told(Struct, frozen=True):
+class _LastProgress(Struct, frozen=True):
     """The last word of progress about an attempt."""
 
     attempt: tuple[object, int]
@@ -98,12 +98,12 @@ class _Told(Struct, frozen=True):
 
 
 class Deployer(PartGroup):
-    """A part, and a listener of the ring and of NodeKeeper."""
+    """A part, and a listener of the ring and of NodeWriter."""
 
     def __init__(  # noqa: PLR0917 - the daemon's parts that it stands on
         self,
         api: IronicApi,
-        keeper: NodeKeeper,
+        writer: NodeWriter,
         store: NodeStore,
         ring: Ring,
         say: Say,
@@ -122,7 +122,7 @@ class Deployer(PartGroup):
         )
         super().__init__(self._working, self._looking)
         self._api = api
-        self._keeper = keeper
+        self._writer = writer
         self._store = store
         self._ring = ring
         self._say = say
@@ -133,9 +133,9 @@ class Deployer(PartGroup):
         self._saying: dict[ProviderId, asyncio.Task[None]] = {}
         self._tasks = asyncio.TaskGroup()
         self._woken = asyncio.Event()
-        # What the last look at a node went by: a row that is written otherwise need not be looked at.
+        # The parts of the row that the last look used: other changes of the row need no new look.
         self._looked_by: dict[ProviderId, object] = {}
-        self._told: dict[ProviderId, _Told] = {}
+        self._told: dict[ProviderId, _LastProgress] = {}
         self.deployed = 0
         self.rebuilt = 0
         self.failed = 0
@@ -207,7 +207,7 @@ class Deployer(PartGroup):
         if row is None or not self._may_act_on(row):
             return False
         if row.answers and node not in self._saying:
-            # Beside the work: a cell's broker may be away for long.
+            # In a task of its own: a cell's broker may be away for a long time.
             self._saying[node] = task = self._tasks.create_task(self._say_answers(row))
             task.add_done_callback(partial(self._has_said, node))
         if row.deploy is None or row.read_epoch != row.epoch:
@@ -223,24 +223,26 @@ class Deployer(PartGroup):
 
     # Steps towards Ironic
 
-    async def _look_at(self, row: NodeRow, deploy: Deploy) -> _Looked:
+    async def _look_at(self, row: NodeRow, deploy: Deploy) -> _LookResult:
         """Read the node and do all that can be done now. Each order asks first whether this daemon still may."""
-        node, at_us, is_ordered = row.node, self._keeper.clock_us(), False
+        node, at_us, is_ordered = row.node, self._writer.clock_us(), False
         try:
             seen = Seen(await self._api.node(row.id))
             ordered: list[Step] = []
             while True:
-                node, at_us = seen.node, self._keeper.clock_us()
+                node, at_us = seen.node, self._writer.clock_us()
                 step = next_step(deploy, seen)
                 if not isinstance(step, _STEPS):
-                    return _Looked(node, at_us, step, is_ordered)
+                    return _LookResult(node, at_us, step, is_ordered)
                 if step in ordered:
-                    return _Looked(node, at_us, Wait("Ironic has the order"))
+                    return _LookResult(node, at_us, Wait("Ironic has the order"))
                 result = await self._taken(row.id, step)
                 if isinstance(result, Refused):
-                    return _Looked(node, at_us, after_refusal(deploy, step, result.status, result.message))
+                    return _LookResult(
+                        node, at_us, after_refusal(deploy, step, result.status, result.message)
+                    )
                 if isinstance(result, Fail):
-                    return _Looked(node, at_us, result)
+                    return _LookResult(node, at_us, result)
                 if isinstance(step, SetState | ClearInstance):
                     ordered.append(step)
                     is_ordered = isinstance(step, SetState) and step.target == "rebuild"
@@ -251,7 +253,7 @@ class Deployer(PartGroup):
             raise
         except Operational as problem:
             self._asking.left(problem)
-            return _Looked(node, at_us, Again(str(problem)), is_ordered)
+            return _LookResult(node, at_us, Again(str(problem)), is_ordered)
 
     async def _taken(  # noqa: PLR0911 - one for each step
         self, node: ProviderId, step: Step
@@ -280,7 +282,7 @@ class Deployer(PartGroup):
 
     # What became of it
 
-    async def _is_to_go_on(self, row: NodeRow, deploy: Deploy, looked: _Looked) -> bool:
+    async def _is_to_go_on(self, row: NodeRow, deploy: Deploy, looked: _LookResult) -> bool:
         """Write it on the row, if the row is still about this. Whether there is more to do at once."""
         outcome = looked.outcome
         if isinstance(outcome, Finish | Gone) and not is_held(row):
@@ -311,7 +313,7 @@ class Deployer(PartGroup):
                 return after
             return structs.replace(after, deploy=self._gone_on(work, outcome))
 
-        if not await self._keeper.change({row.id: change}):
+        if not await self._writer.change({row.id: change}):
             # Somebody else has written it since: look again.
             return True
         self._count(row, deploy, outcome)
@@ -320,7 +322,7 @@ class Deployer(PartGroup):
         return isinstance(outcome, Fail | Finish | Gone | Note)
 
     def _gone_on(self, work: Deploy, outcome: Outcome) -> Deploy:
-        """What is to be done at once."""
+        """The order with the outcome applied, for the next step."""
         match outcome:
             case Note(before):
                 return structs.replace(work, before=before)
@@ -329,7 +331,7 @@ class Deployer(PartGroup):
             case _:
                 return work
 
-    def _with_node(self, row: NodeRow, looked: _Looked, version: int) -> NodeRow:
+    def _with_node(self, row: NodeRow, looked: _LookResult, version: int) -> NodeRow:
         """With the node as it was read, unless something was written since: then that is newer."""
         if looked.node is None:
             return read_as_gone(row, version, looked.at_us) or row
@@ -358,10 +360,10 @@ class Deployer(PartGroup):
             case _:
                 pass
 
-    # What is said
+    # Messages to the conductor
 
     def _tell_progress(self, node: ProviderId, deploy: Deploy, words: str) -> None:
-        """At each change of the node, and now and then while Ironic still works on it. What is lost is said again later."""
+        """Send progress at each change of the node, and at intervals while Ironic works on it. Lost progress is sent later."""
         if deploy.kind == "undeploy" or deploy.failure:
             return
         attempt, now, told = (deploy.instance, deploy.attempt), self._now(), self._told.get(node)
@@ -371,7 +373,7 @@ class Deployer(PartGroup):
             and (now - told.at).total_seconds() < self._settings.progress_s
         ):
             return
-        self._told[node] = _Told(attempt, words, now)
+        self._told[node] = _LastProgress(attempt, words, now)
         progress = DeployProgressed(
             cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt, host=node, words=words
         )
@@ -400,10 +402,10 @@ class Deployer(PartGroup):
                 return None
             return structs.replace(now, answers=left, answers_at=now.answers_at if left else None)
 
-        await self._keeper.change({row.id: change})
+        await self._writer.change({row.id: change})
 
     def _now(self) -> datetime:
-        return _EPOCH + timedelta(microseconds=self._keeper.clock_us())
+        return _EPOCH + timedelta(microseconds=self._writer.clock_us())
 
     def _has_said(self, node: ProviderId, _: "asyncio.Task[None]") -> None:
         del self._saying[node]

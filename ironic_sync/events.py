@@ -12,8 +12,8 @@ from bus.link import Link
 from bus.parts import Supervised
 from bus.publisher import Publisher
 from bus.settings import BusSettings
-from ironic_sync.applying import NodeKeeper
-from ironic_sync.core.notifications import AllocationSaid, Ignored, Unreadable, Word, read
+from ironic_sync.applying import NodeWriter
+from ironic_sync.core.notifications import AllocationNotified, Ignored, Notification, Unreadable, read
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +40,19 @@ class EventReader(Supervised):
         self,
         link: Link,
         inbox: Inbox,
-        keeper: NodeKeeper,
+        writer: NodeWriter,
         graves: Publisher,
         *,
         name: str,
         settings: BusSettings,
         on_gap: Callable[[str], None],
-        on_allocations: Callable[[Sequence[AllocationSaid]], None],
+        on_allocations: Callable[[Sequence[AllocationNotified]], None],
         chance: random.Random | None = None,
     ) -> None:
         super().__init__("hear Ironic", self._hear, is_needed=True, chance=chance)
         self._link = link
         self._inbox = inbox
-        self._keeper = keeper
+        self._writer = writer
         self._graves = graves
         self._name = name
         self._settings = settings
@@ -87,7 +87,7 @@ class EventReader(Supervised):
                 return
 
     async def _apply(self, batch: InboxBatch) -> None:
-        words: list[Word] = []
+        notifications: list[Notification] = []
         wrong: list[tuple[InboxMessage, Unreadable]] = []
         for heard in batch.messages:
             said = read(heard.body)
@@ -97,11 +97,13 @@ class EventReader(Supervised):
                 continue
             if isinstance(said, Unreadable):
                 wrong.append((heard, said))
-            words.append(said)
-        if words:
-            await self._keeper.hear(words)
+            notifications.append(said)
+        if notifications:
+            await self._writer.hear(notifications)
             # Most allocations do not say which node they took.
-            nameless = [each for each in words if isinstance(each, AllocationSaid) and each.node is None]
+            nameless = [
+                each for each in notifications if isinstance(each, AllocationNotified) and each.node is None
+            ]
             if nameless:
                 self._on_allocations(nameless)
         for heard, said in wrong:

@@ -1,8 +1,7 @@
-"""Orders to deploy, undeploy and rebuild nodes: any daemon takes them and writes them on the node's row, and the node's owner does
-the work (deploying.py). The rules live in core/orders.py.
+"""Handles orders to deploy, undeploy and rebuild nodes. The rules are in core/orders.py.
 
-An order is acknowledged when it is written. What is answered at once is said before that, so it is said again if the order
-comes again.
+Any daemon writes an order on the node's row, and the node's owner does the work (deploying.py). An order is acknowledged when
+its row is written. An immediate answer is sent before that, so it is sent again if the order is redelivered.
 """
 
 import logging
@@ -19,7 +18,7 @@ from bus.messages.cell import (
     SpawnFailed,
     UndeployInstance,
 )
-from ironic_sync.applying import Change, NodeKeeper
+from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.rows import Answer, NodeRow
 
@@ -27,19 +26,19 @@ log = logging.getLogger(__name__)
 
 
 class OrderBook:
-    """What a worker takes for its store. Each change of the keeper commits by itself, before anything is said."""
+    """The store that the worker loop uses. Each change commits by itself, before any message is sent."""
 
-    def __init__(self, keeper: NodeKeeper) -> None:
-        self._keeper = keeper
+    def __init__(self, writer: NodeWriter) -> None:
+        self._writer = writer
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[NodeKeeper]:
-        yield self._keeper
+    async def transaction(self) -> AsyncIterator[NodeWriter]:
+        yield self._writer
 
 
 def handlers(clock: Callable[[], datetime]) -> Handlers:
-    async def on_orders(orders: Sequence[Received[Order]], keeper: NodeKeeper) -> list[Said]:
-        now, can_deploy = clock(), keeper.terms.can_read
+    async def on_orders(orders: Sequence[Received[Order]], writer: NodeWriter) -> list[Said]:
+        now, can_deploy = clock(), writer.policy.can_read
         of_nodes: dict[ProviderId, list[int]] = {}
         for number, each in enumerate(orders):
             of_nodes.setdefault(each.message.host, []).append(number)
@@ -55,7 +54,7 @@ def handlers(clock: Callable[[], datetime]) -> Handlers:
 
             return change
 
-        await keeper.change({node: change_by(numbers) for node, numbers in of_nodes.items()})
+        await writer.change({node: change_by(numbers) for node, numbers in of_nodes.items()})
         said: list[Said] = []
         for number, each in enumerate(orders):
             if (answer := answers[number]) is not None:

@@ -1,15 +1,15 @@
 """A daemon's place in the ring: it holds a lease, takes nodes that have no live owner, and gives away what belongs to others.
 
-Two loops, so that a long takeover never delays a renewal. One joins and renews. The other looks who the members are, moves
-nodes by compare-and-set, and is the only one that changes what this daemon owns and tells its listeners.
+There are two loops, so that a long takeover never delays a renewal. One joins and renews. The other reads the members and
+moves nodes by compare-and-set. Only this second loop changes the set of owned nodes and calls the listeners.
 
-    join      every node that still carries this daemon's name from an earlier lease is taken anew, under another epoch
-    lapse     the lease was lost: all nodes are told as lost, and the daemon joins again
-    drain     all nodes are given away, and none is taken
-    stop      the same at once, and the member's row is deleted: the others need not wait until the lease is over
+    join      The daemon takes every node that still has its name from an earlier lease, under a new epoch.
+    lapse     The lease was lost: listeners hear that all nodes are lost, and the daemon joins again.
+    drain     The daemon gives all nodes away, and takes none.
+    stop      The same at once, and its member row is deleted, so that the others need not wait for the lease to expire.
 
-Whether the daemon may act goes by its own monotonic clock, from the moment before it asked for the lease: the database
-counted from later on, so the daemon stops before the others may take its nodes.
+By its own monotonic clock, the daemon counts a lease from the moment before it asked for it. The database counts from a later
+moment. So the daemon stops acting before the others may take its nodes.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class Membership:
         """Told of what changes from now on."""
         self._listeners.append(listener)
 
-    # What the daemon's other parts ask
+    # Questions of the daemon's other parts
 
     @property
     def owned(self) -> Mapping[ProviderId, int]:
@@ -223,8 +223,8 @@ class Membership:
             return
         began_at_s = self._clock_s()
         owned = await self._store.owners(dead)
-        # Who is alive is asked after that: a daemon that has come back since then takes its nodes under another epoch than
-        # they were just read with, and so these moves come to nothing.
+        # Read the members after the nodes. A daemon that has returned meanwhile takes its nodes under another epoch than the
+        # one just read, so these moves then fail.
         moves = takes(owned, await self._store.members(), self.name)
         moved = await self._move(moves)
         if moves:

@@ -1,8 +1,8 @@
 """Tells placement what nodes offer: as soon as a row is written, and again for rows that a daemon left unreported.
 
-A report is numbered by its row's version under its owner's epoch, so placement refuses one that is older than what it
-knows, whichever daemon sends it. What placement accepted is written on the row: a moment later and many at once, since
-nothing waits for it. What it refused is written at once.
+A report is numbered by its row's version under its owner's epoch, so placement refuses a report that is older than the last
+one, whichever daemon sends it. Acceptances are written on the rows a moment later and in batches, since nothing waits for
+them. Refusals are written at once.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from bus.message import ProviderId
 from bus.messages.placement import InventoryInUse, ReportAccepted, ReportAnswered
 from bus.parts import PartGroup, Periodic, Status, Supervised
 from bus.station import Station
-from ironic_sync.applying import Change, NodeKeeper
-from ironic_sync.core.reports import Told, after_verdict, report_of
+from ironic_sync.applying import Change, NodeWriter
+from ironic_sync.core.reports import SentReport, after_verdict, report_of
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
@@ -33,11 +33,11 @@ NOTES_GATHER_S = 0.2
 
 
 class Reporter:
-    """A part. `touch` is a listener of NodeKeeper."""
+    """A part. `touch` is a listener of NodeWriter."""
 
     def __init__(
         self,
-        keeper: NodeKeeper,
+        writer: NodeWriter,
         store: NodeStore,
         station: Station,
         settings: IronicSettings,
@@ -62,7 +62,7 @@ class Reporter:
             ),
         )
         self.parts = (self._running, self._asking)
-        self._keeper = keeper
+        self._writer = writer
         self._store = store
         self._station = station
         self._settings = settings
@@ -113,7 +113,7 @@ class Reporter:
                     task.add_done_callback(running.discard)
                 self._reporting.status.well()
 
-    def _take(self) -> list[Told]:
+    def _take(self) -> list[SentReport]:
         batch = [*self._touched.values()][: self._settings.reports_at_once]
         for row in batch:
             del self._touched[row.id]
@@ -126,15 +126,15 @@ class Reporter:
         self._told |= {each.report.root: each.version for each in reports}
         return reports
 
-    def _report_of(self, row: NodeRow) -> Told | None:
+    def _report_of(self, row: NodeRow) -> SentReport | None:
         return report_of(
             row,
-            self._keeper.terms.standard_traits,
+            self._writer.policy.standard_traits,
             foreign=self._settings.foreign_providers,
             may_try=row.id not in self._refused_trials,
         )
 
-    async def _tell(self, told: Sequence[Told]) -> None:
+    async def _tell(self, told: Sequence[SentReport]) -> None:
         """What fails here is found again by the look at what is left."""
         versions = {each.report.root: each.version for each in told}
         try:
@@ -149,7 +149,7 @@ class Reporter:
                     self._has_notes.set()
                 else:
                     changes[each.report.root] = change
-            await self._keeper.change(changes)
+            await self._writer.change(changes)
             self._forget_told({node: versions[node] for node in changes})
         except Operational as problem:
             self._forget_told(versions)
@@ -166,7 +166,7 @@ class Reporter:
             versions = {node: self._told[node] for node in notes if node in self._told}
             try:
                 # A note that is lost is found out again: the row is reported once more.
-                await self._keeper.change(notes, is_lazy=True)
+                await self._writer.change(notes, is_lazy=True)
             except Operational:
                 self._accepted = notes | self._accepted
                 self._has_notes.set()
@@ -180,7 +180,7 @@ class Reporter:
             if self._told.get(node) == version:
                 del self._told[node]
 
-    def _change_by(self, told: Told, answer: ReportAnswered) -> Change:
+    def _change_by(self, told: SentReport, answer: ReportAnswered) -> Change:
         def change(row: NodeRow) -> NodeRow:
             after = after_verdict(row, told, answer.verdict)
             if after.report_note and after.report_note != row.report_note:
@@ -195,7 +195,7 @@ class Reporter:
         return change
 
     async def _find_unreported(self) -> None:
-        """Of this daemon's own nodes. What was refused is tried again."""
+        """Find unreported rows of this daemon's nodes, and repeat refused reports."""
         self._refused_trials.clear()
         after: ProviderId | None = None
         while rows := await self._store.to_report(self._daemon, self._settings.page, after):

@@ -1,7 +1,7 @@
-"""What the daemons ask of Ironic's REST API, and the values and errors that come back.
+"""The port to Ironic's REST API: the daemons' requests, and the values and errors of the answers.
 
-The port has two halves, for those who read nodes and those who change them. `HttpIronicApi` (rest_http.py) is the real one.
-An expected no of Ironic's is a value, `Refused`, with Ironic's own message. What may be mended is raised (bus/errors.py):
+The port has two halves, for parts that read nodes and parts that change them. `HttpIronicApi` (rest_http.py) implements both.
+An expected refusal is a value, `Refused`, with Ironic's own message. Operational failures are raised (bus/errors.py):
 
     Unavailable          nobody answers, or 502, 503, 504: no conductor, too many requests
     TookTooLong          no answer within the limit
@@ -25,7 +25,7 @@ from ironic_sync.core.flaws import NOT_AS_TYPED, flaw_of, shown
 from ironic_sync.core.node import Node
 from ironic_sync.core.node_data import NodeData, node_of
 
-# Of a node, from microversions above the least that is needed.
+# Fields of a node that need a higher microversion than the minimum.
 YOUNG_FIELDS = ("owner", "lessee", "retired")
 
 

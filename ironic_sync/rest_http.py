@@ -50,7 +50,7 @@ from ironic_sync.settings import IronicSettings
 T = TypeVar("T")
 Minor = int
 
-# Else it would log each request.
+# At its default level, httpx logs each request.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 VERSION_HEADER = "X-OpenStack-Ironic-API-Version"
@@ -139,7 +139,7 @@ class BasicAuth:
 
 
 class NoAuth:
-    """For an Ironic that takes everybody's word; a `TokenSource`."""
+    """A `TokenSource` for an Ironic without authentication."""
 
     async def headers(self, *, were_refused: bool) -> Mapping[str, str]:  # noqa: ARG002 - there are none
         return {}
@@ -176,7 +176,7 @@ class HttpIronicApi:
     async def close(self) -> None:
         await self._client.aclose()
 
-    # What is read
+    # Reading
 
     async def pages(self) -> AsyncGenerator[Page, None]:
         query: dict[str, str] | None = {"limit": str(self._settings.page)}
@@ -210,7 +210,7 @@ class HttpIronicApi:
             InterfaceCheck(name, check.result, check.reason or "") for name, check in sorted(checks.items())
         )
 
-    # What is ordered
+    # Orders
 
     def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
         self._may_act_on = may_act_on
@@ -274,7 +274,7 @@ class HttpIronicApi:
         return self._read(self._granted(answer), dict[str, Any])
 
     def _granted(self, answer: "_Answer") -> "_Answer":
-        """What is listed and shown makes sense, whatever the state of the nodes."""
+        """The answer to a question that Ironic must not refuse, whatever the nodes' states. Raise WrongAnswer if it does."""
         if answer.status >= _ERRORS:
             raise WrongAnswer(f"{self._name} answers {answer.status}: {answer.message}")
         return answer
@@ -299,7 +299,7 @@ class HttpIronicApi:
     async def _order(self, method: str, node: ProviderId, below: str, said: object = None) -> Refused | None:
         answer = await self._answer_to(method, node, below, said)
         if (refused := _refused(answer)) is None and answer.body:
-            # What is no JSON is no answer of Ironic's: whether it has the order is not known.
+            # An answer that is not JSON does not come from Ironic, so it is unknown whether Ironic has the order.
             self._read(answer, Any)
         return refused
 

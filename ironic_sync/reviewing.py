@@ -1,7 +1,7 @@
-"""Goes through all rows of this daemon's nodes now and then: for what no event tells, and for what others left undone.
+"""Goes through all rows of this daemon's nodes at an interval, for work that no event starts or that other daemons left undone.
 
-Providers that something else keeps are tried again, the host registry is told again of each node, and the rows of nodes that
-Ironic deleted long ago are pruned.
+It tries foreign providers again, reports each node to the host registry again, and prunes the rows of nodes that Ironic
+deleted long ago.
 """
 
 import logging

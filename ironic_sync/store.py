@@ -1,4 +1,4 @@
-"""What a daemon asks of its database. Two implementations, one contract suite: store_memory.py and store_sql.
+"""The port to a daemon's database. Two implementations, one contract suite: store_memory.py and store_sql.
 
 A row is written by compare-and-set on its version, so that any daemon may apply what it heard. An owner changes by
 compare-and-set on owner and epoch, and that too counts the version up: a daemon that lost a node cannot write what it
@@ -35,7 +35,7 @@ class Saved(Struct, frozen=True):
 
 
 class RingView(Struct, frozen=True, kw_only=True):
-    """What a daemon looks at several times a second, all read at one moment."""
+    """The parts of the ring that a daemon reads several times a second, all read at one moment."""
 
     # In the order of their names, those whose leases are over too.
     members: tuple[Member, ...]
@@ -89,7 +89,7 @@ class NodeStore(Protocol):
 
 
 class RingStore(Protocol):
-    """Who the daemons are, and who owns which node."""
+    """The members of the ring, and the owner of each node."""
 
     async def join(self, name: str, incarnation: str, lease_s: float) -> None:
         """Become a member that does not drain; may be repeated. Raises NameTaken while another incarnation has a lease."""

@@ -1,10 +1,10 @@
-"""Reads nodes from Ironic's REST API: all of them now and then and after a gap, single ones that are in doubt.
+"""Reads nodes from Ironic's REST API: all nodes at an interval and after a gap, and single nodes that are in doubt.
 
-Ironic loses notifications, and some changes it does not announce at all. A REST answer is applied only if the row was not
-written since the request was sent; else the node is read again. Ironic being away changes nothing: rows stay as they are.
+Ironic loses notifications, and announces some changes not at all. A REST answer is applied only if the row was not written
+since the request was sent; otherwise the node is read again. While Ironic is away, rows stay as they are.
 
-A node is gone when Ironic answers 404 to a question about it. If that are too many at once, they are held instead
-(core/missing.py), and the part "believe what Ironic lists" fails until they are back or believed.
+A node counts as deleted when Ironic answers 404 for it. If these are too many at once, they are kept reserved instead
+(core/missing.py), and the part "believe what Ironic lists" fails until they return or count as deleted.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from uuid import UUID  # noqa: TC003 - like every other import
 from bus.errors import Operational
 from bus.message import ProviderId
 from bus.parts import PartGroup, Periodic, Status
-from ironic_sync.applying import Change, NodeKeeper
+from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.missing import Belief, decide_missing
 from ironic_sync.core.node import Node
-from ironic_sync.core.notifications import AllocationSaid
+from ironic_sync.core.notifications import AllocationNotified
 from ironic_sync.core.ordering import NOT_LISTED, held_missing, not_listed, read_again, read_as_gone
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
@@ -43,12 +43,12 @@ class TooManyMissing(Operational):
 
 
 class Sweeper:
-    """A part, and a listener of the ring and of NodeKeeper."""
+    """A part, and a listener of the ring and of NodeWriter."""
 
     def __init__(
         self,
         api: ReadsNodes,
-        keeper: NodeKeeper,
+        writer: NodeWriter,
         store: IronicStore,
         membership: Membership,
         settings: IronicSettings,
@@ -72,7 +72,7 @@ class Sweeper:
         # How many nodes were believed to be gone, and when.
         self._lost_at: deque[tuple[int, int]] = deque()
         self._api = api
-        self._keeper = keeper
+        self._writer = writer
         self._store = store
         self._membership = membership
         self._settings = settings
@@ -96,7 +96,7 @@ class Sweeper:
     # What others tell
 
     def touch(self, rows: Iterable[NodeRow]) -> None:
-        """Rows that were written here: whoever doubts a node reads it at once, whose ever it is."""
+        """Read the written rows that are in doubt at once, whichever daemon owns them."""
         self._suspect_rows(row for row in rows if row.doubts)
 
     def gained(self, nodes: Sequence[Owned]) -> None:
@@ -113,7 +113,7 @@ class Sweeper:
         self._is_for_all = True
         self._sweeping.wake()
 
-    def look_into(self, allocations: Sequence[AllocationSaid]) -> None:
+    def look_into(self, allocations: Sequence[AllocationNotified]) -> None:
         self._allocations.update(dict.fromkeys(each.allocation for each in allocations))
         self._doubting.wake()
 
@@ -176,7 +176,7 @@ class Sweeper:
             if row is None or _differs(row, node):
                 changes[node.id] = self._change_by(row.version if row else 0, node)
         self.differences += len(changes)
-        await self._keeper.change(changes)
+        await self._writer.change(changes)
 
     async def _miss_those_not_in(
         self, listed: AbstractSet[ProviderId], rows: Mapping[ProviderId, NodeRow]
@@ -186,7 +186,7 @@ class Sweeper:
         gone, held = self._decide([row for row in known if row.id not in listed], len(known))
         changes: dict[ProviderId, Change] = {row.id: self._hold_by(row.version) for row in held}
         changes |= {row.id: not_listed for row in gone}
-        await self._keeper.change(changes)
+        await self._writer.change(changes)
         self.missing = len(held)
         if held:
             self._say_missing(held, len(known))
@@ -194,7 +194,7 @@ class Sweeper:
             self._believing.well()
 
     def _decide(self, missing: Sequence[NodeRow], known: int) -> tuple[Sequence[NodeRow], Sequence[NodeRow]]:
-        at_us = self._keeper.clock_us()
+        at_us = self._writer.clock_us()
         while self._lost_at and self._lost_at[0][0] <= at_us - self._belief.after_us:
             self._lost_at.popleft()
         lost_lately = sum(count for _, count in self._lost_at)
@@ -213,7 +213,7 @@ class Sweeper:
         self._believing.failed(problem)
 
     def _hold_by(self, version: int) -> Change:
-        at_us = self._keeper.clock_us()
+        at_us = self._writer.clock_us()
 
         def change(row: NodeRow) -> NodeRow | None:
             after = held_missing(row, version, at_us)
@@ -245,7 +245,7 @@ class Sweeper:
 
     async def _read(self, nodes: Sequence[ProviderId]) -> None:
         """Read these one by one, many at once, and apply what they are."""
-        rows = await self._keeper.read(nodes)
+        rows = await self._writer.read(nodes)
         found = await self._answers(nodes)
         for node in nodes:
             self._suspects.pop(node, None)
@@ -258,9 +258,9 @@ class Sweeper:
         gone, held = self._decide(missing, known)
         changes = {node: self._change_by(rows[node].version, found[node]) for node in nodes}
         changes |= {row.id: self._hold_by(row.version) for row in held}
-        await self._keeper.change(changes)
+        await self._writer.change(changes)
         if lost := sum(not row.missing_since_us for row in gone):
-            self._lost_at.append((self._keeper.clock_us(), lost))
+            self._lost_at.append((self._writer.clock_us(), lost))
         if held:
             self._say_missing(held, known)
 
@@ -276,7 +276,7 @@ class Sweeper:
         return {node: task.result() for node, task in tasks.items()}
 
     def _change_by(self, version: int, found: Node | None) -> Change:
-        at_us = self._keeper.clock_us()
+        at_us = self._writer.clock_us()
 
         def change(row: NodeRow) -> NodeRow | None:
             if found is None:
@@ -304,7 +304,7 @@ class Adopter(Periodic):
 
     def __init__(
         self,
-        keeper: NodeKeeper,
+        writer: NodeWriter,
         store: NodeStore,
         daemon: str,
         settings: IronicSettings,
@@ -314,7 +314,7 @@ class Adopter(Periodic):
         super().__init__(
             "adopt gained nodes", self._adopt, settings.doubts_s, is_cut_short=True, chance=chance
         )
-        self._keeper = keeper
+        self._writer = writer
         self._store = store
         self._daemon = daemon
         self._page = settings.page
@@ -329,14 +329,14 @@ class Adopter(Periodic):
     def gap(self, why: str) -> None:
         log.warning("notifications may have been missed, and Ironic cannot be asked: %s", why)
 
-    def look_into(self, allocations: Sequence[AllocationSaid]) -> None:
+    def look_into(self, allocations: Sequence[AllocationNotified]) -> None:
         """Which nodes they took cannot be found out."""
 
     async def _adopt(self) -> None:
         after: ProviderId | None = None
         while rows := await self._store.to_read(self._daemon, self._page, after):
             after = rows[-1].id
-            await self._keeper.change({row.id: self._adopted for row in rows})
+            await self._writer.change({row.id: self._adopted for row in rows})
 
     def _adopted(self, row: NodeRow) -> NodeRow:
-        return gained(row, self._keeper.terms) if row.owner == self._daemon else row
+        return gained(row, self._writer.policy) if row.owner == self._daemon else row

@@ -1,7 +1,7 @@
 """Nodes and daemons as tables, alike on PostgreSQL and SQLite.
 
-What is asked for by stands in columns, and so do the owner, the epoch and the version: a node changes its owner without
-its body being read or written. All else is in the body.
+Values that are searched have columns. So have the owner, the epoch and the version, so that a node changes its owner without
+reading or writing its body. Everything else is in the body.
 
 Change it in two steps, each with its migration: first expand, and only a release later contract.
 """

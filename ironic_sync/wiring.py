@@ -13,10 +13,10 @@ from bus.messages.cell import DeployProgressed
 from bus.process import Part
 from bus.station import Station, by_station
 from ironic_sync.announcing import Announcer
-from ironic_sync.applying import NodeKeeper
+from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import Answer
-from ironic_sync.core.settling import Terms
+from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer
 from ironic_sync.events import EventReader
 from ironic_sync.handlers import OrderBook, handlers
@@ -50,32 +50,33 @@ def ironic_parts(
     clock_us: Callable[[], int] = now_us,
     clock_s: Callable[[], float] = time.monotonic,
 ) -> tuple[Part, ...]:
-    """All of a daemon. The station must be one that asks; `ironic_link` leads to the broker on which Ironic speaks. Without
-    `api` notifications alone decide, and nothing can be deployed. `in_cells` are the stations on the brokers of cells that
-    have one of their own: whoever made them closes them.
+    """All parts of a daemon. The station must be one that asks; `ironic_link` leads to the broker of Ironic's notifications.
+
+    Without `api`, only notifications count, and nothing can be deployed. `in_cells` are the stations on the cells' own
+    brokers; the caller closes them.
     """
     chance = station.chance
-    terms = Terms(cells=cells, standard_traits=STANDARD_TRAITS, can_read=api is not None)
-    keeper = NodeKeeper(store, terms, skew_us=settings.skew_ms * 1000, clock_us=clock_us)
+    policy = NodePolicy(cells=cells, standard_traits=STANDARD_TRAITS, can_read=api is not None)
+    writer = NodeWriter(store, policy, skew_us=settings.skew_ms * 1000, clock_us=clock_us)
     membership = Membership(store, name, incarnation, settings, clock_s=clock_s, chance=chance)
     reporter = Reporter(
-        keeper, store, station, settings, daemon=name, overtake=membership.overtake, chance=chance
+        writer, store, station, settings, daemon=name, overtake=membership.overtake, chance=chance
     )
     announcer = Announcer(store, membership, station.publisher, settings, chance=chance)
-    keeper.listen(reporter.touch)
-    keeper.listen_to_changes(announcer.touch)
+    writer.listen(reporter.touch)
+    writer.listen_to_changes(announcer.touch)
     membership.listen(announcer)
     reading: Sweeper | Adopter
     if api is None:
-        reading = Adopter(keeper, store, name, settings, chance=chance)
+        reading = Adopter(writer, store, name, settings, chance=chance)
     else:
-        reading = Sweeper(api, keeper, store, membership, settings, chance=chance)
-        keeper.listen(reading.touch)
+        reading = Sweeper(api, writer, store, membership, settings, chance=chance)
+        writer.listen(reading.touch)
     membership.listen(reading)
     events = EventReader(
         ironic_link,
         inbox or Inbox(),
-        keeper,
+        writer,
         station.publisher,
         name=station.name,
         settings=station.settings,
@@ -90,12 +91,12 @@ def ironic_parts(
         def say(message: Answer | DeployProgressed) -> asyncio.Future[None]:
             return apart.get(message.cell, station).publisher.send(message)
 
-        deployer = Deployer(api, keeper, store, membership, say, settings, chance=chance)
+        deployer = Deployer(api, writer, store, membership, say, settings, chance=chance)
         api.order_only_if(membership.may_act_on)
-        keeper.listen(deployer.touch)
+        writer.listen(deployer.touch)
         membership.listen(deployer)
         deploying = (deployer,)
-    orders = _order_workers(station, apart, cells, keeper)
+    orders = _order_workers(station, apart, cells, writer)
     review = Review(
         store,
         name,
@@ -108,15 +109,15 @@ def ironic_parts(
 
 
 def _order_workers(
-    station: Station, apart: Mapping[str, Station], cells: CellMap, keeper: NodeKeeper
+    station: Station, apart: Mapping[str, Station], cells: CellMap, writer: NodeWriter
 ) -> tuple[Part, ...]:
     """Take the orders of every cell that a node may be in, each from its own broker."""
 
     def now() -> datetime:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=keeper.clock_us())
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=writer.clock_us())
 
     at = dict.fromkeys(cells.names, station)
     for there, names in by_station(apart).items():
         at |= dict.fromkeys((name for name in names if name in at), there)
     taking = handlers(now)
-    return tuple(there.worker(f"ironic.{cell}.work", taking, OrderBook(keeper)) for cell, there in at.items())
+    return tuple(there.worker(f"ironic.{cell}.work", taking, OrderBook(writer)) for cell, there in at.items())

@@ -1,1 +1,1 @@
-"""The rules: what a notification says, what a node offers, which word about a node counts, who owns it. Pure."""
+"""The rules: the meaning of notifications, the offers of nodes, the order of updates, and the owners of nodes. Pure."""

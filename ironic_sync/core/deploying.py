@@ -1,19 +1,20 @@
-"""What is to be done next with a node that is deployed or undeployed?
+"""Decides the next step of a deploy, undeploy or rebuild.
 
-Every step follows from the order and from the node as Ironic has it now, and is safe to repeat. So nothing is lost when a
-daemon dies, when an answer is lost, or when another daemon takes the node over: the owner reads the node and goes on.
+Each step follows from the order and the node's present state in Ironic, and is safe to repeat. So nothing is lost when a
+daemon dies, an answer is lost, or another daemon takes the node over: the owner reads the node and goes on.
 
-Ironic's `instance_uuid` is the fence: it is only ever added where there is none, and a node with another instance's is left
-alone. What fails is cleaned up before it is said, so that the next host is the only one.
+Ironic's `instance_uuid` is the fence: it is set only where there is none, and a node with another instance is left alone. A
+failed deploy is cleaned up before the failure is reported, so that the instance is never on two hosts.
 
-    deploy     set instance_uuid and instance_info, attach the ports, validate, order `active`, wait
-    undeploy   order `deleted` and wait until the instance is off the node; where it never got so far, detach the ports and
-               remove instance_uuid and instance_info
-    rebuild    note since when the node is in its provision state, set instance_info, validate, order `rebuild`, wait; done
-               when the node is active, and Ironic took the order, or the node is active since another time than noted
+    deploy     Set instance_uuid and instance_info, attach the ports, validate, order `active`, wait.
+    undeploy   Order `deleted`, and wait until the instance is off the node. If the deploy was never ordered, detach the
+               ports and remove instance_uuid and instance_info instead.
+    rebuild    Note the time since when the node has its provision state. Set instance_info, validate, order `rebuild`,
+               wait. Done when the node is active, and either Ironic accepted the order, or the node has been active
+               since another time than noted.
 
-The instance is off the node when Ironic has removed its instance_uuid, which it does before it cleans the node. The node
-stays reserved until Ironic says that it is available.
+The instance is off the node when Ironic has removed its instance_uuid, which happens before the cleaning. The node stays
+reserved until Ironic says that it is available.
 """
 
 import json
@@ -29,14 +30,14 @@ from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.orders import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
 from ironic_sync.core.rows import Answer, Deploy, Deployed, NodeRow, Rebuilt
 
-# What a deploy does in each provision state in which its instance is on the node, or in which the node is free.
+# The action of a deploy in each provision state, for a node that has its instance or is free.
 BEGIN, WAIT, DONE, FAILED, LOST = "begin", "wait", "done", "failed", "lost"
 OF_DEPLOYS: Mapping[str | None, str] = {
     **dict.fromkeys((None, "available"), BEGIN),
     **dict.fromkeys(
         ("deploy", "deploying", "wait call-back", "deploy complete", "deploy hold", "rebuild"), WAIT
     ),
-    # Whatever was done with an instance later, it was active before.
+    # An instance enters these states only after it was active.
     **dict.fromkeys(
         (
             *(
@@ -63,7 +64,7 @@ OF_DEPLOYS: Mapping[str | None, str] = {
     ),
 }
 
-# What an undeploy does in each provision state in which its instance is on the node.
+# The action of an undeploy in each provision state, for a node that has its instance.
 DELETE, ABORT, CLEAR = "delete", "abort", "clear"
 OF_UNDEPLOYS: Mapping[str | None, str] = {
     **dict.fromkeys(
@@ -75,7 +76,7 @@ OF_UNDEPLOYS: Mapping[str | None, str] = {
         DELETE,
     ),
     **dict.fromkeys(("deploy hold", "service hold"), ABORT),
-    # Nothing was deployed, or it was taken off, and the instance_uuid is left.
+    # Nothing was deployed, or it was removed, but the instance_uuid is still set.
     **dict.fromkeys(
         (None, "available", "enroll", "manageable", "inspect failed", "adopt failed", "clean failed"), CLEAR
     ),
@@ -89,24 +90,24 @@ OF_UNDEPLOYS: Mapping[str | None, str] = {
     ),
 }
 
-# What a rebuild does in each provision state in which Ironic rebuilds an instance, or works at it.
+# The action of a rebuild in each provision state in which Ironic can rebuild an instance, or is rebuilding it.
 OF_REBUILDS: Mapping[str | None, str] = {
     "active": BEGIN,
     **{state: BEGIN for state, what in OF_DEPLOYS.items() if what == FAILED},
     **{state: WAIT for state, what in OF_DEPLOYS.items() if what == WAIT},
 }
 
-# Ironic must find that these can do what a deploy needs of them. A node without storage interface has none to check.
+# The interfaces that must pass Ironic's validation. A node without a storage interface has none to validate.
 VALIDATED = ("deploy", "power", "storage")
-# How often the instance_uuid may be refused where the node is free: another node may still be losing it.
+# How often Ironic may refuse the instance_uuid on a free node: another node may still have it for a while.
 CONFLICTS_MAX = 12
 _CONFLICT, _MISSING = 409, 404
 
 
 class Seen(Struct, frozen=True):
-    """The node as Ironic has it now, None if Ironic does not know it; and which steps were taken since it was read.
+    """The node as Ironic has it now, None if Ironic does not know it; and the steps that were taken since it was read.
 
-    `vifs` are the ports that are attached, None if that was not asked. `is_ordered`: Ironic took the order to rebuild.
+    `vifs` are the attached ports, None if they were not read. `is_ordered`: Ironic accepted the order to rebuild.
     """
 
     node: Node | None
@@ -154,25 +155,25 @@ Step = SetInstance | ClearInstance | ReadVifs | AttachVif | DetachVif | Validate
 
 
 class Wait(Struct, frozen=True):
-    """Ironic is at work: look again when a notification comes, or after a while."""
+    """Ironic is working on the node: read it again when a notification comes, or after a while."""
 
     words: str
 
 
 class Again(Struct, frozen=True):
-    """It did not work this time: try again after a pause."""
+    """The step failed this time: try it again after a pause."""
 
     words: str
 
 
 class Note(Struct, frozen=True):
-    """Write down since when the node is in its provision state, and only then go on."""
+    """Store on the row the node's provision state and its time, and only then go on."""
 
     before: str
 
 
 class Fail(Struct, frozen=True):
-    """The deploy has failed: clean up. A rebuild has failed: say so."""
+    """A deploy has failed: clean up. A rebuild has failed: report it."""
 
     reason: str
 
@@ -198,7 +199,7 @@ def next_step(deploy: Deploy, seen: Seen) -> Step | Outcome:
 
 
 def after_step(seen: Seen, step: Step) -> Seen:
-    """What is known after Ironic took this step. A change of the node itself is read, not assumed."""
+    """The known state after Ironic accepted this step. A change of the node itself must be read; it is not assumed."""
     match step:
         case SetInstance():
             return structs.replace(seen, has_info=True)
@@ -213,7 +214,7 @@ def after_step(seen: Seen, step: Step) -> Seen:
 
 
 def after_refusal(deploy: Deploy, step: Step, status: int, words: str) -> Outcome:
-    """What Ironic's no to a step means."""
+    """The outcome when Ironic refuses a step."""
     if deploy.kind == "undeploy" or deploy.failure or status == _MISSING:
         return Again(f"Ironic refuses: {words}")
     if isinstance(step, SetInstance) and status == _CONFLICT and deploy.tries < CONFLICTS_MAX:
@@ -222,7 +223,7 @@ def after_refusal(deploy: Deploy, step: Step, status: int, words: str) -> Outcom
 
 
 def why_invalid(checks: Mapping[str, tuple[bool | None, str]]) -> str:
-    """Why the node cannot be deployed; empty if it can. By interface: Ironic's result, and its reason."""
+    """Why the node cannot be deployed; empty if it can. `checks` has Ironic's result and reason for each interface."""
     wrong = {name: checks.get(name, (None, "")) for name in VALIDATED}
     flaws = [
         f"{name}: {reason or 'not supported'}"
@@ -233,14 +234,14 @@ def why_invalid(checks: Mapping[str, tuple[bool | None, str]]) -> str:
 
 
 def is_end(deploy: Deploy, outcome: Outcome) -> bool:
-    """Is nothing left to be done? After the failure of a deploy there is."""
+    """Is no work left? After a failed deploy, the cleanup is left."""
     return isinstance(outcome, Finish | Gone) or (isinstance(outcome, Fail) and deploy.kind == "rebuild")
 
 
 def ended(
     row: NodeRow, deploy: Deploy, outcome: Outcome, node: Node | None = None
 ) -> tuple[NodeRow, Answer | None]:
-    """The row without its deploy, and what its conductor is told, if it waits for it. `node` is as it was read last."""
+    """The row without its deploy, and the answer for the conductor, if it waits for one. `node` is the last state read."""
     row = structs.replace(row, deploy=None)
     if deploy.kind == "rebuild" and isinstance(deploy.order, RedeployInstance):
         how = _rebuilt(deploy, deploy.order, outcome, node)
@@ -257,8 +258,8 @@ def ended(
 
 
 def is_held(row: NodeRow) -> bool:
-    """Whether placement holds the node reserved, so that an end of its claim opens no gap. A removal or a report that
-    placement refuses is not waited for, nor is what cannot be reported.
+    """Whether placement has the node reserved, so that the end of its claim opens no gap. Do not wait for a removal or a
+    report that placement refuses, nor for a node that cannot be reported.
     """
     return bool(row.reported and row.reported.reserved) or bool(row.report_note) or not row.cell
 
@@ -272,7 +273,7 @@ def _rebuilt(deploy: Deploy, order: RedeployInstance, outcome: Outcome, node: No
 
 
 def instance_info(order: DeployInstance | RedeployInstance, node: Node) -> dict[str, Any]:
-    """What Ironic is told of an instance: the same that Nova tells."""
+    """The instance_info for Ironic: the same fields that Nova sets."""
     flavor, image = order.flavor, order.image
     info: dict[str, Any] = {
         "display_name": order.name or str(order.instance),

@@ -1,7 +1,7 @@
-"""Is it believed that nodes are gone which Ironic has no more?
+"""Decides whether nodes that Ironic no longer lists count as deleted.
 
-A few are. Many at once may mean that another Ironic answers, or that this one lets us see less than before: they are held,
-and are believed to be gone when they stay missing for long, or when an operator says so.
+A few do. Many at once may mean that another Ironic answers, or that the daemon's user now sees fewer nodes. Then they are
+kept reserved. They count as deleted when they stay missing for long, or when an operator confirms it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,9 @@ from ironic_sync.core.rows import NodeRow
 
 
 class Belief(Struct, frozen=True, kw_only=True):
-    """What an operator set: how many nodes may be lost at once, as a number and as a share, and after how long all are."""
+    """The operator's limits: how many nodes may vanish at once (a number and a share), and after which time all count as
+    deleted.
+    """
 
     few: int
     share: float
@@ -20,7 +22,7 @@ class Belief(Struct, frozen=True, kw_only=True):
 
 
 class Missing(Struct, frozen=True):
-    """Rows of nodes that are gone, and rows of nodes that are held."""
+    """Rows of nodes that count as deleted, and rows of nodes that are kept reserved."""
 
     gone: tuple[NodeRow, ...] = ()
     held: tuple[NodeRow, ...] = ()
@@ -29,8 +31,8 @@ class Missing(Struct, frozen=True):
 def decide_missing(
     rows: Sequence[NodeRow], *, known: int, lost_lately: int, at_us: int, belief: Belief
 ) -> Missing:
-    """Of the nodes that Ironic does not have: `known` is how many there were, `lost_lately` how many were believed to be gone
-    a short while ago, so that many do not go a few at a time.
+    """Decide about the missing nodes `rows`. `known` is the number of all known nodes. `lost_lately` is the number that
+    recently counted as deleted: it prevents that many nodes vanish a few at a time.
     """
     ripe = [row for row in rows if _is_ripe(row, at_us, belief)]
     fresh = [row for row in rows if not _is_ripe(row, at_us, belief)]

@@ -23,7 +23,7 @@ PAYLOAD_MAJOR = "1"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class NodeSaid(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NodeNotified(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node as a notification describes it, to be believed if it is the newest.
 
     With a `doubt` it is believed and read again. `is_deleted`: this is the last that was known of the node.
@@ -52,8 +52,8 @@ class NodeDoubted(Struct, frozen=True, kw_only=True):
     doubt: str
 
 
-class AllocationSaid(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An allocation of Ironic's own changed; it may have set or cleared a node's `instance_uuid` without another word.
+class AllocationNotified(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An allocation of Ironic's own changed; it may have set or cleared a node's `instance_uuid` without another notification.
 
     Only a deletion names the node. Otherwise the allocation must be read to find it.
     """
@@ -87,8 +87,8 @@ class Unreadable(Struct, frozen=True, kw_only=True, omit_defaults=True):
     publisher: str = ""
 
 
-Word = NodeSaid | NodeDoubted | AllocationSaid | Unreadable
-Said = Word | Ignored
+Notification = NodeNotified | NodeDoubted | AllocationNotified | Unreadable
+Said = Notification | Ignored
 
 
 # Ironic's own envelope.
@@ -207,9 +207,9 @@ def _about(said: _Notification, event: Event, at_us: int) -> Said:
         return _unreadable_payload(problem, said, at_us)
 
 
-def _node_said(said: _Notification, event: Event, payload: _NodePayload, at_us: int) -> NodeSaid:
+def _node_said(said: _Notification, event: Event, payload: _NodePayload, at_us: int) -> NodeNotified:
     data = payload.data
-    return NodeSaid(
+    return NodeNotified(
         node=node_of(data),
         at_us=at_us,
         publisher=said.publisher_id,
@@ -226,8 +226,8 @@ def _node_said(said: _Notification, event: Event, payload: _NodePayload, at_us: 
 
 def _allocation_said(
     said: _Notification, event: Event, payload: _AllocationPayload, at_us: int
-) -> AllocationSaid:
-    return AllocationSaid(
+) -> AllocationNotified:
+    return AllocationNotified(
         allocation=payload.data.uuid,
         node=payload.data.node_uuid,
         at_us=at_us,

@@ -1,31 +1,37 @@
-"""Decides which word about a node counts, and when the node must be read again.
+"""Decides which update of a node counts, and when the node must be read again.
 
-A word is a notification or an answer of Ironic's REST API. Each function takes the row and gives the row after it, or
-the very same object if nothing changes. The `version` of a row is never touched: the caller counts it when it writes.
+An update is a notification or an answer of Ironic's REST API. Each function takes the row and returns the row after the
+update, or the same object if nothing changes. None changes the row's `version`: the caller does this when it writes.
 
-Notifications are ordered by the timestamp that their publisher gave them. Two publishers have two clocks, so words of
-both that are nearer than the skew have no order. Such a node is read again. If either word says that the node is not
-available, it is held until then: an instance that waits a moment is better than one on a node that somebody uses.
+Notifications are ordered by their publisher's timestamp. Two publishers have two clocks, so notifications of both that are
+closer than the skew have no order. Then the node is read again. If either notification says that the node is not
+available, the node is kept reserved until then: a short wait is better than an instance on a node in use.
 
-Where nothing can be read (`can_read` false), the newest word counts as it was said, and there are no doubts.
+If nothing can be read (`can_read` is false), the newest notification counts, and there are no doubts.
 """
 
 from msgspec import Struct, structs
 
 from ironic_sync.core.node import Node
-from ironic_sync.core.notifications import AllocationSaid, NodeDoubted, NodeSaid, Unreadable, Word
+from ironic_sync.core.notifications import (
+    AllocationNotified,
+    NodeDoubted,
+    NodeNotified,
+    Notification,
+    Unreadable,
+)
 from ironic_sync.core.offers import is_available
 from ironic_sync.core.rows import NodeRow
 
-# A publisher's clock that is farther ahead than this is wrong. Its words count as if they came this far ahead, so that
-# a timestamp of next year does not outdo all that is said until then.
+# A publisher's clock that is farther ahead than this is wrong. Its notifications count as if they came this far ahead. So a
+# timestamp of next year does not outrank all notifications until then.
 AHEAD_US_MAX = 60_000_000
 # Reasons to read a node again are listed up to here. One is enough to read it.
 DOUBTS_MAX = 10
 
-FIRST_WORD = "its first notification: Ironic sends no shard"
+FIRST_NOTIFICATION = "its first notification: Ironic sends no shard"
 TRAITS_CHANGED = "its traits changed: Ironic announces them before it writes them"
-ALLOCATION_CHANGED = "an allocation changed: Ironic sends no word of the node"
+ALLOCATION_CHANGED = "an allocation changed: Ironic sends no notification of the node"
 UNREADABLE = "a notification of it could not be read"
 OLDER_THAN_READ = "a notification may be older than what was read"
 NOT_LISTED = "Ironic's list of nodes has it no more"
@@ -40,16 +46,16 @@ class Rules(Struct, frozen=True, kw_only=True):
     now_us: int = 0
 
 
-def after_word(row: NodeRow, word: Word, rules: Rules) -> NodeRow:
+def after_notification(row: NodeRow, notification: Notification, rules: Rules) -> NodeRow:
     """The row after a notification."""
-    match word:
-        case NodeSaid():
-            return _after_node(row, word, rules)
+    match notification:
+        case NodeNotified():
+            return _after_node(row, notification, rules)
         case NodeDoubted():
-            return _doubted(row, rules, word.doubt)
-        case AllocationSaid():
-            return _doubted(row, rules, ALLOCATION_CHANGED, held=_takes_node(word))
-        case Unreadable() if 0 < word.at_us <= row.heard_at_us:
+            return _doubted(row, rules, notification.doubt)
+        case AllocationNotified():
+            return _doubted(row, rules, ALLOCATION_CHANGED, held=_takes_node(notification))
+        case Unreadable() if 0 < notification.at_us <= row.heard_at_us:
             return row
         case Unreadable():
             return _doubted(row, rules, UNREADABLE, held=True)
@@ -117,7 +123,7 @@ def not_listed(row: NodeRow) -> NodeRow:
     return _doubted(row, Rules(skew_us=0, can_read=True), NOT_LISTED, held=True)
 
 
-def _after_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
+def _after_node(row: NodeRow, said: NodeNotified, rules: Rules) -> NodeRow:
     is_newer = said.at_us > row.heard_at_us
     is_unordered = rules.can_read and _is_unordered(row, said, rules.skew_us)
     if not is_newer:
@@ -130,7 +136,7 @@ def _after_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
         is_deleted=said.is_deleted,
         heard_at_us=_heard_at(said, rules),
         heard_from=said.publisher,
-        # What speaks is there.
+        # A node with a newer notification exists.
         missing_since_us=0 if said.at_us > row.missing_since_us else row.missing_since_us,
     )
     if not rules.can_read:
@@ -144,9 +150,9 @@ def _after_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
     return _doubted_for_order(after, row, said, rules) if is_unordered else after
 
 
-def _after_late_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
-    """The row after a notification from before the node was read. What was read stays, and if the notification says
-    something else, the node is read again: the two clocks may differ.
+def _after_late_node(row: NodeRow, said: NodeNotified, rules: Rules) -> NodeRow:
+    """The row after a notification from before the node was read. The read state stays. If the notification differs from
+    it, the node is read again: the two clocks may differ.
     """
     after = structs.replace(row, heard_at_us=said.at_us, heard_from=said.publisher)
     if row.is_deleted == said.is_deleted and _with_shard(said.node, row.node) == row.node:
@@ -157,24 +163,24 @@ def _after_late_node(row: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
     return _doubted(after, rules, OLDER_THAN_READ, held=not is_free)
 
 
-def _doubts_of(row: NodeRow, said: NodeSaid) -> list[str]:
-    """Why the node is read again though the word is believed."""
+def _doubts_of(row: NodeRow, said: NodeNotified) -> list[str]:
+    """Why the node is read again although the notification is believed."""
     doubts = [said.doubt] if said.doubt else []
     known = _known_node(row, said)
     if known is None:
-        return doubts if said.is_deleted else [*doubts, FIRST_WORD]
+        return doubts if said.is_deleted else [*doubts, FIRST_NOTIFICATION]
     if said.kind == "update" and sorted(said.node.traits) != sorted(known.traits):
         doubts.append(TRAITS_CHANGED)
     return doubts
 
 
-def _known_node(row: NodeRow, said: NodeSaid) -> Node | None:
+def _known_node(row: NodeRow, said: NodeNotified) -> Node | None:
     """The node as it was known before. A new node under the id of a deleted one was not known."""
     return None if row.is_deleted and said.kind == "create" else row.node
 
 
-def _is_unordered(row: NodeRow, said: NodeSaid, skew_us: int) -> bool:
-    """Whether the last word came from another publisher, at about the same time, and said something else."""
+def _is_unordered(row: NodeRow, said: NodeNotified, skew_us: int) -> bool:
+    """Whether the last notification came from another publisher, at about the same time, with another content."""
     if row.node is None or row.heard_from in ("", said.publisher):
         return False
     if abs(said.at_us - row.heard_at_us) >= skew_us:
@@ -182,8 +188,8 @@ def _is_unordered(row: NodeRow, said: NodeSaid, skew_us: int) -> bool:
     return row.is_deleted != said.is_deleted or _with_shard(said.node, row.node) != row.node
 
 
-def _is_older_than_read(row: NodeRow, said: NodeSaid, skew_us: int) -> bool:
-    """Whether the word frees a node that REST found unavailable, and may have been under way while REST was asked."""
+def _is_older_than_read(row: NodeRow, said: NodeNotified, skew_us: int) -> bool:
+    """Whether the notification frees a node that REST showed as unavailable, and may have been sent before that answer."""
     if row.node is None or row.heard_at_us > row.read_at_us or said.at_us > row.read_at_us + skew_us:
         return False
     return _is_free(said.node, is_deleted=said.is_deleted) and not _is_free(
@@ -191,10 +197,10 @@ def _is_older_than_read(row: NodeRow, said: NodeSaid, skew_us: int) -> bool:
     )
 
 
-def _doubted_for_order(after: NodeRow, before: NodeRow, said: NodeSaid, rules: Rules) -> NodeRow:
-    """`after` in doubt because `said` and the word of `before` have no order."""
+def _doubted_for_order(after: NodeRow, before: NodeRow, said: NodeNotified, rules: Rules) -> NodeRow:
+    """`after` in doubt because `said` and the notification of `before` have no order."""
     publishers = " and ".join(sorted((before.heard_from, said.publisher)))
-    doubt = f"words of {publishers} are nearer than {rules.skew_us // 1_000} ms"
+    doubt = f"notifications of {publishers} are nearer than {rules.skew_us // 1_000} ms"
     is_free = _is_free(said.node, is_deleted=said.is_deleted) and _is_free(
         before.node, is_deleted=before.is_deleted
     )
@@ -212,9 +218,9 @@ def _doubted(row: NodeRow, rules: Rules, doubt: str, *, held: bool = False) -> N
     return structs.replace(row, doubts=doubts, is_doubted=row.is_doubted or held)
 
 
-def _takes_node(word: AllocationSaid) -> bool:
+def _takes_node(notification: AllocationNotified) -> bool:
     """Whether the allocation has a node and keeps it."""
-    return word.node is not None and word.kind != "delete"
+    return notification.node is not None and notification.kind != "delete"
 
 
 def _is_free(node: Node | None, *, is_deleted: bool) -> bool:
@@ -228,12 +234,12 @@ def _with_shard(node: Node, before: Node | None) -> Node:
     return structs.replace(node, shard=before.shard)
 
 
-def _heard_at(said: NodeSaid, rules: Rules) -> int:
+def _heard_at(said: NodeNotified, rules: Rules) -> int:
     return min(said.at_us, rules.now_us + AHEAD_US_MAX) if rules.now_us else said.at_us
 
 
 def _without_future(row: NodeRow, at_us: int) -> NodeRow:
-    """The row without a last word from the future: after it, nothing would be the newest."""
+    """The row without a notification time in the future: later notifications would all count as older."""
     if row.heard_at_us <= at_us + AHEAD_US_MAX:
         return row
     return structs.replace(row, heard_at_us=at_us, heard_from="")

@@ -1,10 +1,10 @@
-"""What a conductor's order makes of a node's row: a deploy, an undeploy, a rebuild, or an answer at once.
+"""Applies a conductor's order to a node's row: it starts a deploy, an undeploy or a rebuild, or gives an answer at once.
 
-Orders are delivered at least once, and in any order. What was done is answered again and not done twice. An attempt that
-is over has a tombstone on the row, so that a deploy which comes after its undeploy does nothing.
+Orders are delivered at least once, and in any sequence. An order that was already done is answered again and not repeated.
+An ended attempt leaves a tombstone on the row, so that a deploy that arrives after its undeploy does nothing.
 
-An undeploy is always answered. It never touches the deploy of another instance, of another attempt, or of another cell.
-It ends a rebuild of its own instance. Of two rebuilds the one with the higher number counts; of the other nothing is said.
+An undeploy is always answered. It never affects the deploy of another instance, attempt or cell. It ends a rebuild of its
+own instance. The rebuild with the highest number counts; an older one gets no answer.
 """
 
 from datetime import UTC, datetime
@@ -28,16 +28,16 @@ from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow, Rebu
 Order = DeployInstance | UndeployInstance | RedeployInstance
 Ordered = tuple[NodeRow, Answer | None]
 
-# How many attempts that are over a row remembers. Of an older one, a late deploy would be done, and then be undeployed by
-# its conductor.
+# How many ended attempts a row stores. A late deploy of an older attempt would be executed, and its conductor would then
+# undeploy it.
 ENDED_MAX = 20
 AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 NO_API = "this daemon knows no REST API of Ironic (MOOR_IRONIC_URL), and cannot deploy"
 
 
 def after_order(row: NodeRow, order: Order, now: datetime, *, can_deploy: bool) -> Ordered:
-    """The row after this order, and the answer that is due at once. A row of version 0 is not known, and no order makes it
-    known.
+    """The row after this order, and the immediate answer, if any. A row of version 0 is an unknown node; an order does not
+    create it.
     """
     match order:
         case DeployInstance():
@@ -87,9 +87,9 @@ def with_end(row: NodeRow, instance: InstanceId, attempt: int, failure: str = ""
 
 
 def with_leftover(row: NodeRow) -> NodeRow:
-    """The row with an undeploy, due at once, if Ironic has an instance on the node whose attempt is over there.
+    """If Ironic has an instance on the node whose attempt has ended, the row with an undeploy that is due at once.
 
-    A request of a deploy that was given up may reach Ironic late: nobody else would ever take that off the node.
+    Ironic may receive a request of an abandoned deploy late. No other program would ever remove that instance.
     """
     node = row.node
     if (
@@ -115,7 +115,7 @@ def with_leftover(row: NodeRow) -> NodeRow:
 
 
 def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:
-    """`after`, due at once if Ironic has said something new of a node that is worked on: its owner may not have heard it."""
+    """`after`, due at once if it has news about a node with a deploy: another daemon may have received the notification."""
     if after.deploy is None or after.node == before.node:
         return after
     return structs.replace(after, deploy=structs.replace(after.deploy, due_at=AT_ONCE))
@@ -130,7 +130,7 @@ def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_dep
     if done is not None and _is_same(done, order):
         return row, spawned(done, row)
     if reason := _why_not(row, order, can_deploy=can_deploy):
-        # Refused once is refused for good: by now the conductor may have gone to another host.
+        # A refusal is final: by now the conductor may have tried another host.
         remembered = with_end(row, order.instance, order.attempt, reason) if row.version else row
         return remembered, spawn_failed(order, row, reason)
     deploy = Deploy(
@@ -182,7 +182,7 @@ def _after_redeploy(row: NodeRow, order: RedeployInstance, now: datetime, *, can
     if reason := _why_no_rebuild(row, order, can_deploy=can_deploy):
         is_active = done is not None and _is_same(done, order) and not (last and not last.is_active)
         refused = Rebuilt(number=order.number, failure=reason, is_active=is_active)
-        # Refused once is refused for good: by now the conductor has told it.
+        # A refusal is final: by now the conductor has reported it.
         return with_rebuilt(row, order, refused), redeployed(order, row, refused)
     deploy = Deploy(
         kind="rebuild",
@@ -245,7 +245,7 @@ def _why_over(end: Ended, attempt: int) -> str:
 def _why_not(  # noqa: PLR0911 - one for each reason
     row: NodeRow, order: DeployInstance, *, can_deploy: bool
 ) -> str:
-    """Why nothing is deployed; empty if its owner may try. What is in doubt, the owner finds out."""
+    """Why the deploy is refused; empty if the owner may try. If the node's state is in doubt, the owner reads it first."""
     node, under_way = row.node, row.deploy
     if not row.version or node is None:
         return f"node {row.id} is not known here"

@@ -1,12 +1,12 @@
-"""What placement is told of a node, and what its answer means.
+"""Builds the reports about a node for placement, and applies placement's answers to the row.
 
-A node is a tree of one provider. A node that Ironic deleted, or that goes to another cell, is first removed; placement
-refuses that while an instance holds it, and then the node stays, reserved, until it is tried again. A former class that was
-held is tried to be dropped likewise. A row may so make two reports, and each has a number of its own: first the trial, then
-what the row offers. Placement drops a report whose number it has passed, and never one that was not made.
+A node is a tree of one provider. If Ironic deleted the node, or it moves to another cell, the daemon first tries to remove
+the provider. Placement refuses this while an instance holds it; then the node stays reserved until the next trial. The daemon
+tries to remove a former class in the same way. So a row may make two reports, each with its own number: first the trial,
+then the offer. Placement drops a report with a number that is lower than the last one.
 
-Placement may know more than the row. A later epoch: the row was restored from a backup, and the owner raises its epoch. A
-tree that was written by name, or whose epoch is ahead again and again: something else keeps it, and it is left alone.
+Placement may be ahead of the row. If it has a later epoch, the row was restored from a backup, and the owner raises its epoch.
+If the tree was written by name, or its epoch is ahead repeatedly, another program writes it, and the daemon leaves it alone.
 """
 
 from collections.abc import Set as AbstractSet
@@ -33,9 +33,9 @@ Foreign = Literal["leave", "take"]
 EPOCH_RAISES_MAX = 3
 
 
-class Told(Struct, frozen=True):
-    """A report under way, and what it says: an offer, or None for the removal of the provider. `version` is the row's. A
-    trial takes something away that may be held: placement's refusal is expected.
+class SentReport(Struct, frozen=True):
+    """A report under way and its content: an offer, or None for the removal of the provider. `version` is the row's. A
+    trial removes something that an instance may hold, so placement may refuse it.
     """
 
     report: ReportInventory
@@ -46,7 +46,7 @@ class Told(Struct, frozen=True):
 
 def report_of(
     row: NodeRow, standard_traits: AbstractSet[str], *, foreign: Foreign = "leave", may_try: bool = True
-) -> Told | None:
+) -> SentReport | None:
     """The next report of this node; None if there is none. With `may_try` false a trial was just refused.
 
     A node that nobody owns yet is not reported: its first owner takes it at once, reads it, and reports it in its own epoch.
@@ -62,20 +62,20 @@ def report_of(
     if row.offer.says_the_same_as(row.reported):
         return None
     report = _report(row, row.offer, foreign, offer_number(row))
-    return Told(report, row.offer, row.version)
+    return SentReport(report, row.offer, row.version)
 
 
 def trial_number(row: NodeRow) -> int:
-    """Of a report that takes something away, and that placement may refuse."""
+    """The number of a report that removes something, which placement may refuse."""
     return 2 * row.version + row.sequence_ahead
 
 
 def offer_number(row: NodeRow) -> int:
-    """Of a report of what the row offers: a refused trial comes before it."""
+    """The number of a report of the row's offer; it follows the number of a refused trial."""
     return trial_number(row) + 1
 
 
-def after_verdict(row: NodeRow, told: Told, verdict: ReportVerdict) -> NodeRow:
+def after_verdict(row: NodeRow, told: SentReport, verdict: ReportVerdict) -> NodeRow:
     """The row after placement's answer to a report. The row may have changed since the report was made."""
     match verdict:
         case ReportAccepted():
@@ -92,7 +92,7 @@ def after_verdict(row: NodeRow, told: Told, verdict: ReportVerdict) -> NodeRow:
             assert_never(verdict)
 
 
-def _accepted(row: NodeRow, told: Told) -> NodeRow:
+def _accepted(row: NodeRow, told: SentReport) -> NodeRow:
     if told.version < row.said_version:
         # The row says something else by now, and another report of it may have been accepted after this one.
         return row
@@ -109,13 +109,13 @@ def _accepted(row: NodeRow, told: Told) -> NodeRow:
         report_note="",
         is_removed=False,
         is_foreign=False,
-        # The former class is gone. What the row has become since is settled with it.
+        # Placement has removed the former class. Later changes of the row are applied on top of this offer.
         offer=told.offer if told.is_trial else row.offer,
         read_epoch=row.epoch if is_known else row.read_epoch,
     )
 
 
-def _removed(row: NodeRow, told: Told) -> NodeRow:
+def _removed(row: NodeRow, told: SentReport) -> NodeRow:
     gone = structs.replace(
         row,
         reported=None,
@@ -130,9 +130,9 @@ def _removed(row: NodeRow, told: Told) -> NodeRow:
     return gone
 
 
-def _outdated(row: NodeRow, told: Told, verdict: ReportOutdated) -> NodeRow:
-    """The row that is reported again, under a number that placement has not. That it has this very number does not say that
-    it took this report: the row may have been restored from a backup, and then its versions come again.
+def _outdated(row: NodeRow, told: SentReport, verdict: ReportOutdated) -> NodeRow:
+    """The row, to be reported again under a number above placement's. Even if placement has exactly this number, it may not
+    have accepted this report: after a restore from a backup, the row repeats its versions.
     """
     if verdict.epoch > row.epoch:
         return _behind(row, told, verdict.epoch)
@@ -141,13 +141,13 @@ def _outdated(row: NodeRow, told: Told, verdict: ReportOutdated) -> NodeRow:
     return row
 
 
-def _in_use(row: NodeRow, told: Told, verdict: InventoryInUse) -> NodeRow:
+def _in_use(row: NodeRow, told: SentReport, verdict: InventoryInUse) -> NodeRow:
     if told.offer is not None and told.offer == row.offer:
         return structs.replace(row, offer=keeping_class(row.offer, verdict.resource))
     return structs.replace(row, report_note=f"{verdict.used} of {verdict.resource} is still held")
 
 
-def _behind(row: NodeRow, told: Told, epoch: int) -> NodeRow:
+def _behind(row: NodeRow, told: SentReport, epoch: int) -> NodeRow:
     """The row after placement said that it knows a later epoch."""
     if epoch == row.epoch_ahead:
         return row
@@ -158,7 +158,7 @@ def _behind(row: NodeRow, told: Told, epoch: int) -> NodeRow:
     return structs.replace(row, epoch_ahead=epoch, epoch_raises=row.epoch_raises + 1)
 
 
-def _kept(row: NodeRow, told: Told, verdict: TreeKept) -> NodeRow:
+def _kept(row: NodeRow, told: SentReport, verdict: TreeKept) -> NodeRow:
     if not verdict.epoch:
         where = f"in cell {verdict.cell!r}" if verdict.cell else "in no cell"
         return _left_alone(row, f"something else wrote its provider, {where}")
@@ -168,7 +168,7 @@ def _kept(row: NodeRow, told: Told, verdict: TreeKept) -> NodeRow:
 
 
 def _left_alone(row: NodeRow, why: str) -> NodeRow:
-    """There is nothing to report, so the owner that has read the node may work on it."""
+    """The row of a node that is not reported. An owner that has read the node may still work on it."""
     is_known = row.seen_epoch == row.epoch
     return structs.replace(
         row,
@@ -178,8 +178,8 @@ def _left_alone(row: NodeRow, why: str) -> NodeRow:
     )
 
 
-def _trial(row: NodeRow, offer: Offer | None, foreign: Foreign) -> Told:
-    return Told(_report(row, offer, foreign, trial_number(row)), offer, row.version, is_trial=True)
+def _trial(row: NodeRow, offer: Offer | None, foreign: Foreign) -> SentReport:
+    return SentReport(_report(row, offer, foreign, trial_number(row)), offer, row.version, is_trial=True)
 
 
 def _report(row: NodeRow, offer: Offer | None, foreign: Foreign, number: int) -> ReportInventory:

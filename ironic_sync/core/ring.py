@@ -1,4 +1,4 @@
-"""Which daemon owns which node, and who hands which node to whom?
+"""Decides which daemon owns which node, and which nodes move between daemons.
 
 Rendezvous hashing: each daemon has a score for each node, made from the daemon's name and the node's id, and the daemon
 with the highest score owns the node. Every process computes the same, whatever the order in which it learned of the

@@ -17,12 +17,12 @@ from bus.messages.cell import (
 )
 from ironic_sync.core.node import Node
 
-# What a conductor is told of an attempt in the end.
+# The final answer about an attempt, for the conductor.
 Answer = InstanceSpawned | SpawnFailed | InstanceDestroyed | InstanceRedeployed
 
 
 class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What placement is told of a node: one of its resource class, reserved if it may not be claimed, and why not.
+    """The content of a node's report to placement: one unit of its resource class, reserved if it may not be claimed, and why.
 
     `kept_class` is the node's former class while an instance still holds it: placement keeps it, reserved.
     """
@@ -39,32 +39,32 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a cell's conductor ordered for a node, and how far it is. A node has one at a time.
+    """An order of a cell's conductor for a node, and its progress. A node has at most one.
 
-    A deploy with a `failure` is being cleaned up: the failure is said when the instance is off the node. A rebuild that
-    fails is not cleaned up.
+    A deploy with a `failure` is being cleaned up; the failure is reported when the instance is off the node. A failed
+    rebuild is not cleaned up.
 
-    A node is `active` before a rebuild and after it. It is after it if Ironic took the order, `is_ordered`. Where Ironic's
-    answer was lost, `before` tells: what the provision state was and since when, written here before Ironic is told to
-    rebuild. Its times are whole seconds: a rebuild within one second, of which the answer was lost, is done again.
+    A node is `active` both before and after a rebuild. The rebuild is done if Ironic accepted the order (`is_ordered`). If
+    Ironic's answer was lost, `before` decides: the provision state and its time, stored before the order to rebuild. Ironic's
+    times are whole seconds, so a rebuild that takes less than a second, and whose answer was lost, is repeated.
     """
 
     kind: Literal["deploy", "undeploy", "rebuild"]
     cell: str
     instance: InstanceId
     attempt: int
-    # An undeploy that no conductor waits for: what a late request left on the node.
+    # An undeploy that no conductor waits for: it removes what a late request left on the node.
     is_leftover: bool = False
-    # What is deployed; None for an undeploy.
+    # The order; None for an undeploy.
     order: DeployInstance | RedeployInstance | None = None
     before: str = ""
     is_ordered: bool = False
     failure: str = ""
-    # What is waited for, for people; and how often the same step was tried in vain.
+    # For people: what the deploy waits for. `tries` counts failed tries of the same step.
     words: str = ""
     tries: int = 0
     started_at: datetime | None = None
-    # When the node must be looked at again though no notification came.
+    # When the node must be read again even without a notification.
     due_at: datetime | None = None
 
 
@@ -97,7 +97,7 @@ class Ended(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a node and who owns it.
+    """The known state of a node, and its owner.
 
     `version` counts the row's writes: a write names the version that it read, and reports to placement are numbered by
     it (core/reports.py). `epoch` counts the node's owners. `read_epoch` is the last epoch in which the owner read the node and placement
@@ -177,7 +177,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to be done with a node that Ironic deleted."""
+        """Whether all work for a node that Ironic deleted is done."""
         is_gone = self.is_deleted and (self.is_removed or self.is_foreign or not self.cell)
         return is_gone and self.deploy is None and not self.answers
 
@@ -193,7 +193,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def due_at(self) -> datetime | None:
-        """When the owner must look at the node's deploy, or say what is left to be said."""
+        """When the owner must continue the deploy, or send the remaining answers."""
         deploy_at = None if self.deploy is None else self.deploy.due_at
         if self.answers_at is None or deploy_at is None:
             return self.answers_at or deploy_at

@@ -1,4 +1,4 @@
-"""What follows from what is known of a node: its cell, and what placement is to be told of it."""
+"""Derives a node's cell and offer from its known state."""
 
 from collections.abc import Set as AbstractSet
 
@@ -10,7 +10,7 @@ from ironic_sync.core.orders import with_leftover
 from ironic_sync.core.rows import NodeRow
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class NodePolicy(Struct, frozen=True, kw_only=True):
     """What an operator configured, and what does not change while the process runs.
 
     `standard_traits` are the names of os_traits. `can_read` says whether Ironic's REST API can be asked.
@@ -21,11 +21,11 @@ class Terms(Struct, frozen=True, kw_only=True):
     can_read: bool
 
 
-def settled(row: NodeRow, terms: Terms) -> NodeRow:
-    """The row with its cell, its offer and what is to be taken off the node; the very same object if nothing is news."""
+def settled(row: NodeRow, policy: NodePolicy) -> NodeRow:
+    """The row with its cell, its offer, and an undeploy of a leftover instance; the same object if nothing changes."""
     cell, wanted, note = row.cell, "", ""
     if not row.is_deleted:
-        match decide_cell(row, terms.cells, can_read=terms.can_read):
+        match decide_cell(row, policy.cells, can_read=policy.can_read):
             case CellNamed(named):
                 cell = named
             case CellMoves(cell=wanted, reason=note):
@@ -34,22 +34,22 @@ def settled(row: NodeRow, terms: Terms) -> NodeRow:
                 pass
     if (cell, wanted, note) != (row.cell, row.cell_wanted, row.cell_note):
         row = structs.replace(row, cell=cell, cell_wanted=wanted, cell_note=note)
-    if terms.can_read:
+    if policy.can_read:
         row = with_leftover(row)
-    # A node that moves is held: so the offer comes after the cell.
-    offer = offer_of(row, terms.standard_traits)
+    # A node that moves is reserved, so the offer is derived after the cell.
+    offer = offer_of(row, policy.standard_traits)
     return row if offer == row.offer else structs.replace(row, offer=offer)
 
 
-def after_change(before: NodeRow, changed: NodeRow, terms: Terms) -> NodeRow:
+def after_change(before: NodeRow, changed: NodeRow, policy: NodePolicy) -> NodeRow:
     """The row to be written in place of `before`.
 
-    If it says something else to placement than before, nothing counts as reported any more, also where it says again what
-    placement accepted once: in between a report may have been accepted of which nobody heard.
+    If its content for placement changes, nothing counts as reported any more. This also holds if the content is again what
+    placement once accepted: meanwhile placement may have accepted another report whose answer was lost.
 
     A node that placement removed stays removed while it counts as deleted, whatever is heard of it: a read decides first.
     """
-    after = settled(changed, terms)
+    after = settled(changed, policy)
     if _said(before) == _said(after) or (before.is_removed and after.is_deleted):
         return after
     return structs.replace(after, reported=None, is_removed=False, said_version=before.version + 1)
@@ -60,15 +60,15 @@ def _said(row: NodeRow) -> tuple[object, ...]:
     return row.cell, row.cell_wanted, row.is_deleted, offer
 
 
-def gained(row: NodeRow, terms: Terms) -> NodeRow:
-    """The row of a new owner that cannot read the node: what was said of it is all there is, and is reported again."""
-    if terms.can_read or row.seen_epoch == row.epoch:
+def gained(row: NodeRow, policy: NodePolicy) -> NodeRow:
+    """The row of a new owner that cannot read nodes: it reports the last known state again."""
+    if policy.can_read or row.seen_epoch == row.epoch:
         return row
     return structs.replace(row, seen_epoch=row.epoch, reported=None)
 
 
 def seen(row: NodeRow) -> NodeRow:
-    """The row after its owner read the node. In a new epoch placement is told anew, so that it knows the epoch."""
+    """The row after its owner read the node. In a new epoch it is reported again, so that placement knows the epoch."""
     if row.seen_epoch == row.epoch:
         return row
     return structs.replace(row, seen_epoch=row.epoch, reported=None)

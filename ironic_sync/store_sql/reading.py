@@ -1,4 +1,4 @@
-"""What is read without a lock: written once for both databases."""
+"""Queries that take no lock, shared by both databases."""
 
 from collections.abc import Collection
 from datetime import datetime

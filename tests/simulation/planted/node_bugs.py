@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from ironic_sync import sweeping
-from ironic_sync.applying import Change, NodeKeeper
+from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core import deploying, notifications, ordering
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import seen
@@ -38,7 +38,7 @@ def provider_deleted_on_rebalance() -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         def lost(self: Any, nodes: Any) -> None:
             real(self, nodes)
-            _change(self._keeper, nodes, lambda row: structs.replace(row, is_deleted=True))
+            _change(self._writer, nodes, lambda row: structs.replace(row, is_deleted=True))
 
         return lost
 
@@ -50,7 +50,7 @@ def takeover_without_reading() -> AbstractContextManager[None]:
 
     def planted(_real: Any) -> Any:
         def gained(self: Any, nodes: Any) -> None:
-            _change(self._keeper, (each.id for each in nodes), seen)
+            _change(self._writer, (each.id for each in nodes), seen)
 
         return gained
 
@@ -112,11 +112,11 @@ def outdated_answer_applied() -> AbstractContextManager[None]:
     )
 
 
-def _change(keeper: NodeKeeper, nodes: Iterable[ProviderId], change: Change) -> None:
+def _change(writer: NodeWriter, nodes: Iterable[ProviderId], change: Change) -> None:
     def made(row: NodeRow) -> NodeRow | None:
         return change(row) if row.version else None
 
-    _UNDER_WAY.add(task := asyncio.ensure_future(keeper.change(dict.fromkeys(nodes, made))))
+    _UNDER_WAY.add(task := asyncio.ensure_future(writer.change(dict.fromkeys(nodes, made))))
     task.add_done_callback(_UNDER_WAY.discard)
 
 

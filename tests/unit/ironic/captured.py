@@ -7,7 +7,7 @@ from uuid import UUID
 
 from bus.message import ProviderId
 from ironic_sync.core.node import Node
-from ironic_sync.core.notifications import NodeSaid
+from ironic_sync.core.notifications import NodeNotified
 
 CAPTURES = Path(__file__).parents[2] / "data" / "ironic_captures"
 SCENARIOS = tuple(sorted(path.stem for path in CAPTURES.glob("*.jsonl")))
@@ -51,12 +51,12 @@ def a_node(**fields: Any) -> Node:
     return Node(**{"id": NODE_ID, "provision_state": "available", "resource_class": "gold", **fields})
 
 
-def a_word(at_us: int, publisher: str = API, **fields: Any) -> NodeSaid:
+def a_word(at_us: int, publisher: str = API, **fields: Any) -> NodeNotified:
     said: dict[str, Any] = {"kind": "provision_set", "status": "end"}
     for key in ("kind", "status", "doubt", "is_deleted"):
         if key in fields:
             said[key] = fields.pop(key)
-    return NodeSaid(
+    return NodeNotified(
         node=a_node(**fields),
         at_us=at_us,
         publisher=publisher,

@@ -27,19 +27,19 @@ from compute_sim.ironic import (
     SimulatedIronic,
     available_nodes,
 )
-from ironic_sync.applying import NodeKeeper
+from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.notifications import Ignored, read
 from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.rows import Answer, NodeRow
-from ironic_sync.core.settling import Terms
+from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer
 from ironic_sync.rest_http import HttpIronicApi, RestSettings
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_memory import MemoryIronicStore
 
 PATIENCE_S = 20.0
-TERMS = Terms(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
+TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 QUICK = IronicSettings(
     due_s=0.005, deploy_read_s=0.02, deploy_retry_s_first=0.005, deploy_retry_s_max=0.02, progress_s=0.05
 )
@@ -120,8 +120,8 @@ class Stand:
         )
         self.wire = Wire(self.ironic)
         self.store = Rows()
-        self.keeper = self._new_keeper()
-        self._hearing = self._new_keeper() if elsewhere else self.keeper
+        self.writer = self._new_keeper()
+        self._hearing = self._new_keeper() if elsewhere else self.writer
         self.said: list[Said] = []
         # Whether placement takes reports, and the broker what is said.
         self.is_placed = True
@@ -170,8 +170,8 @@ class Stand:
         place.owned[self.id] = epoch
         api = HttpIronicApi("http://ironic", REST, transport=self.wire)
         api.order_only_if(place.may_act_on)
-        deployer = Deployer(api, self.keeper, self.store, place, self._say, settings)
-        self.keeper.listen(deployer.touch)
+        deployer = Deployer(api, self.writer, self.store, place, self._say, settings)
+        self.writer.listen(deployer.touch)
         running = asyncio.create_task(deployer.run())
         try:
             yield place
@@ -188,7 +188,7 @@ class Stand:
             return structs.replace(row, read_epoch=epoch) if reads else row
 
         found = await self._read()
-        (row,) = await self.keeper.change({self.id: lambda row: change(structs.replace(row, node=found))})
+        (row,) = await self.writer.change({self.id: lambda row: change(structs.replace(row, node=found))})
         return row.epoch
 
     async def order(self, order: Order) -> None:
@@ -200,7 +200,7 @@ class Stand:
             told[:] = [answer]
             return row
 
-        await self.keeper.change({self.id: change})
+        await self.writer.change({self.id: change})
         self.said += [each for each in told if each is not None]
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -254,10 +254,10 @@ class Stand:
         if self._hears and not isinstance(word := read(body), Ignored):
             self._work.put_nowait(lambda: self._hearing.hear([word]))
 
-    def _new_keeper(self) -> NodeKeeper:
-        keeper = NodeKeeper(self.store, TERMS, skew_us=1, clock_us=lambda: time.time_ns() // 1000)
-        keeper.listen(self._follow)
-        return keeper
+    def _new_keeper(self) -> NodeWriter:
+        writer = NodeWriter(self.store, TERMS, skew_us=1, clock_us=lambda: time.time_ns() // 1000)
+        writer.listen(self._follow)
+        return writer
 
     def _follow(self, rows: Sequence[NodeRow]) -> None:
         if any(row.needs_report for row in rows):
@@ -266,7 +266,7 @@ class Stand:
     async def _report(self) -> None:
         """As placement accepts what is offered."""
         if self.is_placed:
-            await self.keeper.change(
+            await self.writer.change(
                 {self.id: lambda row: structs.replace(row, reported=row.offer) if row.needs_report else row}
             )
 

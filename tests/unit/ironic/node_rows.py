@@ -2,9 +2,9 @@
 
 import functools
 
-from ironic_sync.core.notifications import Word
+from ironic_sync.core.notifications import Notification
 from ironic_sync.core.offers import offer_of
-from ironic_sync.core.ordering import Rules, after_word
+from ironic_sync.core.ordering import Rules, after_notification
 from ironic_sync.core.rows import NodeRow
 from tests.unit.ironic.captured import API, NODE_ID, a_node
 
@@ -25,8 +25,8 @@ KNOWN = NodeRow(
 )
 
 
-def after(row: NodeRow, *words: Word, rules: Rules = WITH_REST) -> NodeRow:
-    return functools.reduce(lambda before, word: after_word(before, word, rules), words, row)
+def after(row: NodeRow, *words: Notification, rules: Rules = WITH_REST) -> NodeRow:
+    return functools.reduce(lambda before, word: after_notification(before, word, rules), words, row)
 
 
 def is_offered(row: NodeRow) -> bool:

@@ -4,16 +4,16 @@ import pytest
 
 from bus.message import ProviderId
 from ironic_sync.core.notifications import (
-    AllocationSaid,
+    AllocationNotified,
     Ignored,
     NodeDoubted,
-    NodeSaid,
+    NodeNotified,
     Said,
     Unreadable,
     read,
 )
 from ironic_sync.core.offers import offer_of
-from ironic_sync.core.ordering import Rules, after_word
+from ironic_sync.core.ordering import Rules, after_notification
 from ironic_sync.core.rows import NodeRow
 from tests.unit.ironic.captured import SCENARIOS, bodies_of
 from tests.unit.ironic.node_rows import WITH_REST, WITHOUT_REST, is_offered
@@ -21,11 +21,11 @@ from tests.unit.ironic.node_rows import WITH_REST, WITHOUT_REST, is_offered
 
 def node_in(said: Said) -> ProviderId | None:
     match said:
-        case NodeSaid():
+        case NodeNotified():
             return said.node.id
         case NodeDoubted():
             return said.id
-        case AllocationSaid() | Unreadable():
+        case AllocationNotified() | Unreadable():
             return said.node
         case Ignored():
             return None
@@ -41,7 +41,7 @@ def rows_after(scenario: str, rules: Rules) -> dict[str, list[NodeRow]]:
         if node is None or isinstance(said, Ignored):
             continue
         steps = rows.setdefault(str(node)[:8], [NodeRow(id=node)])
-        steps.append(after_word(steps[-1], said, rules))
+        steps.append(after_notification(steps[-1], said, rules))
     return rows
 
 
@@ -122,9 +122,9 @@ def test_a_captured_message_that_comes_twice_gives_the_very_same_row(scenario: s
         row = steps[0]
         for body in bodies_of(scenario):
             said = read(body)
-            if isinstance(said, NodeSaid) and said.node.id == row.id:
-                row = after_word(row, said, rules)
-                assert after_word(row, said, rules) is row
+            if isinstance(said, NodeNotified) and said.node.id == row.id:
+                row = after_notification(row, said, rules)
+                assert after_notification(row, said, rules) is row
 
 
 def test_the_fields_that_a_scenario_changes_are_on_its_row() -> None:

@@ -294,7 +294,7 @@ async def test_a_claim_ends_only_when_placement_holds_the_node() -> None:
         await stand.until_said(InstanceSpawned)
         stand.is_placed = False
         offered = Offer(resource_class="CUSTOM_BAREMETAL", reserved=False)
-        await stand.keeper.change({stand.id: lambda row: structs.replace(row, reported=offered)})
+        await stand.writer.change({stand.id: lambda row: structs.replace(row, reported=offered)})
         await stand.order(an_undeploy(host=stand.id))
         await stand.until(lambda: stand.node.provision_state == "cleaning", "it is off the node")
         for _ in range(20):
@@ -325,7 +325,7 @@ async def test_a_node_that_is_deleted_ends_what_is_done_with_it() -> None:
         stand.ironic.delete(str(stand.id))
         stand.ironic.create({"driver": "fake-hardware", "name": "another"})
         place.owned[stand.id] = stand.row.epoch
-        await stand.keeper.change({stand.id: lambda row: structs.replace(row, read_epoch=row.epoch)})
+        await stand.writer.change({stand.id: lambda row: structs.replace(row, read_epoch=row.epoch)})
         await stand.until_said(SpawnFailed)
 
     (failed,) = stand.answers

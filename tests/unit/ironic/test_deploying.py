@@ -1,4 +1,4 @@
-"""What is done next with a node that is deployed or undeployed, for every state in which it may be found."""
+"""The next step of a deploy or undeploy, for every state of the node."""
 
 from typing import Any
 
@@ -270,7 +270,7 @@ def test_a_claim_may_end_when_placement_holds_the_node_or_cannot_be_told() -> No
 
 
 def test_no_step_is_taken_without_reading_the_node_after_it_changed() -> None:
-    """What a provision order leads to is read, never assumed."""
+    """The result of a provision order is read, never assumed."""
     before = seen(has_info=True, is_valid=True)
 
     assert after_step(before, SetState("active")) is before

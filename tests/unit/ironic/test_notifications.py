@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from ironic_sync.core.notifications import (
     BODY_BYTES_MAX,
-    AllocationSaid,
+    AllocationNotified,
     Ignored,
     NodeDoubted,
-    NodeSaid,
+    NodeNotified,
     Said,
     Unreadable,
     read,
@@ -32,29 +32,29 @@ from tests.unit.ironic.captured import (
 # What becomes of each captured event type.
 KINDS: dict[str, type[Said]] = {
     "node.create.start": Ignored,
-    "node.create.end": NodeSaid,
+    "node.create.end": NodeNotified,
     "node.create.error": NodeDoubted,
     "node.update.start": Ignored,
-    "node.update.end": NodeSaid,
+    "node.update.end": NodeNotified,
     "node.update.error": NodeDoubted,
     "node.delete.start": Ignored,
-    "node.delete.end": NodeSaid,
+    "node.delete.end": NodeNotified,
     "node.delete.error": NodeDoubted,
     "node.maintenance_set.start": Ignored,
-    "node.maintenance_set.end": NodeSaid,
+    "node.maintenance_set.end": NodeNotified,
     "node.power_set.start": Ignored,
-    "node.power_set.end": NodeSaid,
-    "node.power_state_corrected.success": NodeSaid,
-    "node.provision_set.start": NodeSaid,
-    "node.provision_set.success": NodeSaid,
-    "node.provision_set.end": NodeSaid,
-    "node.provision_set.error": NodeSaid,
+    "node.power_set.end": NodeNotified,
+    "node.power_state_corrected.success": NodeNotified,
+    "node.provision_set.start": NodeNotified,
+    "node.provision_set.success": NodeNotified,
+    "node.provision_set.end": NodeNotified,
+    "node.provision_set.error": NodeNotified,
     "allocation.create.start": Ignored,
-    "allocation.create.end": AllocationSaid,
+    "allocation.create.end": AllocationNotified,
     "allocation.update.start": Ignored,
-    "allocation.update.end": AllocationSaid,
+    "allocation.update.end": AllocationNotified,
     "allocation.delete.start": Ignored,
-    "allocation.delete.end": AllocationSaid,
+    "allocation.delete.end": AllocationNotified,
 }
 NEEDED = (
     "uuid",
@@ -98,7 +98,7 @@ def test_each_captured_message_is_taken_doubted_or_ignored_by_its_event_type(sce
         event_type = notification_in(body)["event_type"]
         said = read(body)
         assert type(said) is KINDS[event_type.removeprefix("baremetal.")], event_type
-        if isinstance(said, NodeSaid):
+        if isinstance(said, NodeNotified):
             assert said.is_deleted == (event_type == "baremetal.node.delete.end")
             assert bool(said.doubt) == event_type.endswith(".error")
 
@@ -112,7 +112,7 @@ def test_the_notification_without_its_envelope_says_the_same(scenario: str) -> N
 def test_a_node_is_read_field_by_field() -> None:
     said = read(bodies_of("13_deploy_as_nova")[-1])
 
-    assert isinstance(said, NodeSaid)
+    assert isinstance(said, NodeNotified)
     assert (said.kind, said.status, said.event) == ("provision_set", "end", "done")
     assert (said.previous_provision_state, said.previous_target_provision_state) == ("deploying", "active")
     assert said.publisher == "ironic-conductor.ironic-cond-1"
@@ -132,17 +132,17 @@ def test_group_owner_traits_and_fault_are_read() -> None:
     with_trait = read(bodies_of("07_provide_cleaning_available")[-1])
     silent = read(bodies_of("71_out_of_band_power_change_and_silent_bmc")[2])
 
-    assert isinstance(moved, NodeSaid)
+    assert isinstance(moved, NodeNotified)
     assert (moved.node.conductor_group, moved.node.owner, moved.node.lessee) == ("rack1", "project-a", None)
     assert moved.node.properties == {"cpus": 16, "capabilities": "a:b"}
-    assert isinstance(with_trait, NodeSaid)
+    assert isinstance(with_trait, NodeNotified)
     assert with_trait.node.traits == ("CUSTOM_GPU",)
-    assert isinstance(silent, NodeSaid)
+    assert isinstance(silent, NodeNotified)
     assert (silent.node.maintenance, silent.node.fault) == (True, "power failure")
 
 
 def test_an_allocation_names_its_node_only_when_it_is_deleted() -> None:
-    said = [one for body in bodies_of("29_allocation") if isinstance(one := read(body), AllocationSaid)]
+    said = [one for body in bodies_of("29_allocation") if isinstance(one := read(body), AllocationNotified)]
 
     assert [(one.kind, one.state, one.node is not None) for one in said] == [
         ("create", "allocating", False),
@@ -186,7 +186,7 @@ def test_a_field_of_a_wrong_type_is_named_if_it_is_used_and_skipped_if_not(field
         if field not in USED:
             assert said == as_it_was
         elif field == "properties" and wrong == "object":
-            assert isinstance(said, NodeSaid)
+            assert isinstance(said, NodeNotified)
         else:
             assert isinstance(said, Unreadable)
             assert said.field == field
@@ -249,7 +249,7 @@ def test_a_node_needs_no_more_than_what_decides() -> None:
     for field in data.keys() - set(NEEDED):
         del data[field]
 
-    assert isinstance(read(body_of(notification)), NodeSaid)
+    assert isinstance(read(body_of(notification)), NodeNotified)
 
 
 def test_null_means_no_where_ironic_allows_it() -> None:
@@ -259,7 +259,7 @@ def test_null_means_no_where_ironic_allows_it() -> None:
 
     said = read(body_of(notification))
 
-    assert isinstance(said, NodeSaid)
+    assert isinstance(said, NodeNotified)
     node = said.node
     assert (node.maintenance, node.retired, node.traits, node.conductor_group) == (False, False, (), "")
 
@@ -331,7 +331,7 @@ def test_other_event_types_are_ignored_whatever_they_carry(event_type: str, is_k
 def test_a_timestamp_without_a_zone_is_utc(timestamp: str, at_us: int) -> None:
     said = read(body_of(captured("baremetal.node.update.end") | {"timestamp": timestamp}))
 
-    assert isinstance(said, NodeSaid)
+    assert isinstance(said, NodeNotified)
     assert said.at_us == at_us
 
 
@@ -417,7 +417,7 @@ def test_only_plain_properties_are_kept_and_long_texts_are_cut() -> None:
 
     said = read(body_of(notification))
 
-    assert isinstance(said, NodeSaid)
+    assert isinstance(said, NodeNotified)
     assert said.node.properties == {"cpus": 8, "cpu_arch": "x86_64"}
     assert (len(said.node.last_error or ""), len(said.node.maintenance_reason or "")) == (2_000, 2_000)
 
@@ -428,7 +428,7 @@ def test_traits_are_sorted_and_named_once() -> None:
 
     said = read(body_of(notification))
 
-    assert isinstance(said, NodeSaid)
+    assert isinstance(said, NodeNotified)
     assert said.node.traits == ("CUSTOM_A", "CUSTOM_B")
 
 

@@ -16,11 +16,11 @@ from bus.messages.cell import (
     SpawnFailed,
     UndeployInstance,
 )
-from ironic_sync.applying import NodeKeeper
+from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.orders import Order
 from ironic_sync.core.rows import NodeRow  # noqa: TC001 - like every other import
-from ironic_sync.core.settling import Terms
+from ironic_sync.core.settling import NodePolicy
 from ironic_sync.handlers import OrderBook, handlers
 from ironic_sync.store_memory import MemoryIronicStore
 from tests.unit.ironic.captured import NODE_ID, a_node
@@ -34,14 +34,14 @@ UNKNOWN = ProviderId(UUID(int=0xDEAD))
 
 class Daemon:
     def __init__(self, *, can_read: bool = True) -> None:
-        terms = Terms(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=can_read)
+        policy = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=can_read)
         self.store = MemoryIronicStore()
-        self.keeper = NodeKeeper(self.store, terms, skew_us=1, clock_us=lambda: 0)
+        self.writer = NodeWriter(self.store, policy, skew_us=1, clock_us=lambda: 0)
         self.heard: list[NodeRow] = []
-        self.keeper.listen(self.heard.extend)
+        self.writer.listen(self.heard.extend)
 
     async def knows_node(self) -> None:
-        await self.keeper.change({NODE_ID: lambda row: structs.replace(row, node=a_node())})
+        await self.writer.change({NODE_ID: lambda row: structs.replace(row, node=a_node())})
         self.heard.clear()
 
     async def take(self, *orders: Order) -> Sequence[Said]:
@@ -52,7 +52,7 @@ class Daemon:
         received = [
             Received(message=each, id="m", trace="", sender="", reply_to="", attempts=0) for each in orders
         ]
-        async with OrderBook(self.keeper).transaction() as book:
+        async with OrderBook(self.writer).transaction() as book:
             return await handler(received, book)
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bus.message import ConsumerId
 from ironic_sync.core.notifications import (
-    AllocationSaid,
+    AllocationNotified,
     NodeDoubted,
     Unreadable,
 )
@@ -16,7 +16,7 @@ from ironic_sync.core.ordering import (
     ALLOCATION_CHANGED,
     DELETED_SPEAKS,
     DOUBTS_MAX,
-    FIRST_WORD,
+    FIRST_NOTIFICATION,
     NOT_LISTED,
     OLDER_THAN_READ,
     TRAITS_CHANGED,
@@ -67,7 +67,7 @@ def test_the_first_word_of_an_unknown_node_is_believed_and_the_node_is_read() ->
     row = after(UNKNOWN, a_word(T0))
 
     assert row.node == a_node()
-    assert row.doubts == (FIRST_WORD,)
+    assert row.doubts == (FIRST_NOTIFICATION,)
     assert not row.is_doubted
     assert after(UNKNOWN, a_word(T0), rules=WITHOUT_REST).doubts == ()
 
@@ -92,7 +92,7 @@ def test_two_publishers_within_the_skew_are_doubted_and_the_node_held_if_either_
     row = after(KNOWN, first, second)
 
     assert row.node == (second if apart_us > 0 else first).node
-    assert row.doubts == (f"words of {API} and {CONDUCTOR} are nearer than 2000 ms",)
+    assert row.doubts == (f"notifications of {API} and {CONDUCTOR} are nearer than 2000 ms",)
     assert row.is_doubted == (not (first_is_free and second_is_free))
     assert is_offered(row) == (first_is_free and second_is_free)
     assert after(row, second) is row
@@ -163,9 +163,9 @@ def test_an_error_of_a_request_changes_nothing_but_has_the_node_read() -> None:
     assert after(KNOWN, failed, rules=WITHOUT_REST) is KNOWN
 
 
-def an_allocation(**fields: Any) -> AllocationSaid:
+def an_allocation(**fields: Any) -> AllocationNotified:
     values = {"kind": "update", "status": "end", "node": NODE_ID, "at_us": T0, "publisher": API, **fields}
-    return AllocationSaid(allocation=ConsumerId(INSTANCE), **values)
+    return AllocationNotified(allocation=ConsumerId(INSTANCE), **values)
 
 
 def test_an_allocation_that_has_a_node_holds_it_until_it_is_read() -> None:
@@ -205,7 +205,7 @@ def test_a_node_that_is_made_again_under_its_id_is_a_new_node() -> None:
 
     assert not row.is_deleted
     assert row.node == a_node(provision_state="enroll")
-    assert row.doubts == (FIRST_WORD,)
+    assert row.doubts == (FIRST_NOTIFICATION,)
 
 
 def test_another_word_after_the_deletion_is_doubted_with_rest_and_believed_without() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ironic_sync.core.notifications import (
-    NodeSaid,
+    NodeNotified,
 )
 from ironic_sync.core.ordering import (
     Rules,
@@ -35,7 +35,9 @@ FIELDS = st.fixed_dictionaries(
 
 
 @st.composite
-def words(draw: st.DrawFn, publishers: Sequence[str] = (API,), *, deletions: bool = True) -> list[NodeSaid]:
+def words(
+    draw: st.DrawFn, publishers: Sequence[str] = (API,), *, deletions: bool = True
+) -> list[NodeNotified]:
     """Words of these publishers, each at another time, up to three skews apart."""
     times = draw(st.lists(st.integers(1, 3 * SKEW_US), min_size=1, max_size=7, unique=True))
     return [
@@ -53,7 +55,7 @@ def words(draw: st.DrawFn, publishers: Sequence[str] = (API,), *, deletions: boo
 @THOROUGH
 @given(words(), st.randoms(use_true_random=False))
 def test_the_order_of_delivery_of_one_publishers_words_does_not_matter_without_rest(
-    said: list[NodeSaid], chance: Any
+    said: list[NodeNotified], chance: Any
 ) -> None:
     shuffled = list(said)
     chance.shuffle(shuffled)
@@ -64,7 +66,7 @@ def test_the_order_of_delivery_of_one_publishers_words_does_not_matter_without_r
 @THOROUGH
 @given(words(deletions=False), st.randoms(use_true_random=False))
 def test_the_order_of_delivery_of_one_publishers_words_does_not_matter_with_rest(
-    said: list[NodeSaid], chance: Any
+    said: list[NodeNotified], chance: Any
 ) -> None:
     shuffled = list(said)
     chance.shuffle(shuffled)
@@ -75,7 +77,7 @@ def test_the_order_of_delivery_of_one_publishers_words_does_not_matter_with_rest
 @THOROUGH
 @given(words(), st.lists(st.integers(0, 6), max_size=10), st.sampled_from([WITH_REST, WITHOUT_REST]))
 def test_duplicates_of_one_publishers_words_change_nothing(
-    said: list[NodeSaid], again: list[int], rules: Rules
+    said: list[NodeNotified], again: list[int], rules: Rules
 ) -> None:
     row = after(KNOWN, *said, rules=rules)
 
@@ -85,7 +87,7 @@ def test_duplicates_of_one_publishers_words_change_nothing(
 
 @THOROUGH
 @given(words((API, CONDUCTOR)), st.lists(st.integers(0, 6), max_size=10))
-def test_duplicates_of_any_words_never_free_a_node(said: list[NodeSaid], again: list[int]) -> None:
+def test_duplicates_of_any_words_never_free_a_node(said: list[NodeNotified], again: list[int]) -> None:
     row = after(KNOWN, *said)
     repeated = after(row, *[said[position % len(said)] for position in again])
 
@@ -116,7 +118,7 @@ UNAVAILABLE = st.sampled_from(
     st.sampled_from([WITH_REST, WITHOUT_REST]),
 )
 def test_a_node_whose_newest_word_says_unavailable_is_never_offered(
-    said: list[NodeSaid], fields: dict[str, Any], place: int, chance: Any, rules: Rules
+    said: list[NodeNotified], fields: dict[str, Any], place: int, chance: Any, rules: Rules
 ) -> None:
     newest = a_word(T0 + 4 * SKEW_US, said[0].publisher, **fields)
     chance.shuffle(said)
@@ -131,7 +133,7 @@ def test_a_node_whose_newest_word_says_unavailable_is_never_offered(
 @THOROUGH
 @given(words((API, CONDUCTOR, "ironic-conductor.b")), UNAVAILABLE, st.integers(-SKEW_US + 1, SKEW_US - 1))
 def test_a_word_that_says_unavailable_within_the_skew_of_another_publishers_holds_the_node_until_it_is_read(
-    said: list[NodeSaid], fields: dict[str, Any], apart_us: int
+    said: list[NodeNotified], fields: dict[str, Any], apart_us: int
 ) -> None:
     row = after(KNOWN, *said)
     other = a_word(row.heard_at_us + apart_us, "ironic-conductor.c", **fields)
@@ -144,7 +146,7 @@ def test_a_word_that_says_unavailable_within_the_skew_of_another_publishers_hold
 @BOUNDED
 @given(words((API, CONDUCTOR)), words((API, CONDUCTOR)))
 def test_an_answer_counts_only_for_the_row_that_it_was_asked_for(
-    before: list[NodeSaid], meanwhile: list[NodeSaid]
+    before: list[NodeNotified], meanwhile: list[NodeNotified]
 ) -> None:
     asked = after(KNOWN, *before)
     row = asked

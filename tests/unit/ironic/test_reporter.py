@@ -21,12 +21,12 @@ from bus.messages.placement import (
     ReportVerdict,
 )
 from bus.station import Station
-from ironic_sync.applying import NodeKeeper
+from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node
 from ironic_sync.core.reports import offer_number
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.core.settling import Terms, settled
+from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.reporting import Reporter
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_memory import MemoryIronicStore
@@ -35,7 +35,7 @@ from tests.contracts.stage import until
 pytestmark = pytest.mark.asyncio
 
 ID = ProviderId(UUID(int=7))
-TERMS = Terms(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
+TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 SETTINGS = IronicSettings(report_again_s=0.02)
 TAKEN = ReportAccepted(shape=1, shape_moved=True)
 Verdict = Callable[[ReportInventory], ReportVerdict | None]
@@ -69,13 +69,13 @@ class Stand:
     def __init__(self, verdict: Verdict) -> None:
         self.store = MemoryIronicStore()
         self.placement = Placement(verdict)
-        self.keeper = NodeKeeper(self.store, TERMS, skew_us=2_000_000, clock_us=lambda: 1)
+        self.writer = NodeWriter(self.store, TERMS, skew_us=2_000_000, clock_us=lambda: 1)
         self.reporter = Reporter(
-            self.keeper, self.store, self.placement, SETTINGS, daemon="d1", overtake=lambda _: None
+            self.writer, self.store, self.placement, SETTINGS, daemon="d1", overtake=lambda _: None
         )
-        self.keeper.listen(self.reporter.touch)
+        self.writer.listen(self.reporter.touch)
         self.row = NodeRow(id=ID)
-        self.keeper.listen(lambda rows: setattr(self, "row", rows[-1]))
+        self.writer.listen(lambda rows: setattr(self, "row", rows[-1]))
 
     @asynccontextmanager
     async def running(self, **fields: object) -> AsyncIterator[None]:

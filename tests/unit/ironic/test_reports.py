@@ -21,18 +21,20 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.reports import (
     EPOCH_RAISES_MAX,
     Foreign,
-    Told,
+    SentReport,
     after_verdict,
     offer_number,
     trial_number,
 )
 from ironic_sync.core.rows import NodeRow, Offer
-from ironic_sync.core.settling import Terms, after_change, gained, seen, settled
+from ironic_sync.core.settling import NodePolicy, after_change, gained, seen, settled
 
 ID = ProviderId(UUID(int=7))
 TAKEN = ReportAccepted(shape=1, shape_moved=True)
 FREE = Node(id=ID, provision_state="available", resource_class="gold", traits=("CUSTOM_A",))
-TERMS = Terms(cells=CellMap(default="c1", groups={"rack2": "c2"}), standard_traits=frozenset(), can_read=True)
+TERMS = NodePolicy(
+    cells=CellMap(default="c1", groups={"rack2": "c2"}), standard_traits=frozenset(), can_read=True
+)
 
 
 def a_row(node: Node = FREE, **fields: object) -> NodeRow:
@@ -40,7 +42,7 @@ def a_row(node: Node = FREE, **fields: object) -> NodeRow:
     return settled(structs.replace(row, **fields), TERMS)
 
 
-def report_of(row: NodeRow, *, foreign: Foreign = "leave", may_try: bool = True) -> Told | None:
+def report_of(row: NodeRow, *, foreign: Foreign = "leave", may_try: bool = True) -> SentReport | None:
     return reports.report_of(row, TERMS.standard_traits, foreign=foreign, may_try=may_try)
 
 
@@ -84,9 +86,9 @@ def test_what_placement_took_is_not_told_again_though_the_reasons_change() -> No
 
 
 def test_a_node_without_a_cell_is_told_nothing_of() -> None:
-    terms = structs.replace(TERMS, cells=CellMap())
+    policy = structs.replace(TERMS, cells=CellMap())
 
-    assert report_of(settled(NodeRow(id=ID, node=FREE, read_at_us=1), terms)) is None
+    assert report_of(settled(NodeRow(id=ID, node=FREE, read_at_us=1), policy)) is None
 
 
 def test_a_node_is_ready_for_its_owner_when_it_was_read_and_reported_in_this_epoch() -> None:
@@ -456,16 +458,16 @@ def test_a_row_numbers_its_reports_below_those_of_its_next_version() -> None:
 
 def test_a_new_owner_that_cannot_read_reports_under_its_epoch_what_was_reported_before() -> None:
     """Placement refuses the former owner's reports only if it knows the new epoch."""
-    terms = Terms(cells=TERMS.cells, standard_traits=frozenset(), can_read=False)
+    policy = NodePolicy(cells=TERMS.cells, standard_traits=frozenset(), can_read=False)
     taken = structs.replace(told(a_row()), epoch=3)
     assert report_of(taken) is None
 
-    mine = gained(taken, terms)
+    mine = gained(taken, policy)
 
     again = report_of(mine)
     assert again is not None
     assert again.report.epoch == 3
-    assert gained(mine, terms) is mine
+    assert gained(mine, policy) is mine
     assert gained(taken, TERMS) is taken
 
 

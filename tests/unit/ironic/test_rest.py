@@ -559,7 +559,7 @@ async def test_a_forbidden_request_is_an_operational_error() -> None:
 
 
 class Tokens:
-    """What a source of Keystone tokens would be."""
+    """An example of a source of Keystone tokens."""
 
     def __init__(self) -> None:
         self._number = 1

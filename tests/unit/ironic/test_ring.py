@@ -38,7 +38,7 @@ def applied(nodes: Nodes, moves: Iterable[Move]) -> Nodes:
 
 
 def acted(nodes: Nodes, members: Sequence[Member], me: str) -> Nodes:
-    """What a daemon does when it looks: take, then give."""
+    """One look of a daemon at the ring: it takes nodes, then gives nodes."""
     taken = applied(nodes, takes(nodes.values(), members, me))
     return applied(taken, gives(taken.values(), members, me))
 

@@ -10,7 +10,7 @@ from bus.errors import Locked, Unavailable
 from bus.message import ProviderId
 from compute_sim.ironic import IronicScript, IronicSimSettings, IronicTransport, available_nodes
 from compute_sim.ironic.core.script import NodeLocked
-from ironic_sync.core.notifications import NodeDoubted, NodeSaid, read
+from ironic_sync.core.notifications import NodeDoubted, NodeNotified, read
 from ironic_sync.rest import Change, CredentialsRefused, Refused
 from ironic_sync.rest_http import BasicAuth, HttpIronicApi, RestSettings
 from tests.unit.ironic_sim.worlds import World
@@ -46,7 +46,9 @@ def test_each_notification_of_a_deploy_is_read(world: World) -> None:
         world.do(world.ironic.provision("node-00000", target))
     words = [read(said.body.encode()) for said in world.said]
     taken = [
-        (each.node.provision_state, each.node.instance_uuid) for each in words if isinstance(each, NodeSaid)
+        (each.node.provision_state, each.node.instance_uuid)
+        for each in words
+        if isinstance(each, NodeNotified)
     ]
 
     assert taken == [
