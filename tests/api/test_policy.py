@@ -1,12 +1,17 @@
-"""Policy: may this caller do that?"""
+"""May this caller make this request?"""
 
+import json
+import logging
+import os
+import subprocess
+import sys
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
 from placement_worker.api.policy import BadPolicyError, Policy, policy_named
-from placement_worker.api.policy.language import BadRuleError, read_rule
+from placement_worker.api.policy.defaults import ENDPOINT, LEGACY
 from placement_worker.api.problems import ApiError
 from placement_worker.api.request import Caller
 
@@ -95,6 +100,10 @@ def test_who_has_no_project_is_not_the_reader_of_nothing() -> None:
         ("('p-1':%(project_id)s)", True),
         ("rule:other", True),
         ("not rule:other", False),
+        ("project_id:p-%(user_id)s", False),
+        ("user_id:%(user_id)s and 'p-1/ann':%(project_id)s/%(user_id)s", True),
+        ("role:%(user_id)s", False),
+        ("True:True", True),
     ],
 )
 def test_the_language_of_policies(rule: str, *, expected: bool) -> None:
@@ -104,26 +113,42 @@ def test_the_language_of_policies(rule: str, *, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why"),
     [
-        "role:",
-        "admin",
-        "role:admin role:reader",
-        "role:admin or",
-        "and role:admin",
-        "(role:admin",
-        "role:admin)",
-        "not",
-        "http://example.com/check",
-        "flavor:%(flavor)s",
-        "project_id:%(flavor)s",
-        "project_id:x%(project_id)s",
-        "role:%(project_id)s",
+        ("role:", "compares with ''"),
+        ("rule:", "no rule ''"),
+        ("admin", "cannot read it"),
+        ("role:admin or admin", "cannot read it"),
+        ("not admin", "cannot read it"),
+        ("role:admin role:reader", "cannot read it"),
+        ("role:admin or", "cannot read it"),
+        ("! and", "cannot read it"),
+        ("and role:admin", "cannot read it"),
+        ("(role:admin", "cannot read it"),
+        ("role:admin)", "cannot read it"),
+        ("not", "cannot read it"),
+        ("   ", "cannot read it"),
+        ("'a word':%(user_id)s", "cannot read it"),
+        ("http://example.com/check", "asks another server"),
+        ("role:admin or not (@ and https://example.com/%(project_id)s)", "asks another server"),
+        ("flavor:%(flavor)s", "checks 'flavor'"),
+        ("flavor:small", "checks 'flavor'"),
+        ("'p:1':%(project_id)s", 'checks "\'p"'),
+        ("project_id:%(flavor)s", r"compares with '%\(flavor\)s'"),
+        ("project_id:%(project_id)", "cannot read it"),
+        ("user_id:100%", "compares with '100%'"),
+        ("role:admin and not rule:nobody", "no rule 'nobody'"),
+        ("not rule:r", "circle"),
     ],
 )
-def test_what_is_no_rule_is_refused_when_it_is_read(text: str) -> None:
-    with pytest.raises(BadRuleError):
-        read_rule(text)
+def test_a_rule_that_cannot_be_judged_is_refused_when_it_is_read(
+    text: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), pytest.raises(BadPolicyError, match=why) as refused:
+        Policy({"r": text})
+
+    assert why == "circle" or str(refused.value).startswith(f"r is {text!r}: ")
+    assert not caplog.records, "the refusal says it; oslo.policy's traceback would say it again"
 
 
 def test_a_file_replaces_legacy_rules_one_by_one(tmp_path: Path) -> None:
@@ -154,7 +179,9 @@ def test_a_file_may_be_json_or_empty(tmp_path: Path) -> None:
         (f"'{LIST}': 'role:admin or'", "role:admin or"),
         (f"a: rule:b\nb: rule:a\n'{LIST}': rule:a", "circle"),
         ("- a\n- b", "list"),
+        ("[]", "list"),
         ("a: 1", "must be strings"),
+        ("a: [[role:admin]]", "must be strings"),
         ("a: [", "cannot be read|that can be read"),
     ],
 )
@@ -169,3 +196,84 @@ def test_a_file_that_cannot_be_is_refused_with_what_is_wrong(tmp_path: Path, tex
 def test_a_policy_that_is_neither_a_name_nor_a_file_is_refused() -> None:
     with pytest.raises(BadPolicyError, match=r"legcay.*legacy, secure, open"):
         policy_named("legcay")
+
+
+def test_a_file_that_changes_while_the_server_runs_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(f"'{LIST}': role:reader\n")
+    policy = policy_named(str(file))
+
+    file.write_text(f"'{LIST}': '!'\n")
+
+    assert is_allowed(policy, LIST, READER)
+
+
+def run_tool(name: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    tool = Path(sys.executable).with_name(f"oslopolicy-{name}")
+    return subprocess.run(
+        [str(tool), *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"'{LIST}': 'rule:admin_or_service_api or role:auditor'", ""),
+        ("placement:nothing:list: '@'", "Unknown rule found in policy file: placement:nothing:list\n"),
+        (f"'{LIST}': 'role:admin or'", "Failed to parse rule: role:admin or\n"),
+    ],
+)
+def test_the_validator_of_oslo_policy_judges_a_file_by_our_rules(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+
+    done = run_tool("validator", "--namespace", "moorage", OS_OSLO_POLICY__POLICY_FILE=str(file))
+
+    assert (done.returncode, done.stdout) == (int(bool(says)), says), done.stderr
+
+
+def test_the_generator_and_the_checker_of_oslo_policy_agree_with_the_server(tmp_path: Path) -> None:
+    file, whole, token = tmp_path / "policy.yaml", tmp_path / "whole.yaml", tmp_path / "token.json"
+    file.write_text(f"'{LIST}': 'rule:project_reader_api'\n")
+    token.write_text(
+        json.dumps(
+            {"token": {"user": {"id": "ron"}, "project": {"id": "p-1"}, "roles": [{"name": "reader"}]}}
+        )
+    )
+
+    run_tool(
+        "policy-generator",
+        "--namespace",
+        "moorage",
+        "--output-file",
+        str(whole),
+        OS_OSLO_POLICY__POLICY_FILE=str(file),
+    )
+    done = run_tool("checker", "--policy", str(whole), "--access", str(token))
+
+    said = {rule: verdict for verdict, rule in (line.split(": ", 1) for line in done.stdout.splitlines())}
+    policy = policy_named(str(file))
+    expected = {
+        rule: "passed" if is_allowed(policy, rule, READER) else "failed"
+        for rule in LEGACY
+        if rule.startswith(ENDPOINT)
+    }
+    assert said == expected, done.stderr
+    assert said[LIST] == "passed"
+
+
+@pytest.mark.parametrize(
+    "module", ["moor.__main__", "moor.placement_api_options", "placement_worker.__main__"]
+)
+def test_only_a_process_that_serves_the_api_loads_oslo_policy(module: str) -> None:
+    script = f"import sys, {module}; print(sorted(name for name in sys.modules if name.startswith('oslo')))"
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"

@@ -2,20 +2,34 @@
 
 from datetime import UTC, datetime
 
-from placement_worker.api.policy.defaults import ENDPOINT, LEGACY, OPEN, SECURE
+from placement_worker.api.policy.defaults import DOCUMENTED, ENDPOINT, LEGACY, OPEN, SECURE
 from placement_worker.api.routes import routes_of
+from placement_worker.api.routing import Route
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
 
 
-def test_each_endpoint_asks_a_rule_that_there_is_and_no_rule_is_there_in_vain() -> None:
+def routes() -> tuple[Route, ...]:
     store = MemoryPlacementStore()
-    desk = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC))
-    routes = routes_of(desk, View(store), store, STANDARD)
+    batcher = WriteBatcher(store, STANDARD, lambda: datetime.now(UTC))
+    return routes_of(batcher, View(store), store, STANDARD)
 
-    asked = {route.rule for route in routes}
+
+def test_each_endpoint_asks_a_rule_that_there_is_and_no_rule_is_there_in_vain() -> None:
+    asked = {route.rule for route in routes()}
 
     for policy in (LEGACY, SECURE, OPEN):
         assert asked == {rule for rule in policy if rule.startswith(ENDPOINT)}
+
+
+def test_each_rule_is_documented_with_the_requests_that_ask_it() -> None:
+    asked: dict[str, set[str]] = {}
+    for route in routes():
+        asked.setdefault(route.rule, set()).add(f"{route.method} {route.path}")
+
+    documented = {
+        rule: set(requests) for rule, (_, *requests) in DOCUMENTED.items() if rule.startswith(ENDPOINT)
+    }
+    assert documented == asked

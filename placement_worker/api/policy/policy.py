@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from graphlib import CycleError, TopologicalSorter
 from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +10,6 @@ from typing import Final
 import yaml
 
 from placement_worker.api.policy.defaults import LEGACY, OPEN, SECURE
-from placement_worker.api.policy.language import BadRuleError, Rule, read_rule
 from placement_worker.api.problems import ApiError
 from placement_worker.api.request import Caller
 
@@ -30,16 +28,11 @@ class BadPolicyError(ValueError):
 
 class Policy:
     def __init__(self, rules: Mapping[str, str]) -> None:
-        """Raises BadPolicyError for a rule that cannot be parsed, refers to a missing rule, or refers to itself."""
-        self._rules = {name: _read(name, text) for name, text in rules.items()}
-        for name, rule in self._rules.items():
-            for asked in sorted(rule.asks - self._rules.keys()):
-                raise BadPolicyError(f"{name} is {rules[name]!r}: there is no rule {asked!r}")
-        try:
-            TopologicalSorter({name: rule.asks for name, rule in self._rules.items()}).prepare()
-        except CycleError as problem:
-            raise BadPolicyError(f"these rules ask each other in a circle: {problem.args[1]}") from None
-        # Few callers, which do the same again and again.
+        """Raises BadPolicyError for a rule that cannot be read, that refers to a missing one, or that refers to itself."""
+        from placement_worker.api.policy.enforcer import read_rules  # noqa: PLC0415 - only where the API is served
+
+        self._enforcer = read_rules(rules)
+        # There are few callers, and each repeats the same requests.
         self._allows = lru_cache(maxsize=JUDGED_MAX)(self._judged)
 
     def check(self, rule: str, caller: Caller, query: Sequence[tuple[str, str]]) -> None:
@@ -64,8 +57,19 @@ class Policy:
         return allows(rule, caller, project)
 
     def _judged(self, rule: str, caller: Caller, project: str) -> bool:
-        target = {"project_id": project, "user_id": caller.user}
-        return not caller.system_scope and self._rules[rule].holds(caller, target, self._rules)
+        if caller.system_scope:
+            return False
+        target = _present(project_id=project, user_id=caller.user)
+        credentials = {
+            **_present(project_id=caller.project, user_id=caller.user),
+            "roles": sorted(caller.roles),
+        }
+        return bool(self._enforcer.enforce(rule, target, credentials))
+
+
+def _present(**values: str) -> dict[str, str]:
+    """Without the empty ones: nothing equals nothing, and a caller without a project would own what has none."""
+    return {name: value for name, value in values.items() if value}
 
 
 def policy_named(name: str) -> Policy:
@@ -98,10 +102,3 @@ def _file(path: Path) -> Mapping[str, str]:
         if not isinstance(name, str) or not isinstance(rule, str):
             raise BadPolicyError(f"{path}: {name!r} is {rule!r}; both must be strings")
     return written
-
-
-def _read(name: str, text: str) -> Rule:
-    try:
-        return read_rule(text)
-    except BadRuleError as problem:
-        raise BadPolicyError(f"{name} is {text!r}: {problem}") from None
