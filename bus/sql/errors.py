@@ -53,8 +53,8 @@ def _kind_of(error: BaseException) -> type[Transient]:
 
 @contextmanager
 def connecting() -> Iterator[None]:
-    """For code that only connects. Every error of the operating system is then about the way to the server (no route,
-    no such name, a timeout, no socket at this path), and every error of the server is a refused login.
+    """For code that only connects. Every error of the operating system is then about the way to the server: no route,
+    no such name, a timeout, no socket at this path. Every error of the server is a refused login.
     """
     try:
         yield
