@@ -18,7 +18,7 @@ class OwnChoices:
     def hold(self, choices: Sequence[tuple[ConsumerId, int, Share]]) -> None:
         for consumer, attempt, _ in choices:
             self._held[consumer.int, attempt] = (consumer, attempt), False
-        self._picture.hold_all(choices)
+        self._picture.hold(choices)
 
     def granted(self, consumer: ConsumerId, attempt: int) -> None:
         """The choice counts until the feed names it, or until a reading that began later has ended."""
@@ -27,7 +27,7 @@ class OwnChoices:
 
     def drop(self, keys: Iterable[Key]) -> None:
         held = (self._held.pop((consumer.int, attempt), None) for consumer, attempt in keys)
-        self._picture.drop_all([each[0] for each in held if each is not None])
+        self._picture.drop([each[0] for each in held if each is not None])
 
     def granted_so_far(self) -> Sequence[Key]:
         return [key for key, granted in self._held.values() if granted]

@@ -141,7 +141,7 @@ def test_each_choice_of_a_batch_is_a_candidate_when_those_before_it_are_claimed(
         # Choices of this scheduler that placement has not answered.
         for number, one in enumerate(choose(picture, shapes[:1] * held, PLUGINS, 0)):
             if isinstance(one, Chosen):
-                picture.hold(consumer(f"held-{number}"), 1, one.choice.share)
+                picture.hold([(consumer(f"held-{number}"), 1, one.choice.share)])
                 now = using(now, one.choice.share)
                 met["held"] += 1
 

@@ -117,7 +117,7 @@ def test_choosing_leaves_the_picture_as_it_is_and_holding_changes_it() -> None:
     first, again = chosen(picture, a_spec(4)), chosen(picture, a_spec(4))
     assert first == again
 
-    picture.hold(consumer("web"), 1, first[0].choice.share)
+    picture.hold([(consumer("web"), 1, first[0].choice.share)])
 
     assert refusal(picture, a_spec(4)).steps[0].step == "capacity"
 

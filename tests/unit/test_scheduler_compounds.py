@@ -132,10 +132,10 @@ def test_a_choice_that_is_held_counts_at_the_provider_it_takes_from_until_it_is_
         (one,) = choose(picture, [a_spec(3)], PLUGINS, salt=0)
         assert chosen([one]) == [f"VCPU:3@{place}"]
         assert isinstance(one, Chosen)
-        picture.hold(holder, 1, one.choice.share)
+        picture.hold([(holder, 1, one.choice.share)])
 
     assert chosen(choose(picture, [a_spec(3)], PLUGINS, salt=0)) == []
-    picture.drop(WEB, 1)
+    picture.drop([(WEB, 1)])
 
     assert chosen(choose(picture, [a_spec(3)] * 2, PLUGINS, salt=0)) == ["VCPU:3@h-n0"]
 
@@ -222,7 +222,7 @@ def test_what_one_host_takes_of_a_pool_another_cannot_take() -> None:
         FunnelStep(step="capacity", removed=2, example="h: DISK_GB asked 5, free 4 of 14 at pool"),
     )
     assert isinstance(found[0], Chosen)
-    picture.hold(WEB, 1, found[0].choice.share)
+    picture.hold([(WEB, 1, found[0].choice.share)])
     assert len(chosen(choose(picture, [spec] * 3, PLUGINS, salt=0))) == 1
 
 

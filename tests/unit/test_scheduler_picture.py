@@ -162,11 +162,11 @@ def test_what_a_whole_snapshot_does_not_have_is_pruned() -> None:
 def test_a_row_that_is_used_again_has_nothing_of_its_last_host() -> None:
     first = a_state("first", {"VCPU": ROOMY, "VGPU": ROOMY}, traits=("CUSTOM_X",))
     picture = a_picture(first, hosts=())
-    picture.hold(WEB, 1, a_share_of("first", 3))
+    picture.hold([(WEB, 1, a_share_of("first", 3))])
 
     picture.remove([gone(first)])
     picture.apply([a_state("second", vcpus(5))])
-    picture.drop(WEB, 1)
+    picture.drop([(WEB, 1)])
 
     hosts = Hosts(Draft(picture))
     assert (free_of(picture, "second"), free_of(picture, "second", "VGPU")) == (5, 0)
@@ -178,13 +178,13 @@ def test_a_row_that_is_used_again_has_nothing_of_its_last_host() -> None:
 def test_a_choice_counts_from_when_it_is_held_until_it_is_dropped() -> None:
     picture = a_picture(a_state("h", vcpus(16, used=4)))
 
-    picture.hold(WEB, 1, a_share_of("h", 3))
-    picture.hold(DB, 1, a_share_of("h", 2))
+    picture.hold([(WEB, 1, a_share_of("h", 3))])
+    picture.hold([(DB, 1, a_share_of("h", 2))])
     assert free_of(picture, "h") == 7
-    picture.drop(WEB, 2)
+    picture.drop([(WEB, 2)])
     assert free_of(picture, "h") == 7
-    picture.drop(WEB, 1)
-    picture.drop(WEB, 1)
+    picture.drop([(WEB, 1)])
+    picture.drop([(WEB, 1)])
 
     assert free_of(picture, "h") == 10
 
@@ -192,23 +192,23 @@ def test_a_choice_counts_from_when_it_is_held_until_it_is_dropped() -> None:
 def test_a_choice_held_again_counts_as_the_later_share() -> None:
     picture = a_picture(a_state("h"))
 
-    picture.hold(WEB, 1, a_share_of("h", 3))
-    picture.hold(WEB, 1, a_share_of("h", 5))
+    picture.hold([(WEB, 1, a_share_of("h", 3))])
+    picture.hold([(WEB, 1, a_share_of("h", 5))])
     assert free_of(picture, "h") == 11
-    picture.drop(WEB, 1)
+    picture.drop([(WEB, 1)])
 
     assert free_of(picture, "h") == 16
 
 
 def test_what_is_held_is_kept_apart_from_what_placement_says_is_used() -> None:
     picture = a_picture(a_state("h"))
-    picture.hold(WEB, 1, a_share_of("h", 3))
+    picture.hold([(WEB, 1, a_share_of("h", 3))])
 
     picture.apply([a_state("h", vcpus(16, used=3), revision=2)])
     assert free_of(picture, "h") == 10
     picture.apply([a_state("h", vcpus(8, used=3), revision=3, shape=2)])
     assert free_of(picture, "h") == 2
-    picture.drop(WEB, 1)
+    picture.drop([(WEB, 1)])
 
     assert free_of(picture, "h") == 5
 
@@ -216,8 +216,8 @@ def test_what_is_held_is_kept_apart_from_what_placement_says_is_used() -> None:
 def test_a_choice_on_a_host_that_nobody_knows_is_not_counted_anywhere() -> None:
     picture = a_picture(a_state("h"))
 
-    picture.hold(WEB, 1, a_share_of("elsewhere", 3))
-    picture.drop(WEB, 1)
+    picture.hold([(WEB, 1, a_share_of("elsewhere", 3))])
+    picture.drop([(WEB, 1)])
 
     assert free_of(picture, "h") == 16
 
@@ -225,7 +225,7 @@ def test_a_choice_on_a_host_that_nobody_knows_is_not_counted_anywhere() -> None:
 def test_what_is_held_counts_as_an_instance_and_as_a_build_under_way() -> None:
     picture = a_picture(a_state("h"), hosts=(a_host("h", instances=5, io_ops=2),))
 
-    picture.hold(WEB, 1, a_share_of("h", 1))
+    picture.hold([(WEB, 1, a_share_of("h", 1))])
 
     hosts = Hosts(Draft(picture))
     assert (hosts.instances[0], hosts.io_ops[0]) == (6, 3)
@@ -244,12 +244,12 @@ def test_a_child_gives_what_the_root_has_not_and_the_share_names_it() -> None:
         share = chosen.choice.share
         assert share.amounts == amounts(root.id, MEMORY_MB=2) + amounts(child.id, VGPU=3)
         assert [(seen.root, seen.shape) for seen in share.shapes] == [(root.id, 4)]
-        picture.hold(WEB, 1, share)
+        picture.hold([(WEB, 1, share)])
         assert free_of(picture, "h", "VGPU") == 13
         picture.apply(
             [structs.replace(child, revision=2, inventories={"VGPU": structs.replace(ROOMY, used=3)})]
         )
-        picture.drop(WEB, 1)
+        picture.drop([(WEB, 1)])
         assert free_of(picture, "h", "VGPU") == 13
 
 

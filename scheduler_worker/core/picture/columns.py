@@ -15,6 +15,10 @@ from placement_worker.core.candidates.columns import Stock as ProviderStock
 
 ROWS_AT_FIRST = 64
 
+_FLAGS = ("present", "registered", "provided", "up", "enabled", "consistent", "nested", "node")
+_NUMBERS = ("projects", "cell", "zone", "instances", "consumers", "io_ops", "holding")
+_ARRAYS = (*_FLAGS, *_NUMBERS, "root")
+
 Named = TypeVar("Named", bound=Hashable)
 
 
@@ -115,11 +119,8 @@ class Columns:
 
     def give_back(self, row: int) -> None:
         """The host of this row is gone, and nothing is held on it: the next new host may get the row."""
-        for flags in (
-            *(self.present, self.registered, self.provided, self.up, self.enabled),
-            *(self.consistent, self.nested, self.node),
-        ):
-            flags[row] = False
+        for name in _FLAGS:
+            getattr(self, name)[row] = False
         self.projects[row] = 0
         self.put_traits(row, ())
         self._free_rows.append(row)
@@ -163,22 +164,8 @@ class Columns:
 
     def _grow(self) -> None:
         length = self._length = 2 * self._length
-        self.present = longer(self.present, length)
-        self.registered = longer(self.registered, length)
-        self.provided = longer(self.provided, length)
-        self.up = longer(self.up, length)
-        self.enabled = longer(self.enabled, length)
-        self.consistent = longer(self.consistent, length)
-        self.node = longer(self.node, length)
-        self.projects = longer(self.projects, length)
-        self.cell = longer(self.cell, length)
-        self.zone = longer(self.zone, length)
-        self.instances = longer(self.instances, length)
-        self.consumers = longer(self.consumers, length)
-        self.io_ops = longer(self.io_ops, length)
-        self.holding = longer(self.holding, length)
-        self.nested = longer(self.nested, length)
-        self.root = longer(self.root, length)
+        for name in _ARRAYS:
+            setattr(self, name, longer(getattr(self, name), length))
         self.traits.grow(length)
         for stock in self.stocks.values():
             stock.grow(length)

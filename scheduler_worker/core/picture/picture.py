@@ -128,11 +128,8 @@ class Picture:
 
     # This scheduler's choices
 
-    def hold(self, consumer: ConsumerId, attempt: int, share: Share) -> None:
-        """Count a choice until it is answered. If it is held again, the later share counts."""
-        self.hold_all(((consumer, attempt, share),))
-
-    def hold_all(self, choices: Iterable[tuple[ConsumerId, int, Share]]) -> None:
+    def hold(self, choices: Iterable[tuple[ConsumerId, int, Share]]) -> None:
+        """Count these choices until they are answered. If one is held again, the later share counts."""
         held = []
         before = []
         for consumer, attempt, share in choices:
@@ -145,20 +142,12 @@ class Picture:
         self._count(before, -1)
         self._count(held, 1)
 
-    def drop(self, consumer: ConsumerId, attempt: int) -> None:
-        """The choice is answered, or a change names it: its usage counts by now, or it was refused."""
-        self.drop_all(((consumer, attempt),))
-
-    def drop_all(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
+    def drop(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
+        """These are answered, or a change names them: their usage counts by now, or they were refused."""
         holds = (self._holds.pop((consumer.int, attempt), None) for consumer, attempt in choices)
         self._count([hold for hold in holds if hold is not None], -1)
 
     # Questions
-
-    def cell_of(self, host: ProviderId) -> str:
-        """The cell of a host; empty if there is no such host."""
-        row = self._rows.get(host.int)
-        return "" if row is None else self.columns.cells.names[int(self.columns.cell[row])]
 
     def has_provider(self, host: ProviderId) -> bool:
         """Does placement have the root provider of this host?"""
