@@ -49,6 +49,7 @@ from ironic_sync.core.deploying import (
 )
 from ironic_sync.core.node import Node
 from ironic_sync.core.ordering import read_again, read_as_gone
+from ironic_sync.core.orders import AT_ONCE
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import Answer, Deploy, NodeRow
 from ironic_sync.rest import Change, InterfaceCheck, IronicApi, NoLongerOurs, Refused
@@ -94,7 +95,8 @@ class _LastProgress(Struct, frozen=True):
 
     attempt: tuple[object, int]
     words: str
-    at: datetime
+    # By the loop's clock: a wall clock that jumps back would keep us silent.
+    at_s: float
 
 
 class Deployer(PartGroup):
@@ -171,7 +173,11 @@ class Deployer(PartGroup):
 
     async def _look_for_due(self) -> None:
         """Also orders that another daemon has written."""
-        for row in await self._store.due(self._ring.name, self._now(), self._settings.page):
+        now, settings = self._now(), self._settings
+        longest_s = max(settings.deploy_read_s, settings.deploy_retry_s_max)
+        # What waits for a cell's broker stays due, and must not fill the page.
+        limit = settings.page + len(self._running | self._saying)
+        for row in await self._store.due(self._ring.name, now, now + timedelta(seconds=longest_s), limit):
             if row.id not in self._running and row.id not in self._saying:
                 self._want(row.id)
 
@@ -327,7 +333,7 @@ class Deployer(PartGroup):
             case Note(before):
                 return structs.replace(work, before=before)
             case Fail(reason):
-                return structs.replace(work, failure=reason, tries=0, due_at=self._now())
+                return structs.replace(work, failure=reason, tries=0, due_at=AT_ONCE)
             case _:
                 return work
 
@@ -366,14 +372,15 @@ class Deployer(PartGroup):
         """Send progress at each change of the node, and at intervals while Ironic works on it. Lost progress is sent later."""
         if deploy.kind == "undeploy" or deploy.failure:
             return
-        attempt, now, told = (deploy.instance, deploy.attempt), self._now(), self._told.get(node)
+        attempt, told = (deploy.instance, deploy.attempt), self._told.get(node)
+        now_s = asyncio.get_running_loop().time()
         if (
             told is not None
             and (told.attempt, told.words) == (attempt, words)
-            and (now - told.at).total_seconds() < self._settings.progress_s
+            and now_s - told.at_s < self._settings.progress_s
         ):
             return
-        self._told[node] = _LastProgress(attempt, words, now)
+        self._told[node] = _LastProgress(attempt, words, now_s)
         progress = DeployProgressed(
             cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt, host=node, words=words
         )

@@ -84,8 +84,10 @@ class NodeStore(Protocol):
     async def to_read(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
         """A page of the owner's rows with `needs_read`."""
 
-    async def due(self, owner: str, now: datetime, limit: int) -> tuple[NodeRow, ...]:
-        """The owner's rows whose `due_at` has come, those that are due for longest first."""
+    async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
+        """The owner's rows whose `due_at` has come, those that are due for longest first; then those that are due after
+        `beyond`. No pause is so long: the clock by which that was written was ahead.
+        """
 
 
 class RingStore(Protocol):

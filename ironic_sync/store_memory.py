@@ -85,8 +85,12 @@ class MemoryIronicStore:
     async def to_read(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
         return _page((row for row in self._of(owner) if row.needs_read), limit, after)
 
-    async def due(self, owner: str, now: datetime, limit: int) -> tuple[NodeRow, ...]:
-        due = [(row.due_at, row.id, row) for row in self._of(owner) if row.due_at and row.due_at <= now]
+    async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
+        due = [
+            (row.due_at, row.id, row)
+            for row in self._of(owner)
+            if row.due_at and (row.due_at <= now or row.due_at > beyond)
+        ]
         return tuple(row for _, _, row in sorted(due, key=lambda each: each[:2])[:limit])
 
     async def join(self, name: str, incarnation: str, lease_s: float) -> None:

@@ -10,8 +10,9 @@ A node counts as deleted when Ironic answers 404 for it. If these are too many a
 import asyncio
 import logging
 import random
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from uuid import UUID  # noqa: TC003 - like every other import
 
@@ -29,13 +30,13 @@ from ironic_sync.core.settling import gained, seen
 from ironic_sync.membership import Membership
 from ironic_sync.rest import ReadsNodes
 from ironic_sync.settings import IronicSettings
+from ironic_sync.steady import SECOND_US, SteadyClock
 from ironic_sync.store import IronicStore, NodeStore
 
 log = logging.getLogger(__name__)
 
 # More nodes than this are read as pages of the whole list.
 SINGLE_READS_MAX = 50
-SECOND_US = 1_000_000
 
 
 class TooManyMissing(Operational):
@@ -53,6 +54,7 @@ class Sweeper:
         membership: Membership,
         settings: IronicSettings,
         *,
+        clock_s: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
     ) -> None:
         self._sweeping = Periodic(
@@ -69,6 +71,7 @@ class Sweeper:
             share=settings.missing_share,
             after_us=round(settings.missing_believed_s * SECOND_US),
         )
+        self._steady_us = SteadyClock(writer.clock_us, clock_s, forgets_s=settings.missing_believed_s)
         # How many nodes were believed to be gone, and when.
         self._lost_at: deque[tuple[int, int]] = deque()
         self._api = api
@@ -194,7 +197,7 @@ class Sweeper:
             self._believing.well()
 
     def _decide(self, missing: Sequence[NodeRow], known: int) -> tuple[Sequence[NodeRow], Sequence[NodeRow]]:
-        at_us = self._writer.clock_us()
+        at_us = self._steady_us()
         while self._lost_at and self._lost_at[0][0] <= at_us - self._belief.after_us:
             self._lost_at.popleft()
         lost_lately = sum(count for _, count in self._lost_at)
@@ -220,7 +223,7 @@ class Sweeper:
             if after is None:
                 self._suspect((row.id,))
                 return None
-            return seen(after) if row.owner == self._membership.name else after
+            return seen(after) if _is_owned(row, self._membership) else after
 
         return change
 
@@ -260,7 +263,7 @@ class Sweeper:
         changes |= {row.id: self._hold_by(row.version) for row in held}
         await self._writer.change(changes)
         if lost := sum(not row.missing_since_us for row in gone):
-            self._lost_at.append((self._writer.clock_us(), lost))
+            self._lost_at.append((self._steady_us(), lost))
         if held:
             self._say_missing(held, known)
 
@@ -288,9 +291,16 @@ class Sweeper:
                     # It was written since: what was read may be older.
                     self._suspect((row.id,))
                 return None
-            return seen(after) if row.owner == self._membership.name else after
+            return seen(after) if _is_owned(row, self._membership) else after
 
         return change
+
+
+def _is_owned(row: NodeRow, membership: Membership) -> bool:
+    """Whether this daemon knows that it owns the node in this epoch. The ring notices nodes that were given to it by their not
+    being read: one that was marked as read before would go unnoticed, and nobody would vouch for it or deploy it.
+    """
+    return membership.owned.get(row.id) == row.epoch
 
 
 def _differs(row: NodeRow, node: Node) -> bool:
@@ -306,7 +316,7 @@ class Adopter(Periodic):
         self,
         writer: NodeWriter,
         store: NodeStore,
-        daemon: str,
+        membership: Membership,
         settings: IronicSettings,
         *,
         chance: random.Random | None = None,
@@ -316,7 +326,7 @@ class Adopter(Periodic):
         )
         self._writer = writer
         self._store = store
-        self._daemon = daemon
+        self._membership = membership
         self._page = settings.page
 
     def gained(self, nodes: Sequence[Owned]) -> None:
@@ -334,9 +344,9 @@ class Adopter(Periodic):
 
     async def _adopt(self) -> None:
         after: ProviderId | None = None
-        while rows := await self._store.to_read(self._daemon, self._page, after):
+        while rows := await self._store.to_read(self._membership.name, self._page, after):
             after = rows[-1].id
             await self._writer.change({row.id: self._adopted for row in rows})
 
     def _adopted(self, row: NodeRow) -> NodeRow:
-        return gained(row, self._writer.policy) if row.owner == self._daemon else row
+        return gained(row, self._writer.policy) if _is_owned(row, self._membership) else row

@@ -68,9 +68,9 @@ def ironic_parts(
     membership.listen(announcer)
     reading: Sweeper | Adopter
     if api is None:
-        reading = Adopter(writer, store, name, settings, chance=chance)
+        reading = Adopter(writer, store, membership, settings, chance=chance)
     else:
-        reading = Sweeper(api, writer, store, membership, settings, chance=chance)
+        reading = Sweeper(api, writer, store, membership, settings, clock_s=clock_s, chance=chance)
         writer.listen(reading.touch)
     membership.listen(reading)
     events = EventReader(

@@ -15,7 +15,14 @@ import typer
 from bus.message import ProviderId
 from ironic_sync.rest import CleanStep, Refused, UnreadableNode
 from ironic_sync.rest_http import HttpIronicApi
-from moor.nodes import TEMPORARY_REASONS, NodeReader, Nodes, NodeShown, reading_nodes
+from moor.nodes import (
+    TEMPORARY_REASONS,
+    NodeReader,
+    Nodes,
+    NodeShown,
+    SeveralNodesError,
+    reading_nodes,
+)
 from moor.nodes_showing import nodes_table, print_node
 from moor.options import (
     NOT_DONE,
@@ -345,7 +352,10 @@ def _has_failed(node: NodeShown | None) -> bool:
 
 
 async def _found(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
-    found = await reader.find(names)
+    try:
+        found = await reader.find(names)
+    except SeveralNodesError as problem:
+        fail(f"{problem}; nothing was done")
     if missing := [repr(name) for name in names if found[name] is None]:
         fail(f"there is no node {', '.join(missing)}, so nothing was done; `moor node list` shows all nodes")
     return [node for name in names if (node := found[name]) is not None]

@@ -19,6 +19,8 @@ from moor.settings import Settings
 ROWS_AT_ONCE = 1000
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
 NOT_REPORTED = "the change is not reported to placement yet"
+# So many ids of nodes with one name are printed.
+IDS_SHOWN_MAX = 5
 # These reasons normally disappear within a second.
 TEMPORARY_REASONS = frozenset({NOT_HEARD, NOT_REPORTED})
 # The fields on which an offer depends.
@@ -80,6 +82,10 @@ class Nodes(Struct, frozen=True):
     unreadable: tuple[UnreadableNode, ...] = ()
 
 
+class SeveralNodesError(ValueError):
+    """A name that does not say which node is meant."""
+
+
 class NodeReader:
     """Reads nodes from Ironic's REST API and from the daemons' rows, or from one of them."""
 
@@ -90,7 +96,7 @@ class NodeReader:
     async def all(self) -> Nodes:
         rows = await self._all_rows()
         if self.api is None:
-            return Nodes(_by_name(shown(row.id, row.node, row) for row in rows.values()))
+            return Nodes(_by_name(self._shown(id_, _last_heard(row), rows) for id_, row in rows.items()))
         found: dict[ProviderId, Node] = {}
         unreadable: list[UnreadableNode] = []
         async for page in self.api.pages():
@@ -100,20 +106,23 @@ class NodeReader:
         return Nodes(_by_name(self._shown(id_, found.get(id_), rows) for id_ in ids), tuple(unreadable))
 
     async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
-        """Find nodes by uuid or by Ironic's name. Each uuid is one question to Ironic; names are searched in the full list."""
+        """Find nodes by uuid or by Ironic's name. Each uuid is one question to Ironic; names are searched in the full list. If
+        several nodes have the name, the one that Ironic still has is meant; SeveralNodesError is raised if that is not one.
+        """
         ids = {name: id_ for name in names if (id_ := _as_id(name)) is not None}
         found: dict[str, NodeShown | None] = dict.fromkeys(names)
         rows = await self._rows_of(ids.values())
         for name, id_ in ids.items():
-            node = rows[id_].node if self.api is None and id_ in rows else None
+            node = _last_heard(rows[id_]) if self.api is None and id_ in rows else None
             if self.api is not None:
                 node = await self.api.node(id_)
             if node is not None or id_ in rows:
                 found[name] = self._shown(id_, node, rows)
         if named := {*names} - ids.keys():
+            of_names: dict[str, list[NodeShown]] = {}
             for each in (await self.all()).nodes:
-                if each.name in named:
-                    found[each.name] = each
+                of_names.setdefault(each.name, []).append(each)
+            found |= {name: _meant(name, of_names[name]) for name in named & of_names.keys()}
         return found
 
     def _shown(self, id_: ProviderId, node: Node | None, rows: Mapping[ProviderId, NodeRow]) -> NodeShown:
@@ -188,6 +197,21 @@ def _offered(node: Node | None, row: NodeRow | None, *, has_rows: bool) -> Offer
 
 def _is_as_heard(node: Node, heard: Node | None) -> bool:
     return heard is not None and all(getattr(node, field) == getattr(heard, field) for field in _OFFER_FIELDS)
+
+
+def _last_heard(row: NodeRow) -> Node | None:
+    return None if row.is_deleted else row.node
+
+
+def _meant(name: str, nodes: Sequence[NodeShown]) -> NodeShown:
+    there = [each for each in nodes if each.ironic is not None] or nodes
+    if len(there) == 1:
+        return there[0]
+    ids = ", ".join(sorted(str(each.id) for each in there)[:IDS_SHOWN_MAX])
+    more = f" and {len(there) - IDS_SHOWN_MAX} more" if len(there) > IDS_SHOWN_MAX else ""
+    raise SeveralNodesError(
+        f"{len(there)} nodes are named {name!r}: {ids}{more}; give the id of the one that is meant"
+    )
 
 
 def _deploy(deploy: Deploy) -> DeployShown:

@@ -99,7 +99,8 @@ OF_REBUILDS: Mapping[str | None, str] = {
 
 # The interfaces that must pass Ironic's validation. A node without a storage interface has none to validate.
 VALIDATED = ("deploy", "power", "storage")
-# How often Ironic may refuse the instance_uuid on a free node: another node may still have it for a while.
+# How often the instance_uuid may be refused where the node is free: another node may still be losing it. And how often the
+# detaching of our ports from a node that is no longer ours.
 CONFLICTS_MAX = 12
 _CONFLICT, _MISSING = 409, 404
 
@@ -378,10 +379,14 @@ def _since(node: Node) -> str:
     return f"{node.provision_state} since {at.isoformat() if at else 'ever'}"
 
 
-def _undeploying(deploy: Deploy, seen: Seen) -> Step | Outcome:
+def _undeploying(  # noqa: PLR0911 - one for each kind of state
+    deploy: Deploy, seen: Seen
+) -> Step | Outcome:
     node = seen.node
-    if node is None or node.instance_uuid != deploy.instance:
+    if node is None:
         return Gone()
+    if node.instance_uuid != deploy.instance:
+        return _detaching_ours(deploy, node, seen)
     match OF_UNDEPLOYS.get(node.provision_state):
         case "delete":
             return SetState("deleted")
@@ -393,6 +398,20 @@ def _undeploying(deploy: Deploy, seen: Seen) -> Step | Outcome:
             return DetachVif(seen.vifs[0]) if seen.vifs else ClearInstance()
         case _:
             return Wait(_words(node))
+
+
+def _detaching_ours(deploy: Deploy, node: Node, seen: Seen) -> Step | Outcome:
+    """Somebody set or removed the node's instance_uuid while we deployed: the ports of our order may still be attached, and
+    nobody else knows of them. Ironic itself detaches all ports when it takes an instance off a node.
+    """
+    ours = deploy.order.ports if isinstance(deploy.order, DeployInstance) else ()
+    is_taken_off = node.instance_uuid is None and OF_UNDEPLOYS.get(node.provision_state) != CLEAR
+    if not ours or is_taken_off or deploy.tries >= CONFLICTS_MAX:
+        return Gone()
+    if seen.vifs is None:
+        return ReadVifs()
+    left = [each for each in ours if each in seen.vifs]
+    return DetachVif(left[0]) if left else Gone()
 
 
 def _words(node: Node) -> str:

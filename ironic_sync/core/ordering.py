@@ -23,8 +23,9 @@ from ironic_sync.core.notifications import (
 from ironic_sync.core.offers import is_available
 from ironic_sync.core.rows import NodeRow
 
-# A publisher's clock that is farther ahead than this is wrong. Its notifications count as if they came this far ahead. So a
-# timestamp of next year does not outrank all notifications until then.
+# A publisher's clock that is farther ahead than this is wrong, or the daemon's is behind. Its notifications count as if they were
+# sent now, so that a timestamp of next year does not outdo all that is said until then. Where the node can be read, a
+# clock that is ahead by more than the skew shows already: then notifications have no order, and the node is read again.
 AHEAD_US_MAX = 60_000_000
 # Reasons to read a node again are listed up to here. One is enough to read it.
 DOUBTS_MAX = 10
@@ -36,6 +37,7 @@ UNREADABLE = "a notification of it could not be read"
 OLDER_THAN_READ = "a notification may be older than what was read"
 NOT_LISTED = "Ironic's list of nodes has it no more"
 DELETED_SPEAKS = "a notification came after its deletion"
+AHEAD = "a notification has a time that is yet to come: its publisher's clock or this daemon's is wrong"
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -103,9 +105,11 @@ def held_missing(row: NodeRow, version_before: int, at_us: int) -> NodeRow | Non
     """The row after Ironic was found to have lost this node and too many others; None as above. It is held."""
     if row.version != version_before:
         return None
-    if row.is_deleted or (row.missing_since_us and not row.doubts and not row.is_doubted):
+    is_known = 0 < row.missing_since_us <= at_us and not row.doubts and not row.is_doubted
+    if row.is_deleted or is_known:
         return row
-    since_us = row.missing_since_us or at_us
+    # Not from a clock that was ahead: it would stay held for as much longer.
+    since_us = min(row.missing_since_us or at_us, at_us)
     return structs.replace(row, doubts=(), is_doubted=False, missing_since_us=since_us, read_at_us=at_us)
 
 
@@ -145,6 +149,8 @@ def _after_node(row: NodeRow, said: NodeNotified, rules: Rules) -> NodeRow:
         after = _doubted(after, rules, doubt)
     if _is_older_than_read(row, said, rules.skew_us):
         after = _doubted(after, rules, OLDER_THAN_READ, held=True)
+    if after.heard_at_us < said.at_us:
+        after = _doubted(after, rules, AHEAD, held=not _are_free(said, row))
     if row.is_deleted and not said.is_deleted and said.kind != "create":
         after = _doubted(structs.replace(after, is_deleted=True), rules, DELETED_SPEAKS, held=True)
     return _doubted_for_order(after, row, said, rules) if is_unordered else after
@@ -157,10 +163,7 @@ def _after_late_node(row: NodeRow, said: NodeNotified, rules: Rules) -> NodeRow:
     after = structs.replace(row, heard_at_us=said.at_us, heard_from=said.publisher)
     if row.is_deleted == said.is_deleted and _with_shard(said.node, row.node) == row.node:
         return after
-    is_free = _is_free(said.node, is_deleted=said.is_deleted) and _is_free(
-        row.node, is_deleted=row.is_deleted
-    )
-    return _doubted(after, rules, OLDER_THAN_READ, held=not is_free)
+    return _doubted(after, rules, OLDER_THAN_READ, held=not _are_free(said, row))
 
 
 def _doubts_of(row: NodeRow, said: NodeNotified) -> list[str]:
@@ -201,10 +204,7 @@ def _doubted_for_order(after: NodeRow, before: NodeRow, said: NodeNotified, rule
     """`after` in doubt because `said` and the notification of `before` have no order."""
     publishers = " and ".join(sorted((before.heard_from, said.publisher)))
     doubt = f"notifications of {publishers} are nearer than {rules.skew_us // 1_000} ms"
-    is_free = _is_free(said.node, is_deleted=said.is_deleted) and _is_free(
-        before.node, is_deleted=before.is_deleted
-    )
-    return _doubted(after, rules, doubt, held=not is_free)
+    return _doubted(after, rules, doubt, held=not _are_free(said, before))
 
 
 def _doubted(row: NodeRow, rules: Rules, doubt: str, *, held: bool = False) -> NodeRow:
@@ -223,6 +223,11 @@ def _takes_node(notification: AllocationNotified) -> bool:
     return notification.node is not None and notification.kind != "delete"
 
 
+def _are_free(said: NodeNotified, row: NodeRow) -> bool:
+    """Whether the node may be claimed by both: by the word, and by the row before it."""
+    return _is_free(said.node, is_deleted=said.is_deleted) and _is_free(row.node, is_deleted=row.is_deleted)
+
+
 def _is_free(node: Node | None, *, is_deleted: bool) -> bool:
     return node is not None and not is_deleted and is_available(node)
 
@@ -235,7 +240,8 @@ def _with_shard(node: Node, before: Node | None) -> Node:
 
 
 def _heard_at(said: NodeNotified, rules: Rules) -> int:
-    return min(said.at_us, rules.now_us + AHEAD_US_MAX) if rules.now_us else said.at_us
+    ahead_us = rules.skew_us if rules.can_read else AHEAD_US_MAX
+    return rules.now_us if rules.now_us and said.at_us > rules.now_us + ahead_us else said.at_us
 
 
 def _without_future(row: NodeRow, at_us: int) -> NodeRow:

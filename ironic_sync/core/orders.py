@@ -31,6 +31,7 @@ Ordered = tuple[NodeRow, Answer | None]
 # How many ended attempts a row stores. A late deploy of an older attempt would be executed, and its conductor would then
 # undeploy it.
 ENDED_MAX = 20
+# By any clock: the daemon that writes an order and the node's owner may have two.
 AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 NO_API = "this daemon knows no REST API of Ironic (MOOR_IRONIC_URL), and cannot deploy"
 
@@ -140,7 +141,7 @@ def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_dep
         attempt=order.attempt,
         order=order,
         started_at=now,
-        due_at=now,
+        due_at=AT_ONCE,
     )
     return structs.replace(row, deploy=deploy), None
 
@@ -154,7 +155,7 @@ def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ord
         if under_way.kind == "undeploy" and not under_way.is_leftover:
             return ended, None
         given_up = structs.replace(
-            under_way, kind="undeploy", is_leftover=False, failure="", tries=0, due_at=now
+            under_way, kind="undeploy", is_leftover=False, failure="", tries=0, due_at=AT_ONCE
         )
         return structs.replace(ended, deploy=given_up), None
     if under_way is not None or not _is_on(row, order):
@@ -165,7 +166,7 @@ def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ord
         instance=order.instance,
         attempt=order.attempt,
         started_at=now,
-        due_at=now,
+        due_at=AT_ONCE,
     )
     return structs.replace(ended, deploy=deploy), None
 
@@ -191,7 +192,7 @@ def _after_redeploy(row: NodeRow, order: RedeployInstance, now: datetime, *, can
         attempt=order.attempt,
         order=order,
         started_at=now,
-        due_at=now,
+        due_at=AT_ONCE,
     )
     return structs.replace(row, deploy=deploy), None
 

@@ -114,9 +114,9 @@ class SqlIronicStore:
         async with self._database.reading() as transaction:
             return await transaction.run(reading.page_of, owner, limit, after, table.c.needs_read)
 
-    async def due(self, owner: str, now: datetime, limit: int) -> tuple[NodeRow, ...]:
+    async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
         async with self._database.reading() as transaction:
-            return await transaction.run(reading.due, owner, now, limit)
+            return await transaction.run(reading.due, owner, now, beyond, limit)
 
     async def join(self, name: str, incarnation: str, lease_s: float) -> None:
         check_name(name)

@@ -49,8 +49,12 @@ def page_of(
     return rows_of(connection.execute(query))
 
 
-def due(connection: Connection, owner: str, now: datetime, limit: int) -> tuple[NodeRow, ...]:
-    query = _ROWS.where(table.c.owner == owner, table.c.due_us <= microseconds(now))
+def due(
+    connection: Connection, owner: str, now: datetime, beyond: datetime, limit: int
+) -> tuple[NodeRow, ...]:
+    is_due = sa.or_(table.c.due_us <= microseconds(now), table.c.due_us > microseconds(beyond))
+    # SQLite takes the partial index only where its condition stands in so many words.
+    query = _ROWS.where(table.c.owner == owner, table.c.due_us.is_not(None), is_due)
     return rows_of(connection.execute(query.order_by(table.c.due_us, table.c.id).limit(limit)))
 
 

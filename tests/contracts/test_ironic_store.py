@@ -164,7 +164,7 @@ async def known(store: IronicStore, *numbers: int) -> list[NodeRow]:
 
 
 async def every_due(store: IronicStore, owner: str, at: datetime) -> list[ProviderId]:
-    return [row.id for row in await store.due(owner, at, 10)]
+    return [row.id for row in await store.due(owner, at, later(3600), 10)]
 
 
 # Rows
@@ -300,10 +300,26 @@ async def test_rows_are_due_when_their_time_has_come_the_longest_first(store: Ir
 
     assert await every_due(store, "d1", later(9)) == []
     assert await every_due(store, "d1", later(20)) == [node_id(2), node_id(1)]
-    assert [row.id for row in await store.due("d1", later(60), 1)] == [node_id(2)]
+    assert [row.id for row in await store.due("d1", later(60), later(3600), 1)] == [node_id(2)]
     (row,) = await known(store, 2)
     await save(store, structs.replace(row, deploy=None))
     assert await every_due(store, "d1", later(20)) == [node_id(1)]
+
+
+async def test_rows_that_are_due_later_than_any_pause_lasts_are_due_too(store: IronicStore) -> None:
+    await save(
+        store,
+        deployed(a_row(1, "d1"), 3600.1),
+        deployed(a_row(2, "d1"), 3600),
+        deployed(a_row(3, "d1"), 5),
+        structs.replace(a_row(4, "d1"), answers_at=later(86_400)),
+        a_row(5, "d1"),
+        deployed(a_row(6, "d2"), 3601),
+    )
+
+    assert await every_due(store, "d1", later(9)) == [node_id(3), node_id(1), node_id(4)]
+    assert await every_due(store, "d1", later(4)) == [node_id(1), node_id(4)]
+    assert [row.id for row in await store.due("d1", later(9), later(3600), 2)] == [node_id(3), node_id(1)]
 
 
 # Owners

@@ -46,9 +46,9 @@ class FaultyIronicStore:
         await reach_database(self._process)
         return await self._store.to_read(owner, limit, after)
 
-    async def due(self, owner: str, now: datetime, limit: int) -> tuple[NodeRow, ...]:
+    async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
         await reach_database(self._process)
-        rows = await self._store.due(owner, now, limit)
+        rows = await self._store.due(owner, now, beyond, limit)
         if rows:
             await self._process.point("in_timer")
         return rows

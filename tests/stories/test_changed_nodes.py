@@ -31,7 +31,7 @@ from compute_sim.ironic import IronicScript, IronicSimulation, available_nodes, 
 from compute_sim.ironic.core.script import Loses
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import NodeRow
-from tests.contracts.stage import SETTINGS
+from tests.contracts.stage import SETTINGS, until
 from tests.stories.cloud import wait_until
 from tests.stories.test_nodes import QUICK, NodesSetup, nodes_setup
 
@@ -125,6 +125,13 @@ class World(Struct):
         """Change the node as an operator of Ironic does."""
         operations = [{"op": "replace", "path": f"/{name}", "value": value} for name, value in fields.items()]
         self.simulation.ironic.patch(str(node), operations)
+
+    async def make_available(self, node: ProviderId) -> None:
+        """A node that was just enrolled."""
+        ironic = self.simulation.ironic
+        for verb, state in (("manage", "manageable"), ("provide", "available")):
+            ironic.provision(str(node), verb)
+            await until(lambda state=state: ironic.nodes[str(node)].provision_state == state, state)  # type: ignore[misc]
 
     def lose(self, *nodes: ProviderId) -> None:
         """Delete nodes in Ironic; no notification arrives."""
@@ -443,3 +450,55 @@ async def test_an_unavailable_node_is_not_claimed_before_it_is_available_again(b
         await asyncio.gather(claiming, return_exceptions=True)
 
     assert claimed_while_away == []
+
+
+@pytest.mark.parametrize(
+    ("group", "resource_class", "cell", "is_told"),
+    [
+        ("rack1", "baremetal", "c1", True),
+        ("rack1", "silver", "c1", True),
+        ("rack2", "baremetal", "c2", True),
+        ("rack2", "silver", "c2", False),
+    ],
+    ids=["as it was", "another class", "another cell", "both, and not told"],
+)
+async def test_a_node_that_is_deleted_and_enrolled_again_under_its_id_is_offered_as_what_it_is(
+    group: str, resource_class: str, cell: str, *, is_told: bool, bus: str, books: str
+) -> None:
+    """Once when placement has let go of it, and once while somebody still holds it."""
+    async with (
+        world(bus, books, 4) as there,
+        there.nodes_setup.daemon("d1", simulation=there.simulation, cells=BY_RACK, settings=SWEEPS),
+    ):
+        free, held, *_ = nodes = there.nodes
+        for node in nodes:
+            await there.until_stocks(node, {CLASS: 0})
+        await there.hold(held)
+        for node in (free, held):
+            there.simulation.ironic.set_maintenance(str(node), is_on=True)
+            there.simulation.ironic.delete(str(node))
+        await there.until_stocks(free, None)
+        await there.until_stocks(held, {CLASS: 1})
+
+        new = {"driver": "fake-hardware", "resource_class": resource_class, "conductor_group": group}
+        if not is_told:
+            there.simulation.ironic.script = IronicScript(faults=(Loses(event_types=("*",)),))
+        for node in (free, held):
+            there.simulation.ironic.create({"uuid": str(node), **new})
+            await there.make_available(node)
+
+        named = f"CUSTOM_{resource_class.upper()}"
+        await there.until_stocks(free, {named: 0})
+        await there.until_cell(free, cell)
+        row = await there.until_row(held, is_deleted=False)
+        is_as_it_was = (group, resource_class) == ("rack1", "baremetal")
+
+        async def is_kept() -> bool:
+            stocks = await there.stocks(held)
+            return stocks is not None and stocks.get(CLASS) == (0 if is_as_it_was else 1)
+
+        await wait_until(is_kept, "its former class is there while it is held")
+        await there.release(held)
+        await there.until_stocks(held, {named: 0})
+        await there.until_cell(held, cell)
+        assert (await there.row(held)).epoch == row.epoch

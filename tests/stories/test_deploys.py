@@ -1,7 +1,7 @@
 """From a build request to an instance on a bare-metal node of a simulated Ironic, and back: every worker is real."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from bus.link import Link
 from bus.message import ProviderId
 from bus.messages.build import DeleteInstance, Flavor, Image, InstanceId
 from bus.messages.placement import InventoryState
+from bus.process import Part
 from bus.station import Station
 from bus.topology import objects_of
 from cell_conductor.settings import ConductorSettings
@@ -35,7 +36,7 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.rest_http import HttpIronicApi, RestSettings
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
-from ironic_sync.wiring import ironic_parts
+from ironic_sync.wiring import ironic_parts, now_us
 from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.ironic_stores import open_ironic_store
@@ -50,6 +51,8 @@ IN_MEMORY = pytest.mark.parametrize(("bus", "books"), [("memory", "memory"), (f"
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
 CELLS_OF_NODES = CellMap(default="c1")
+# A daemon that ends does not wait for the broker of a cell.
+HASTY = structs.replace(SETTINGS, drain_ms_max=100)
 QUICK = IronicSettings(
     lease_s=2.0,
     renew_s=0.3,
@@ -80,16 +83,25 @@ class DeploySetup(Struct):
     picture: Picture
     # The HTTP transport to Ironic's API that daemons use which start from now on.
     way: httpx.AsyncBaseTransport
+    cells: CellMap
+    # The parts of each daemon that has begun.
+    daemons: list[Sequence[Part]]
 
     @asynccontextmanager
     async def daemon(
-        self, name: str, settings: IronicSettings = QUICK, *, killed: bool = False, has_api: bool = True
+        self,
+        name: str,
+        settings: IronicSettings = QUICK,
+        *,
+        killed: bool = False,
+        has_api: bool = True,
+        clock_us: Callable[[], int] = now_us,
     ) -> AsyncIterator[asyncio.Event]:
         """Run a daemon. With `killed` it ends without leaving the ring; without an API it has only notifications."""
-        brokers = self.cloud.brokers
-        station = Station(brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
+        brokers, process = self.cloud.brokers, f"{name}-{len(self.daemons)}"
+        station = Station(brokers.at_api("ironic"), process, settings=SETTINGS, asks=True)
         in_cells = {
-            cell: Station(broker, f"{name}-in-{cell}", settings=SETTINGS, cells=(cell,))
+            cell: Station(broker, f"{process}-in-{cell}", settings=HASTY, cells=(cell,))
             for cell, broker in brokers.below("ironic").items()
         }
         link = Link(brokers.at_api("ironic"), SETTINGS)
@@ -100,11 +112,13 @@ class DeploySetup(Struct):
             self.rows,
             settings,
             name=name,
-            incarnation=f"{name}-{id(station)}",
-            cells=CELLS_OF_NODES,
+            incarnation=process,
+            cells=self.cells,
             api=api if has_api else None,
             in_cells=in_cells,
+            clock_us=clock_us,
         )
+        self.daemons.append(parts)
         stations = (station, *in_cells.values())
         if killed:
             async with asyncio.TaskGroup() as tasks:
@@ -145,6 +159,15 @@ class DeploySetup(Struct):
         """True if both daemons own nodes, and each has read all of its own."""
         rows = [await self.row(node) for node in self.nodes]
         return len({row.owner for row in rows}) > 1 and all(row.read_epoch == row.epoch for row in rows)
+
+    async def until_owned_by(self, owner: str) -> None:
+        """All nodes, read and reported in its epoch."""
+
+        async def is_so() -> bool:
+            rows = [await self.row(node) for node in self.nodes]
+            return all(row.owner == owner and row.read_epoch == row.epoch for row in rows)
+
+        await wait_until(is_so, f"{owner} owns all nodes")
 
     async def row(self, node: SimulatedNode) -> NodeRow:
         id_ = ProviderId(UUID(node.uuid))
@@ -201,18 +224,23 @@ async def deploy_setup(
     settings: IronicSimSettings | None = None,
     script: IronicScript | None = None,
     conducting: ConductorSettings = CONDUCTING,
+    cells: CellMap = CELLS_OF_NODES,
 ) -> AsyncIterator[DeploySetup]:
-    """Everything but daemons: the story starts those."""
+    """Everything but daemons: the story starts those. Each cell of nodes has a conductor."""
     async with AsyncExitStack() as stack:
-        setup = await stack.enter_async_context(cloud(bus, books, scripted=("c2",)))
+        scripted = [cell for cell in CELLS if cell not in cells.names]
+        setup = await stack.enter_async_context(cloud(bus, books, scripted=scripted))
         rows = await stack.enter_async_context(open_ironic_store(books))
         await stack.enter_async_context(setup.placement())
         picture = Picture()
         await stack.enter_async_context(setup.scheduler(picture=picture))
-        (instances,) = await stack.enter_async_context(open_conductor_stores(books, ("c1",)))
-        conductor = Station(setup.brokers.in_cell("c1"), "conducting", settings=SETTINGS, asks=True)
-        parts = conductor_parts(conductor, instances, conducting, "c1", conductor.ask_all)
-        await stack.enter_async_context(setup.running((*parts, conductor), conductor))
+        instances = await stack.enter_async_context(open_conductor_stores(books, cells.names))
+        for cell, rows_of_cell in zip(cells.names, instances, strict=True):
+            conductor = Station(
+                setup.brokers.in_cell(cell), f"conducting-{cell}", settings=SETTINGS, asks=True
+            )
+            parts = conductor_parts(conductor, rows_of_cell, conducting, cell, conductor.ask_all)
+            await stack.enter_async_context(setup.running((*parts, conductor), conductor))
         operator = Link(setup.brokers.at_api("operator"), SETTINGS)
         stack.push_async_callback(operator.close)
         await (await operator.connection()).declare(objects_of(CELLS, create_foreign=True))
@@ -225,7 +253,7 @@ async def deploy_setup(
         )
         await stack.enter_async_context(setup.running(simulation.parts))
         way = IronicTransport(simulation.ironic)
-        yield DeploySetup(setup, rows, instances, simulation, picture, way)
+        yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, [])
 
 
 @STAGES

@@ -46,6 +46,8 @@ class DatabaseWire:
         self.open.set()
         self.open_for_owners = asyncio.Event()
         self.open_for_owners.set()
+        self.open_for_looks = asyncio.Event()
+        self.open_for_looks.set()
 
     async def _done(self, ask: Callable[[], Awaitable[T]]) -> T:
         await self._on_the_way()
@@ -78,6 +80,7 @@ class DatabaseWire:
         return await self._done(self._store.members)
 
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
+        await self.open_for_looks.wait()
         return await self._done(lambda: self._store.look(name, limit, after))
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
@@ -441,6 +444,30 @@ def test_a_daemon_without_its_database_stops_acting_before_its_lease_is_over() -
         await check_all_agree(store, d2)
 
     run_simulated(scenario())
+
+
+def test_a_daemon_that_has_joined_again_does_not_act_before_it_has_looked_at_the_ring() -> None:
+    async def day() -> None:
+        store = await filled(a_store())
+        d1, d2 = Daemon(store, "d1"), Daemon(store, "d2")
+        await until_s(5)
+        before = dict(d1.nodes)
+        d1.wire.is_away = True
+        await until_s(5 + SETTINGS.lease_s + SETTINGS.look_s)
+        await check_all_agree(store, d2)
+        d1.wire.open_for_looks.clear()
+        d1.wire.is_away = False
+        await until_s(25)
+        assert [each.name for each in await store.members() if each.is_alive] == ["d1", "d2"]
+        assert not d1.membership.may_act()
+        assert not any(map(d1.may_act_on, before))
+
+        d1.wire.open_for_looks.set()
+        await until_s(30)
+        await check_all_agree(store, d1, d2)
+        assert d1.membership.may_act()
+
+    run_simulated(day())
 
 
 class RandomFaults:

@@ -17,7 +17,7 @@ from ironic_sync.core.rows import Deploy, NodeRow, Offer
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.store import IronicStore
 from ironic_sync.store_memory import MemoryIronicStore
-from moor.nodes import NodeReader
+from moor.nodes import NodeReader, SeveralNodesError
 
 pytestmark = pytest.mark.asyncio
 
@@ -110,9 +110,11 @@ async def test_without_ironic_a_node_is_shown_as_last_known() -> None:
         found = (await reader.all()).nodes
         named = await reader.find(["node-00001", str(setup.ids[0]), "nope", str(UUID(int=1))])
 
-    assert {each.name: each.ironic is not None for each in found} == dict.fromkeys(
-        ("node-00000", "node-00001", "node-00002"), True
-    )
+    assert {each.name: each.ironic is not None for each in found} == {
+        "node-00000": True,
+        "node-00001": True,
+        "node-00002": False,
+    }
     assert [each and each.name for each in named.values()] == ["node-00001", "node-00000", None, None]
 
 
@@ -136,3 +138,38 @@ async def test_an_unreadable_node_is_reported_and_the_others_are_shown() -> None
 
     assert {each.id for each in found.unreadable} == {setup.ids[0], setup.ids[1]}
     assert [each.ironic for each in found.nodes] == [None] * len(found.nodes)
+
+
+@pytest.mark.parametrize("asks_ironic", [True, False], ids=["asked", "not asked"])
+async def test_of_several_nodes_of_one_name_the_one_that_lives_is_meant(*, asks_ironic: bool) -> None:
+    setup = await a_nodes_setup()
+    graves = [ProviderId(UUID(int=number)) for number in range(1, 40)]
+    async with setup.rows.transaction() as tx:
+        await tx.save(
+            [
+                NodeRow(id=id_, cell="c1", node=Node(id=id_, name="node-00001"), is_deleted=True)
+                for id_ in graves
+            ]
+        )
+    async with setup.reader(asks_ironic=asks_ironic) as reader:
+        found = await reader.find(["node-00001", str(graves[0])])
+
+    assert [each and each.id for each in found.values()] == [setup.ids[1], graves[0]]
+    assert found["node-00001"] is not None
+    assert found["node-00001"].ironic is not None
+
+
+async def test_a_name_of_two_nodes_that_live_or_of_two_that_are_gone_is_refused_with_their_ids() -> None:
+    setup = await a_nodes_setup()
+    twins, graves = [[ProviderId(UUID(int=10 * kind + each)) for each in (1, 2)] for kind in (1, 2)]
+    async with setup.rows.transaction() as tx:
+        for ids, name, is_deleted in ((twins, "twin", False), (graves, "grave", True)):
+            await tx.save(
+                [NodeRow(id=id_, node=Node(id=id_, name=name), is_deleted=is_deleted) for id_ in ids]
+            )
+    async with setup.reader(asks_ironic=False) as reader:
+        for name, ids in (("twin", twins), ("grave", graves)):
+            with pytest.raises(
+                SeveralNodesError, match=f"2 nodes are named '{name}': {ids[0]}, {ids[1]}; give the id"
+            ):
+                await reader.find(["node-00000", name])

@@ -46,6 +46,8 @@ QUICK = IronicSettings(
 DELAYS = Delays(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
 REST = RestSettings(tries_max=2, retry_delay_s_first=0.001, retry_delay_s_max=0.002)
 Said = Answer | DeployProgressed
+# What happens at a request, given the way to make it.
+Event = Callable[[Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]
 
 
 class Wire(httpx.AsyncBaseTransport):
@@ -55,10 +57,10 @@ class Wire(httpx.AsyncBaseTransport):
         self._inner = IronicTransport(ironic)
         self._numbers = itertools.count(1)
         # What happens instead of the request; it may make it.
-        self.events: dict[
-            int, Callable[[Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]
-        ] = {}
+        self.events: dict[int, Event] = {}
         self.requests: list[str] = []
+        # What happens instead of any request of a kind.
+        self.refuses: Callable[[httpx.Request], Event | None] = lambda _: None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         number = next(self._numbers)
@@ -67,7 +69,7 @@ class Wire(httpx.AsyncBaseTransport):
         async def go() -> httpx.Response:
             return await self._inner.handle_async_request(request)
 
-        event = self.events.pop(number, None)
+        event = self.events.pop(number, None) or self.refuses(request)
         return await (go() if event is None else event(go))
 
 
@@ -92,9 +94,15 @@ class Place:
         self.name = name
         self.owned: dict[ProviderId, int] = {}
         self.may_act = True
+        self.listeners: list[Deployer] = []
 
     def may_act_on(self, node: ProviderId) -> bool:
         return self.may_act and node in self.owned
+
+    def lose(self, node: ProviderId) -> None:
+        del self.owned[node]
+        for listener in self.listeners:
+            listener.lost((node,))
 
 
 class Stand:
@@ -120,9 +128,14 @@ class Stand:
         )
         self.wire = Wire(self.ironic)
         self.store = Rows()
+        # The daemons' clock, and how it differs from Ironic's.
+        self.clock_us: Callable[[], int] = lambda: time.time_ns() // 1000 + self.ahead_us
+        self.ahead_us = 0
         self.writer = self._new_keeper()
         self._hearing = self._new_keeper() if elsewhere else self.writer
         self.said: list[Said] = []
+        # What the broker has not taken.
+        self.unsaid: list[asyncio.Future[None]] = []
         # Whether placement takes reports, and the broker what is said.
         self.is_placed = True
         self.takes: Callable[[Said], bool] = lambda _: True
@@ -162,16 +175,20 @@ class Stand:
 
     @asynccontextmanager
     async def daemon(
-        self, name: str = "d1", *, reads: bool = True, settings: IronicSettings = QUICK
+        self, name: str = "d1", *, reads: bool = True, touches: bool = True, settings: IronicSettings = QUICK
     ) -> AsyncIterator[Place]:
-        """One that owns the node under a new epoch; with `reads`, it has read it."""
+        """One that owns the node under a new epoch; with `reads`, it has read it. Without `touches` nobody tells it of rows
+        that are written: it must look for them.
+        """
         place = Place(name)
         epoch = await self.give_to(name, reads=reads)
         place.owned[self.id] = epoch
         api = HttpIronicApi("http://ironic", REST, transport=self.wire)
         api.order_only_if(place.may_act_on)
         deployer = Deployer(api, self.writer, self.store, place, self._say, settings)
-        self.writer.listen(deployer.touch)
+        place.listeners.append(deployer)
+        if touches:
+            self.writer.listen(deployer.touch)
         running = asyncio.create_task(deployer.run())
         try:
             yield place
@@ -233,6 +250,7 @@ class Stand:
     def _say(self, message: Said) -> "asyncio.Future[None]":
         done = asyncio.get_running_loop().create_future()
         if not self.takes(message):
+            self.unsaid.append(done)
             return done
         is_on = any(each.instance_uuid == str(message.instance) for each in self.ironic.nodes.values())
         if isinstance(message, InstanceSpawned):
@@ -255,7 +273,7 @@ class Stand:
             self._work.put_nowait(lambda: self._hearing.hear([word]))
 
     def _new_keeper(self) -> NodeWriter:
-        writer = NodeWriter(self.store, TERMS, skew_us=1, clock_us=lambda: time.time_ns() // 1000)
+        writer = NodeWriter(self.store, TERMS, skew_us=1, clock_us=self._now_us)
         writer.listen(self._follow)
         return writer
 
@@ -285,5 +303,8 @@ class Stand:
         finally:
             await api.close()
 
+    def _now_us(self) -> int:
+        return self.clock_us()
+
     def _now(self) -> datetime:
-        return datetime.now(UTC)
+        return datetime.fromtimestamp(self.clock_us() / 1e6, UTC)

@@ -368,12 +368,18 @@ async def test_progress_is_said_again_while_ironic_works_and_not_while_it_is_awa
 
 
 async def test_the_tries_of_a_step_that_ironic_does_not_take_are_counted() -> None:
-    stand = Stand()
+    stand = Stand(settings=IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=0.3)))
     async with stand.running(), stand.daemon():
         stand.ironic.go_away(60, refuses=True)
         await stand.order(an_order(host=stand.id))
 
         await stand.until(lambda: stand.row.deploy is not None and stand.row.deploy.tries >= 5, "five tries")
+        stand.ironic.come_back()
+        await stand.until(
+            lambda: stand.row.deploy is not None and "deploying" in stand.row.deploy.words, "Ironic deploys"
+        )
+        assert stand.row.deploy is not None
+        assert stand.row.deploy.tries == 0, "waiting is no try"
 
 
 async def test_of_an_undeploy_no_progress_is_said() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bus.messages.build import Flavor
 from bus.messages.cell import InstanceDestroyed, InstanceSpawned, SpawnFailed
@@ -275,3 +276,34 @@ def test_no_step_is_taken_without_reading_the_node_after_it_changed() -> None:
 
     assert after_step(before, SetState("active")) is before
     assert deploying.next_step(DEPLOY, seen("deploying")) == Wait("provision state is 'deploying'")
+
+
+PORTS = ("port-1", "port-2")
+WITH_PORTS = a_deploy(order=an_order(ports=PORTS), failure="somebody set another instance")
+
+
+def test_ports_of_ours_are_detached_from_a_node_that_somebody_gave_another_instance() -> None:
+    for state in STATES:
+        at = {"instance_uuid": THEIRS}
+        assert next_step(WITH_PORTS, seen(state, **at)) == ReadVifs()
+        assert next_step(WITH_PORTS, seen(state, vifs=("theirs", *PORTS), **at)) == DetachVif("port-1")
+        assert next_step(WITH_PORTS, seen(state, vifs=("port-2",), **at)) == DetachVif("port-2")
+        assert next_step(WITH_PORTS, seen(state, vifs=("theirs",), **at)) == Gone()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_where_only_the_instance_was_removed_ports_are_detached_unless_ironic_does_that(
+    state: str | None,
+) -> None:
+    given_up = structs.replace(WITH_PORTS, kind="undeploy", failure="")
+
+    step = next_step(given_up, seen(state, instance_uuid=None))
+
+    assert step == (ReadVifs() if OF_UNDEPLOYS[state] == "clear" else Gone())
+
+
+def test_the_ports_on_a_node_that_is_no_longer_ours_are_not_tried_for_ever() -> None:
+    there = seen("active", instance_uuid=THEIRS, vifs=PORTS)
+
+    assert next_step(structs.replace(WITH_PORTS, tries=CONFLICTS_MAX - 1), there) == DetachVif("port-1")
+    assert next_step(structs.replace(WITH_PORTS, tries=CONFLICTS_MAX), there) == Gone()

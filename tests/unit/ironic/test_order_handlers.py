@@ -18,7 +18,7 @@ from bus.messages.cell import (
 )
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
-from ironic_sync.core.orders import Order
+from ironic_sync.core.orders import AT_ONCE, Order
 from ironic_sync.core.rows import NodeRow  # noqa: TC001 - like every other import
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.handlers import OrderBook, handlers
@@ -71,7 +71,7 @@ async def test_an_order_is_written_and_whoever_listens_hears_of_the_row() -> Non
 
     (row,) = daemon.heard
     assert row.deploy is not None
-    assert row.due_at == NOON
+    assert (row.deploy.started_at, row.due_at) == (NOON, AT_ONCE)
     assert row.offer is not None
     assert row.offer.reserved
     # It comes again.

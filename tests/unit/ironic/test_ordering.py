@@ -12,6 +12,7 @@ from ironic_sync.core.notifications import (
     Unreadable,
 )
 from ironic_sync.core.ordering import (
+    AHEAD,
     AHEAD_US_MAX,
     ALLOCATION_CHANGED,
     DELETED_SPEAKS,
@@ -22,6 +23,7 @@ from ironic_sync.core.ordering import (
     TRAITS_CHANGED,
     UNREADABLE,
     Rules,
+    held_missing,
     not_listed,
     read_again,
     read_as_gone,
@@ -234,9 +236,51 @@ def test_a_timestamp_of_next_year_does_not_outdo_all_words_until_then() -> None:
     rules = replace(WITHOUT_REST, now_us=T0)
     row = after(KNOWN, a_word(T0 + 365 * 86_400 * SECOND), rules=rules)
 
-    assert row.heard_at_us == T0 + AHEAD_US_MAX
-    row = after(row, a_word(T0 + AHEAD_US_MAX + 1, maintenance=True), rules=rules)
+    assert row.heard_at_us == T0
+    row = after(row, a_word(T0 + 1, maintenance=True), rules=rules)
     assert not is_offered(row)
+
+
+def test_without_rest_a_clock_that_is_a_little_ahead_keeps_its_order() -> None:
+    rules = replace(WITHOUT_REST, now_us=T0)
+    row = after(
+        KNOWN, a_word(T0 + AHEAD_US_MAX, maintenance=True), a_word(T0 + AHEAD_US_MAX - 1), rules=rules
+    )
+
+    assert row.heard_at_us == T0 + AHEAD_US_MAX
+    assert not is_offered(row)
+
+
+def test_a_word_that_is_ahead_by_more_than_the_skew_has_no_order_and_the_node_is_read_again() -> None:
+    """Of two publishers one has a wrong clock, or both are right and the daemon's is behind."""
+    rules = replace(WITH_REST, now_us=T0)
+    ahead = T0 + 10 * SECOND
+
+    freed = after(replace(KNOWN, node=a_node(maintenance=True)), a_word(ahead), rules=rules)
+    taken = after(KNOWN, a_word(ahead, maintenance=True), rules=rules)
+    both = after(KNOWN, a_word(ahead), rules=rules)
+
+    assert freed.doubts == taken.doubts == both.doubts == (AHEAD,)
+    assert [is_offered(each) for each in (freed, taken, both)] == [False, False, True]
+    assert freed.heard_at_us == T0
+    # Another publisher says the truth meanwhile.
+    row = after(
+        both,
+        a_word(T0 + 3 * SECOND, CONDUCTOR, maintenance=True),
+        rules=replace(rules, now_us=T0 + 3 * SECOND),
+    )
+    assert not is_offered(row)
+    assert after(KNOWN, a_word(T0 + SKEW_US), rules=rules).doubts == ()
+
+
+def test_a_node_that_is_missing_since_a_time_to_come_is_missing_since_now() -> None:
+    since = replace(KNOWN, missing_since_us=T0 + 3600 * SECOND)
+
+    row = held_missing(since, since.version, T0)
+
+    assert row == replace(since, missing_since_us=T0, read_at_us=T0)
+    assert row is not None
+    assert held_missing(row, row.version, T0 + SECOND) is row
 
 
 def test_an_answer_settles_every_doubt() -> None:

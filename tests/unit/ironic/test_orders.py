@@ -49,7 +49,7 @@ def test_a_deploy_is_written_on_the_row_and_comes_again_without_a_change() -> No
     again = after(row, an_order())
 
     assert answer is None
-    assert row.deploy == a_deploy(started_at=NOON, due_at=NOON)
+    assert row.deploy == a_deploy(started_at=NOON, due_at=AT_ONCE)
     assert again == (row, None)
 
 
@@ -127,7 +127,7 @@ def test_an_undeploy_turns_the_deploy_that_is_under_way() -> None:
 
         assert answer is None
         assert row.deploy is not None
-        assert (row.deploy.kind, row.deploy.failure, row.deploy.due_at) == ("undeploy", "", NOON)
+        assert (row.deploy.kind, row.deploy.failure, row.deploy.due_at) == ("undeploy", "", AT_ONCE)
         assert row.ended == (Ended(instance=OURS, attempt=1),)
         assert after(row, an_undeploy()) == (row, None)
 
@@ -138,7 +138,7 @@ def test_what_is_on_the_node_is_undeployed(deployed: Deployed | None) -> None:
 
     assert answer is None
     assert row.deploy == Deploy(
-        kind="undeploy", cell="c1", instance=OURS, attempt=1, started_at=NOON, due_at=NOON
+        kind="undeploy", cell="c1", instance=OURS, attempt=1, started_at=NOON, due_at=AT_ONCE
     )
 
 

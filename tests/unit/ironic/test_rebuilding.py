@@ -23,7 +23,7 @@ from ironic_sync.core.deploying import (
     instance_info,
     next_step,
 )
-from ironic_sync.core.orders import NO_API, after_order
+from ironic_sync.core.orders import AT_ONCE, NO_API, after_order
 from ironic_sync.core.rows import Deployed, NodeRow, Rebuilt
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, a_deploy, a_rebuild, a_redeploy, an_undeploy
@@ -160,11 +160,11 @@ def test_a_rebuild_is_written_on_the_row_and_comes_again_without_a_change() -> N
     row, answer = after(a_row(), a_redeploy())
 
     assert answer is None
-    assert row.deploy == a_rebuild(started_at=NOON, due_at=NOON)
+    assert row.deploy == a_rebuild(started_at=NOON, due_at=AT_ONCE)
     assert after(row, a_redeploy()) == (row, None)
     assert after(row, a_redeploy(101)) == (row, None)
     assert after(row, a_redeploy(103))[0].deploy == a_rebuild(
-        order=a_redeploy(103), started_at=NOON, due_at=NOON
+        order=a_redeploy(103), started_at=NOON, due_at=AT_ONCE
     )
 
 

@@ -1,7 +1,7 @@
 """When placement is told of nodes: at once, and again until it has answered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from bus.asking import NoAnswer
+from bus.errors import Unavailable
 from bus.memory.broker import MemoryBroker
 from bus.message import Message, ProviderId
 from bus.messages.placement import (
@@ -20,6 +21,7 @@ from bus.messages.placement import (
     ReportOutdated,
     ReportVerdict,
 )
+from bus.parts import statuses
 from bus.station import Station
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
@@ -29,6 +31,7 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.reporting import Reporter
 from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicTransaction
 from ironic_sync.store_memory import MemoryIronicStore
 from tests.contracts.stage import until
 
@@ -47,6 +50,8 @@ class Placement(Station):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(MemoryBroker().as_user(), "d1")
         self.verdict = verdict
+        self.answering = asyncio.Event()
+        self.answering.set()
         self.reports: list[ReportInventory] = []
         self.taken = 0
 
@@ -55,6 +60,9 @@ class Placement(Station):
         for each in questions:
             assert isinstance(each, ReportInventory)
             self.reports.append(each)
+        await self.answering.wait()
+        for each in questions:
+            assert isinstance(each, ReportInventory)
             is_old = each.sequence <= self.taken
             verdict = ReportOutdated(epoch=1, sequence=self.taken) if is_old else self.verdict(each)
             if verdict is None:
@@ -65,17 +73,52 @@ class Placement(Station):
         return answers
 
 
+class Store(MemoryIronicStore):
+    """Lazy commits fail while the database is away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+        # How long a transaction takes to find that out.
+        self.found_out = asyncio.Event()
+        self.found_out.set()
+        self.failed = 0
+
+    @asynccontextmanager
+    async def transaction(self, *, is_lazy: bool = False) -> AsyncIterator[IronicTransaction]:
+        if is_lazy and self.is_away:
+            self.failed += 1
+            await self.found_out.wait()
+            raise Unavailable("the database is away")
+        async with super().transaction(is_lazy=is_lazy) as transaction:
+            yield transaction
+
+
 class Stand:
-    def __init__(self, verdict: Verdict) -> None:
-        self.store = MemoryIronicStore()
+    def __init__(self, verdict: Verdict, settings: IronicSettings = SETTINGS) -> None:
+        self.store = Store()
+        self.overtaken: list[Mapping[ProviderId, int]] = []
         self.placement = Placement(verdict)
         self.writer = NodeWriter(self.store, TERMS, skew_us=2_000_000, clock_us=lambda: 1)
         self.reporter = Reporter(
-            self.writer, self.store, self.placement, SETTINGS, daemon="d1", overtake=lambda _: None
+            self.writer, self.store, self.placement, settings, daemon="d1", overtake=self.overtaken.append
         )
         self.writer.listen(self.reporter.touch)
         self.row = NodeRow(id=ID)
         self.writer.listen(lambda rows: setattr(self, "row", rows[-1]))
+
+    async def become(self, resource_class: str) -> None:
+        def change(row: NodeRow) -> NodeRow:
+            assert row.node is not None
+            return structs.replace(row, node=structs.replace(row.node, resource_class=resource_class))
+
+        await self.writer.change({ID: change})
+
+    async def looks(self, times: int = 4) -> None:
+        """So often it is looked for what is left."""
+        (look,) = [each for each in statuses([self.reporter]) if each.name == "report what is left"]
+        runs = look.runs
+        await until(lambda: look.runs > runs + times, "looks for what is left")
 
     @asynccontextmanager
     async def running(self, **fields: object) -> AsyncIterator[None]:
@@ -133,3 +176,115 @@ async def test_of_two_versions_of_a_row_the_later_is_reported_in_whatever_order_
 
         await until(lambda: bool(stand.placement.reports), "it is reported")
         assert stand.placement.reports[0].sequence == offer_number(structs.replace(older, version=21))
+
+
+async def test_a_report_that_is_under_way_is_not_made_again_and_a_later_one_is() -> None:
+    stand = Stand(lambda _: TAKEN)
+    stand.placement.answering.clear()
+    async with stand.running():
+        await until(lambda: len(stand.placement.reports) == 1, "it is reported")
+        await stand.looks()
+        assert len(stand.placement.reports) == 1
+
+        await stand.become("silver")
+        await until(lambda: len(stand.placement.reports) == 2, "what it became is reported")
+        await stand.looks()
+        assert len(stand.placement.reports) == 2
+
+        stand.placement.answering.set()
+        await until(lambda: stand.row.reported == stand.row.offer, "it is noted")
+    assert len(stand.placement.reports) == 2
+
+
+async def test_the_answer_to_an_earlier_report_does_not_have_the_later_one_made_again() -> None:
+    stand = Stand(lambda _: None)
+    stand.placement.answering.clear()
+    async with stand.running():
+        await until(lambda: len(stand.placement.reports) == 1, "it is reported")
+        first, stand.placement.answering = stand.placement.answering, asyncio.Event()
+        await stand.become("silver")
+        await until(lambda: len(stand.placement.reports) == 2, "what it became is reported")
+
+        # The first is not answered, and given up.
+        first.set()
+        await stand.looks()
+
+        assert len(stand.placement.reports) == 2
+        stand.placement.verdict = lambda _: TAKEN
+        stand.placement.answering.set()
+        await until(lambda: stand.row.reported == stand.row.offer, "it is noted")
+
+
+async def test_an_acceptance_that_the_database_does_not_take_is_kept_and_not_reported_again() -> None:
+    stand = Stand(lambda _: TAKEN)
+    stand.store.is_away = True
+    async with stand.running():
+        await until(lambda: stand.store.failed >= 2, "it is tried again")
+        await stand.looks()
+        assert stand.row.reported is None
+
+        stand.store.is_away = False
+        await until(lambda: stand.row.reported == stand.row.offer, "it is noted")
+    assert len(stand.placement.reports) == 1
+
+
+async def test_of_two_acceptances_the_later_is_noted_though_the_earlier_could_not_be() -> None:
+    stand = Stand(lambda _: TAKEN)
+    stand.store.is_away = True
+    stand.store.found_out.clear()
+    async with stand.running():
+        await until(lambda: stand.store.failed == 1, "the first is being noted")
+        await stand.become("silver")
+        await until(lambda: stand.reporter.accepted == 2, "the second is accepted")
+
+        stand.store.is_away = False
+        stand.store.found_out.set()
+        await until(lambda: stand.row.reported == stand.row.offer, "it is noted")
+        await stand.looks()
+    assert len(stand.placement.reports) == 2
+
+
+async def test_a_trial_that_was_refused_is_made_again_only_when_it_is_looked_for_what_is_left() -> None:
+    held = InventoryInUse(provider=ID, resource="CUSTOM_GOLD", used=1)
+    rarely = structs.replace(SETTINGS, report_again_s=3600.0)
+    stand = Stand(lambda report: held if report.removed else TAKEN, rarely)
+    async with stand.running(cell="c1", is_deleted=True):
+        await until(lambda: bool(stand.row.reported), "what it offers is noted")
+        for number in range(3):
+            await stand.writer.change({ID: lambda row, n=number: structs.replace(row, heard_at_us=n + 1)})  # type: ignore[misc]
+        await asyncio.sleep(0.05)
+
+        assert [bool(each.removed) for each in stand.placement.reports] == [True, False]
+
+
+async def test_an_epoch_that_is_behind_is_raised_by_the_owner_alone_and_nothing_is_reported_before() -> None:
+    stand = Stand(lambda _: ReportOutdated(epoch=7, sequence=1))
+    async with stand.running():
+        await until(lambda: bool(stand.overtaken), "the owner is asked to raise its epoch")
+        assert stand.overtaken[0] == {ID: 7}
+        await stand.looks()
+        assert len(stand.placement.reports) == 1
+
+    other = Stand(lambda _: TAKEN)
+    async with other.running(owner="d2", epoch_ahead=7):
+        other.reporter.touch([other.row])
+        own = structs.replace(other.row, id=ProviderId(UUID(int=8)), epoch_ahead=0)
+        other.reporter.touch([own])
+        await until(lambda: bool(other.placement.reports), "the other row is reported")
+        assert [each.root for each in other.placement.reports] == [own.id]
+        assert other.overtaken == []
+
+
+async def test_what_another_daemon_wrote_while_an_earlier_report_is_under_way_is_found_and_reported() -> None:
+    stand = Stand(lambda _: TAKEN)
+    stand.placement.answering.clear()
+    async with stand.running():
+        await until(lambda: len(stand.placement.reports) == 1, "it is reported")
+        assert stand.row.node is not None
+        silver = structs.replace(stand.row.node, resource_class="silver")
+        async with stand.store.transaction() as transaction:
+            await transaction.save([settled(structs.replace(stand.row, node=silver), TERMS)])
+
+        await until(lambda: len(stand.placement.reports) == 2, "what it became is reported")
+        stand.placement.answering.set()
+        await until(lambda: stand.row.reported == stand.row.offer, "it is noted")

@@ -1,0 +1,36 @@
+"""A clock for what must not be hastened by a wall clock that jumps: for how long nodes are missing."""
+
+from collections.abc import Callable
+
+SECOND_US = 1_000_000
+# A wall clock that is set right by less than this has not jumped.
+JUMP_US = SECOND_US
+
+
+class SteadyClock:
+    """The wall clock, but it never goes faster than time passes: a jump ahead is not followed, a jump back is.
+
+    So what was written before the jump seems no older than it is. When no jump has come for `forgets_s`, the wall clock is
+    right again: what was written meanwhile is as old as that by then.
+    """
+
+    def __init__(
+        self, clock_us: Callable[[], int], clock_s: Callable[[], float], *, forgets_s: float
+    ) -> None:
+        self._clock_us = clock_us
+        self._clock_s = clock_s
+        self._forgets_s = forgets_s
+        self._at_us, self._at_s = clock_us(), clock_s()
+        self._behind_us = 0
+        self._jumped_at_s = self._at_s
+
+    def __call__(self) -> int:
+        wall_us, at_s = self._clock_us(), self._clock_s()
+        ahead_us = wall_us - self._behind_us - self._at_us - round((at_s - self._at_s) * SECOND_US)
+        if abs(ahead_us) > JUMP_US:
+            self._jumped_at_s = at_s
+            self._behind_us = max(self._behind_us + ahead_us, 0)
+        elif at_s - self._jumped_at_s >= self._forgets_s:
+            self._behind_us = 0
+        self._at_us, self._at_s = wall_us - self._behind_us, at_s
+        return self._at_us

@@ -1,0 +1,296 @@
+"""Clocks that jump, strangers on the node, orders in any order, and brokers that are away: what a deploying daemon makes of it."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from msgspec import structs
+
+from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
+from compute_sim.ironic import IronicSimSettings
+from compute_sim.ironic import Refused as RefusedByIronic
+from ironic_sync.core.orders import Order  # noqa: TC001 - like every other import
+from ironic_sync.core.rows import NodeRow
+from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Stand
+from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
+
+pytestmark = pytest.mark.asyncio
+
+HOUR_US = 3_600_000_000
+JUMPS_US = [-6 * HOUR_US, -600_000_000, 600_000_000, 6 * HOUR_US]
+PORTS = ("port-1", "port-2")
+Go = Callable[[], Awaitable[httpx.Response]]
+
+
+def slow(**delays: float) -> IronicSimSettings:
+    return IronicSimSettings(delays=structs.replace(DELAYS, **delays))
+
+
+async def a_moment() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+
+
+# Clocks
+
+
+@pytest.mark.parametrize("jump_us", JUMPS_US)
+async def test_a_wall_clock_that_jumps_in_the_middle_of_a_deploy_delays_neither_it_nor_its_progress(
+    jump_us: int,
+) -> None:
+    stand = Stand(hears=False, settings=slow(deploy_s=0.3, tear_down_s=0.1))
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id))
+        await stand.until(lambda: bool(stand.said), "the first progress is said")
+        stand.ahead_us += jump_us
+        await stand.until(lambda: len(stand.said) >= 3, "progress is said again")
+        assert all(isinstance(each, DeployProgressed) for each in stand.said)
+        await stand.until_said(InstanceSpawned)
+
+        await stand.order(an_undeploy(host=stand.id))
+        await stand.until(lambda: stand.node.provision_state == "deleting", "it is being undeployed")
+        stand.ahead_us -= jump_us
+        await stand.until_said(InstanceDestroyed)
+        await stand.until_available()
+
+
+async def test_what_a_daemon_with_a_clock_that_was_ahead_left_is_done_and_said_by_the_next_one() -> None:
+    stand = Stand(hears=False)
+    stand.takes = lambda message: isinstance(message, DeployProgressed)
+    stand.ahead_us = 6 * HOUR_US
+    async with stand.running():
+        async with stand.daemon("d1"):
+            await stand.order(an_order(host=stand.id))
+            await stand.until(lambda: bool(stand.row.answers), "the answer is on the row")
+        stand.ahead_us = 0
+        stand.takes = lambda _: True
+        async with stand.daemon("d2", touches=False):
+            await stand.until_said(InstanceSpawned)
+
+    async with stand.running():
+        stand.ahead_us = 6 * HOUR_US
+        await stand.order(an_undeploy(host=stand.id))
+        await stand.writer.change({stand.id: due_in_six_hours})
+        stand.ahead_us = 0
+        async with stand.daemon("d3", touches=False):
+            await stand.until_said(InstanceDestroyed)
+
+
+def due_in_six_hours(row: NodeRow) -> NodeRow:
+    assert row.deploy is not None
+    due_at = datetime.now(UTC) + timedelta(hours=6)
+    return structs.replace(row, deploy=structs.replace(row.deploy, due_at=due_at))
+
+
+async def test_an_order_is_due_for_its_owner_though_another_clock_wrote_it() -> None:
+    stand = Stand(hears=False)
+    async with stand.running():
+        await stand.give_to("d1")
+        # Of another daemon, whose clock is half a minute ahead.
+        stand.ahead_us = 30_000_000
+        await stand.order(an_order(host=stand.id))
+        stand.ahead_us = 0
+        # As long as a pause may be.
+        patient = structs.replace(QUICK, deploy_retry_s_max=60.0)
+        async with stand.daemon("d1", touches=False, settings=patient):
+            await stand.until_said(InstanceSpawned)
+
+
+async def test_the_pauses_between_tries_double_up_to_a_limit() -> None:
+    stand = Stand(hears=False)
+    at_us = [time.time_ns() // 1000]
+    stand.clock_us = lambda: at_us[0]
+    settings = structs.replace(QUICK, deploy_retry_s_first=8.0, deploy_retry_s_max=100.0)
+    pauses: dict[int, float] = {}
+
+    def note(rows: Sequence[NodeRow]) -> None:
+        for row in rows:
+            if row.deploy is not None and row.deploy.tries and row.deploy.due_at is not None:
+                pauses[row.deploy.tries] = row.deploy.due_at.timestamp() - at_us[0] / 1e6
+
+    async with stand.running(), stand.daemon(settings=settings):
+        stand.writer.listen(note)
+        stand.ironic.go_away(60, refuses=True)
+        await stand.order(an_order(host=stand.id))
+        for tries in range(1, 8):
+            await stand.until(lambda tries=tries: tries in pauses, f"{tries} tries")  # type: ignore[misc]
+            # Not before its time.
+            at_us[0] += round(pauses[tries] * 1e6) - 1000
+            await a_moment()
+            assert max(pauses) == tries
+            at_us[0] += 2000
+
+    longest = [8.0, 16.0, 32.0, 64.0, 100.0, 100.0, 100.0]
+    assert all(limit / 2 - 0.01 <= pauses[n] <= limit + 0.01 for n, limit in enumerate(longest, 1)), pauses
+    assert len({pause / limit for pause, limit in zip(pauses.values(), longest, strict=False)}) > 1, (
+        "no jitter"
+    )
+
+
+# Ironic takes an order and is slow to begin
+
+
+async def test_an_order_that_ironic_took_and_has_not_begun_is_not_given_again_in_the_same_look() -> None:
+    stand = Stand()
+    begun: list[asyncio.Task[httpx.Response]] = []
+
+    async def begin_later(go: Go) -> httpx.Response:
+        async def later() -> httpx.Response:
+            await a_moment()
+            return await go()
+
+        begun.append(asyncio.create_task(later()))
+        return httpx.Response(202)
+
+    # Read, patch, validate, and then the order.
+    stand.wire.events[4] = begin_later
+    async with stand.running(), stand.daemon(settings=structs.replace(QUICK, deploy_read_s=3600.0)):
+        await stand.order(an_order(host=stand.id))
+        await stand.until_said(InstanceSpawned)
+
+    assert stand.wire.requests.count("PUT /states/provision") == 1
+    assert len(begun) == 1
+
+
+# Losing the node
+
+
+async def test_a_daemon_that_loses_a_node_breaks_off_what_it_asks_and_what_it_says() -> None:
+    stand = Stand(hears=False)
+    stand.takes = lambda message: isinstance(message, DeployProgressed)
+    broken_off = asyncio.Event()
+
+    async def stand_still(_: Go) -> httpx.Response:
+        try:
+            return await asyncio.Future[httpx.Response]()
+        finally:
+            broken_off.set()
+
+    async with stand.running(), stand.daemon() as place:
+        await stand.order(an_order(host=stand.id))
+        await stand.until(lambda: bool(stand.unsaid), "an answer waits for the broker")
+        stand.wire.events |= dict.fromkeys(range(1, 1000), stand_still)
+        await stand.order(an_undeploy(host=stand.id))
+        await stand.until(lambda: len(stand.wire.events) < 999, "Ironic does not answer")
+
+        place.lose(stand.id)
+
+        await asyncio.wait_for(broken_off.wait(), 20)
+        await stand.until(lambda: all(each.cancelled() for each in stand.unsaid), "nothing is said any more")
+
+
+# Strangers
+
+
+def take_over(stand: Stand) -> None:
+    """An operator removes our instance from the node, and sets another."""
+    for change in (
+        {"op": "remove", "path": "/instance_uuid"},
+        {"op": "add", "path": "/instance_uuid", "value": str(THEIRS)},
+    ):
+        assert not isinstance(stand.ironic.patch(str(stand.id), [change]), RefusedByIronic)
+
+
+async def test_an_instance_that_somebody_sets_before_ours_is_deployed_stays_and_our_ports_go() -> None:
+    stand = Stand(hears=False, settings=IronicSimSettings(delays=DELAYS, ports_count=3))
+
+    async def take_and_lose(_: Go) -> httpx.Response:
+        if stand.node.instance_uuid != str(THEIRS):
+            take_over(stand)
+            assert not isinstance(stand.ironic.attach_vif(str(stand.id), "theirs"), RefusedByIronic)
+        raise httpx.ReadError("lost")
+
+    # Read, patch, ports, attach, attach: then it is validated, and asked twice.
+    stand.wire.events |= {6: take_and_lose, 7: take_and_lose}
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, ports=PORTS))
+        await stand.until_said(SpawnFailed)
+
+        node = stand.node
+        assert (node.instance_uuid, node.provision_state, node.vifs) == (
+            str(THEIRS),
+            "available",
+            ("theirs",),
+        )
+        (failed,) = stand.answers
+        assert isinstance(failed, SpawnFailed)
+        assert failed.reason == f"instance {THEIRS} is on the node"
+        assert stand.row.deploy is None
+
+
+async def test_ports_of_ours_that_cannot_be_detached_from_anothers_node_are_given_up_in_the_end() -> None:
+    stand = Stand(hears=False)
+    asked = 0
+
+    async def take_and_refuse(_: Go) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        if stand.node.instance_uuid != str(THEIRS):
+            take_over(stand)
+        return httpx.Response(409, json={"error_message": '{"faultstring": "Node is locked."}'})
+
+    # From the validation on, of each request that is no reading of the node.
+    stand.wire.events |= {6: take_and_refuse}
+    stand.wire.refuses = lambda request: take_and_refuse if request.method == "DELETE" else None
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, ports=PORTS))
+        await stand.until_said(SpawnFailed)
+
+    assert stand.node.vifs == PORTS
+    assert asked > 10
+
+
+async def test_an_undeploy_of_a_node_whose_instance_somebody_removed_takes_our_ports_off() -> None:
+    stand = Stand(hears=False)
+
+    async def remove_and_stop(_: Go) -> httpx.Response:
+        stand.ironic.patch(str(stand.id), [{"op": "remove", "path": "/instance_uuid"}])
+        await stand.order(an_undeploy(host=stand.id))
+        raise httpx.ReadError("lost")
+
+    stand.wire.events[6] = remove_and_stop
+    stand.wire.events[7] = remove_and_stop
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, ports=PORTS))
+        await stand.until_said(InstanceDestroyed)
+        await stand.until_available()
+
+
+# Orders
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_orders_that_are_doubled_and_out_of_order_leave_at_most_the_last_attempt(seed: int) -> None:
+    chance = random.Random(seed)
+    orders: list[Order] = []
+    for attempt in (1, 2, 3):
+        orders += [an_order(attempt=attempt, ports=PORTS[:1])] * chance.choice((1, 2))
+        orders += [an_undeploy(attempt=attempt)] * chance.choice((1, 2))
+    # Each may come later than it was sent.
+    late = {number: number + chance.uniform(0, 4) for number in range(len(orders))}
+    orders = [orders[number] for number in sorted(late, key=late.__getitem__)]
+    stand = Stand(hears=bool(seed % 2))
+    async with stand.running(), stand.daemon():
+        for order in orders:
+            await stand.order(structs.replace(order, host=stand.id))
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.003, 0.02)))
+        await stand.until(lambda: stand.row.deploy is None and not stand.row.answers, "nothing is left to do")
+        # A conductor that is told of an attempt it has given up orders it off.
+        for attempt in (1, 2, 3):
+            await stand.order(an_undeploy(attempt=attempt, host=stand.id))
+        await stand.until(lambda: stand.row.deploy is None and not stand.row.answers, "nothing is left to do")
+        await stand.until_available()
+        asked = len(stand.wire.requests)
+        for order in orders:
+            await stand.order(structs.replace(order, host=stand.id))
+        await a_moment()
+        assert stand.node.instance_uuid is None
+        assert len(stand.wire.requests) == asked, "what is over is not done again"
+
+    ended = [each.attempt for each in stand.answers if isinstance(each, InstanceDestroyed)]
+    assert {1, 2, 3} <= {*ended}, "each undeploy is answered"
+    assert all(each.instance == OURS for each in stand.answers)

@@ -1,0 +1,441 @@
+"""A daemon reads nodes from a simulated Ironic while rows, clocks and Ironic itself change."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId, ProviderId
+from bus.parts import State, statuses
+from compute_sim.ironic import IronicTransport, SimulatedIronic, available_nodes
+from ironic_sync.applying import NodeWriter
+from ironic_sync.core.cells import CellMap
+from ironic_sync.core.node import Node
+from ironic_sync.core.notifications import AllocationNotified, NodeNotified
+from ironic_sync.core.ordering import NOT_LISTED
+from ironic_sync.core.ring import Owned
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.core.settling import NodePolicy, settled
+from ironic_sync.membership import Membership
+from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store_memory import MemoryIronicStore
+from ironic_sync.sweeping import SINGLE_READS_MAX, Adopter, Sweeper
+from tests.contracts.stage import until
+
+pytestmark = pytest.mark.asyncio
+
+TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
+# Nothing happens because time passes: all that is read again is read because of something.
+RARELY = IronicSettings(sweep_s=3600.0, doubts_s=3600.0, missing_few=2, missing_share=0.2)
+REST = RestSettings(tries_max=1)
+HOUR_S, HOUR_US, SECOND_US = 3600.0, 3_600_000_000, 1_000_000
+T0_US = 1_795_159_882_000_000
+Deed = Callable[[httpx.Request], Awaitable[object]]
+
+
+class Wire(httpx.AsyncBaseTransport):
+    def __init__(self, ironic: SimulatedIronic) -> None:
+        self._inner = IronicTransport(ironic)
+        self.asked: list[str] = []
+        # What happens once, after Ironic has made up its answer to a request of this path, and before it arrives.
+        self.meanwhile: dict[str, Deed] = {}
+        self.fails: dict[str, int] = {}
+        self.answers: dict[str, object] = {}
+        self.says: Callable[[dict[str, Any]], None] = lambda _: None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        self.asked.append(path)
+        if status := self.fails.pop(path, 0):
+            return httpx.Response(status, request=request)
+        if (said := self.answers.get(path)) is not None:
+            return httpx.Response(200, json=said, request=request)
+        answer = await self._inner.handle_async_request(request)
+        body = json.loads(await answer.aread())
+        self.says(body)
+        if (deed := self.meanwhile.pop(path, None)) is not None:
+            await deed(request)
+        return httpx.Response(answer.status_code, json=body, request=request)
+
+
+class Place(Membership):
+    """Of the ring, only what this daemon owns matters here."""
+
+    def __init__(
+        self, store: MemoryIronicStore, settings: IronicSettings, nodes: Sequence[ProviderId]
+    ) -> None:
+        super().__init__(store, "d1", "d1-1", settings)
+        self._owned = dict.fromkeys(nodes, 1)
+
+    def gain(self, epoch: int) -> list[Owned]:
+        """It notices that all nodes were given to it."""
+        self._owned = dict.fromkeys(self._owned, epoch)
+        return [Owned(each, self.name, epoch) for each in self._owned]
+
+
+class Stand:
+    def __init__(self, count: int = 10, settings: IronicSettings = RARELY) -> None:
+        nodes = available_nodes(count)
+        self.ids = [ProviderId(UUID(each.uuid)) for each in nodes]
+        self.ironic = SimulatedIronic(nodes, lambda: T0_US / 1e6, lambda *_: None)
+        self.wire = Wire(self.ironic)
+        self.api = HttpIronicApi("http://ironic", REST, transport=self.wire)
+        self.store = MemoryIronicStore()
+        self.at_us, self.at_s = T0_US, 100.0
+        self.writer = NodeWriter(self.store, TERMS, skew_us=2 * SECOND_US, clock_us=lambda: self.at_us)
+        self.place = Place(self.store, settings, self.ids)
+        self.sweeper = Sweeper(
+            self.api,
+            self.writer,
+            self.store,
+            self.place,
+            settings,
+            clock_s=lambda: self.at_s,
+        )
+        self.writer.listen(self.sweeper.touch)
+        self.rows: dict[ProviderId, NodeRow] = {}
+        self.writer.listen(lambda rows: self.rows.update((row.id, row) for row in rows))
+
+    @asynccontextmanager
+    async def running(self, *, owners: Sequence[str] = ("d1",)) -> AsyncIterator[None]:
+        """With a row of each node as Ironic has it, of these owners in turn; the first sweep is over."""
+        rows = []
+        for number, id_ in enumerate(self.ids):
+            owner = owners[number % len(owners)]
+            node = await self.api.node(id_)
+            row = NodeRow(id=id_, owner=owner, epoch=1, seen_epoch=1, node=node, read_at_us=T0_US - HOUR_US)
+            rows.append(settled(row, TERMS))
+        async with self.store.transaction() as transaction:
+            saved = await transaction.save(rows)
+        self.rows = {row.id: row for row in saved.rows}
+        running = asyncio.create_task(self.sweeper.run())
+        await self.until_swept(1)
+        self.wire.asked.clear()
+        try:
+            yield
+        finally:
+            await self.sweeper.stop()
+            await running
+            await self.api.close()
+
+    async def until_swept(self, times: int) -> None:
+        await until(lambda: self.sweeper.sweeps >= times, f"{times} sweeps")
+
+    async def sweep(self) -> None:
+        before = self.sweeper.sweeps
+        self.sweeper.gap("the test wants it")
+        await self.until_swept(before + 1)
+
+    async def hear(self, node: ProviderId, **fields: object) -> None:
+        """A notification that was under way since before Ironic was asked."""
+        known = self.rows[node].node
+        assert known is not None
+        said = NodeNotified(
+            node=structs.replace(known, **fields),
+            at_us=self.rows[node].read_at_us + 5 * SECOND_US,
+            publisher="ironic-api.a",
+            event_type="baremetal.node.power_set.end",
+            kind="power_set",
+            status="end",
+        )
+        await self.writer.hear([said])
+
+    def is_in_maintenance(self, node: ProviderId) -> bool:
+        known = self.rows[node].node
+        return known is not None and known.maintenance
+
+    def hide(self, hidden: set[ProviderId]) -> None:
+        """From lists, and by 404."""
+        names = {str(each) for each in hidden}
+
+        def say(body: dict[str, Any]) -> None:
+            if "nodes" in body:
+                body["nodes"] = [each for each in body["nodes"] if each["uuid"] not in names]
+
+        self.wire.says = say
+
+
+def path_of(node: ProviderId) -> str:
+    return f"/v1/nodes/{node}"
+
+
+LIST = "/v1/nodes"
+
+
+async def test_a_node_that_is_written_while_the_list_is_read_is_read_again_by_itself() -> None:
+    stand = Stand(3)
+    node = stand.ids[1]
+    async with stand.running():
+        # No word of it comes.
+        stand.ironic.set_maintenance(str(node), is_on=True)
+        stand.wire.meanwhile[LIST] = lambda _: stand.hear(node, power_state="power on")
+
+        await stand.sweep()
+
+        await until(lambda: stand.is_in_maintenance(node), "what Ironic says is on the row")
+        assert stand.wire.asked.count(path_of(node)) == 1
+
+
+async def test_a_node_in_doubt_that_is_written_while_it_is_read_is_read_once_more() -> None:
+    stand = Stand(3)
+    node = stand.ids[1]
+    async with stand.running():
+        stand.ironic.set_maintenance(str(node), is_on=True)
+        stand.wire.meanwhile[path_of(node)] = lambda _: stand.hear(node, power_state="power on")
+
+        await stand.writer.change({node: lambda row: structs.replace(row, doubts=("why not",))})
+
+        await until(lambda: stand.is_in_maintenance(node) and not stand.rows[node].doubts, "it is settled")
+        assert stand.wire.asked == [path_of(node)] * 2
+
+
+async def test_after_a_gap_the_nodes_of_all_daemons_are_compared_and_else_only_ones_own() -> None:
+    stand = Stand(6)
+    async with stand.running(owners=("d1", "d2", "")):
+        for node in stand.ids:
+            stand.ironic.set_maintenance(str(node), is_on=True)
+        own = [id_ for id_ in stand.ids if stand.rows[id_].owner == "d1"]
+        stand.sweeper._sweeping.wake()  # noqa: SLF001 - as when its time has come
+        await stand.until_swept(2)
+        assert [id_ for id_ in stand.ids if stand.is_in_maintenance(id_)] == own
+
+        await stand.sweep()
+        await until(lambda: all(map(stand.is_in_maintenance, stand.ids)), "all are compared")
+        assert {row.seen_epoch for row in stand.rows.values()} == {1}
+
+        for node in stand.ids:
+            stand.ironic.set_maintenance(str(node), is_on=False)
+        stand.sweeper._sweeping.wake()  # noqa: SLF001
+        await stand.until_swept(4)
+        assert [id_ for id_ in stand.ids if not stand.is_in_maintenance(id_)] == own
+
+
+async def test_nodes_are_seen_in_an_epoch_when_their_owner_reads_them_and_knows_that_they_are_its_own() -> (
+    None
+):
+    """The ring finds nodes that it was given among those that are not read."""
+    stand = Stand(4)
+    async with stand.running(owners=("d1", "d2")):
+        for node in stand.ids:
+            await stand.writer.change({node: lambda row: structs.replace(row, epoch=2, doubts=("why not",))})
+        await until(lambda: not any(row.doubts for row in stand.rows.values()), "all are read")
+        await stand.sweep()
+        assert {row.seen_epoch for row in stand.rows.values()} == {1}
+
+        stand.sweeper.gained(stand.place.gain(2))
+        await until(lambda: max(row.seen_epoch for row in stand.rows.values()) == 2, "they are read again")
+        await stand.sweep()
+
+        await until(
+            lambda: not any(row.owner == "d1" and row.needs_read for row in stand.rows.values()), "all"
+        )
+
+
+async def test_without_rest_nodes_are_adopted_only_when_their_owner_knows_that_they_are_its_own() -> None:
+    stand = Stand(3)
+    writer = NodeWriter(
+        stand.store, structs.replace(TERMS, can_read=False), skew_us=1, clock_us=lambda: stand.at_us
+    )
+    adopter = Adopter(writer, stand.store, stand.place, RARELY)
+    async with stand.running():
+        await stand.sweeper.stop()
+        rows = [structs.replace(row, epoch=2) for row in stand.rows.values()]
+        async with stand.store.transaction() as transaction:
+            await transaction.save(rows)
+        running = asyncio.create_task(adopter.run())
+        try:
+            await until(lambda: adopter.status.runs == 1 and adopter.status.state is State.WELL, "a look")
+            found = (await stand.store.read(stand.ids)).values()
+            assert {row.seen_epoch for row in found} == {1}
+
+            adopter.gained(stand.place.gain(2))
+            await until(lambda: adopter.status.runs == 2, "another look")
+            while await stand.store.to_read("d1", 10):
+                await asyncio.sleep(0.002)
+        finally:
+            await adopter.stop()
+            await running
+
+
+async def test_a_few_nodes_that_were_gained_are_read_one_by_one_and_many_as_a_list() -> None:
+    stand = Stand(SINGLE_READS_MAX + 5)
+    async with stand.running():
+        few = stand.ids[:3]
+        stand.sweeper.gained([Owned(each, "d1", 1) for each in few])
+        await until(lambda: len(stand.wire.asked) == 3, "they are read")
+        assert sorted(stand.wire.asked) == sorted(map(path_of, few))
+
+        stand.wire.asked.clear()
+        stand.sweeper.gained([Owned(each, "d1", 1) for each in stand.ids])
+        await stand.until_swept(2)
+        assert {*stand.wire.asked} == {LIST}
+
+
+async def test_a_node_that_was_gained_and_lost_again_is_not_read() -> None:
+    stand = Stand(4)
+    async with stand.running():
+        first, second, *_ = stand.ids
+        stand.sweeper.gained([Owned(each, "d1", 1) for each in (first, second)])
+        stand.sweeper.lost([first])
+        await until(lambda: bool(stand.wire.asked), "the other is read")
+
+        assert stand.wire.asked == [path_of(second)]
+
+
+async def test_the_node_of_an_allocation_is_read_also_when_ironic_answers_only_the_second_time() -> None:
+    stand = Stand(3)
+    node, allocation = stand.ids[1], ConsumerId(UUID(int=77))
+    path = f"/v1/allocations/{allocation}"
+    said = AllocationNotified(
+        allocation=allocation, node=None, at_us=T0_US, publisher="p", kind="update", status="end"
+    )
+    async with stand.running():
+        stand.ironic.patch(str(node), [{"op": "add", "path": "/instance_uuid", "value": str(allocation)}])
+        stand.wire.fails[path] = 503
+        stand.wire.answers[path] = {"uuid": str(allocation), "node_uuid": str(node), "state": "active"}
+
+        stand.sweeper.look_into([said])
+
+        def is_known() -> bool:
+            known = stand.rows[node].node
+            return known is not None and known.instance_uuid == allocation
+
+        await until(is_known, "the node is known to be taken")
+        assert stand.wire.asked == [path, path, path_of(node)]
+        stand.sweeper.gained([Owned(stand.ids[0], "d1", 1)])
+        await until(lambda: len(stand.wire.asked) > 3, "another node is read")
+        assert stand.wire.asked.count(path) == 2, "the allocation is not asked for again"
+
+
+async def test_a_node_that_cannot_be_read_from_the_list_is_not_missing() -> None:
+    stand = Stand(3)
+    broken = stand.ids[0]
+
+    def say(body: dict[str, Any]) -> None:
+        for each in body.get("nodes", ()):
+            if each["uuid"] == str(broken):
+                each["provision_state"] = 5
+
+    async with stand.running():
+        stand.wire.says = say
+        await stand.sweep()
+        await stand.sweep()
+
+    assert stand.wire.asked == [LIST] * 2
+    assert NOT_LISTED not in stand.rows[broken].doubts
+
+
+async def test_a_node_that_is_back_is_no_longer_deleted_nor_missing_though_nothing_else_differs() -> None:
+    stand = Stand(4)
+    async with stand.running():
+        deleted, missing, doubted, unseen = stand.ids
+        stand.wire.fails |= dict.fromkeys(map(path_of, stand.ids), 503)
+        stand.place.gain(2)
+        await stand.writer.change(
+            {
+                deleted: lambda row: structs.replace(row, is_deleted=True),
+                missing: lambda row: structs.replace(row, missing_since_us=T0_US),
+                doubted: lambda row: structs.replace(row, is_doubted=True),
+                unseen: lambda row: structs.replace(row, epoch=2),
+            }
+        )
+
+        await stand.sweep()
+
+        def is_settled(row: NodeRow) -> bool:
+            return not (row.is_deleted or row.missing_since_us or row.needs_read)
+
+        await until(lambda: all(map(is_settled, stand.rows.values())), "the list settles all of it")
+
+
+async def test_nodes_that_go_a_few_at_a_time_are_held_as_if_they_went_at_once() -> None:
+    stand = Stand(20)
+    hidden: set[ProviderId] = set()
+    stand.hide(hidden)
+    async with stand.running():
+        for first in (0, 2, 4, 6):
+            for node in stand.ids[first : first + 2]:
+                stand.ironic.set_maintenance(str(node), is_on=True)
+                stand.ironic.delete(str(node))
+            await stand.sweep()
+            await until(lambda: not any(NOT_LISTED in row.doubts for row in stand.rows.values()), "decided")
+
+        gone = [id_ for id_ in stand.ids if stand.rows[id_].is_deleted]
+        held = [id_ for id_ in stand.ids if stand.rows[id_].missing_since_us]
+        assert (gone, held) == (stand.ids[:4], stand.ids[4:8])
+        assert statuses([stand.sweeper])[-1].state is not State.ENDED
+
+        # An hour later those that went are forgotten, and those that were held are believed.
+        stand.at_us += HOUR_US
+        stand.at_s += HOUR_S
+        await stand.sweep()
+        await until(lambda: all(stand.rows[id_].is_deleted for id_ in held), "they are believed to be gone")
+        last = stand.ids[8:10]
+        for node in last:
+            stand.ironic.set_maintenance(str(node), is_on=True)
+            stand.ironic.delete(str(node))
+        await stand.sweep()
+        await until(lambda: not any(NOT_LISTED in row.doubts for row in stand.rows.values()), "decided")
+        assert all(stand.rows[id_].is_deleted for id_ in last)
+
+
+@pytest.mark.parametrize("jump_us", [6 * HOUR_US, -6 * HOUR_US], ids=["ahead", "back"])
+async def test_nodes_are_missing_for_an_hour_of_time_and_not_of_a_clock_that_jumps(jump_us: int) -> None:
+    stand = Stand(10)
+    async with stand.running():
+        lost = stand.ids[:8]
+        for node in lost:
+            stand.ironic.set_maintenance(str(node), is_on=True)
+            stand.ironic.delete(str(node))
+        await stand.sweep()
+        await until(lambda: all(stand.rows[id_].missing_since_us for id_ in lost), "they are held")
+
+        for jump in (jump_us, 0, -jump_us, 0):
+            stand.at_us += jump + 600 * SECOND_US
+            stand.at_s += 600.0
+            await stand.sweep()
+            await asyncio.sleep(0.02)
+            assert not any(stand.rows[id_].is_deleted for id_ in lost), "it is not an hour"
+        for _ in range(6):
+            stand.at_us += 600 * SECOND_US
+            stand.at_s += 600.0
+            await stand.sweep()
+        await until(lambda: all(stand.rows[id_].is_deleted for id_ in lost), "more than an hour is over")
+
+
+async def test_words_of_a_clock_that_jumps_leave_the_node_as_ironic_has_it() -> None:
+    stand = Stand(3)
+    node = stand.ids[0]
+    async with stand.running():
+        for jump_us in (-6 * HOUR_US, 12 * HOUR_US, -600 * SECOND_US, -6 * HOUR_US):
+            stand.at_us += jump_us
+            for is_on in (True, False):
+                stand.ironic.set_maintenance(str(node), is_on=is_on)
+                stale = Node(id=node, maintenance=not is_on, provision_state="available", resource_class="x")
+                said = NodeNotified(
+                    node=stale,
+                    at_us=T0_US + SECOND_US,
+                    publisher="ironic-conductor.a",
+                    event_type="e",
+                    kind="power_set",
+                    status="end",
+                )
+                newer = structs.replace(
+                    said, node=structs.replace(stale, maintenance=is_on), at_us=said.at_us + SECOND_US
+                )
+                # The newer one first, of another publisher.
+                await stand.writer.hear([structs.replace(newer, publisher="ironic-api.a")])
+                await stand.writer.hear([said])
+                await until(
+                    lambda is_on=is_on: (
+                        stand.is_in_maintenance(node) is is_on and not stand.rows[node].doubts
+                    ),  # type: ignore[misc]
+                    f"maintenance {is_on} after a jump of {jump_us}",
+                )
