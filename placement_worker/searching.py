@@ -47,7 +47,7 @@ class Searcher:
         self.turns = 0
 
     async def done(self, replica: Replica, search: Search[Done]) -> Done | TooCostly:
-        """What the search returns for the current providers, or for those at the time when its turn comes. Raises
+        """Returns the search's result for the current providers, or for those at the time when its turn comes. Raises
         Unavailable when too many searches wait.
         """
         try:

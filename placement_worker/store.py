@@ -112,7 +112,7 @@ class Records(Protocol):
         """Consumers that hold something of this provider, each with everything it holds, ordered by id."""
 
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
-        """What the consumers of a project hold, or with `user` those of one of its users, by consumer type."""
+        """The holdings of a project's consumers, or with `user` those of one of its users, by consumer type."""
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         """Sorted by bytes."""

@@ -159,7 +159,7 @@ server_groups = Table(
 )
 
 # A row outlives its consumer's holdings, until it is pruned. It may also outlive its host and group, so it has their public
-# ids. What it holds has no foreign keys: on PostgreSQL a check for each provider would cost more than the claim itself.
+# ids. Its holdings have no foreign keys: on PostgreSQL a check for each provider would cost more than the claim itself.
 # Locks keep the rows that it names, and the audit looks for missing ones.
 consumers = Table(
     "consumers",

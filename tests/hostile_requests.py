@@ -84,7 +84,7 @@ def large_bodies(host: ProviderId) -> dict[str, Hostile]:
 
 
 def hard_messages() -> dict[str, AskCandidates]:
-    """The same queries as messages."""
+    """These queries as messages."""
     return {
         "eleven over half of ten nodes": _message(eleven_over_half_of_ten_nodes()[1], _PGPU),
         "40 groups in pairs on a chain": _message(pairs_on_a_chain()[1], _MEMORY),

@@ -25,7 +25,7 @@ USAGES_1_38 = record(
     {
         "project_id": LABEL,
         "user_id": LABEL,
-        # Beside consumer types: "all" is the sum of all of them, "unknown" is for consumers without a type.
+        # Two values that are no consumer types: "all" is the sum of all of them, "unknown" is for consumers without a type.
         "consumer_type": {**LABEL, "pattern": f"{NAME}|^all$|^unknown$"},
     },
     required=("project_id",),

@@ -59,7 +59,7 @@ class Answer(Struct, frozen=True):
 
 
 class Exchange(Struct):
-    """What is known about a request so far; it may end with an error at any point."""
+    """The known facts about a request so far; it may end with an error at any point."""
 
     request_id: str
     accept: str

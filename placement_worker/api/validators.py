@@ -55,7 +55,7 @@ class Validator:
             raise self._refusal(value, problem, _BODY, size)
 
     def query(self, query: Sequence[tuple[str, str]]) -> dict[str, str]:
-        """Check a query; returns its keys and values. Of a repeated key the last value counts."""
+        """Check a query; returns its keys and values. If a key is repeated, its last value counts."""
         value = dict(query)
         for key, text in query:
             if "\0" in key or "\0" in text:

@@ -94,7 +94,7 @@ class Ledger(Struct, frozen=True):
 
 
 class AllocationKeys(Struct, frozen=True):
-    """What a batch of allocation writes must lock and read; each key once. For `classes` it must know which custom ones
+    """The keys that a batch of allocation writes must lock and read; each key once. For `classes` it must know which custom ones
     exist. `allocations` has the last write of each consumer.
     """
 
@@ -163,7 +163,7 @@ class TreeBook(Struct, frozen=True):
 
 
 class ForestKeys(Struct, frozen=True):
-    """What a batch of writes must lock and read: the whole trees of `trees`; of `providers` only which tree each is in.
+    """The keys that a batch of writes must lock and read: the whole trees of `trees`; of `providers` only which tree each is in.
     Of `names` it must know which provider has each, of custom `classes` and `traits` whether they exist.
     """
 

@@ -33,7 +33,7 @@ ShareRefused = DoesNotFit | MovedRoots | NotAllowed
 def judge_share(
     draft: LedgerDraft, cell: str, share: Share, held: Amounts, leaves: ProviderId | None = None
 ) -> Amounts | ShareRefused:
-    """What the share takes of each provider, if the consumer may have all of it. `held` is what the consumer gives back;
+    """The amounts that the share takes from each provider, if the consumer may have all of it. `held` is what the consumer gives back;
     `leaves` is the host whose place it gives up.
     """
     host = draft.usage(share.host)

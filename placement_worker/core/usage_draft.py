@@ -1,4 +1,4 @@
-"""What is used of each provider while one batch is decided, and whether an amount fits. One batch changes it in place."""
+"""The usage of each provider while one batch is decided, and whether an amount fits. One batch changes it in place."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal

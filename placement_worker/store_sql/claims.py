@@ -50,7 +50,7 @@ class ConsumerRecord(Struct, frozen=True, gc=False):
 
 
 class ConsumerWrites:
-    """What a batch writes about consumers: their rows, and how the holdings of each change (before, after)."""
+    """The writes of a batch about consumers: their rows, and how the holdings of each change (before, after)."""
 
     def __init__(self) -> None:
         self.consumers: list[ConsumerRecord] = []

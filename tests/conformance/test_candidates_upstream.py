@@ -35,7 +35,7 @@ from tests.properties.test_candidates_properties import index_of, told_of
 
 NEWEST, FLAT = "1.39", "1.28"
 WORLDS, QUESTIONS = 12, 12
-# Of a few hundred questions at least this many must be answered, and this many must have candidates to compare.
+# At least this many of a few hundred questions must be answered, and this many must have candidates to compare.
 ANSWERED_MIN, FOUND_MIN = 60, 20
 
 

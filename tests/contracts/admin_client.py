@@ -68,7 +68,7 @@ def holding(
     project: str = "shop",
     user: str = "ann",
 ) -> ConsumerAllocations:
-    """What a consumer is to hold; the consumer is new unless a generation is given."""
+    """The allocations that a consumer shall hold; the consumer is new unless a generation is given."""
     return ConsumerAllocations(
         consumer=who,
         amounts=amounts,

@@ -1,4 +1,4 @@
-"""What a contract test may do to a broker directly, not through its clients. One implementation for each kind of broker."""
+"""The actions of a contract test on a broker directly, not through its clients. One implementation for each kind of broker."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -83,7 +83,7 @@ class _Plugged:
 
 
 class UnixUnderTest(MemoryUnderTest):
-    """The same broker with all clients on the socket. A restart restarts the process that serves it."""
+    """A memory broker with all clients on its socket. A restart restarts the process that serves it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class UnixUnderTest(MemoryUnderTest):
 
 
 class JournalUnderTest(UnixUnderTest):
-    """The same broker with a journal. After a restart only the journal is left, and the users of the deployment."""
+    """A memory broker with a journal. After a restart only the journal is left, and the users of the deployment."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ def line(message: Message, *, attempts: int = 0, version: int | None = None) -> 
 
 
 def parcel(*lines: bytes, routing_key: str = "release.c1") -> Parcel:
-    """What a client with its own AMQP library would send."""
+    """A parcel as a client with its own AMQP library sends it."""
     return Parcel(PLACEMENT, routing_key, b"\n".join(lines), content_type=LINES, mandatory=True)
 
 

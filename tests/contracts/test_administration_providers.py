@@ -258,7 +258,7 @@ async def test_of_two_who_would_stand_below_each_other_one_does(admin: AdminClie
 
 
 async def test_nobody_comes_to_stand_below_who_is_deleted(admin: AdminClient) -> None:
-    """Whatever comes first: a new child, a child that moves there, or the delete of the parent."""
+    """One of these comes first: a new child, a child that moves there, or the delete of the parent."""
     other, third = AdminClient(admin.store), AdminClient(admin.store)
     for number in range(6):
         parent, moved = await admin.add_provider(f"a{number}"), await admin.add_provider(f"b{number}")

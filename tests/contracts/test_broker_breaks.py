@@ -1,4 +1,4 @@
-"""Contract of all brokers: cut connections, lost confirms, restarts and alarms. What was confirmed survives all of them."""
+"""Contract of all brokers: cut connections, lost confirms, restarts and alarms. Every confirmed parcel survives all of them."""
 
 import asyncio
 

@@ -232,7 +232,7 @@ async def test_a_tree_that_is_deleted_and_recreated_never_shows_an_old_shape(cli
         await client.report(a_host(VCPU=2))
         shapes.append((await client.provider(HOST)).shape)
         await client.report(deleted())
-        # The same within one batch.
+        # Both reports are in one batch.
         await client.report(a_host(), deleted(), a_host())
         shapes.append((await client.provider(HOST)).shape)
         await client.report(deleted())

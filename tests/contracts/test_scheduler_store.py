@@ -226,7 +226,7 @@ async def test_of_two_who_decide_at_once_one_is_told_of_the_other(store: Schedul
 
 
 def a_placed(new: NewRequest) -> NewRequest:
-    """The same request, with its instance already placed."""
+    """That request again, with its instance already placed."""
     (row,) = new.rows
     host = ProviderId(UUID(int=7))
     order = PlaceInCell(

@@ -14,7 +14,7 @@ SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 # Which provider gives what, and which providers each group has.
 Told = tuple[frozenset[tuple[ProviderId, str, int]], frozenset[tuple[str, frozenset[ProviderId]]]]
-# What one group takes: the provider for each class; for a group without classes only the provider.
+# The choice for one group: the provider for each class; for a group without classes only the provider.
 Choice = tuple[tuple[str | None, ProviderState], ...]
 
 

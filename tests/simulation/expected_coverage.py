@@ -1,4 +1,4 @@
-"""What the seeds of the test command must have covered together: every fault, verdict, message, and pair of state and
+"""The coverage that the seeds of the test command must reach together: every fault, verdict, message, and pair of state and
 message.
 """
 

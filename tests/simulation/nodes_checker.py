@@ -56,7 +56,7 @@ class RealNode(Struct):
 
 
 class KnownNode(Struct):
-    """What the daemons knew of a node, by version of its row, and the last report that placement got."""
+    """The daemons' knowledge of a node, by version of its row, and the last report that placement got."""
 
     by_number: dict[int, float] = {}
     latest_s: float = -1.0

@@ -32,7 +32,7 @@ WRITE = "admin write"
 # Counts of writes sent before with identical content, and of writes that were judged in one batch.
 AGAIN, TOGETHER = "admin write repeated", "admin writes in one batch"
 Held = tuple[ResourceAmount, ...]
-# What one tree offers to claims: of each provider its parent, inventories, traits and aggregates.
+# The offer of one tree to claims: each provider's parent, inventories, traits and aggregates.
 Qualities = frozenset[object]
 
 

@@ -69,7 +69,7 @@ async def ask(setup: RealCloud, message: dict[str, Any], user: str = ADMIN.user)
 async def listening(
     setup: RealCloud, user: str = ADMIN.user, project: str = ""
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    """What the listening program of the page prints."""
+    """The output of the listening program of the page."""
     process = await start("listen.py", setup.under_test.url(user), project=project)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"listening\n"

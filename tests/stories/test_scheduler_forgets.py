@@ -1,4 +1,4 @@
-"""What a scheduler forgets after a long time, and what it refuses because it may have forgotten."""
+"""A scheduler forgets old rows after a long time, and refuses requests that it may have forgotten."""
 
 import itertools
 from datetime import UTC, datetime, timedelta

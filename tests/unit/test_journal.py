@@ -1,4 +1,4 @@
-"""What a journal stores, and what a new process reads from it. A kill is a copy of its files at that moment."""
+"""A journal stores the broker's state, and a new process reads it. A kill is a copy of its files at that moment."""
 
 import asyncio
 import os

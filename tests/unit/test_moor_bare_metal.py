@@ -1,4 +1,4 @@
-"""What the commands for bare metal make of files and of the state of nodes, without any server."""
+"""The commands for bare metal read files and the state of nodes, without any server."""
 
 from pathlib import Path
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Who gets a bare-metal node: requests that ask for its resource class, of projects that may use it."""
+"""A bare-metal node goes to requests that ask for its resource class, of projects that may use it."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -86,7 +86,7 @@ def reasons(picture: Picture, spec: InstanceSpec) -> dict[str, str]:
     return {miss.host: miss.reason for miss in why_not(picture, spec, PLUGINS)}
 
 
-# Who gets a node
+# Requests that get a node
 
 
 def test_a_request_for_a_nodes_class_gets_the_node_and_its_cell_is_told_its_kind() -> None:
@@ -120,7 +120,7 @@ def test_a_node_without_a_class_says_so() -> None:
 
 
 def test_a_node_whose_memory_would_fit_is_still_no_hypervisor() -> None:
-    """Some reporter gives the node's hardware as well: whoever asks for any of it gets the node, and nobody else."""
+    """A reporter also reports the node's hardware: only a request for some of it gets the node."""
     picture = a_cloud(a_state("n1", {GOLD: ONE, "MEMORY_MB": InventoryState(total=4096, max_unit=4096)}))
 
     assert refusal(picture, a_spec(vcpu=17)).steps[0].step == "bare metal"

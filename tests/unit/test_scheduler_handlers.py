@@ -162,7 +162,7 @@ async def test_a_request_that_is_buried_before_it_was_written_ends_in_error_and_
     ended = [each.instance for each in said if isinstance(each, InstanceFailed)]
     assert {each.id for each in ended} == instances
     assert {(each.state, each.reason, each.name) for each in ended} == {("error", BURIED, "")}
-    # Whoever has a copy of it in hand finds that, and lets go of what it has claimed.
+    # A worker that has a copy of it finds that, and releases its claims.
     again = await worker.handle(small, attempts=1)
     assert {each.message for each in again if isinstance(each, Tell)} >= set(said)
 

@@ -90,7 +90,7 @@ async def test_a_note_of_which_nothing_is_left_to_say_goes_with_the_sweep() -> N
 
 
 async def test_an_order_that_was_not_read_with_its_row_is_not_noted_again() -> None:
-    """Whoever has no right to an instance, and asks to delete it, would have its order said again."""
+    """Otherwise a client without a right to an instance could have its order sent again by asking for its delete."""
     rows = Rows()
     build = BuildInstance(request_id=RequestId(UUID(int=100)))
     (row,) = accepted(build, [InstanceId(UUID(int=1))], rows.now, rows.now)

@@ -1,4 +1,4 @@
-"""What a scheduler counts beside the books, and how it stops."""
+"""The choices that a scheduler counts in addition to the books, and when it stops counting them."""
 
 import random
 from collections.abc import Sequence

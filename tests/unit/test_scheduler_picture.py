@@ -369,7 +369,7 @@ def test_a_picture_knows_what_it_lacks_of_the_revisions_that_there_are() -> None
     assert picture.behind({1: 5, 2: 4}, known) == [1]
     assert picture.behind({1: 4, 2: 4, 3: 1}, known) == [3]
     assert picture.behind({1: 4}, known) == [2]
-    # Who came while the revisions were read is not among them, and who went is.
+    # A host that was added while the revisions were read is missing, and a removed one is still there.
     assert picture.behind({1: 4}, {1}) == []
     picture.prune([2])
     assert picture.behind({1: 4, 2: 4}, known) == []

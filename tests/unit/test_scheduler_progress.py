@@ -9,7 +9,7 @@ def at(position: int, term: int = 1) -> LogPosition:
 
 
 def a_progress(position: int = 10, cursor: str = "c10") -> Progress:
-    """Of a picture that was read when so much was published."""
+    """The progress of a picture that was read after so many publications."""
     progress = Progress()
     progress.read(at(position), cursor)
     return progress

@@ -1,4 +1,4 @@
-"""What one search may cost. Counted in steps and bytes, never in time: one query costs the same on every machine.
+"""The limit on the cost of one search. It is counted in steps and bytes, never in time: one query costs the same on every machine.
 
 A step is about one look at one slot, one place or one line of text, or at a few dozen rows of a column: 0.1 to 0.5
 microseconds. Bytes are what the tables of a search hold, estimated upwards. Each loop whose length depends on the query

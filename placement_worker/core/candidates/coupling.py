@@ -36,7 +36,7 @@ def couplings_of(
         amounts = tuple([each.get(resource, 0) for each in asked])
         takers = [slot for slot, amount in zip(slots, amounts, strict=True) if amount]
         if len(takers) > 1 and not (isolate and all(slot.is_suffixed for slot in takers)):
-            # Beside the couplings there are temporary arrays, which are freed afterwards.
+            # The search also makes temporary arrays, which are freed afterwards.
             budget.hold(2 * 8 * index.rows)
             budget.spend(8 * index.rows // ROWS_PER_STEP)
             room = index.stocks[resource].room(index.rows)

@@ -1,4 +1,4 @@
-"""What a search finds. Thousands of candidates differ only in their providers, so they are kept as patterns and rows."""
+"""The results of a search. Thousands of candidates differ only in their providers, so they are kept as patterns and rows."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property

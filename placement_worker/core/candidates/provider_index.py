@@ -141,7 +141,7 @@ class ProviderIndex:
         return self._row_of_id.get(provider.int)
 
     def state(self, row: int) -> ProviderState:
-        """As it was put. What is used now is in `stocks`."""
+        """As it was put. The current usage is in `stocks`."""
         state = self.states[row]
         assert state is not None, f"row {row} has no provider"
         return state

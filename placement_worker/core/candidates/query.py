@@ -1,4 +1,4 @@
-"""What a query may ask: groups of resources with conditions, and conditions between groups."""
+"""The parts of a query: groups of resources with conditions, and conditions between groups."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -18,7 +18,7 @@ class Preferred(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """What one group asks for. Of each tuple in `required` and in `member_of`, any one member is enough.
+    """One group of requested resources. Of each tuple in `required` and in `member_of`, any one member is enough.
 
     The group without a suffix may take each class from another provider of one tree, or from one that shares with that
     tree. These providers together must have the required traits. If a root is in the aggregates, its whole tree is.

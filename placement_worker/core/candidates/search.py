@@ -73,7 +73,7 @@ def find_one_in_each_tree(
     index: ProviderIndex, query: CandidatesQuery, scope: Scope, shared: SharedBudget
 ) -> Iterator[InTrees | CutInTrees]:
     """For a consumer that will live in a tree, and so must take something from it: one such candidate for each tree that
-    has one. What the tree itself gives comes before what is shared with it.
+    has one. The tree's own resources comes before what is shared with it.
     """
     # This part costs as many passes over the columns as the query has parts, so the default budget is enough.
     found = _problems_of(index, query, scope, Budget())

@@ -63,7 +63,7 @@ class Packing(Struct, frozen=True):
 
 
 class SlotProblem(Struct, frozen=True):
-    """What one tree must satisfy. Sets of places and sets of traits are bits of an integer.
+    """The conditions for one tree. Sets of places and sets of traits are bits of an integer.
 
     `domains`: the places of each slot. `under`: for each place, the places at and below it. `differing`: slots that must
     all differ. `subtrees`: the slots of each tuple are all below one of them. `packings`: amounts against room.

@@ -134,7 +134,7 @@ class Stand:
         self.writer = self._new_keeper()
         self._hearing = self._new_keeper() if elsewhere else self.writer
         self.said: list[Said] = []
-        # What the broker has not taken.
+        # Messages that the broker has not accepted.
         self.unsaid: list[asyncio.Future[None]] = []
         # Whether placement takes reports, and the broker what is said.
         self.is_placed = True

@@ -252,7 +252,7 @@ def test_without_rest_a_clock_that_is_a_little_ahead_keeps_its_order() -> None:
 
 
 def test_a_word_that_is_ahead_by_more_than_the_skew_has_no_order_and_the_node_is_read_again() -> None:
-    """Of two publishers one has a wrong clock, or both are right and the daemon's is behind."""
+    """One of two publishers has a wrong clock, or both are right and the daemon's is behind."""
     rules = replace(WITH_REST, now_us=T0)
     ahead = T0 + 10 * SECOND
 
