@@ -154,7 +154,7 @@ class Deployer(PartGroup):
                 self._want(row.id)
 
     def gained(self, nodes: Sequence[Owned]) -> None:
-        """Those with a deploy are due, or are written when they are read."""
+        """Nothing to do yet: a deploy of theirs is found when it is due, or when the node is read and its row is written."""
 
     def lost(self, nodes: Sequence[ProviderId]) -> None:
         for node in nodes:

@@ -1,4 +1,4 @@
-"""A clock for what must not be hastened by a wall clock that jumps: for how long nodes are missing."""
+"""A clock that a jump of the wall clock does not advance. The daemon measures with it for how long nodes are missing."""
 
 from collections.abc import Callable
 

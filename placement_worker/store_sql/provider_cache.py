@@ -35,8 +35,8 @@ NO_BASE = -1
 
 
 class CachedProvider(Struct, frozen=True, gc=False):
-    """`cell`, `classes` and `limits` are those of `base`; NO_BASE if only the ids were read. `classes` are the names of its
-    inventories' classes, by class id.
+    """A provider, as its row `base` has it. If only its ids were read, `base` is NO_BASE, and `cell`, `classes` and `limits` are
+    not known. `classes` are the names of the resource classes in its inventory, by class id.
     """
 
     number: int

@@ -72,7 +72,7 @@ async def test_ten_kills_with_hundreds_prefetched_lose_and_bury_nothing(
 
 
 async def hold_and_be_killed(url: str) -> None:
-    """Kill it when it has as many messages as it can hold, or all of them."""
+    """Start a consumer that acknowledges nothing, and kill it when it holds as many messages as it can, or all of them."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.adversity.holding_worker", url, stdout=asyncio.subprocess.PIPE
     )
