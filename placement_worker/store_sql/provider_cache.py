@@ -35,7 +35,7 @@ NO_BASE = -1
 
 
 class CachedProvider(Struct, frozen=True, gc=False):
-    """A provider, as its row `base` has it. If only its ids were read, `base` is NO_BASE, and `cell`, `classes` and `limits` are
+    """A provider at revision `base`. If only its ids were read, `base` is NO_BASE, and `cell`, `classes` and `limits` are
     not known. `classes` are the names of the resource classes in its inventory, by class id.
     """
 
