@@ -26,7 +26,7 @@ from bus.definitions import rights_by_user
 from bus.health import Health
 from bus.health_server import BadAddressError, HealthServer
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
-from bus.messages.hosts import NODE, AskHosts
+from bus.messages.hosts import NODE, AskHosts, HostState
 from bus.running import about
 from bus.settings import BusSettings
 from bus.topology import objects_of
@@ -40,7 +40,7 @@ from compute_sim.ironic.__main__ import LISTEN, read_listen
 from ironic_sync.core.cells import CellMap
 from ironic_sync.settings import IronicSettings
 from moor.bare_metal import BareMetal, BareMetalPlan, IronicPortTaken, cells_of_groups, flavor_of_nodes
-from moor.client import LOCAL, client
+from moor.client import LOCAL, Client, client
 from moor.cloud import cloud
 from moor.flavors import write_flavors
 from moor.options import (
@@ -59,6 +59,7 @@ from moor.options import (
     tuned_cloud,
 )
 from moor.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
+from moor.providers import providers_of
 from moor.settings import Settings
 from moor.tuning import PLACEMENT_API, CloudSettings
 from placement_worker.api.server import BadListenError
@@ -271,16 +272,17 @@ def _announce_metal(settings: Settings, metal: BareMetal) -> None:
 
 
 async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan | None) -> None:
-    """Print `ready` once the schedulers know all hosts, since they never choose an unknown one. Ask them over the bus, as any
-    client does.
+    """Print `ready` once schedulers can choose every host: they know it, and placement has its provider. Ask over the bus, as
+    an operator does.
     """
-    hypervisors = nodes = 0
-    async with client(settings) as asking:
-        while hypervisors < hosts or nodes < (metal.nodes if metal else 0):
+    wanted = hosts + (metal.nodes if metal else 0)
+    up: Sequence[HostState] = ()
+    async with client(settings, operates=True) as asking:
+        while len(up) < wanted:
             await asyncio.sleep(LOOK_AGAIN_S)
-            up = [host async for page in asking.hosts(AskHosts(limit=HOSTS_PAGE)) for host in page if host.up]
-            nodes = sum(host.kind == NODE for host in up)
-            hypervisors = len(up) - nodes
+            up = await _choosable(asking, wanted)
+    nodes = sum(host.kind == NODE for host in up)
+    hypervisors = len(up) - nodes
     try_ = "`moor boot --vcpus 2`, " + ("`moor boot --flavor metal`, `moor node list`, " if metal else "")
     out.print(
         f"[green]ready[/green]: {hypervisors} hosts {f'and {nodes} nodes ' if metal else ''}are up; try {try_}`moor list`, "
@@ -288,6 +290,15 @@ async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan |
         highlight=False,
         soft_wrap=True,
     )
+
+
+async def _choosable(asking: Client, wanted: int) -> Sequence[HostState]:
+    """The hosts that are up and have a provider. Ask for the providers only when enough hosts are up."""
+    up = [host async for page in asking.hosts(AskHosts(limit=HOSTS_PAGE)) for host in page if host.up]
+    if len(up) < wanted:
+        return ()
+    provided = {each.id for each in await providers_of(asking)}
+    return [host for host in up if host.id in provided]
 
 
 def _metal(

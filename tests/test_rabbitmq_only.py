@@ -459,7 +459,7 @@ async def test_an_expression_that_the_broker_cannot_evaluate_is_refused_with_its
 
 
 async def test_definitions_that_the_broker_does_not_take_are_an_error() -> None:
-    with pytest.raises(RuntimeError, match="does not take these definitions"):
+    with pytest.raises(RuntimeError, match="RabbitMQ refused these definitions"):
         import_definitions({"permissions": [{"user": "guest", "vhost": "no such host", "configure": ""}]})
 
 

@@ -80,4 +80,5 @@ async def test_during_any_search_claims_are_granted_and_no_loop_iteration_takes_
                 assert isinstance(found, CandidatesFound)
                 assert isinstance(found.verdict, ENDS.get(what, Candidates)), (what, found)
                 assert turns.longest_s < TURN_S_MAX, (what, turns.longest)
-            assert claims > 20
+            # More than one for each question: they were granted meanwhile, however slow the machine is.
+            assert claims > len(hard_messages())

@@ -153,7 +153,7 @@ async def test_refusals_of_ironic_are_shown_and_the_other_nodes_are_changed(home
 
         unknown = await moor("node", "manage", "node-00001", "nope", **environment)
         assert unknown.code == 1
-        assert "there is no node 'nope': nothing was done" in unknown.err
+        assert "there is no node 'nope', so nothing was done" in unknown.err
         suspended = await moor_json("node", "show", "node-00001", **environment)
         assert suspended["ironic"]["provision_state"] == "available"
 

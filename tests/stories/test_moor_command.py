@@ -75,7 +75,7 @@ async def test_each_broker_gets_only_its_own_objects() -> None:
 
         nowhere = await moor("broker", "declare", "--only", "c9", **places)
         assert nowhere.code == 2
-        assert "there are api, c1" in nowhere.err
+        assert "the brokers are api, c1" in nowhere.err
     finally:
         await api.close()
         await cell.close()

@@ -276,7 +276,7 @@ async def test_a_broker_with_users_refuses_unknown_ones() -> None:
     broker.add_user(Rights("moor-placement"))
 
     await broker.as_user("moor-placement").connect()
-    with pytest.raises(AccessRefused, match="'anybody' is not known"):
+    with pytest.raises(AccessRefused, match="'anybody' is unknown to this broker"):
         await broker.as_user("anybody").connect()
 
 
