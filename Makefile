@@ -32,7 +32,7 @@ broker-tests:
 
 # The simulation's files take longest, so they start first.
 other-tests:
-	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq' --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	@$(PYTHON) -m pytest tests/simulation tests -m 'not rabbitmq' --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(INSTALLED) ## style, and formatting
 	@echo '== lint'
