@@ -147,7 +147,7 @@ async def until_settled(here: RealCloud, watched: Watched) -> None:
     await wait_until(is_so, "all nodes are free and offered, and nothing is held", found)
 
 
-async def until_read(here: RealCloud) -> None:
+async def until_offered(here: RealCloud) -> None:
     found: list[tuple[str, int]] = []
 
     async def is_so() -> bool:
@@ -156,6 +156,12 @@ async def until_read(here: RealCloud) -> None:
         return sum(count for _, count in found) == NODES
 
     await wait_until(is_so, "every node has an owner who has read it", found)
+
+    async def are_offered() -> bool:
+        ((count,),) = await here.rows(OFFERED)
+        return bool(count == NODES)
+
+    await wait_until(are_offered, "placement offers every node")
 
 
 async def kill_and_start_again(here: RealCloud, worker: str) -> None:
@@ -167,7 +173,7 @@ async def test_300_deploys_and_deletes_settle_whatever_is_killed_restarted_or_aw
     async with real_cloud("c1", has_nodes=True) as here, ironic_beside(here) as watched:
         await here.start("placement-1", "scheduler-1", "conductor-c1", *DAEMONS)
         await here.until_up(NODES)
-        await until_read(here)
+        await until_offered(here)
         ended = 0
         for wave in range(WAVES):
             builds = [a_build(1 + wave * OF_A_WAVE + number) for number in range(OF_A_WAVE)]
@@ -210,7 +216,7 @@ async def test_rebuilds_end_whatever_is_killed_restarted_or_away_and_none_is_don
     async with real_cloud("c1", has_nodes=True) as here, ironic_beside(here) as watched:
         await here.start("placement-1", "scheduler-1", "conductor-c1", *DAEMONS)
         await here.until_up(NODES)
-        await until_read(here)
+        await until_offered(here)
         await asyncio.gather(*[here.client.publisher.send(build) for build in builds])
         await until_states(here, REBUILT, "active", "error")
         orders = [
