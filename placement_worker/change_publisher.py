@@ -21,10 +21,21 @@ log = logging.getLogger(__name__)
 
 HOLDERS_PER_MESSAGE = 400
 # The pause after publishing, as a multiple of the time that publishing took; at most `feed_rest_ms`.
-RESTS_PER_TELLING = 2.0
+RESTS_PER_MESSAGE = 2.0
 # Room that this many of each kind of holder leave in a message, at less than 100 bytes each: half of it for whole providers,
 # half for usage.
 CHANGES_ROOM = (ROOM - 3 * HOLDERS_PER_MESSAGE * 100) // 2
+
+
+def rest_s(unpublished: Unpublished, took_s: float, max_s: float) -> float:
+    """The pause after publishing this.
+
+    After the changes of several providers it lets the next ones gather, often of the same providers. After a short
+    publication it is short, so publishing never takes all the time. Changes that come one by one do not wait: a single slow
+    publication would delay the next change three times.
+    """
+    is_lone = len(unpublished.providers) + len(unpublished.usage) <= 1
+    return 0.0 if is_lone else min(max_s, RESTS_PER_MESSAGE * took_s)
 
 
 class ChangePublisher(Supervised):
@@ -75,13 +86,10 @@ class ChangePublisher(Supervised):
                 continue
             if self.stopping.is_set():
                 return
-            if has_said:
-                # The first change is published at once; those after it, often of the same hosts, together. After a short
-                # publication the pause is short: a single change waits little, and publishing never takes all the time.
-                rest_s = min(self._settings.feed_rest_ms / 1000, RESTS_PER_TELLING * (loop.time() - began_s))
-                await wait_at_most(self.stopping, rest_s)
-            else:
+            if not has_said:
                 await wait_at_most(self._written, self._settings.feed_poll_ms / 1000)
+            elif pause_s := rest_s(unpublished, loop.time() - began_s, self._settings.feed_rest_ms / 1000):
+                await wait_at_most(self.stopping, pause_s)
 
     async def _publish(self, feed: ChangeFeed, unpublished: Unpublished) -> bool:
         messages = list(messages_of(unpublished, feed.published))

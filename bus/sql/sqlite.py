@@ -133,9 +133,14 @@ class SqliteTransaction:
     async def commit(self) -> None:
         if self._later:
             await self.run(_nothing)
-        if self._is_begun:
-            with transients():
+        if not self._is_begun:
+            return
+        with transients():
+            if self._writes:
                 await self._session.aside(_commit)
+            else:
+                # Nothing waits for the disk at the end of a read.
+                self._session.here(_commit)
 
     async def roll_back(self) -> None:
         """Roll back, after any commit that still runs for a cancelled caller."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from bus.memory import MemoryBroker
-from bus.messages.placement import ProvidersChanged
+from bus.messages.placement import ProvidersChanged, ProviderState, ProviderUsage
 from bus.parcels import Outgoing
 from bus.publisher import Publisher
 from bus.station import Station
-from placement_worker.change_publisher import ChangePublisher
+from placement_worker.change_publisher import ChangePublisher, rest_s
 from placement_worker.settings import PlacementSettings
+from placement_worker.store import Unpublished
 from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.placement_orders import a_host, a_report, provider
 from tests.contracts.store_client import StoreClient
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.asyncio
 
 PAGED = PlacementSettings(feed_entries_max=2, feed_poll_ms=3_600_000.0, feed_rest_ms=3_600_000.0)
 PATIENCE_S = 10
+A_STATE = ProviderState(internal=1, id=provider("h1"), name="h1", root=provider("h1"))
+A_USAGE = ProviderUsage(internal=1, id=provider("h1"), base=1, revision=2)
 
 
 class RecordingPublisher(Publisher):
@@ -92,8 +95,21 @@ async def test_after_a_short_page_the_next_change_is_published_soon() -> None:
     async with asyncio.timeout(PATIENCE_S):
         for number in range(1, 4):
             await client.report(a_host(f"h{number}"))
+            await client.report(a_host(f"i{number}"))
             part.written()
-            while f"h{number}" not in names_in(publisher.published):
+            while f"i{number}" not in names_in(publisher.published):
                 await asyncio.sleep(0)
         await part.stop()
         await running
+
+
+@pytest.mark.parametrize(
+    ("providers", "used", "took_s", "expected_s"),
+    [(1, 0, 0.004, 0.0), (0, 1, 0.5, 0.0), (1, 1, 0.004, 0.008), (2, 0, 0.004, 0.008), (0, 2, 0.5, 0.02)],
+)
+async def test_only_after_several_changes_the_next_ones_gather(
+    providers: int, used: int, took_s: float, expected_s: float
+) -> None:
+    unpublished = Unpublished("c", providers=(A_STATE,) * providers, usage=(A_USAGE,) * used)
+
+    assert rest_s(unpublished, took_s, 0.02) == pytest.approx(expected_s)
