@@ -53,6 +53,7 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
         ("waits beside hard questions", "sqlite", "HTTP", "claim", "all of them at once"),
         ("waits beside hard questions", "sqlite", "unix", "claim", "all of them at once"),
         ("events of nodes", "memory", "memory", "100"),
+        ("events of nodes", "none", "none: the disk", "100"),
         ("events of nodes", "memory", "sqlite", "100"),
         ("a ring of daemons", "memory", "60", "4", "first sync"),
         ("a ring of daemons", "memory", "60", "4", "200 notifications"),
