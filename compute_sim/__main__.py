@@ -14,19 +14,18 @@ from bus.settings import BusSettings
 from bus.station import Station, process_name
 from bus.tuning import BUS, settings_in
 from bus.urls import broker_at
-from compute_sim.core.faults import FaultScript
-from compute_sim.core.hosts import Host
-from compute_sim.drivers import equal_hosts
-from compute_sim.faults import load_faults
 from compute_sim.settings import SECTION, ComputeSettings
-from compute_sim.wiring import compute_parts
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import SimulatedHost, equal_hosts
+from compute_sim.simulated.script_file import load_script
+from compute_sim.wiring import simulated_parts
 
 HOSTS_COUNT = 100
 
 
 async def run(
     bus_url: str,
-    hosts: Sequence[Host],
+    hosts: Sequence[SimulatedHost],
     settings: ComputeSettings,
     faults: FaultScript,
     *,
@@ -37,7 +36,7 @@ async def run(
     try:
         await run_worker(
             about("compute", cell=settings.cell, brokers=(bus_url,)),
-            compute_parts(station, hosts, settings, faults),
+            simulated_parts(station, hosts, settings, faults),
             station.settings.drain_ms_max / 1000,
             health_at=health_at,
         )
@@ -61,7 +60,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     try:
         settings, bus = settings_in(environment, SECTION), settings_in(environment, BUS)
         settings = structs.replace(settings, cell=cell)
-        faults = load_faults(Path(script)) if script else FaultScript()
+        faults = load_script(Path(script), FaultScript) if script else FaultScript()
     except ValueError as wrong:
         sys.stderr.write(f"{wrong}\n")
         return 2

@@ -67,7 +67,7 @@ class Announcer(PartGroup):
         # Taken before the loads are read, so that later facts have a higher number.
         sequence = self._next_sequence()
         loads = await self._store.loads(hosts)
-        facts = [facts_of(id_, self._fleet[id_].driver.host, loads[id_]) for id_ in hosts]
+        facts = [facts_of(id_, self._fleet[id_].host, loads[id_]) for id_ in hosts]
         return [
             HostsReported(cell=self._settings.cell, hosts=some, sequence=sequence)
             for some in in_messages(facts)

@@ -91,7 +91,8 @@ class Finisher:
         answers: list[Outgoing] = []
         async with self._store.transaction() as tx:
             for attempt in await tx.due(at_s, self._settings.due_at_once_max):
-                after, answer = due(attempt, self._fleet[attempt.host].condition(at_s))
+                driver = self._fleet[attempt.host]
+                after, answer = due(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
                 if answer is None:
                     unheard.append(after)
                 else:

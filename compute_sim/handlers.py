@@ -11,9 +11,18 @@ from collections.abc import Sequence
 
 from bus.handling import Bury, Handlers, Received, Said, Tell
 from bus.messages.cell import DestroyInstance, SpawnInstance
-from compute_sim.core.attempts import AttemptKey, AttemptRecord, destroyed, due, key_of, spawned
-from compute_sim.core.faults import Dead
-from compute_sim.fleet import Fleet, SimulatedHost
+from compute_sim.core.attempts import (
+    AttemptKey,
+    AttemptRecord,
+    Dead,
+    destroyed,
+    due,
+    key_of,
+    spawned_again,
+    spawning,
+)
+from compute_sim.drivers import Driver
+from compute_sim.fleet import Fleet
 from compute_sim.store import ComputeTransaction
 
 HostOrder = SpawnInstance | DestroyInstance
@@ -28,16 +37,16 @@ def handlers(fleet: Fleet) -> Handlers:
         touched: dict[AttemptKey, None] = {}
         for item, key in zip(orders, keys, strict=True):
             order = item.message
-            host = fleet.get(order.host)
-            if host is None:
+            driver = fleet.get(order.host)
+            if driver is None:
                 said.append(Bury(item, f"host is {order.host}, which cell {order.cell!r} does not have here"))
                 continue
-            condition = host.condition(at_s)
+            condition = driver.condition(at_s)
             if isinstance(condition, Dead):
                 continue
-            after = _ordered(attempts.get(key), item, host, at_s)
+            after = _ordered(attempts.get(key), item, driver, at_s)
             if after.due_s is not None and after.due_s <= at_s:
-                after, answer = due(after, condition)
+                after, answer = due(after, condition, driver.look_at(after, at_s), at_s)
                 if answer is not None:
                     said.append(Tell(answer, item))
             attempts[key] = after
@@ -49,9 +58,11 @@ def handlers(fleet: Fleet) -> Handlers:
 
 
 def _ordered(
-    known: AttemptRecord | None, item: Received[HostOrder], host: SimulatedHost, at_s: float
+    known: AttemptRecord | None, item: Received[HostOrder], driver: Driver, at_s: float
 ) -> AttemptRecord:
     order = item.message
     if isinstance(order, DestroyInstance):
-        return destroyed(order, at_s, cause=item.id, trace=item.trace)
-    return spawned(known, order, host.build_outcome(order, at_s), at_s, cause=item.id, trace=item.trace)
+        return destroyed(order, driver.destroy(order, at_s), at_s, cause=item.id, trace=item.trace)
+    if known is None:
+        return spawning(order, driver.spawn(order, at_s), at_s, cause=item.id, trace=item.trace)
+    return spawned_again(known, at_s, cause=item.id, trace=item.trace)

@@ -118,7 +118,7 @@ class TreeReporter:
         asked = []
         for host in self._fleet.well((host for host in hosts if host not in self._alone), at_s):
             reporting = self._reporting.setdefault(host, ReportState(ProviderTree(host), 0))
-            tree = self._fleet[host].driver.update_provider_tree(reporting.accepted, at_s)
+            tree = self._fleet[host].update_provider_tree(reporting.accepted, at_s)
             if flaw := flaw_of(reporting.accepted, tree):
                 log.error(
                     "the driver of host %s breaks its contract, the host is not reported: %s", host, flaw

@@ -13,11 +13,11 @@ from bus.station import Station
 from bus.topology import objects_of, user_of
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.core.faults import FaultScript
-from compute_sim.core.hosts import Host
 from compute_sim.fleet import Elapsed
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import SimulatedHost
 from compute_sim.store_sql import open_compute_store
-from compute_sim.wiring import compute_parts
+from compute_sim.wiring import simulated_parts
 from moor.bare_metal import BareMetal, BareMetalPlan, bare_metal
 from moor.tuning import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
@@ -36,7 +36,7 @@ DRAIN_S_MAX = 10.0
 async def cloud(
     broker: Broker,
     database_url: str,
-    hosts: Mapping[str, Sequence[Host]],
+    hosts: Mapping[str, Sequence[SimulatedHost]],
     *,
     placement_url: str = "",
     faults: FaultScript | None = None,
@@ -94,7 +94,7 @@ async def cloud(
             if keeps_hosts:
                 kept = await open_compute_store(database_url, cell, clock_s, settings.database)
                 stack.push_async_callback(kept.close)
-            parts += compute_parts(
+            parts += simulated_parts(
                 station("compute", cell),
                 of_cell,
                 structs.replace(settings.compute, cell=cell),

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from bus.broker import Broker
 from bus.topology import objects_of
-from compute_sim.core.faults import FaultScript
+from compute_sim.simulated.faults import FaultScript
 from moor.bare_metal import BareMetalPlan
 from moor.cloud import upgrade_all
 

@@ -13,15 +13,14 @@ from bus.health_server import BadAddressError
 from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
 from compute_sim.__main__ import run as run_compute
-from compute_sim.core.faults import FaultScript
-from compute_sim.drivers import equal_hosts
-from compute_sim.faults import BadScript, load_faults
 from compute_sim.ironic.__main__ import LISTEN, NODES_COUNT
 from compute_sim.ironic.__main__ import Options as SimulatedIronicOptions
 from compute_sim.ironic.__main__ import read_listen as read_ironic_listen
 from compute_sim.ironic.__main__ import run as run_simulated_ironic
 from compute_sim.ironic.core.script import IronicScript
-from compute_sim.ironic.scripts import load_ironic_script
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import equal_hosts
+from compute_sim.simulated.script_file import BadScript, load_script
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
 from moor.options import (
@@ -195,7 +194,7 @@ def compute(
     """A compute process, which simulates the hosts of one cell."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     try:
-        script = load_faults(faults) if faults else FaultScript()
+        script = load_script(faults, FaultScript) if faults else FaultScript()
     except BadScript as wrong:
         raise typer.BadParameter(str(wrong)) from None
     url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
@@ -276,7 +275,7 @@ def simulated_ironic(
             groups=tuple(name for part in groups.split(",") if (name := part.strip())),
             listen=read_ironic_listen(ironic_listen, "--ironic-listen"),
             pace=pace,
-            script=load_ironic_script(script) if script else IronicScript(),
+            script=load_script(script, IronicScript) if script else IronicScript(),
         )
     except ValueError as wrong:
         raise typer.BadParameter(str(wrong)) from None

@@ -32,11 +32,10 @@ from bus.settings import BusSettings
 from bus.topology import objects_of
 from bus.unix_socket import SocketTakenError, serve_unix
 from cell_conductor.settings import ConductorSettings
-from compute_sim.core.faults import FaultScript
-from compute_sim.core.hosts import Host
-from compute_sim.drivers import equal_hosts
-from compute_sim.faults import BadScript, load_faults
 from compute_sim.ironic.__main__ import LISTEN, read_listen
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import SimulatedHost, equal_hosts
+from compute_sim.simulated.script_file import BadScript, load_script
 from ironic_sync.core.cells import CellMap
 from ironic_sync.settings import IronicSettings
 from moor.bare_metal import BareMetal, BareMetalPlan, IronicPortTaken, cells_of_groups, flavor_of_nodes
@@ -82,7 +81,7 @@ IN_ONE_PROCESS = CloudSettings(
     ironic=IronicSettings(deploy_read_s=2.0),
 )
 
-Cloud = dict[str, tuple[Host, ...]]
+Cloud = dict[str, tuple[SimulatedHost, ...]]
 
 
 def up(
@@ -356,7 +355,7 @@ def _hosts(settings: Settings, count: int) -> Cloud:
 
 def _script(file: Path | None) -> FaultScript:
     try:
-        return load_faults(file) if file else FaultScript()
+        return load_script(file, FaultScript) if file else FaultScript()
     except BadScript as wrong:
         raise typer.BadParameter(str(wrong)) from None
 

@@ -14,10 +14,34 @@ from msgspec import Struct, structs
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnFailed, SpawnInstance
-from compute_sim.core.faults import BuildOutcome, Condition, Dead, Silent
 
 # Host, instance and attempt, as integers, since Python computes the hash of a UUID at each lookup.
 AttemptKey = tuple[int, int, int]
+
+
+class Well(Struct, frozen=True):
+    """The host works normally."""
+
+
+class Silent(Struct, frozen=True):
+    """The host's messages are lost; with `until_s` they are kept until then."""
+
+    until_s: float | None = None
+
+
+class Dead(Struct, frozen=True):
+    """The host no longer exists."""
+
+
+Condition = Well | Silent | Dead
+WELL = Well()
+
+
+class Work(Struct, frozen=True):
+    """How far a driver's work for an attempt is: it goes on for this time at least, and `failure` says why it fails."""
+
+    left_ms: float = 0.0
+    failure: str = ""
 
 
 class State(Enum):
@@ -56,57 +80,56 @@ def key_of(order: SpawnInstance | DestroyInstance) -> AttemptKey:
     return (order.host.int, order.instance.int, order.attempt)
 
 
-def spawned(
-    known: AttemptRecord | None,
-    order: SpawnInstance,
-    build_outcome: BuildOutcome,
-    at_s: float,
-    *,
-    cause: str = "",
-    trace: str = "",
+def spawning(
+    order: SpawnInstance, work: Work, at_s: float, *, cause: str = "", trace: str = ""
 ) -> AttemptRecord:
-    """The attempt after a spawn order, new or repeated."""
-    if known is None:
-        return AttemptRecord(
-            cell=order.cell,
-            host=order.host,
-            instance=order.instance,
-            attempt=order.attempt,
-            state=State.BUILDING,
-            failure=build_outcome.failure,
-            due_s=at_s + build_outcome.after_ms / 1000,
-            cause=cause,
-            trace=trace,
-        )
-    if known.state is State.BUILDING:
-        return known
-    return structs.replace(known, due_s=at_s, cause=cause, trace=trace)
-
-
-def destroyed(order: DestroyInstance, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
-    """The attempt after a destroy order: nothing of it is left."""
+    """A new attempt, after its driver has begun to build it."""
     return AttemptRecord(
         cell=order.cell,
         host=order.host,
         instance=order.instance,
         attempt=order.attempt,
-        state=State.DESTROYED,
-        due_s=at_s,
+        state=State.BUILDING,
+        failure=work.failure,
+        due_s=at_s + work.left_ms / 1000,
         cause=cause,
         trace=trace,
     )
 
 
-def due(attempt: AttemptRecord, condition: Condition) -> tuple[AttemptRecord, Message | None]:
-    """A due attempt after its change of state, and its answer. There is none from a silent host, or it is sent later."""
+def spawned_again(known: AttemptRecord, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
+    """A known attempt after the same order."""
+    if known.state is State.BUILDING:
+        return known
+    return structs.replace(known, due_s=at_s, cause=cause, trace=trace)
+
+
+def destroyed(
+    order: DestroyInstance, work: Work, at_s: float, *, cause: str = "", trace: str = ""
+) -> AttemptRecord:
+    """The attempt after a destroy order: nothing of it is left when the driver's work is over."""
+    return structs.replace(
+        spawning(order, work, at_s, cause=cause, trace=trace), state=State.DESTROYED, failure=""
+    )
+
+
+def due(
+    attempt: AttemptRecord, condition: Condition, work: Work, at_s: float
+) -> tuple[AttemptRecord, Message | None]:
+    """A due attempt after its driver was asked how far the `work` is, and its answer.
+
+    There is no answer while the work goes on. A silent host gives none, or it is sent later.
+    """
     if isinstance(condition, Dead):
         # It was lost with its host.
         return structs.replace(attempt, state=State.DESTROYED, due_s=None), None
-    state = attempt.state
+    if work.left_ms:
+        return structs.replace(attempt, due_s=at_s + work.left_ms / 1000), None
+    state, failure = attempt.state, attempt.failure
     if state is State.BUILDING:
-        state = State.FAILED if attempt.failure else State.BUILT
+        state, failure = State.FAILED if work.failure else State.BUILT, work.failure
     until_s = condition.until_s if isinstance(condition, Silent) else None
-    after = structs.replace(attempt, state=state, due_s=until_s)
+    after = structs.replace(attempt, state=state, failure=failure, due_s=until_s)
     return after, None if isinstance(condition, Silent) else answer_of(after)
 
 

@@ -13,10 +13,10 @@ from bus.process import is_ready
 from bus.running import about, run_main, run_worker, with_flags
 from bus.urls import broker_at
 from compute_sim.ironic.core.script import IronicScript
-from compute_sim.ironic.scripts import load_ironic_script
 from compute_sim.ironic.seeds import nodes_in_groups
 from compute_sim.ironic.settings import Delays, IronicSimSettings, paced
 from compute_sim.ironic.wiring import simulated_ironic
+from compute_sim.simulated.script_file import load_script
 
 NODES_COUNT = 100
 LISTEN = "127.0.0.1:6385"
@@ -86,7 +86,7 @@ def _options(environment: Mapping[str, str]) -> Options:
         groups=tuple(name for part in groups.split(",") if (name := part.strip())),
         listen=read_listen(environment.get("MOOR_IRONIC_SIM_LISTEN", LISTEN)),
         pace=_number(environment, "MOOR_IRONIC_SIM_PACE", 1.0),
-        script=load_ironic_script(Path(named)) if named else IronicScript(),
+        script=load_script(Path(named), IronicScript) if named else IronicScript(),
     )
 
 

@@ -24,8 +24,8 @@ from bus.station import Station, process_name
 from bus.topology import EVENTS, Grant
 from bus.urls import broker_at
 from cell_conductor.settings import ConductorSettings
-from compute_sim.core.faults import Changes, FailsToBuild, FallsSilent, FaultScript
-from compute_sim.drivers import equal_hosts
+from compute_sim.simulated.faults import Changes, FailsToBuild, FallsSilent, FaultScript
+from compute_sim.simulated.hosts import equal_hosts
 from moor.cloud import cloud
 from moor.cloud_processes import Servers, cloud_in_processes
 from moor.demo.checking import conclude

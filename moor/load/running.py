@@ -15,8 +15,8 @@ from bus.memory import MemoryBroker
 from bus.process import run_until
 from bus.station import Station, process_name
 from bus.urls import broker_at
-from compute_sim.core.faults import FailsToBuild, FaultScript
-from compute_sim.drivers import equal_hosts
+from compute_sim.simulated.faults import FailsToBuild, FaultScript
+from compute_sim.simulated.hosts import equal_hosts
 from moor.cloud import cloud
 from moor.cloud_processes import Servers, WorkerProcesses, cloud_in_processes
 from moor.load.auditing import all_hosts, all_providers, audit, until_quiet

@@ -81,17 +81,16 @@ def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack
 
 
 def _compute(station: Station, cell: str) -> tuple[Part, ...]:
-    from compute_sim.core.faults import FailsToBuild, FaultScript
-    from compute_sim.core.hosts import HostSize
-    from compute_sim.drivers import equal_hosts
     from compute_sim.settings import ComputeSettings
-    from compute_sim.wiring import compute_parts
+    from compute_sim.simulated.faults import FailsToBuild, FaultScript
+    from compute_sim.simulated.hosts import HostSize, equal_hosts
+    from compute_sim.wiring import simulated_parts
 
     size = HostSize(vcpus=int(os.environ.get("VCPUS_PER_HOST", "16")))
     hosts = equal_hosts(cell, int(os.environ.get("HOSTS_PER_CELL", "2")), size)
     failing = FailsToBuild(probability=float(os.environ.get("SPAWNS_FAILING", "0")))
     faults = FaultScript(seed=3, spawn_ms=float(os.environ.get("SPAWN_MS", "50")), faults=(failing,))
-    return compute_parts(station, hosts, ComputeSettings(cell=cell, beat_s=1), faults)
+    return simulated_parts(station, hosts, ComputeSettings(cell=cell, beat_s=1), faults)
 
 
 def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -> tuple[Part, ...]:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from compute_sim.core.faults import (
+from compute_sim.simulated.faults import (
     BuildsSlowly,
     Changes,
     ComesBackLate,
@@ -16,7 +16,7 @@ from compute_sim.core.faults import (
     FallsSilent,
     FaultScript,
 )
-from compute_sim.core.hosts import Host, HostSize
+from compute_sim.simulated.hosts import HostSize, SimulatedHost
 from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
 from tests.simulation.faults import (
@@ -163,10 +163,10 @@ def _instances_max(chance: random.Random) -> int:
     return chance.randint(4, 7) if chance.random() < 1 / 3 else 0
 
 
-def _hosts(chance: random.Random, sizes_chance: random.Random, cell: str) -> tuple[Host, ...]:
+def _hosts(chance: random.Random, sizes_chance: random.Random, cell: str) -> tuple[SimulatedHost, ...]:
     plain = SIZE.traits
     return tuple(
-        Host(
+        SimulatedHost(
             name=f"{cell}-host-{n}",
             size=structs.replace(
                 _size(sizes_chance),

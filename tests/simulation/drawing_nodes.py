@@ -3,9 +3,9 @@
 import random
 from uuid import UUID
 
-from compute_sim.core.faults import FaultScript
 from compute_sim.ironic import IronicScript, Node, available_nodes
 from compute_sim.ironic.core.script import Delays, Doubles, Loses, NodeLocked, WorkFails
+from compute_sim.simulated.faults import FaultScript
 from tests.simulation.faults import (
     BrokerRestart,
     ClockJump,

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.hosts import HostState
-from compute_sim.core.faults import WELL, Fault, FaultScript, condition_of, faults_of
+from compute_sim.core.attempts import WELL
+from compute_sim.simulated.faults import Fault, FaultScript, condition_of, faults_of
 from tests.simulation.findings import Findings
 from tests.simulation.plan import CELLS
 

@@ -8,9 +8,9 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.messages.build import RequestId
-from compute_sim.core.faults import FaultScript
-from compute_sim.core.hosts import Host
 from compute_sim.ironic import IronicScript, Node
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import SimulatedHost
 from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.faults import Fault
 
@@ -96,7 +96,7 @@ class AdminOp(Struct, frozen=True):
 
 class Plan(Struct, frozen=True):
     seed: int
-    hosts: dict[str, tuple[Host, ...]]
+    hosts: dict[str, tuple[SimulatedHost, ...]]
     script: FaultScript
     # The schedulers' limit of instances per host; 0 means no limit.
     instances_max: int = 0

@@ -17,7 +17,7 @@ from bus.messages.placement import (
     SnapshotPage,
     SwapClaim,
 )
-from compute_sim.core.faults import FaultScript
+from compute_sim.simulated.faults import FaultScript
 from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, Touched, TreeBook, TreeChanges
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD

@@ -14,7 +14,7 @@ from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
-from compute_sim.wiring import compute_parts
+from compute_sim.wiring import simulated_parts
 from ironic_sync.core.cells import CellMap
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
@@ -156,7 +156,7 @@ class Workers:
                 parts = conductor_parts(station, own, CONDUCTOR, cell, station.ask_all, clock=process.clock)
                 return (*parts, station)
             case "compute":
-                return compute_parts(
+                return simulated_parts(
                     station,
                     self._plan.hosts[cell],
                     ComputeSettings(cell=cell, beat_s=BEAT_S, facts_every_s=FACTS_S, over_kept_s=600),

@@ -29,10 +29,10 @@ from bus.topology import EVENTS, Grant, objects_of
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.core.faults import FaultScript
-from compute_sim.drivers import equal_hosts
 from compute_sim.settings import ComputeSettings
-from compute_sim.wiring import compute_parts
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import equal_hosts
+from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
@@ -118,7 +118,7 @@ class Cloud:
         )
         self._start((*own, conductor))
         self._start(
-            compute_parts(
+            simulated_parts(
                 self.station("compute"),
                 equal_hosts("c1", HOSTS),
                 ComputeSettings(),

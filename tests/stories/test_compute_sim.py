@@ -40,7 +40,11 @@ from bus.messages.placement import (
 from bus.process import run_until
 from bus.station import Station
 from bus.topology import EVENTS, Grant
-from compute_sim.core.faults import (
+from compute_sim.core.hosts import Load
+from compute_sim.fleet import Elapsed
+from compute_sim.settings import ComputeSettings
+from compute_sim.simulated.driver import root_of
+from compute_sim.simulated.faults import (
     BuildsSlowly,
     Changes,
     ComesBackLate,
@@ -49,12 +53,9 @@ from compute_sim.core.faults import (
     FallsSilent,
     FaultScript,
 )
-from compute_sim.core.hosts import Host, HostSize, Load
-from compute_sim.drivers import equal_hosts, root_of
-from compute_sim.fleet import Elapsed
-from compute_sim.settings import ComputeSettings
+from compute_sim.simulated.hosts import HostSize, SimulatedHost, equal_hosts
 from compute_sim.store import ComputeStore
-from compute_sim.wiring import compute_parts
+from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
@@ -124,14 +125,14 @@ class ComputeSetup:
     @asynccontextmanager
     async def computing(
         self,
-        hosts: Sequence[Host],
+        hosts: Sequence[SimulatedHost],
         faults: FaultScript | None = None,
         settings: ComputeSettings = QUICK,
         store: ComputeStore | None = None,
     ) -> AsyncIterator[Station]:
         station = Station(self.broker, "compute", settings=SETTINGS, asks=True)
         told = asyncio.Event()
-        parts = compute_parts(station, hosts, settings, faults or FaultScript(spawn_ms=5), store=store)
+        parts = simulated_parts(station, hosts, settings, faults or FaultScript(spawn_ms=5), store=store)
         running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
         try:
             yield station
@@ -433,7 +434,7 @@ async def test_a_report_is_repeated_until_placement_is_there_to_answer(bus: str)
         store = MemoryPlacementStore()
         compute = Station(broker, "compute", settings=SETTINGS, asks=True)
         told = asyncio.Event()
-        parts = compute_parts(compute, equal_hosts("c1", 2), QUICK)
+        parts = simulated_parts(compute, equal_hosts("c1", 2), QUICK)
         running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
         await until(lambda: compute.asked_again >= 2, "it asks again")
         placement = Station(broker, "placement", settings=SETTINGS)

@@ -28,10 +28,11 @@ from bus.messages.placement import (
 )
 from bus.process import run_until
 from bus.station import Station
-from compute_sim.core.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript
-from compute_sim.drivers import equal_hosts, root_of
 from compute_sim.settings import ComputeSettings
-from compute_sim.wiring import compute_parts
+from compute_sim.simulated.driver import root_of
+from compute_sim.simulated.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript
+from compute_sim.simulated.hosts import equal_hosts
+from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import now, placement_parts
@@ -169,7 +170,7 @@ def test_a_report_outlives_the_timeout_of_its_question() -> None:
         store = MemoryPlacementStore()
         stations = [Station(broker, name, settings=BUS, asks=True) for name in ("compute", "placement")]
         told = asyncio.Event()
-        parts = compute_parts(stations[0], equal_hosts("c1", 2), SETTINGS)
+        parts = simulated_parts(stations[0], equal_hosts("c1", 2), SETTINGS)
         hosts = asyncio.create_task(run_until(told, parts, drain_s_max=10))
         await until_s(5 * BUS.answer_timeout_ms / 1000)
         asked = stations[0].asked_again
@@ -220,7 +221,7 @@ def test_an_unanswered_report_delays_no_other_and_stays_the_same() -> None:
         stations = [Station(broker, name, settings=BUS, asks=True) for name in ("compute", "placement")]
         books = stations[1].worker("placement.work", {ReportInventory: placement.on_reports}, placement)
         told = asyncio.Event()
-        parts = (*compute_parts(stations[0], equal_hosts("c1", 3), SETTINGS, script), books)
+        parts = (*simulated_parts(stations[0], equal_hosts("c1", 3), SETTINGS, script), books)
         running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
         await until_s(99)
         placement.taken.clear()

@@ -38,10 +38,11 @@ from bus.topology import EVENTS, objects_of
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.drivers import equal_hosts, root_of
 from compute_sim.settings import ComputeSettings
+from compute_sim.simulated.driver import root_of
+from compute_sim.simulated.hosts import equal_hosts
 from compute_sim.store_memory import MemoryComputeStore
-from compute_sim.wiring import compute_parts
+from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
@@ -115,7 +116,9 @@ class WorkerSetup:
                 clock_s = asyncio.get_running_loop().time
                 store = BreakableStore(MemoryComputeStore(clock_s), self.faults)
                 of_hosts = ComputeSettings(cell="c1", facts_every_s=1.0)
-                return compute_parts(self.station, HOSTS, of_hosts, clock=clock, clock_s=clock_s, store=store)
+                return simulated_parts(
+                    self.station, HOSTS, of_hosts, clock=clock, clock_s=clock_s, store=store
+                )
 
     async def ask(self, questions: Sequence[Message]) -> list[Message]:
         """Answers a conductor's questions as placement would, when not broken."""

@@ -14,10 +14,10 @@ from bus.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
-from compute_sim.core.faults import FailsToBuild, FaultScript
-from compute_sim.core.hosts import Host, HostSize
 from compute_sim.settings import ComputeSettings
-from compute_sim.wiring import compute_parts
+from compute_sim.simulated.faults import FailsToBuild, FaultScript
+from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from compute_sim.wiring import simulated_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.placement_orders import aggregate
 from tests.contracts.stage import SETTINGS
@@ -31,13 +31,15 @@ PRETENDING = ComputeSettings(cell="c1", beat_s=0.1, facts_every_s=0.05, again_s=
 THREE = Flavor(name="three", vcpus=3, ram_mb=1024, root_gb=1)
 
 
-def nested(name: str, vcpus: int) -> Host:
+def nested(name: str, vcpus: int) -> SimulatedHost:
     """Half of them in each of two NUMA nodes."""
-    return Host(name=name, size=HostSize(vcpus=vcpus, numa_nodes=2, vcpu_ratio=1.0))
+    return SimulatedHost(name=name, size=HostSize(vcpus=vcpus, numa_nodes=2, vcpu_ratio=1.0))
 
 
 @asynccontextmanager
-async def a_cell(setup: Cloud, rows: ConductorStore, *hosts: Host, fails: str = "") -> AsyncIterator[None]:
+async def a_cell(
+    setup: Cloud, rows: ConductorStore, *hosts: SimulatedHost, fails: str = ""
+) -> AsyncIterator[None]:
     """c1, with a real conductor and simulated hypervisors."""
     conductor, computes = (
         Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
@@ -46,7 +48,7 @@ async def a_cell(setup: Cloud, rows: ConductorStore, *hosts: Host, fails: str = 
     script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
     parts = (
         *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all),
-        *compute_parts(computes, hosts, PRETENDING, script),
+        *simulated_parts(computes, hosts, PRETENDING, script),
         conductor,
     )
     async with setup.running(parts, conductor, computes):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId, ConsumerId, ProviderId
+from bus.message import AggregateId, ConsumerId, Message, ProviderId
 from bus.messages.build import Flavor
 from bus.messages.cell import (
     DestroyInstance,
@@ -30,26 +30,19 @@ from bus.messages.placement import (
 )
 from compute_sim.__main__ import main
 from compute_sim.contract import OPERATORS_TRAIT, STORAGE, breaches
-from compute_sim.core.attempts import State, destroyed, due, spawned
-from compute_sim.core.faults import (
+from compute_sim.core.attempts import (
     WELL,
-    BuildOutcome,
-    BuildsSlowly,
-    Changes,
-    ComesBackLate,
+    AttemptRecord,
+    Condition,
     Dead,
-    Dies,
-    FailsToBuild,
-    FallsSilent,
-    FaultScript,
     Silent,
-    build_outcome_of,
-    condition_of,
-    faults_of,
-    is_on,
-    next_turn_s,
+    State,
+    Work,
+    destroyed,
+    due,
+    spawned_again,
+    spawning,
 )
-from compute_sim.core.hosts import Host, HostSize, size_at
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.core.tree_diff import (
     Accepted,
@@ -59,9 +52,25 @@ from compute_sim.core.tree_diff import (
     after_answer,
     report_of_changes,
 )
-from compute_sim.drivers import Driver, SimulatedDriver, equal_hosts, root_of
-from compute_sim.faults import BadScript, load_faults
+from compute_sim.drivers import Driver
 from compute_sim.settings import ComputeSettings
+from compute_sim.simulated.driver import SimulatedDriver, root_of
+from compute_sim.simulated.faults import (
+    BuildsSlowly,
+    Changes,
+    ComesBackLate,
+    Dies,
+    FailsToBuild,
+    FallsSilent,
+    FaultScript,
+    condition_of,
+    faults_of,
+    is_on,
+    next_turn_s,
+    spawn_work,
+)
+from compute_sim.simulated.hosts import HostSize, SimulatedHost, equal_hosts, size_at
+from compute_sim.simulated.script_file import BadScript, load_script
 
 HOST = root_of("h1")
 CHILD = ProviderId(UUID(int=2))
@@ -204,10 +213,12 @@ def test_a_driver_that_changes_foreign_providers_is_detected(edited: ProviderTre
 
 
 CONFORMING: dict[str, Callable[[], Driver]] = {
-    "plain": lambda: SimulatedDriver(Host("h1")),
-    "numa": lambda: SimulatedDriver(Host("h1", HostSize(numa_nodes=3, vcpus=16))),
-    "diskless": lambda: SimulatedDriver(Host("h1", HostSize(disk_gb=0))),
-    "shrunk below its reserve": lambda: SimulatedDriver(Host("h1"), (Changes(ram_mb=-131_000),)),
+    "plain": lambda: SimulatedDriver(SimulatedHost(name="h1")),
+    "numa": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(numa_nodes=3, vcpus=16))),
+    "diskless": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(disk_gb=0))),
+    "shrunk below its reserve": lambda: SimulatedDriver(
+        SimulatedHost(name="h1"), FaultScript(faults=(Changes(ram_mb=-131_000),))
+    ),
 }
 
 
@@ -222,9 +233,12 @@ class BadDriver:
     made = 0
 
     def __init__(self, wrong: Callable[[ProviderTree, ProviderTree], ProviderTree]) -> None:
-        self._honest = SimulatedDriver(Host("h1"))
+        self._honest = SimulatedDriver(SimulatedHost(name="h1"))
         self._wrong = wrong
         self.root, self.host = self._honest.root, self._honest.host
+        self.next_change_s, self.condition = self._honest.next_change_s, self._honest.condition
+        self.spawn, self.destroy = self._honest.spawn, self._honest.destroy
+        self.look_at = self._honest.look_at
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
         return self._wrong(tree, self._honest.update_provider_tree(tree, at_s))
@@ -296,7 +310,9 @@ def test_the_kit_finds_each_kind_of_bad_driver(
 
 
 def test_numa_nodes_have_all_cpus_and_memory_among_them() -> None:
-    driver = SimulatedDriver(Host("h1", HostSize(vcpus=17, ram_mb=1025, ram_mb_reserved=7, numa_nodes=2)))
+    driver = SimulatedDriver(
+        SimulatedHost(name="h1", size=HostSize(vcpus=17, ram_mb=1025, ram_mb_reserved=7, numa_nodes=2))
+    )
 
     built = driver.update_provider_tree(ProviderTree(driver.root), 0)
 
@@ -309,45 +325,59 @@ def test_numa_nodes_have_all_cpus_and_memory_among_them() -> None:
 # Attempts
 
 
+def over(
+    attempt: AttemptRecord, condition: Condition = WELL, failure: str = ""
+) -> tuple[AttemptRecord, Message | None]:
+    """The attempt after its driver said that the work is over."""
+    return due(attempt, condition, Work(failure=failure), 50.0)
+
+
 def test_a_spawn_is_due_when_it_is_built_and_the_same_order_changes_nothing_until_then() -> None:
-    building = spawned(None, a_spawn(), BuildOutcome(after_ms=50), 10.0)
+    building = spawning(a_spawn(), Work(50), 10.0)
 
     assert (building.state, building.due_s) == (State.BUILDING, 10.05)
-    assert (
-        spawned(building, a_spawn(), BuildOutcome(after_ms=9999, failure="another fate"), 10.01) is building
-    )
-    built, answer = due(building, WELL)
+    assert spawned_again(building, 10.01) is building
+    built, answer = over(building)
     assert (built.state, built.due_s) == (State.BUILT, None)
     assert answer == InstanceSpawned(cell="c1", instance=a_spawn().instance, attempt=1, host=HOST)
-    assert due(spawned(built, a_spawn(), BuildOutcome(1), 11.0), WELL) == (built, answer)
+    assert over(spawned_again(built, 11.0)) == (built, answer)
+
+
+def test_an_attempt_is_due_again_while_its_driver_still_works_on_it() -> None:
+    building, destroying = spawning(a_spawn(), Work(50), 10.0), destroyed(a_destroy(), Work(50), 10.0)
+
+    for attempt in (building, destroying):
+        still, nothing = due(attempt, WELL, Work(200), 11.0)
+
+        assert (still.state, still.due_s, nothing) == (attempt.state, 11.2, None)
 
 
 def test_a_failed_build_gives_its_reason_each_time_it_is_asked() -> None:
-    failed, answer = due(spawned(None, a_spawn(), BuildOutcome(1, "no image"), 0.0), WELL)
+    failed, answer = over(spawning(a_spawn(), Work(1), 0.0), failure="no image")
 
     assert isinstance(answer, SpawnFailed)
     assert (failed.state, answer.reason) == (State.FAILED, "no image")
-    assert due(spawned(failed, a_spawn(), BuildOutcome(1), 5.0), WELL) == (failed, answer)
+    assert over(spawned_again(failed, 5.0)) == (failed, answer)
 
 
 def test_an_attempt_that_was_destroyed_is_never_built() -> None:
-    gone, answer = due(destroyed(a_destroy(), 1.0), WELL)
+    gone, answer = over(destroyed(a_destroy(), Work(), 1.0))
 
     assert answer == InstanceDestroyed(cell="c1", instance=a_destroy().instance, attempt=1, host=HOST)
-    assert due(spawned(gone, a_spawn(), BuildOutcome(1), 2.0), WELL) == (gone, answer)
+    assert over(spawned_again(gone, 2.0)) == (gone, answer)
 
 
 def test_a_silent_host_loses_its_answers_a_late_one_keeps_them_a_dead_one_has_none() -> None:
-    building = spawned(None, a_spawn(), BuildOutcome(1), 0.0)
+    building = spawning(a_spawn(), Work(1), 0.0)
 
-    unheard, nothing = due(building, Silent())
-    kept, nothing_yet = due(building, Silent(until_s=7.0))
-    lost, nothing_ever = due(building, Dead())
+    unheard, nothing = over(building, Silent())
+    kept, nothing_yet = over(building, Silent(until_s=7.0))
+    lost, nothing_ever = over(building, Dead())
 
     assert (unheard.state, unheard.due_s, nothing) == (State.BUILT, None, None)
     assert (kept.state, kept.due_s, nothing_yet) == (State.BUILT, 7.0, None)
     assert (lost.state, lost.due_s, nothing_ever) == (State.DESTROYED, None, None)
-    assert isinstance(due(kept, WELL)[1], InstanceSpawned)
+    assert isinstance(over(kept)[1], InstanceSpawned)
 
 
 # The fault script
@@ -405,12 +435,12 @@ def test_the_fate_of_a_build_follows_from_the_seed_and_the_attempt_alone() -> No
         faults=(FailsToBuild(probability=0.3), BuildsSlowly(spawn_ms=500, probability=0.5)),
     )
 
-    fates = [build_outcome_of(script, script.faults, a_spawn(n), 0) for n in range(1000)]
+    fates = [spawn_work(script, script.faults, a_spawn(n), 0) for n in range(1000)]
 
-    assert fates == [build_outcome_of(script, script.faults, a_spawn(n), 99) for n in range(1000)]
+    assert fates == [spawn_work(script, script.faults, a_spawn(n), 99) for n in range(1000)]
     assert 250 < sum(bool(each.failure) for each in fates) < 350
-    assert 450 < sum(each.after_ms == 500 for each in fates) < 550
-    assert fates != [build_outcome_of(script, script.faults, a_spawn(n, attempt=2), 0) for n in range(1000)]
+    assert 450 < sum(each.left_ms == 500 for each in fates) < 550
+    assert fates != [spawn_work(script, script.faults, a_spawn(n, attempt=2), 0) for n in range(1000)]
 
 
 def test_a_change_replaces_the_hosts_size_while_it_lasts() -> None:
@@ -454,10 +484,10 @@ every_s = 2
 def test_a_script_is_read_from_toml_and_from_json_alike(tmp_path: Path) -> None:
     toml, json = tmp_path / "faults.toml", tmp_path / "faults.json"
     toml.write_text(TOML)
-    script = load_faults(toml)
+    script = load_script(toml, FaultScript)
     json.write_bytes(msgspec.json.encode(script))
 
-    assert load_faults(json) == script
+    assert load_script(json, FaultScript) == script
     assert (script.seed, script.spawn_ms) == (5, 20.0)
     assert [type(each) for each in script.faults] == [FailsToBuild, ComesBackLate, Changes]
 
@@ -479,7 +509,7 @@ def test_an_invalid_script_is_refused_with_the_error(tmp_path: Path, text: str, 
     path.write_text(text)
 
     with pytest.raises(BadScript, match=what):
-        load_faults(path)
+        load_script(path, FaultScript)
 
 
 # Hosts

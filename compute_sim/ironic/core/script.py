@@ -1,7 +1,39 @@
 """The fault script of a simulated Ironic: which faults happen, on which nodes, when, and how likely.
 
 Random choices are derived from the script's seed and their subject (fault, node, how often it was asked). So the same
-nodes fail in each run, whatever the order of events.
+nodes fail in each run, whatever the order of events. As a TOML file:
+
+    seed = 7
+
+    [[faults]]                  # one deploy in twenty fails
+    is = "work_fails"
+    work = "deploy"
+    probability = 0.05
+
+    [[faults]]                  # a fifth of the `*.end` notifications is never published
+    is = "loses"
+    event_types = ["*.end"]
+    probability = 0.2
+
+    [[faults]]                  # nothing is published for ten seconds of each minute
+    is = "loses"
+    event_types = ["*"]
+    after_s = 30
+    for_s = 10
+    every_s = 60
+
+    [[faults]]                  # the BMC of each hundredth node is silent for five minutes
+    is = "bmc_silent"
+    share = 0.01
+    for_s = 300
+
+    [[faults]]                  # the API is down for a minute
+    is = "away"
+    after_s = 120
+    for_s = 60
+    refuses = true
+
+Others: doubles, delays (late_s), node_locked.
 """
 
 from fnmatch import fnmatchcase
@@ -10,7 +42,7 @@ from typing import Literal
 from msgspec import Struct
 
 from bus.messages.placement import Value, Variant
-from compute_sim.core.faults import check_times, happens, is_on
+from compute_sim.simulated.faults import check_times, happens, is_on
 
 Work = Literal[
     "verify",

@@ -12,10 +12,10 @@ from bus.broker import Connection
 from bus.memory import MemoryBroker
 from bus.station import Station
 from bus.urls import broker_at
-from compute_sim.core.faults import FaultScript
-from compute_sim.drivers import equal_hosts
 from compute_sim.ironic import IronicScript, IronicTransport
 from compute_sim.ironic.core.script import WorkFails
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import equal_hosts
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore

@@ -17,10 +17,10 @@ from bus.process import Part, run_until
 from bus.station import Station
 from bus.topology import DEAD_QUEUE
 from bus.urls import broker_at
-from compute_sim.core.faults import FaultScript
-from compute_sim.drivers import equal_hosts
 from compute_sim.ironic import IronicScript, IronicTransport, SimulatedIronic, simulated_ironic
 from compute_sim.ironic.core.script import WorkFails
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import equal_hosts
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore

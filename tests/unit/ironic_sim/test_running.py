@@ -12,7 +12,6 @@ from bus.broker import Delivery
 from bus.memory import MemoryBroker
 from bus.process import Part
 from bus.topology import IRONIC, Binding, Exchange, Objects, Queue, QueueKind
-from compute_sim.faults import BadScript
 from compute_sim.ironic import (
     IronicServer,
     IronicSimSettings,
@@ -23,8 +22,8 @@ from compute_sim.ironic import (
     simulated_ironic,
 )
 from compute_sim.ironic.__main__ import main
-from compute_sim.ironic.core.script import Loses, WorkFails
-from compute_sim.ironic.scripts import load_ironic_script
+from compute_sim.ironic.core.script import IronicScript, Loses, WorkFails
+from compute_sim.simulated.script_file import BadScript, load_script
 from tests.simulation.loop import run_simulated
 from tests.unit.ironic_sim.worlds import STARTED_S
 
@@ -179,13 +178,13 @@ def test_a_script_is_read_from_a_file_and_a_wrong_one_is_named(tmp_path: Path) -
     path.write_text(
         'seed = 7\n[[faults]]\nis = "work_fails"\nwork = "deploy"\nprobability = 0.5\n[[faults]]\nis = "loses"\n'
     )
-    script = load_ironic_script(path)
+    script = load_script(path, IronicScript)
     assert script.seed == 7
     assert script.faults == (WorkFails(work="deploy", probability=0.5), Loses())
 
     path.write_text('[[faults]]\nis = "work_fails"\nwork = "nonsense"\n')
     with pytest.raises(BadScript, match="nonsense"):
-        load_ironic_script(path)
+        load_script(path, IronicScript)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from fnmatch import fnmatchcase
 from hashlib import blake2b
 from typing import Protocol
 
-from msgspec import Struct
-
 from bus.messages.cell import SpawnInstance
 from bus.messages.placement import Trait, Value, Variant
+from compute_sim.core.attempts import WELL, Condition, Dead, Silent, Work
 
 
 class Timed(Protocol):
@@ -111,31 +110,6 @@ class FaultScript(Value, frozen=True):
     faults: tuple[Fault, ...] = ()
 
 
-class Well(Struct, frozen=True):
-    """The host works normally."""
-
-
-class Silent(Struct, frozen=True):
-    """The host's messages are lost; with `until_s` they are kept until then."""
-
-    until_s: float | None = None
-
-
-class Dead(Struct, frozen=True):
-    """The host no longer exists."""
-
-
-Condition = Well | Silent | Dead
-WELL = Well()
-
-
-class BuildOutcome(Struct, frozen=True):
-    """How a build will end: its duration, and the reason if it fails."""
-
-    after_ms: float
-    failure: str = ""
-
-
 def faults_of(script: FaultScript, host: str) -> tuple[Fault, ...]:
     """The faults that affect this host."""
     return tuple(
@@ -164,9 +138,7 @@ def condition_of(faults: Sequence[Fault], at_s: float) -> Condition:
     return silent
 
 
-def build_outcome_of(
-    script: FaultScript, faults: Sequence[Fault], order: SpawnInstance, at_s: float
-) -> BuildOutcome:
+def spawn_work(script: FaultScript, faults: Sequence[Fault], order: SpawnInstance, at_s: float) -> Work:
     """How this attempt will end on a host with these faults."""
     after_ms, failure = script.spawn_ms, ""
     for number, fault in enumerate(faults):
@@ -178,7 +150,7 @@ def build_outcome_of(
                 after_ms = max(after_ms, fault.spawn_ms)
             case _:
                 pass
-    return BuildOutcome(after_ms, failure)
+    return Work(after_ms, failure)
 
 
 def is_on(fault: Timed, at_s: float) -> bool:

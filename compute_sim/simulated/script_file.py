@@ -1,4 +1,4 @@
-"""Reads a fault script from a TOML or JSON file. core/faults.py says what it means.
+"""Reads a fault script from a TOML or JSON file. faults.py says what it means, and ironic/core/script.py for Ironic.
 
     seed = 7
     spawn_ms = 50.0
@@ -24,21 +24,20 @@ Others: builds_slowly (spawn_ms, probability), comes_back_late, dies.
 """
 
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from compute_sim.core.faults import FaultScript
+T = TypeVar("T")
 
 
 class BadScript(ValueError):  # noqa: N818 - named for what it is
     """The file is not a valid fault script; the message names the wrong field."""
 
 
-def load_faults(path: Path) -> FaultScript:
+def load_script(path: Path, kind: type[T]) -> T:
+    decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
     try:
-        text = path.read_bytes()
-        if path.suffix == ".toml":
-            return msgspec.toml.decode(text, type=FaultScript)
-        return msgspec.json.decode(text, type=FaultScript)
+        return decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError) as problem:
         raise BadScript(f"fault script {path}: {problem}") from problem

@@ -1,0 +1,114 @@
+"""The driver of a simulated host: its description, changed by its faults. Its instances exist only as attempts."""
+
+from uuid import UUID, uuid5
+
+from bus.message import ProviderId
+from bus.messages.cell import DestroyInstance, SpawnInstance
+from bus.messages.placement import ReportedInventory
+from compute_sim.core.attempts import WELL, AttemptRecord, Condition, Work
+from compute_sim.core.tree import ProviderTree, TreeProvider, with_only, with_provider
+from compute_sim.simulated.faults import (
+    BuildsSlowly,
+    Changes,
+    FailsToBuild,
+    FaultScript,
+    condition_of,
+    faults_of,
+    next_turn_s,
+    spawn_work,
+)
+from compute_sim.simulated.hosts import HostSize, SimulatedHost, size_at
+
+# The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
+HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
+
+
+class SimulatedDriver:
+    """A `Driver`."""
+
+    def __init__(self, host: SimulatedHost, script: FaultScript | None = None) -> None:
+        self.host = host
+        self.root = root_of(host.name)
+        self._script = script or FaultScript()
+        faults = faults_of(self._script, host.name)
+        # Checked at every order; most hosts have none of these faults.
+        self._build_faults = [each for each in faults if isinstance(each, FailsToBuild | BuildsSlowly)]
+        self._other_faults = [each for each in faults if not isinstance(each, FailsToBuild | BuildsSlowly)]
+        self._silencing = [each for each in self._other_faults if not isinstance(each, Changes)]
+        self._usual_work = Work(self._script.spawn_ms)
+
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
+        size = size_at(self.host.size, self._other_faults, at_s)
+        providers = (self._root(size), *self._numa_nodes(size))
+        tree = with_only(tree, frozenset(each.id for each in providers))
+        for each in providers:
+            tree = with_provider(tree, each)
+        return tree
+
+    def next_change_s(self, at_s: float) -> float | None:
+        turns = [turn for fault in self._other_faults if (turn := next_turn_s(fault, at_s)) is not None]
+        return min(turns, default=None)
+
+    def condition(self, at_s: float) -> Condition:
+        return condition_of(self._silencing, at_s) if self._silencing else WELL
+
+    def spawn(self, order: SpawnInstance, at_s: float) -> Work:
+        if not self._build_faults:
+            return self._usual_work
+        return spawn_work(self._script, self._build_faults, order, at_s)
+
+    def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - nothing is there
+        return Work()
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it was decided at the spawn
+        return Work(failure=attempt.failure)
+
+    def _root(self, size: HostSize) -> TreeProvider:
+        inventories = {"DISK_GB": _inventory(size.disk_gb, size.disk_gb_reserved, size.disk_ratio)}
+        if not size.numa_nodes:
+            inventories |= _cpus_and_memory(size)
+        return TreeProvider(
+            id=self.root, name=self.host.name, inventories=_that_are(inventories), traits=size.traits
+        )
+
+    def _numa_nodes(self, size: HostSize) -> list[TreeProvider]:
+        return [
+            TreeProvider(
+                id=ProviderId(uuid5(self.root, f"numa-{number}")),
+                name=f"{self.host.name}_NUMA{number}",
+                parent=self.root,
+                inventories=_that_are(_cpus_and_memory(size, number, size.numa_nodes)),
+                traits=frozenset({"HW_NUMA_ROOT"}),
+            )
+            for number in range(size.numa_nodes)
+        ]
+
+
+def root_of(host: str) -> ProviderId:
+    return ProviderId(uuid5(HOSTS, host))
+
+
+def _cpus_and_memory(size: HostSize, number: int = 0, parts: int = 1) -> dict[str, ReportedInventory]:
+    return {
+        "VCPU": _inventory(
+            _part(size.vcpus, number, parts), _part(size.vcpus_reserved, number, parts), size.vcpu_ratio
+        ),
+        "MEMORY_MB": _inventory(
+            _part(size.ram_mb, number, parts), _part(size.ram_mb_reserved, number, parts), size.ram_ratio
+        ),
+    }
+
+
+def _part(whole: int, number: int, parts: int) -> int:
+    """The remainder goes to the first ones."""
+    return whole // parts + (number < whole % parts)
+
+
+def _inventory(total: int, reserved: int, ratio: float) -> ReportedInventory:
+    # The reserve cannot be more than the total, which matters when a host shrinks.
+    return ReportedInventory(total=total, reserved=min(reserved, total), allocation_ratio=ratio)
+
+
+def _that_are(inventories: dict[str, ReportedInventory]) -> dict[str, ReportedInventory]:
+    """Inventories without anything in them are not reported."""
+    return {resource: each for resource, each in inventories.items() if each.total}

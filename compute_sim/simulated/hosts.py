@@ -1,0 +1,54 @@
+"""Simulated hosts: their size, and how faults change it."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct, structs
+
+from bus.messages.placement import Ratio
+from compute_sim.core.hosts import Host
+from compute_sim.simulated.faults import Changes, Fault, is_on
+
+
+class HostSize(Struct, frozen=True):
+    vcpus: int = 32
+    ram_mb: int = 131_072
+    disk_gb: int = 2_000
+    vcpus_reserved: int = 0
+    ram_mb_reserved: int = 512
+    disk_gb_reserved: int = 0
+    vcpu_ratio: Ratio = 4.0
+    ram_ratio: Ratio = 1.0
+    disk_ratio: Ratio = 1.0
+    # Each NUMA node has its part of the CPUs and memory; without NUMA nodes the host's root has them.
+    numa_nodes: int = 0
+    traits: frozenset[str] = frozenset({"COMPUTE_NODE", "HW_CPU_X86_AVX2"})
+
+
+class SimulatedHost(Host, frozen=True, kw_only=True):
+    size: HostSize = HostSize()
+
+
+def equal_hosts(cell: str, count: int, size: HostSize | None = None) -> tuple[SimulatedHost, ...]:
+    """Hosts of one size, named after their cell, in three availability zones."""
+    return tuple(
+        SimulatedHost(
+            name=f"{cell}-host-{number:05d}",
+            size=size or HostSize(),
+            availability_zone=f"az{number % 3 + 1}",
+        )
+        for number in range(1, count + 1)
+    )
+
+
+def size_at(size: HostSize, faults: Iterable[Fault], at_s: float) -> HostSize:
+    """The host's size with the changes that are active."""
+    for change in faults:
+        if isinstance(change, Changes) and is_on(change, at_s):
+            size = structs.replace(
+                size,
+                vcpus=max(0, size.vcpus + change.vcpus),
+                ram_mb=max(0, size.ram_mb + change.ram_mb),
+                disk_gb=max(0, size.disk_gb + change.disk_gb),
+                traits=(size.traits | frozenset(change.traits_gained)) - frozenset(change.traits_lost),
+            )
+    return size
