@@ -81,7 +81,7 @@ def key_of(order: SpawnInstance | DestroyInstance) -> AttemptKey:
 
 
 def spawning(
-    order: SpawnInstance, work: Work, at_s: float, *, cause: str = "", trace: str = ""
+    order: SpawnInstance | DestroyInstance, work: Work, at_s: float, *, cause: str = "", trace: str = ""
 ) -> AttemptRecord:
     """A new attempt, after its driver has begun to build it."""
     return AttemptRecord(

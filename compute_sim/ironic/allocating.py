@@ -1,6 +1,6 @@
 """Ironic's own allocations: the API creates them, and the conductor finds a node a moment later."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from msgspec import structs
@@ -11,9 +11,9 @@ from compute_sim.ironic.core.allocations import (
     Allocation,
     AllocationWritten,
     allocate,
-    why_not_deletable,
+    check_deletable,
 )
-from compute_sim.ironic.core.json_patch import flaw_of, keys_of, patched
+from compute_sim.ironic.core.json_patch import operations_of, patched
 from compute_sim.ironic.core.node import second
 from compute_sim.ironic.core.refusals import BAD_REQUEST, CONFLICT, NOT_FOUND, Refused
 from compute_sim.ironic.node_table import NodeTable
@@ -33,11 +33,11 @@ class Allocator:
         self._at = at
         self._allocation_s = allocation_s
 
-    def create(self, allocation: Allocation, now_s: float, request: str) -> Refused | Allocation:
+    def create(self, allocation: Allocation, now_s: float, request: str) -> Allocation:
         if allocation.uuid in self._table.allocations:
-            return Refused(CONFLICT, f"There is an allocation with UUID {allocation.uuid} already.")
+            raise Refused(CONFLICT, f"There is an allocation with UUID {allocation.uuid} already.")
         if allocation.name is not None and self._table.find_allocation(allocation.name) is not None:
-            return Refused(CONFLICT, f"There is an allocation with name {allocation.name} already.")
+            raise Refused(CONFLICT, f"There is an allocation with name {allocation.name} already.")
         self._announcer.say(AllocationWritten(allocation, "create", "start"), now_s, request)
         created = structs.replace(allocation, state=ALLOCATING, created_at=second(now_s))
         self._table.write_allocation(created)
@@ -51,14 +51,10 @@ class Allocator:
             if allocation.state == ALLOCATING:
                 self._plan(allocation, now_s)
 
-    def patch(self, ident: str, operations: object, now_s: float, request: str) -> Refused | Allocation:
+    def patch(self, ident: str, operations: object, now_s: float, request: str) -> Allocation:
         """Change the allocation. The notification lacks the node, as Ironic's does."""
-        allocation = self._table.find_allocation(ident)
-        if allocation is None:
-            return _no_such_allocation(ident)
+        allocation = self._found(ident)
         changed = _patched(allocation, operations)
-        if isinstance(changed, Refused):
-            return changed
         start = structs.replace(changed, node_uuid=None)
         self._announcer.say(AllocationWritten(start, "update", "start"), now_s, request)
         changed = structs.replace(changed, updated_at=second(now_s))
@@ -67,23 +63,28 @@ class Allocator:
         self._announcer.say(AllocationWritten(end, "update", "end"), now_s, request)
         return changed
 
-    def delete(self, ident: str, now_s: float, request: str) -> Refused | None:
-        allocation = self._table.find_allocation(ident)
-        if allocation is None:
-            return _no_such_allocation(ident)
+    def delete(self, ident: str, now_s: float, request: str) -> None:
+        allocation = self._found(ident)
         self._announcer.say(AllocationWritten(allocation, "delete", "start"), now_s, request)
         node = self._table.nodes.get(allocation.node_uuid or "")
-        refused = None if node is None else why_not_deletable(allocation, node)
-        if refused is not None:
+        try:
+            if node is not None:
+                check_deletable(allocation, node)
+        except Refused:
             self._announcer.say(AllocationWritten(allocation, "delete", "error"), now_s, request)
-            return refused
+            raise
         if node is None:
             self._table.remove_allocation(allocation.uuid)
         else:
             free = structs.replace(node, instance_uuid=None, allocation_uuid=None, updated_at=second(now_s))
             self._table.replace(node, free)
         self._announcer.say(AllocationWritten(allocation, "delete", "end"), now_s, request)
-        return None
+
+    def _found(self, ident: str) -> Allocation:
+        allocation = self._table.find_allocation(ident)
+        if allocation is None:
+            raise Refused(NOT_FOUND, f"Allocation {ident} does not exist.")
+        return allocation
 
     def _plan(self, allocation: Allocation, now_s: float) -> None:
         self._at(now_s + self._allocation_s, partial(self._pick, allocation.uuid))
@@ -100,20 +101,11 @@ class Allocator:
             self._table.replace(nodes[node.uuid], node, allocation)
 
 
-def _no_such_allocation(ident: str) -> Refused:
-    return Refused(NOT_FOUND, f"Allocation {ident} does not exist.")
-
-
-def _patched(allocation: Allocation, operations: object) -> Allocation | Refused:
-    if flaw := flaw_of(operations):
-        return Refused(BAD_REQUEST, f"The patch is not valid: {flaw}.")
-    assert isinstance(operations, Sequence)
-    for operation in operations:
-        field, *inside = keys_of(operation["path"])
+def _patched(allocation: Allocation, document: object) -> Allocation:
+    for operation in operations_of(document):
+        field, *inside = operation.keys
         if field not in ("name", "extra"):
-            return Refused(BAD_REQUEST, f"Cannot patch {operation['path']}. Only these can be: name, extra.")
+            raise Refused(BAD_REQUEST, f"Cannot patch {operation.path}. Only these can be: name, extra.")
         new = patched(getattr(allocation, field), inside, operation)
-        if isinstance(new, Refused):
-            return new
         allocation = structs.replace(allocation, **{field: {} if field == "extra" and new is None else new})
     return allocation

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import os_traits
@@ -20,7 +21,7 @@ from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.node_events import MaintenanceSet, NodeWritten
 from compute_sim.ironic.core.orders import ProvisionOrder
-from compute_sim.ironic.core.refusals import Refused, no_such_node
+from compute_sim.ironic.core.refusals import no_such_node
 from compute_sim.ironic.core.script import Away, IronicScript, away
 from compute_sim.ironic.core.work import Rules, Step
 from compute_sim.ironic.node_table import Change, Keep, NodeTable
@@ -183,70 +184,59 @@ class SimulatedIronic:
         node = self._table.find(ident)
         return None if node is None else self._conductor.locked(node, self._clock_s())
 
-    def create(self, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> Refused | Node:
+    def create(self, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> Node:
         now_s, request = self._begin()
         uuid = new_uuid(self._chance)
         written = changes.create(fields, self._table.names_in_use, now_s, minor, uuid=uuid)
-        if isinstance(written, Refused):
-            return written
-        self._announcer.say(NodeWritten(written.start, "create", "start"), now_s, request)
-        if written.refused is not None:
-            self._announcer.say(NodeWritten(written.start, "create", "error"), now_s, request)
-            return written.refused
-        self._table.add(written.after)
-        self._announcer.say(NodeWritten(written.after, "create", "end"), now_s, request)
-        return written.after
+        return self._write(written, "create", now_s, request, self._table.add)
 
-    def patch(self, ident: str, operations: object, minor: int = LATEST_MINOR) -> Refused | Node:
+    def patch(self, ident: str, operations: object, minor: int = LATEST_MINOR) -> Node:
         return self._written(
             ident,
             "update",
             lambda node, now_s: changes.patch(node, operations, self._table.names_in_use, now_s, minor),
         )
 
-    def set_traits(self, ident: str, traits: Sequence[str], *, replaces: bool = True) -> Refused | Node:
+    def set_traits(self, ident: str, traits: Sequence[str], *, replaces: bool = True) -> Node:
         return self._written(
             ident,
             "update",
             lambda node, _: changes.set_traits(node, traits, _STANDARD_TRAITS, replaces=replaces),
         )
 
-    def remove_traits(self, ident: str, trait: str | None = None) -> Refused | Node:
+    def remove_traits(self, ident: str, trait: str | None = None) -> Node:
         return self._written(ident, "update", lambda node, _: changes.remove_traits(node, trait))
 
-    def delete(self, ident: str) -> Refused | Node:
+    def delete(self, ident: str) -> Node:
         gone = self._written(ident, "delete", lambda node, _: changes.delete(node))
-        if isinstance(gone, Node):
-            self._conductor.forget(gone)
-            self._table.remove(gone)
+        self._conductor.forget(gone)
+        self._table.remove(gone)
         return gone
 
-    def set_maintenance(self, ident: str, *, is_on: bool, reason: str | None = None) -> Refused | Node:
+    def set_maintenance(self, ident: str, *, is_on: bool, reason: str | None = None) -> Node:
         return self._written(
             ident, "maintenance_set", lambda node, now_s: changes.set_maintenance(node, is_on, reason, now_s)
         )
 
-    def provision(self, ident: str, order: ProvisionOrder | str, minor: int = LATEST_MINOR) -> Refused | Node:
+    def provision(self, ident: str, order: ProvisionOrder | str, minor: int = LATEST_MINOR) -> Node:
         asked = ProvisionOrder(target=order) if isinstance(order, str) else order
         return self._ordered(
             ident, lambda node, now_s: orders.order_provision(node, asked, now_s, self._rules, minor)
         )
 
-    def set_power(self, ident: str, target: str) -> Refused | Node:
+    def set_power(self, ident: str, target: str) -> Node:
         return self._ordered(ident, lambda node, now_s: orders.order_power(node, target, now_s, self._rules))
 
-    def attach_vif(self, ident: str, vif: str) -> Refused | Node:
+    def attach_vif(self, ident: str, vif: str) -> Node:
         return self._quietly(ident, lambda node: changes.attach_vif(node, vif, self.settings.ports_count))
 
-    def detach_vif(self, ident: str, vif: str) -> Refused | Node:
+    def detach_vif(self, ident: str, vif: str) -> Node:
         return self._quietly(ident, lambda node: changes.detach_vif(node, vif))
 
-    def why_not_deployable(self, ident: str) -> Refused | Mapping[str, str]:
+    def why_not_deployable(self, ident: str) -> Mapping[str, str]:
         """Per interface, why it does not validate; empty if it does."""
         self.advance()
-        node = self._table.find(ident)
-        if node is None:
-            return no_such_node(ident)
+        node = self._found(ident)
         reasons = dict.fromkeys(_VALIDATED, "")
         if node.has_agent and not node.instance_info.get("image_source"):
             reasons["deploy"] = f"Node {node.uuid} has no image_source in instance_info."
@@ -264,14 +254,14 @@ class SimulatedIronic:
         self.advance()
         return self._table.find_allocation(ident)
 
-    def allocate(self, allocation: Allocation) -> Refused | Allocation:
+    def allocate(self, allocation: Allocation) -> Allocation:
         return self._allocator.create(allocation, *self._begin())
 
-    def patch_allocation(self, ident: str, operations: object) -> Refused | Allocation:
+    def patch_allocation(self, ident: str, operations: object) -> Allocation:
         return self._allocator.patch(ident, operations, *self._begin())
 
-    def deallocate(self, ident: str) -> Refused | None:
-        return self._allocator.delete(ident, *self._begin())
+    def deallocate(self, ident: str) -> None:
+        self._allocator.delete(ident, *self._begin())
 
     # Inside
 
@@ -282,57 +272,56 @@ class SimulatedIronic:
 
     def _known(self, ident: str) -> Node:
         self.advance()
+        return self._found(ident)
+
+    def _found(self, ident: str) -> Node:
         node = self._table.find(ident)
         if node is None:
-            raise ValueError(f"there is no node {ident!r}")
+            raise no_such_node(ident)
         return node
 
-    def _written(
-        self, ident: str, action: str, change: Callable[[Node, float], Refused | changes.ChangedNode]
-    ) -> Refused | Node:
+    def _written(self, ident: str, action: str, change: Callable[[Node, float], changes.ChangedNode]) -> Node:
         """A change with notifications before and after."""
         now_s, request = self._begin()
-        node = self._table.find(ident)
-        if node is None:
-            return no_such_node(ident)
+        node = self._found(ident)
         written = change(self._conductor.locked(node, now_s), now_s)
-        if isinstance(written, Refused):
-            return written
-        self._say_written(written.start, action, "start", now_s, request)
+        return self._write(written, action, now_s, request, partial(self._table.replace, node))
+
+    def _write(
+        self,
+        written: changes.ChangedNode,
+        action: str,
+        at_s: float,
+        request: str,
+        store: Callable[[Node], None],
+    ) -> Node:
+        def say(node: Node, status: str) -> None:
+            is_maintenance = action == "maintenance_set"
+            event = MaintenanceSet(node, status) if is_maintenance else NodeWritten(node, action, status)
+            self._announcer.say(event, at_s, request)
+
+        say(written.start, "start")
         if written.refused is not None:
-            self._say_written(written.start, action, "error", now_s, request)
-            return written.refused
-        self._table.replace(node, written.after)
-        self._say_written(written.after, action, "end", now_s, request)
+            say(written.start, "error")
+            raise written.refused
+        store(written.after)
+        say(written.after, "end")
         return written.after
 
-    def _say_written(self, node: Node, action: str, status: str, at_s: float, request: str) -> None:
-        if action == "maintenance_set":
-            self._announcer.say(MaintenanceSet(node, status), at_s, request)
-        else:
-            self._announcer.say(NodeWritten(node, action, status), at_s, request)
-
-    def _ordered(self, ident: str, order: Callable[[Node, float], Refused | Step]) -> Refused | Node:
+    def _ordered(self, ident: str, order: Callable[[Node, float], Step]) -> Node:
         """An order that the conductor begins to execute."""
         now_s, request = self._begin()
-        node = self._table.find(ident)
-        if node is None:
-            return no_such_node(ident)
+        node = self._found(ident)
         step = order(self._conductor.locked(node, now_s), now_s)
-        if isinstance(step, Refused):
-            return step
         self._conductor.go(node, step, now_s, request)
         return step.node
 
-    def _quietly(self, ident: str, change: Callable[[Node], Refused | Node]) -> Refused | Node:
+    def _quietly(self, ident: str, change: Callable[[Node], Node]) -> Node:
         """A change without notifications."""
         now_s, _ = self._begin()
-        node = self._table.find(ident)
-        if node is None:
-            return no_such_node(ident)
+        node = self._found(ident)
         changed = change(self._conductor.locked(node, now_s))
-        if isinstance(changed, Node):
-            self._table.replace(node, changed)
+        self._table.replace(node, changed)
         return changed
 
     def _at(self, due_s: float, action: Action) -> None:

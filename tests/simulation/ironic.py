@@ -7,7 +7,7 @@ import random
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import msgspec
@@ -38,6 +38,8 @@ from tests.simulation.nodes_checker import NodesChecker, id_of
 from tests.simulation.plan import GROUPS_OF_NODES, Flip, Plan
 from tests.simulation.process import EPOCH, SimProcess
 from tests.simulation.replacing import replaced
+
+T = TypeVar("T")
 
 SETTINGS = IronicSimSettings(
     delays=Delays(
@@ -108,22 +110,25 @@ class IronicWorld:
     def _flip(self, flip: Flip) -> None:
         name = flip.node
         node = self.ironic.node(name)
-        if node is None:
-            actions = {"delete": lambda: self._enrol(name)}
-            done = actions[flip.action]() if flip.action in actions else None
-        else:
-            done = getattr(self, f"_{flip.action}")(node, flip.seed)
-        self._findings.count("flip", f"{flip.action} {'refused' if isinstance(done, Refused) else 'done'}")
+        how = "done"
+        try:
+            if node is not None:
+                getattr(self, f"_{flip.action}")(node, flip.seed)
+            elif flip.action == "delete":
+                self._enrol(name)
+        except Refused:
+            how = "refused"
+        self._findings.count("flip", f"{flip.action} {how}")
 
     # Changes of a node; each undoes itself the second time
 
-    def _maintain(self, node: Node, seed: int) -> Refused | Node:
+    def _maintain(self, node: Node, seed: int) -> Node:
         is_on = not node.maintenance
         if seed % 4 == 0:
             return self._patched(node, "replace", "maintenance", is_on)
         return self.ironic.set_maintenance(node.uuid, is_on=is_on, reason="maintenance" if is_on else None)
 
-    def _provision(self, node: Node, _lot: int) -> Refused | Node | None:
+    def _provision(self, node: Node, _lot: int) -> Node | None:
         if node.instance_uuid:
             return None
         target = {
@@ -134,7 +139,7 @@ class IronicWorld:
         }
         return self.ironic.provision(node.uuid, target.get(node.provision_state, "abort"))
 
-    def _heal(self, node: Node, seed: int) -> Refused | Node | None:
+    def _heal(self, node: Node, seed: int) -> Node | None:
         """One step towards a node that may be claimed."""
         if node.instance_uuid == foreign_instance(node.uuid):
             return self._occupy(node, seed)
@@ -146,37 +151,37 @@ class IronicWorld:
             return self._class(node, 0)
         return None if node.provision_state == "available" else self._provision(node, seed)
 
-    def _retire(self, node: Node, _lot: int) -> Refused | Node:
+    def _retire(self, node: Node, _lot: int) -> Node:
         return self._patched(node, "replace", "retired", not node.retired)
 
-    def _power(self, node: Node, seed: int) -> Refused | Node:
+    def _power(self, node: Node, seed: int) -> Node:
         return self.ironic.set_power(node.uuid, "power on" if seed % 2 else "power off")
 
     def _bmc(self, node: Node, seed: int) -> None:
         (self.ironic.wake_bmc if seed % 2 else self.ironic.silence_bmc)(node.uuid)
 
-    def _traits(self, node: Node, seed: int) -> Refused | Node:
+    def _traits(self, node: Node, seed: int) -> Node:
         names = [
             name for bit, name in enumerate(("CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX")) if seed >> bit & 1
         ]
         return self.ironic.set_traits(node.uuid, names)
 
-    def _class(self, node: Node, seed: int) -> Refused | Node:
+    def _class(self, node: Node, seed: int) -> Node:
         value = (*CLASSES, *CLASSES, None)[seed % 5]
         return self._patched(node, "replace", "resource_class", value)
 
-    def _move(self, node: Node, _lot: int) -> Refused | Node:
+    def _move(self, node: Node, _lot: int) -> Node:
         """To the conductor group of another cell."""
         return self._patched(node, "replace", "conductor_group", _OTHER_GROUPS[node.conductor_group])
 
-    def _occupy(self, node: Node, _lot: int) -> Refused | Node | None:
+    def _occupy(self, node: Node, _lot: int) -> Node | None:
         """Another program deploys on the node, or leaves it."""
         foreign = foreign_instance(node.uuid)
         if node.instance_uuid == foreign:
             return self._patched(node, "remove", "instance_uuid", None)
         return self._patched(node, "add", "instance_uuid", foreign) if node.instance_uuid is None else None
 
-    def _allocate(self, node: Node, seed: int) -> Refused | Allocation | None:
+    def _allocate(self, node: Node, seed: int) -> Allocation | None:
         uuid = str(uuid5(NAMESPACE_OID, f"allocation {node.uuid}"))
         if uuid in self.ironic.allocations:
             return self.ironic.deallocate(uuid)
@@ -185,10 +190,10 @@ class IronicWorld:
             Allocation(uuid=uuid, resource_class=node.resource_class or CLASSES[0], candidate_nodes=wanted)
         )
 
-    def _delete(self, node: Node, _lot: int) -> Refused | Node | None:
+    def _delete(self, node: Node, _lot: int) -> Node | None:
         return None if node.instance_uuid else self.ironic.delete(node.uuid)
 
-    def _enrol(self, name: str) -> Refused | Node:
+    def _enrol(self, name: str) -> Node:
         first = next(node for node in self._plan.nodes if node.name == name)
         fields = {
             "uuid": first.uuid,
@@ -197,10 +202,10 @@ class IronicWorld:
             "resource_class": first.resource_class,
             "conductor_group": first.conductor_group,
         }
-        created = self.ironic.create(fields)
-        return created if isinstance(created, Refused) else self.ironic.provision(first.uuid, "manage")
+        self.ironic.create(fields)
+        return self.ironic.provision(first.uuid, "manage")
 
-    def _patched(self, node: Node, op: str, field: str, value: object) -> Refused | Node:
+    def _patched(self, node: Node, op: str, field: str, value: object) -> Node:
         operation = {"op": op, "path": f"/{field}"} | ({} if op == "remove" else {"value": value})
         return self.ironic.patch(node.uuid, [operation])
 
@@ -266,7 +271,7 @@ class FaultyIronicApi:
 
     async def validate(self, node: ProviderId) -> tuple[rest.InterfaceCheck, ...] | rest.Refused:
         await self._reach_api()
-        reasons = self._ironic.why_not_deployable(str(node))
+        reasons = _asked(self._ironic.why_not_deployable, str(node))
         await self._return_answer()
         if isinstance(reasons, Refused):
             return rest.Refused(reasons.status, reasons.text)
@@ -310,7 +315,7 @@ class FaultyIronicApi:
     async def close(self) -> None: ...
 
     async def _ordered(
-        self, node: ProviderId, what: str, order: Callable[[str], Refused | Node]
+        self, node: ProviderId, what: str, order: Callable[[str], Node]
     ) -> rest.Refused | None:
         """A locked node is tried again a few times, as HttpIronicApi does it."""
         locked = ""
@@ -321,7 +326,7 @@ class FaultyIronicApi:
             self._nodes.ordered(self._process, node, what)
             asked_s = await self._reach_api()
             before = self._nodes.instance_on(node)
-            done = order(str(node))
+            done = _asked(order, str(node))
             if before is not None and before not in self._instances and not isinstance(done, Refused):
                 self._nodes.changed_foreign(self._process, node, what, before, asked_s)
             await self._process.point("after_commit")
@@ -394,3 +399,11 @@ def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
         replaced(NodeTable, "remove", reporting),
     ):
         yield
+
+
+def _asked(ask: Callable[[str], T], node: str) -> T | Refused:
+    """The answer, or the refusal as a value: the answer may be lost on its way."""
+    try:
+        return ask(node)
+    except Refused as refused:
+        return refused

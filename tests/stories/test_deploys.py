@@ -387,10 +387,12 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
         assert failed.reason == "the node was put in maintenance while it was deployed: smoke"
 
         async def is_out_of_maintenance() -> bool:
-            # Refused while Ironic has the node locked.
-            return not isinstance(
-                metal.simulation.ironic.set_maintenance(first.uuid, is_on=False), RefusedByIronic
-            )
+            try:
+                metal.simulation.ironic.set_maintenance(first.uuid, is_on=False)
+            except RefusedByIronic:
+                # Ironic has the node locked.
+                return False
+            return True
 
         await wait_until(is_out_of_maintenance, "it is out of maintenance")
         await metal.until_free(first)

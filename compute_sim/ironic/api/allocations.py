@@ -20,9 +20,8 @@ class AllocationsApi:
     def __init__(self, ironic: SimulatedIronic) -> None:
         self._ironic = ironic
 
-    def index(self, asked: ApiRequest) -> Answer | Refused:
-        if asked.minor < _MINOR:
-            return _not_yet(_MINOR)
+    def index(self, asked: ApiRequest) -> Answer:
+        asked.check_minor(_MINOR)
         self._ironic.advance()
         tests = {
             key: value for key, value in asked.query.items() if key in ("resource_class", "state", "owner")
@@ -34,76 +33,58 @@ class AllocationsApi:
         ]
         return Answer(OK, {"allocations": found})
 
-    def create(self, asked: ApiRequest) -> Answer | Refused:
-        if asked.minor < _MINOR:
-            return _not_yet(_MINOR)
-        allocation = self._read(asked.body)
-        created = allocation if isinstance(allocation, Refused) else self._ironic.allocate(allocation)
-        if isinstance(created, Refused):
-            return created
+    def create(self, asked: ApiRequest) -> Answer:
+        asked.check_minor(_MINOR)
+        created = self._ironic.allocate(self._read(asked.body))
         return Answer(
             CREATED, allocation_shown(created, asked.minor, asked.base), f"allocations/{created.uuid}"
         )
 
-    def show(self, asked: ApiRequest) -> Answer | Refused:
-        if asked.minor < _MINOR:
-            return _not_yet(_MINOR)
-        ident = asked.path["allocation"]
+    def show(self, asked: ApiRequest) -> Answer:
+        asked.check_minor(_MINOR)
+        ident = self._ident(asked)
         allocation = self._ironic.allocation(ident)
         if allocation is None:
-            return Refused(NOT_FOUND, f"Allocation {ident} does not exist.")
+            raise Refused(NOT_FOUND, f"Allocation {ident} does not exist.")
         return Answer(OK, allocation_shown(allocation, asked.minor, asked.base))
 
-    def patch(self, asked: ApiRequest) -> Answer | Refused:
+    def patch(self, asked: ApiRequest) -> Answer:
         if asked.minor < _PATCH_MINOR:
-            return Refused(405, f"Allocations are patched from API version 1.{_PATCH_MINOR} on.")
-        changed = self._ironic.patch_allocation(asked.path["allocation"], asked.body)
-        if isinstance(changed, Refused):
-            return changed
+            raise Refused(405, f"Allocations are patched from API version 1.{_PATCH_MINOR} on.")
+        changed = self._ironic.patch_allocation(self._ident(asked), asked.body)
         return Answer(OK, allocation_shown(changed, asked.minor, asked.base))
 
-    def delete(self, asked: ApiRequest) -> Answer | Refused:
-        if asked.minor < _MINOR:
-            return _not_yet(_MINOR)
-        refused = self._ironic.deallocate(asked.path["allocation"])
-        return refused if refused is not None else Answer(NO_CONTENT)
+    def delete(self, asked: ApiRequest) -> Answer:
+        asked.check_minor(_MINOR)
+        self._ironic.deallocate(self._ident(asked))
+        return Answer(NO_CONTENT)
 
-    def of_node(self, asked: ApiRequest) -> Answer | Refused:
-        ident = self._ident_of_node(asked)
-        if isinstance(ident, Refused):
-            return ident
-        return Answer(OK, allocation_shown(self._ironic.allocations[ident], asked.minor, asked.base))
-
-    def delete_of_node(self, asked: ApiRequest) -> Answer | Refused:
-        ident = self._ident_of_node(asked)
-        refused = ident if isinstance(ident, Refused) else self._ironic.deallocate(ident)
-        return refused if refused is not None else Answer(NO_CONTENT)
-
-    def _ident_of_node(self, asked: ApiRequest) -> str | Refused:
-        if asked.minor < _MINOR:
-            return _not_yet(_MINOR)
+    def _ident(self, asked: ApiRequest) -> str:
+        """The allocation that the address names, by itself or by its node."""
+        if "allocation" in asked.path:
+            return asked.path["allocation"]
         node = self._ironic.node(asked.path["node"])
         if node is None:
-            return no_such_node(asked.path["node"])
+            raise no_such_node(asked.path["node"])
         if node.allocation_uuid is None:
-            return Refused(NOT_FOUND, f"Node {node.uuid} has no allocation.")
+            raise Refused(NOT_FOUND, f"Node {node.uuid} has no allocation.")
         return node.allocation_uuid
 
-    def _read(self, body: Any) -> Allocation | Refused:
+    def _read(self, body: Any) -> Allocation:
         if not isinstance(body, Mapping):
-            return Refused(BAD_REQUEST, "The body must be an object: an allocation.")
+            raise Refused(BAD_REQUEST, "The body must be an object: an allocation.")
         if unknown := sorted({*body} - _KEYS):
-            return Refused(BAD_REQUEST, f"An allocation has no field {unknown[0]!r} that can be set.")
+            raise Refused(BAD_REQUEST, f"An allocation has no field {unknown[0]!r} that can be set.")
         if not isinstance(body.get("resource_class"), str):
-            return Refused(BAD_REQUEST, "resource_class is missing: an allocation needs one.")
+            raise Refused(BAD_REQUEST, "resource_class is missing: an allocation needs one.")
         uuid = body.get("uuid") or str(uuid4())
         if not isinstance(uuid, str) or not is_uuid(uuid):
-            return Refused(BAD_REQUEST, f"Expected UUID for uuid: {uuid}")
+            raise Refused(BAD_REQUEST, f"Expected UUID for uuid: {uuid}")
         candidates = []
         for ident in body.get("candidate_nodes") or ():
             node = self._ironic.node(ident) if isinstance(ident, str) else None
             if node is None:
-                return Refused(BAD_REQUEST, f"Node {ident} does not exist.")
+                raise Refused(BAD_REQUEST, f"Node {ident} does not exist.")
             candidates.append(node.uuid)
         return Allocation(
             uuid=uuid,
@@ -114,7 +95,3 @@ class AllocationsApi:
             candidate_nodes=tuple(candidates) or None,
             extra=body.get("extra") or {},
         )
-
-
-def _not_yet(minor: int) -> Refused:
-    return Refused(NOT_FOUND, f"This is not there before API version 1.{minor}.")

@@ -21,7 +21,7 @@ from compute_sim.ironic.api.versions import asked_minor, version_headers
 from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_FOUND, Refused
 from compute_sim.ironic.simulated import LATEST_MINOR, SimulatedIronic
 
-Endpoint = Callable[[ApiRequest], Answer | Refused]
+Endpoint = Callable[[ApiRequest], Answer]
 
 _PUBLIC = ("/", "/v1", "/v1/")
 _SERVER_ERROR = 500
@@ -49,7 +49,7 @@ def ironic_app(ironic: SimulatedIronic) -> Starlette:
             "PUT": nodes.set_traits,
             "DELETE": nodes.remove_traits,
         },
-        "/v1/nodes/{node}/traits/{trait}": {"PUT": nodes.add_trait, "DELETE": nodes.remove_trait},
+        "/v1/nodes/{node}/traits/{trait}": {"PUT": nodes.add_trait, "DELETE": nodes.remove_traits},
         "/v1/nodes/{node}/vifs": {"GET": nodes.vifs, "POST": nodes.attach_vif},
         "/v1/nodes/{node}/vifs/{vif}": {"DELETE": nodes.detach_vif},
         "/v1/allocations": {"GET": allocations.index, "POST": allocations.create},
@@ -59,8 +59,8 @@ def ironic_app(ironic: SimulatedIronic) -> Starlette:
             "DELETE": allocations.delete,
         },
         "/v1/nodes/{node}/allocation": {
-            "GET": allocations.of_node,
-            "DELETE": allocations.delete_of_node,
+            "GET": allocations.show,
+            "DELETE": allocations.delete,
         },
     }
     return Starlette(
@@ -96,29 +96,31 @@ def _answered(
         denied = _denied(request.headers.get("authorization"), ironic.settings.users)
         if denied is not None:
             return denied
-    minor = asked_minor(request.headers)
-    if isinstance(minor, Refused):
-        return _refusal(minor, version_headers(LATEST_MINOR))
-    headers = version_headers(minor)
-    endpoint = endpoints.get(request.method)
-    if endpoint is None:
-        status = 405 if endpoints else NOT_FOUND
-        return _refusal(Refused(status, f"There is no {request.method} {request.url.path}."), headers)
-    asked = _asked(request, minor, body)
-    answer = asked if isinstance(asked, Refused) else endpoint(asked)
-    if isinstance(answer, Refused):
-        return _refusal(answer, headers)
+    headers = version_headers(LATEST_MINOR)
+    try:
+        minor = asked_minor(request.headers)
+        headers = version_headers(minor)
+        answer = _endpoint(endpoints, request)(_asked(request, minor, body))
+    except Refused as refused:
+        return _refusal(refused, headers)
     if answer.location:
         headers["Location"] = f"{str(request.base_url).rstrip('/')}/v1/{answer.location}"
     content = b"" if answer.body is None else msgspec.json.encode(answer.body)
     return Response(content, answer.status, headers, media_type="application/json" if content else None)
 
 
-def _asked(request: Request, minor: int, body: bytes) -> ApiRequest | Refused:
+def _endpoint(endpoints: Mapping[str, Endpoint], request: Request) -> Endpoint:
+    if request.method not in endpoints:
+        status = 405 if endpoints else NOT_FOUND
+        raise Refused(status, f"There is no {request.method} {request.url.path}.")
+    return endpoints[request.method]
+
+
+def _asked(request: Request, minor: int, body: bytes) -> ApiRequest:
     try:
         document = msgspec.json.decode(body) if body else None
     except msgspec.DecodeError as problem:
-        return Refused(BAD_REQUEST, f"The body is no JSON: {problem}")
+        raise Refused(BAD_REQUEST, f"The body is no JSON: {problem}") from None
     return ApiRequest(
         minor=minor,
         path=dict(request.path_params),

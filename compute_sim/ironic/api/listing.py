@@ -1,7 +1,7 @@
 """GET /v1/nodes and /v1/nodes/detail: filters and pages."""
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from itertools import dropwhile, islice
 from urllib.parse import urlencode
 
 from msgspec import Struct
@@ -43,18 +43,12 @@ class Query(Struct, frozen=True):
     is_detailed: bool
 
 
-def read_query(asked: Mapping[str, str], minor: int, page_max: int, conductor: str) -> Query | Refused:
-    if (refused := _not_asked(asked, minor)) is not None:
-        return refused
-    switches = _switches(asked)
-    if isinstance(switches, Refused):
-        return switches
-    limit = _limit(asked.get("limit"), page_max)
-    if isinstance(limit, Refused):
-        return limit
+def read_query(asked: Mapping[str, str], minor: int, page_max: int, conductor: str) -> Query:
+    _check_names(asked, minor)
+    switches = {name: _switch(name, asked[name]) for name in _SWITCHES if name in asked}
     return Query(
         tests=tuple(_tests(asked, switches, conductor)),
-        limit=limit,
+        limit=_limit(asked.get("limit"), page_max),
         marker=asked.get("marker"),
         has_one="instance_uuid" in asked,
         remembered=tuple((name, asked[name]) for name in _REMEMBERED if name in asked),
@@ -62,37 +56,33 @@ def read_query(asked: Mapping[str, str], minor: int, page_max: int, conductor: s
     )
 
 
-def _not_asked(asked: Mapping[str, str], minor: int) -> Refused | None:
-    """Why this query is invalid in this version; None if it is valid."""
+def _check_names(asked: Mapping[str, str], minor: int) -> None:
+    """Raise Refused for a query that is invalid in this version."""
     for name in asked:
         if name not in (*_EQUAL, *_SWITCHES, *_OTHERS):
-            return Refused(BAD_REQUEST, f"Unexpected argument: {name}")
+            raise Refused(BAD_REQUEST, f"Unexpected argument: {name}")
         if _MINORS.get(name, 1) > minor:
-            return Refused(NOT_ACCEPTABLE, f"{name} needs API version 1.{_MINORS[name]}.")
+            raise Refused(NOT_ACCEPTABLE, f"{name} needs API version 1.{_MINORS[name]}.")
     if "instance_uuid" in asked and not is_uuid(asked["instance_uuid"]):
-        return Refused(BAD_REQUEST, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
+        raise Refused(BAD_REQUEST, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
     if asked.get("sort_key", "id") != "id" or asked.get("sort_dir", "asc") != "asc":
-        return Refused(BAD_REQUEST, "This simulated Ironic sorts by id, ascending, and by nothing else.")
-    return None
+        raise Refused(BAD_REQUEST, "This simulated Ironic sorts by id, ascending, and by nothing else.")
 
 
-def _switches(asked: Mapping[str, str]) -> dict[str, bool] | Refused:
-    switches = {}
-    for name in _SWITCHES:
-        if name in asked:
-            if asked[name].lower() not in _WORDS:
-                return Refused(BAD_REQUEST, f"{name} is {asked[name]!r}, must be true or false.")
-            switches[name] = _WORDS[asked[name].lower()]
-    return switches
+def _switch(name: str, text: str) -> bool:
+    if text.lower() not in _WORDS:
+        raise Refused(BAD_REQUEST, f"{name} is {text!r}, must be true or false.")
+    return _WORDS[text.lower()]
 
 
-def _limit(text: str | None, page_max: int) -> int | Refused:
+def _limit(text: str | None, page_max: int) -> int:
     if text is None:
         return page_max
     if not text.lstrip("-").isdecimal():
-        return Refused(BAD_REQUEST, f"limit is {text!r}, must be a number.")
-    limit = int(text)
-    return min(limit, page_max) if limit > 0 else Refused(BAD_REQUEST, "limit must be positive.")
+        raise Refused(BAD_REQUEST, f"limit is {text!r}, must be a number.")
+    if int(text) <= 0:
+        raise Refused(BAD_REQUEST, "limit must be positive.")
+    return min(int(text), page_max)
 
 
 def _tests(
@@ -130,16 +120,12 @@ class Page(Struct, frozen=True):
     next_query: str
 
 
-def page_of(nodes: Mapping[str, Node], query: Query) -> Page | Refused:
+def page_of(nodes: Mapping[str, Node], query: Query) -> Page:
     rest: Iterable[Node] = nodes.values()
     if query.marker is not None:
         if query.marker not in nodes:
-            return no_such_node(query.marker)
-        after = iter(nodes.values())
-        for node in after:
-            if node.uuid == query.marker:
-                break
-        rest = after
+            raise no_such_node(query.marker)
+        rest = islice(dropwhile(lambda node: node.uuid != query.marker, rest), 1, None)
     found = (node for node in rest if all(test(node) for test in query.tests))
     page = tuple(islice(found, query.limit))
     # As in Ironic, a full page has a next page, which may be empty.

@@ -92,14 +92,14 @@ _NOT_ASKED_FOR = frozenset({"created_at", "updated_at"})
 _SUBRESOURCES = ("ports", "states", "portgroups", "volume")
 
 
-def asked_fields(text: str, minor: int) -> tuple[str, ...] | Refused:
+def asked_fields(text: str, minor: int) -> tuple[str, ...]:
     """The fields named in `?fields=`."""
     fields = tuple(each.strip() for each in text.split(",") if each.strip())
     for field in fields:
         if FIELD_MINORS.get(field, 1) > minor:
-            return Refused(NOT_ACCEPTABLE, f"{field} needs API version 1.{FIELD_MINORS[field]}.")
+            raise Refused(NOT_ACCEPTABLE, f"{field} needs API version 1.{FIELD_MINORS[field]}.")
         if field not in _ALL_FIELDS or field in _NOT_ASKED_FOR:
-            return Refused(BAD_REQUEST, f"Field {field} is not a valid field.")
+            raise Refused(BAD_REQUEST, f"Field {field} is not a valid field.")
     return fields
 
 

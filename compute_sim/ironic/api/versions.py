@@ -13,7 +13,7 @@ SERVICE = "baremetal"
 MIN_MINOR = 1
 
 
-def asked_minor(headers: Mapping[str, str]) -> int | Refused:
+def asked_minor(headers: Mapping[str, str]) -> int:
     """The requested minor version; without a header the oldest one."""
     asked = headers.get(HEADER.lower()) or _common(headers.get(COMMON_HEADER.lower(), ""))
     if not asked:
@@ -22,9 +22,9 @@ def asked_minor(headers: Mapping[str, str]) -> int | Refused:
         return LATEST_MINOR
     major, dot, minor = asked.partition(".")
     if not dot or not major.isdecimal() or not minor.isdecimal():
-        return Refused(NOT_ACCEPTABLE, f"Invalid value for {HEADER} header: {asked[:50]!r}")
+        raise Refused(NOT_ACCEPTABLE, f"Invalid value for {HEADER} header: {asked[:50]!r}")
     if int(major) != 1 or not MIN_MINOR <= int(minor) <= LATEST_MINOR:
-        return Refused(
+        raise Refused(
             NOT_ACCEPTABLE,
             f"Version {asked[:50]} is not supported: the versions are [1.{MIN_MINOR}, 1.{LATEST_MINOR}].",
         )

@@ -79,15 +79,12 @@ def allocate(allocation: Allocation, nodes: Iterable[Node], at_s: float) -> tupl
     return structs.replace(allocation, state=ACTIVE, node_uuid=node.uuid), node
 
 
-def why_not_deletable(allocation: Allocation, node: Node) -> Refused | None:
-    """Why an allocation with this node cannot be deleted now; None if it can."""
-    if node.maintenance:
-        return None
+def check_deletable(allocation: Allocation, node: Node) -> None:
+    """An allocation whose node changes its state or is active cannot be deleted, unless the node is in maintenance."""
     state = node.provision_state
     in_transition = node.target_provision_state and state not in states.UPDATE_ALLOWED
-    if in_transition or state == states.ACTIVE:
+    if not node.maintenance and (in_transition or state == states.ACTIVE):
         text = (
             f"Allocation {allocation.uuid} stays: its node {node.uuid} is {state!r} and not in maintenance."
         )
-        return Refused(CONFLICT, text)
-    return None
+        raise Refused(CONFLICT, text)

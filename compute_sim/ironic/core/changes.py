@@ -6,13 +6,13 @@ change that the API itself refuses has no notification.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
-from compute_sim.ironic.core.json_patch import flaw_of, keys_of, patched
-from compute_sim.ironic.core.node import DRIVERS, INTERFACES, Node, default_interfaces, second
+from compute_sim.ironic.core.json_patch import Operation, operations_of, patched
+from compute_sim.ironic.core.node import DRIVERS, INTERFACES, Node, check_unlocked, default_interfaces, second
 from compute_sim.ironic.core.refusals import (
     BAD_REQUEST,
     CONFLICT,
@@ -52,6 +52,8 @@ PATCH_ALLOWED = frozenset((*_OBJECTS, *_SWITCHES, *_TEXTS))
 CREATE_ALLOWED = (PATCH_ALLOWED | {"uuid"}) - {"protected", "protected_reason"}
 _UUIDS = ("uuid", "instance_uuid", "chassis_uuid")
 _LENGTHS_MAX = {"resource_class": 80, "description": 4096, "instance_name": 255, "parent_node": 36}
+# Null in a request means these.
+_OF_NULL: Mapping[str, Any] = {**{field: {} for field in _OBJECTS}, "conductor_group": ""}
 _TRUE, _FALSE = ("true", "1", "yes", "on", "t", "y"), ("false", "0", "no", "off", "f", "n")
 # Fields that are null in Ironic's object of a node before it is stored.
 _UNSAID = {
@@ -133,19 +135,16 @@ def is_uuid(text: str) -> bool:
 
 def create(
     fields: Mapping[str, Any], names_in_use: NamesInUse, at_s: float, minor: int, *, uuid: str
-) -> Refused | ChangedNode:
+) -> ChangedNode:
     """A new node in state `enroll`; `uuid` is used if the fields have none."""
     for field in fields:
         if field not in CREATE_ALLOWED:
-            return Refused(BAD_REQUEST, f"A node has no field {field!r} that can be set when it is created.")
+            raise Refused(BAD_REQUEST, f"A node has no field {field!r} that can be set when it is created.")
     if "driver" not in fields:
-        return Refused(BAD_REQUEST, "driver is missing: a node needs one.")
+        raise Refused(BAD_REQUEST, "driver is missing: a node needs one.")
     values = _values_of(fields, minor)
-    if isinstance(values, Refused):
-        return values
-    driver, group = values["driver"], values.get("conductor_group", "")
-    if (refused := _no_conductor(driver, group, names_in_use)) is not None:
-        return refused
+    driver = values["driver"]
+    _check_conductor(driver, values.get("conductor_group", ""), names_in_use)
     uuid = values.pop("uuid", None) or uuid
     # Microversions before this one have no state `enroll`.
     state = states.ENROLL if minor >= _ENROLL_MINOR else states.AVAILABLE
@@ -167,121 +166,94 @@ def create(
 _ENROLL_MINOR = 11
 
 
-def patch(
-    node: Node, operations: object, names_in_use: NamesInUse, at_s: float, minor: int
-) -> Refused | ChangedNode:
-    if flaw := flaw_of(operations):
-        return Refused(BAD_REQUEST, f"The patch is not valid: {flaw}.")
-    assert isinstance(operations, Sequence)
+def patch(node: Node, document: object, names_in_use: NamesInUse, at_s: float, minor: int) -> ChangedNode:
+    operations = operations_of(document)
     fields = _patched_fields(node, operations)
-    if isinstance(fields, Refused):
-        return fields
-    if (refused := _in_transition(node, operations, minor)) is not None:
-        return refused
+    _check_transition(node, operations, minor)
     values = _values_of(fields, minor)
-    if isinstance(values, Refused):
-        return values
     changed = {field: value for field, value in values.items() if value != getattr(node, field)}
     start = structs.replace(node, **changed)
-    if (refused := _no_conductor(start.driver, start.conductor_group, names_in_use)) is not None:
-        return refused
+    _check_conductor(start.driver, start.conductor_group, names_in_use)
     refused = _conductor_refuses(node, start, changed, names_in_use)
-    after = start if refused is not None else _settled(start, changed, at_s)
-    return ChangedNode(start, after, refused)
+    return ChangedNode(start, start if refused else _settled(start, changed, at_s), refused)
 
 
-def _patched_fields(node: Node, operations: Sequence[Mapping[str, Any]]) -> dict[str, Any] | Refused:
+def _patched_fields(node: Node, operations: Sequence[Operation]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for operation in operations:
-        field, *inside = keys_of(operation["path"])
+        field, *inside = operation.keys
         if field == "traits":
-            return Refused(BAD_REQUEST, "Traits are not patched: they have an address of their own.")
+            raise Refused(BAD_REQUEST, "Traits are not patched: they have an address of their own.")
         if field not in PATCH_ALLOWED:
-            return Refused(
+            raise Refused(
                 BAD_REQUEST,
-                f"Cannot patch {operation['path']}. Only these can be: {', '.join(sorted(PATCH_ALLOWED))}.",
+                f"Cannot patch {operation.path}. Only these can be: {', '.join(sorted(PATCH_ALLOWED))}.",
             )
         value = fields[field] if field in fields else getattr(node, field)
-        new = patched(value, inside, operation)
-        if isinstance(new, Refused):
-            return new
-        fields[field] = new
+        fields[field] = patched(value, inside, operation)
     return fields
 
 
-def _in_transition(node: Node, operations: Sequence[Mapping[str, Any]], minor: int) -> Refused | None:
-    """Why a node that changes its state cannot be patched. In maintenance its instance may still be removed."""
-    if node.maintenance and [*operations] == [{"op": "remove", "path": "/instance_uuid"}]:
-        return None
+def _check_transition(node: Node, operations: Sequence[Operation], minor: int) -> None:
+    """A node that changes its state cannot be patched. In maintenance its instance may still be removed."""
+    if node.maintenance and operations == (Operation("remove", "/instance_uuid"),):
+        return
     state = node.provision_state
     if node.target_provision_state and state not in states.UPDATE_ALLOWED:
-        return Refused(CONFLICT, f"Node {node.uuid} can not be updated while it is {state!r}.")
+        raise Refused(CONFLICT, f"Node {node.uuid} can not be updated while it is {state!r}.")
     if state == states.INSPECTING and minor >= _INSPECT_WAIT_MINOR:
-        return Refused(CONFLICT, f'Node "{node.uuid}" can not be updated while it is {state!r}.')
-    return None
+        raise Refused(CONFLICT, f'Node "{node.uuid}" can not be updated while it is {state!r}.')
 
 
 _INSPECT_WAIT_MINOR = 39
 
 
-def _values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any] | Refused:
+def _values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any]:
     """The fields as stored in a node; null means the field's default."""
-    values: dict[str, Any] = {}
-    for field, value in fields.items():
+    for field in fields:
         if FIELD_MINORS.get(field, 1) > minor:
-            return Refused(NOT_ACCEPTABLE, f"{field} needs API version 1.{FIELD_MINORS[field]}.")
-        kept = _value_of(field, value)
-        if isinstance(kept, Refused):
-            return kept
-        values[field] = kept
-    return values
+            raise Refused(NOT_ACCEPTABLE, f"{field} needs API version 1.{FIELD_MINORS[field]}.")
+    return {field: _value_of(field, value) for field, value in fields.items()}
 
 
-def _value_of(field: str, value: Any) -> Any | Refused:  # noqa: PLR0911 - one for each kind of field
-    if field in _OBJECTS:
-        if value is None:
-            return {}
-        return value if isinstance(value, Mapping) else _wrong(field, value, "an object or null")
+def _value_of(field: str, value: Any) -> Any:
     if field in _SWITCHES:
         return _switch(field, value)
+    if value is None and field in _OF_NULL:
+        return _OF_NULL[field]
+    if field in _OBJECTS:
+        return value if isinstance(value, Mapping) else _wrong(field, value, "an object or null")
     if value is None:
-        return _nothing(field)
+        return None if field != "driver" else _wrong(field, None, "the name of a driver")
     if not isinstance(value, str):
-        return _wrong(field, value, "a text or null")
+        _wrong(field, value, "a text or null")
     if field in _UUIDS and not is_uuid(value):
-        return Refused(BAD_REQUEST, f"Expected UUID for {field}: {value}")
+        raise Refused(BAD_REQUEST, f"Expected UUID for {field}: {value}")
     if len(value) > _LENGTHS_MAX.get(field, len(value)):
-        return _wrong(field, value, f"at most {_LENGTHS_MAX[field]} characters")
+        _wrong(field, value, f"at most {_LENGTHS_MAX[field]} characters")
     if field == "name" and (not _NAME.match(value) or is_uuid(value)):
-        return _wrong(field, value, "a host name that is no UUID")
+        _wrong(field, value, "a host name that is no UUID")
     return value.lower() if field == "conductor_group" else value
 
 
-def _nothing(field: str) -> Any | Refused:
-    if field == "driver":
-        return _wrong(field, None, "the name of a driver")
-    return "" if field == "conductor_group" else None
-
-
-def _switch(field: str, value: Any) -> Any | Refused:
+def _switch(field: str, value: Any) -> bool | None:
     if isinstance(value, bool):
         return value
     if value is None:
         return None if field == "automated_clean" else False
-    if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
-        return value.lower() in _TRUE
-    return _wrong(field, value, "true or false")
+    if not isinstance(value, str) or value.lower() not in (*_TRUE, *_FALSE):
+        _wrong(field, value, "true or false")
+    return value.lower() in _TRUE
 
 
-def _wrong(field: str, value: Any, needed: str) -> Refused:
-    return Refused(BAD_REQUEST, f"{field} is {str(value)[:100]!r}, must be {needed}.")
+def _wrong(field: str, value: Any, needed: str) -> NoReturn:
+    raise Refused(BAD_REQUEST, f"{field} is {str(value)[:100]!r}, must be {needed}.")
 
 
-def _no_conductor(driver: str, group: str, names_in_use: NamesInUse) -> Refused | None:
+def _check_conductor(driver: str, group: str, names_in_use: NamesInUse) -> None:
     if driver not in DRIVERS or group not in names_in_use.groups:
         text = f'No conductor serves driver {driver} for conductor group "{group}".'
-        return Refused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
-    return None
+        raise Refused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
 
 
 def _conductor_refuses(  # noqa: PLR0911 - one for each rule
@@ -358,15 +330,13 @@ def set_maintenance(node: Node, is_on: bool, reason: str | None, at_s: float) ->
 
 def set_traits(
     node: Node, names: Collection[str], standard: Collection[str], *, replaces: bool
-) -> Refused | ChangedNode:
+) -> ChangedNode:
     for name in names:
         if len(name) > _TRAIT_LENGTH_MAX or (name not in standard and not _CUSTOM_TRAIT.match(name)):
-            return Refused(
-                BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+."
-            )
+            raise Refused(BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+.")
     wanted = {*names} if replaces else {*names, *node.traits}
     if len(wanted) > TRAITS_MAX:
-        return Refused(BAD_REQUEST, f"A node has at most {TRAITS_MAX} traits, not {len(wanted)}.")
+        raise Refused(BAD_REQUEST, f"A node has at most {TRAITS_MAX} traits, not {len(wanted)}.")
     return _with_traits(node, wanted, None)
 
 
@@ -405,19 +375,17 @@ def delete(node: Node) -> ChangedNode:
     return ChangedNode(node, node, refused)
 
 
-def attach_vif(node: Node, vif: str, ports_count: int) -> Refused | Node:
-    if node.reservation:
-        return locked(node.uuid, node.reservation)
+def attach_vif(node: Node, vif: str, ports_count: int) -> Node:
+    check_unlocked(node)
     if vif in node.vifs:
-        return Refused(CONFLICT, f"VIF {vif} is attached to node {node.uuid} already.")
+        raise Refused(CONFLICT, f"VIF {vif} is attached to node {node.uuid} already.")
     if len(node.vifs) >= ports_count:
-        return Refused(BAD_REQUEST, f"Node {node.uuid} has no free port for VIF {vif}: it has {ports_count}.")
+        raise Refused(BAD_REQUEST, f"Node {node.uuid} has no free port for VIF {vif}: it has {ports_count}.")
     return structs.replace(node, vifs=(*node.vifs, vif))
 
 
-def detach_vif(node: Node, vif: str) -> Refused | Node:
-    if node.reservation:
-        return locked(node.uuid, node.reservation)
+def detach_vif(node: Node, vif: str) -> Node:
+    check_unlocked(node)
     if vif not in node.vifs:
-        return Refused(BAD_REQUEST, f"VIF {vif} is not attached to node {node.uuid}.")
+        raise Refused(BAD_REQUEST, f"VIF {vif} is not attached to node {node.uuid}.")
     return structs.replace(node, vifs=tuple(each for each in node.vifs if each != vif))

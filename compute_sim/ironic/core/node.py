@@ -7,6 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from compute_sim.ironic.core.refusals import locked
+
 Json = Mapping[str, Any]
 # Deploy interfaces that boot an agent on the node and wait for its call.
 AGENT_INTERFACES = frozenset({"direct", "custom-agent", "ansible", "bootc", "anaconda"})
@@ -148,3 +150,8 @@ def _second(at_s: int) -> str:
 def microsecond(at_s: float) -> str:
     """A time in the format of driver_internal_info: without a zone."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S.%f}"
+
+
+def check_unlocked(node: Node) -> None:
+    if node.reservation:
+        raise locked(node.uuid, node.reservation)

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
-from compute_sim.ironic.core.node import Json, Node, microsecond, second
+from compute_sim.ironic.core.node import Json, Node, check_unlocked, microsecond, second
 from compute_sim.ironic.core.node_events import PowerSet, after_event, internal
 from compute_sim.ironic.core.refusals import (
     BAD_REQUEST,
@@ -14,7 +14,6 @@ from compute_sim.ironic.core.refusals import (
     FORBIDDEN,
     NOT_ACCEPTABLE,
     Refused,
-    locked,
 )
 from compute_sim.ironic.core.work import Job, JobName, Rules, Step, begin_cleaning, boot_agent, make_step
 
@@ -47,50 +46,40 @@ class ProvisionOrder(Struct, frozen=True, kw_only=True):
     rescue_password: str | None = None
 
 
-def order_provision(
-    node: Node, order: ProvisionOrder, at_s: float, rules: Rules, minor: int
-) -> Refused | Step:
-    event = states.VERBS.get(order.target)
-    refused = (
-        _not_possible(node, order, event)
-        or _not_in_this_version(node, order, minor)
-        or _ill_formed(order, event)
-        or _not_by_conductor(node, event or "")
-    )
-    if refused is not None:
-        return refused
-    assert event is not None
+def order_provision(node: Node, order: ProvisionOrder, at_s: float, rules: Rules, minor: int) -> Step:
+    event = states.VERBS.get(order.target, "")
+    _check_possible(node, order, event)
+    _check_version(node, order, minor)
+    _check_form(order, event)
+    _check_by_conductor(node, event)
     return _begin(node, order, event, at_s, rules)
 
 
-def _not_possible(node: Node, order: ProvisionOrder, event: str | None) -> Refused | None:
+def _check_possible(node: Node, order: ProvisionOrder, event: str) -> None:
     target = order.target
     if event in ("deploy", "rebuild") and node.maintenance:
-        return Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be provisioned.")
-    if event is None:
-        return Refused(BAD_REQUEST, f'The requested action "{target}" is not known.')
+        raise Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be provisioned.")
+    if not event:
+        raise Refused(BAD_REQUEST, f'The requested action "{target}" is not known.')
     if states.state_after(node.provision_state, event) is None:
-        if node.reservation:
-            return locked(node.uuid, node.reservation)
-        return Refused(
+        check_unlocked(node)
+        raise Refused(
             BAD_REQUEST,
             f'The requested action "{target}" is not possible on node "{node.uuid}" in state "{node.provision_state}".',
         )
-    return None
 
 
-def _not_in_this_version(node: Node, order: ProvisionOrder, minor: int) -> Refused | None:
+def _check_version(node: Node, order: ProvisionOrder, minor: int) -> None:
     needed = _VERB_MINORS.get(order.target, 1)
     if order.target == "abort" and node.provision_state == states.DEPLOY_WAIT:
         needed = _DEPLOY_WAIT_ABORT_MINOR
     if isinstance(order.configdrive, Mapping):
         needed = max(needed, _CONFIGDRIVE_OBJECT_MINOR)
     if minor < needed:
-        return Refused(NOT_ACCEPTABLE, f'"{order.target}" in this form needs API version 1.{needed}.')
-    return None
+        raise Refused(NOT_ACCEPTABLE, f'"{order.target}" in this form needs API version 1.{needed}.')
 
 
-def _ill_formed(order: ProvisionOrder, event: str | None) -> Refused | None:
+def _check_form(order: ProvisionOrder, event: str) -> None:
     allowed = {
         "configdrive": (bool(order.configdrive), ("deploy", "rebuild")),
         "deploy_steps": (bool(order.deploy_steps), ("deploy", "rebuild")),
@@ -100,32 +89,29 @@ def _ill_formed(order: ProvisionOrder, event: str | None) -> Refused | None:
     }
     for field, (is_given, events) in allowed.items():
         if is_given and event not in events:
-            return Refused(BAD_REQUEST, f'"{field}" is not allowed with the target "{order.target}".')
+            raise Refused(BAD_REQUEST, f'"{field}" is not allowed with the target "{order.target}".')
     needed = {
         "clean": ("clean_steps", bool(order.clean_steps)),
         "service": ("service_steps", bool(order.service_steps)),
         "rescue": ("rescue_password", bool(order.rescue_password and order.rescue_password.strip())),
     }
-    field, is_given = needed.get(event or "", ("", True))
-    return (
-        None if is_given else Refused(BAD_REQUEST, f'"{field}" is required with the target "{order.target}".')
-    )
+    field, is_given = needed.get(event, ("", True))
+    if not is_given:
+        raise Refused(BAD_REQUEST, f'"{field}" is required with the target "{order.target}".')
 
 
-def _not_by_conductor(node: Node, event: str) -> Refused | None:  # noqa: PLR0911 - one for each rule
-    if node.reservation:
-        return locked(node.uuid, node.reservation)
+def _check_by_conductor(node: Node, event: str) -> None:
+    check_unlocked(node)
     if node.protected and event in ("delete", "rebuild"):
-        return Refused(FORBIDDEN, f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.")
+        raise Refused(FORBIDDEN, f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.")
     if event == "provide" and node.retired:
-        return Refused(BAD_REQUEST, f"Node {node.uuid} is retired: it can not be made available.")
+        raise Refused(BAD_REQUEST, f"Node {node.uuid} is retired: it can not be made available.")
     if event == "clean" and node.maintenance:
-        return Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be cleaned.")
+        raise Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be cleaned.")
     if event in ("deploy", "rebuild") and node.has_agent and not node.instance_info.get("image_source"):
-        return Refused(SERVER_ERROR, f"Node {node.uuid} has no image_source in instance_info to deploy.")
+        raise Refused(SERVER_ERROR, f"Node {node.uuid} has no image_source in instance_info to deploy.")
     if event == "rescue" and node.rescue_interface == "no-rescue":
-        return Refused(BAD_REQUEST, f"Node {node.uuid} has rescue_interface no-rescue.")
-    return None
+        raise Refused(BAD_REQUEST, f"Node {node.uuid} has rescue_interface no-rescue.")
 
 
 def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Rules) -> Step:
@@ -183,15 +169,14 @@ def _job(event: str, at_s: float, rules: Rules) -> Job:
     return Job(name, at_s + takes_s)
 
 
-def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Refused | Step:
+def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Step:
     if target not in states.POWER_TARGETS:
-        return Refused(BAD_REQUEST, f'The requested power state "{target}" is not known.')
+        raise Refused(BAD_REQUEST, f'The requested power state "{target}" is not known.')
     if node.provision_state in (states.CLEANING, states.CLEAN_WAIT):
-        return Refused(BAD_REQUEST, f'The power of node "{node.uuid}" is not changed while it is cleaned.')
+        raise Refused(BAD_REQUEST, f'The power of node "{node.uuid}" is not changed while it is cleaned.')
     if node.disable_power_off and states.POWER_TARGETS[target] == states.POWER_OFF:
-        return Refused(CONFLICT, f"Node {node.uuid} must not be powered off.")
-    if node.reservation:
-        return locked(node.uuid, node.reservation)
+        raise Refused(CONFLICT, f"Node {node.uuid} must not be powered off.")
+    check_unlocked(node)
     node = structs.replace(
         node,
         target_power_state=states.POWER_TARGETS[target],

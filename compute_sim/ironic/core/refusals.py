@@ -1,13 +1,13 @@
 """The errors that the simulated Ironic returns."""
 
-from msgspec import Struct
 
+class Refused(Exception):  # noqa: N818 - named for what it is
+    """An error: its HTTP status and its text. It is raised where it is found, and answered in one place (api/app.py)."""
 
-class Refused(Struct, frozen=True):
-    """An error: its HTTP status and its text."""
-
-    status: int
-    text: str
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status = status
+        self.text = text
 
 
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ACCEPTABLE, CONFLICT = 400, 403, 404, 406, 409

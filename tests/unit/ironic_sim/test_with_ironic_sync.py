@@ -64,7 +64,7 @@ def test_each_notification_of_a_deploy_is_read(world: World) -> None:
 
 def test_a_change_that_failed_is_read_as_a_doubt(world: World) -> None:
     world.ironic.script = IronicScript(faults=(NodeLocked(),))
-    world.ironic.set_maintenance("node-00000", is_on=True)
+    assert world.refused(lambda: world.ironic.set_maintenance("node-00000", is_on=True)) == 409
 
     assert isinstance(read(world.said[-1].body.encode()), NodeDoubted)
 
