@@ -181,12 +181,13 @@ class IronicWorld:
             return self._patched(node, "remove", "instance_uuid", None)
         return self._patched(node, "add", "instance_uuid", foreign) if node.instance_uuid is None else None
 
-    def _allocate(self, node: Node, seed: int) -> Allocation | None:
+    def _allocate(self, node: Node, seed: int) -> None:
         uuid = str(uuid5(NAMESPACE_OID, f"allocation {node.uuid}"))
         if uuid in self.ironic.allocations:
-            return self.ironic.deallocate(uuid)
+            self.ironic.deallocate(uuid)
+            return
         wanted = (node.uuid,) if seed % 2 else ()
-        return self.ironic.allocate(
+        self.ironic.allocate(
             Allocation(uuid=uuid, resource_class=node.resource_class or CLASSES[0], candidate_nodes=wanted)
         )
 
