@@ -15,7 +15,7 @@ from bus.station import close_all, stations_at
 from bus.tuning import settings_for_main
 from bus.urls import broker_at
 from ironic_sync.core.cells import CellMap
-from ironic_sync.rest_http import HttpIronicApi, rest_settings
+from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import SECTION, IronicSettings
 from ironic_sync.store import check_name
 from ironic_sync.store_sql import SqlIronicStore
@@ -38,9 +38,8 @@ async def run(
     link = Link(
         broker_at(addresses.ironic_bus), station.settings, name="connection to Ironic", chance=station.chance
     )
-    has_shards = bool(addresses.ironic_shards)
     api = (
-        HttpIronicApi(addresses.ironic_url, rest_settings(settings, has_shards=has_shards))
+        HttpIronicApi(addresses.ironic_url, settings, has_shards=bool(addresses.ironic_shards))
         if addresses.ironic_url
         else None
     )

@@ -198,6 +198,6 @@ class Reporter:
         """Find unreported rows of this daemon's nodes, and repeat refused reports."""
         self._refused_trials.clear()
         after: ProviderId | None = None
-        while rows := await self._store.to_report(self._daemon, self._settings.page, after):
+        while rows := await self._store.page_of(self._daemon, self._settings.page, after, needs="report"):
             self.touch(row for row in rows if self._told.get(row.id) != row.version)
             after = rows[-1].id

@@ -47,11 +47,6 @@ class Refused(Struct, frozen=True):
     status: int
     message: str
 
-    @property
-    def is_missing(self) -> bool:
-        """There is no such node, or no such thing at the node."""
-        return self.status == 404  # noqa: PLR2004 - HTTP's
-
 
 class UnreadableNode(Struct, frozen=True):
     """A node in an answer that is not as it must be. `id` is None if not even that could be read."""
@@ -158,13 +153,6 @@ class ChangesNodes(Protocol):
 
 class IronicApi(ReadsNodes, ChangesNodes, Protocol):
     """Both halves."""
-
-
-class TokenSource(Protocol):
-    """The place for Keystone: gives the headers that say who we are, such as `X-Auth-Token`."""
-
-    async def headers(self, *, were_refused: bool) -> Mapping[str, str]:
-        """For the next request. `were_refused`: the headers given before were not accepted, so a kept token is over."""
 
 
 def read_page(listed: Sequence[object]) -> Page:

@@ -13,7 +13,6 @@ only those are asked for that the version has: with 1.46 a node's owner, lessee 
 """
 
 import asyncio
-import base64
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -39,7 +38,6 @@ from ironic_sync.rest import (
     Page,
     Read,
     Refused,
-    TokenSource,
     UnreadableNode,
     VersionNotOffered,
     read_node,
@@ -89,37 +87,6 @@ _MESSAGE_MAX = 1_000
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
-class RestSettings(Struct, frozen=True, kw_only=True):
-    """How patient the client is, and how much it takes in."""
-
-    connect_s_max: float = 5.0
-    answer_s_max: float = 30.0
-    answer_bytes_max: int = 64 * 1024 * 1024
-    page: int = 1000
-    connections_max: int = 10
-    # How often a request is made before its error is raised, and the pauses between.
-    tries_max: int = 5
-    retry_delay_s_first: float = 0.2
-    retry_delay_s_max: float = 5.0
-    # Whether cells are told by shards: then an Ironic that has none is refused.
-    has_shards: bool = False
-
-
-def rest_settings(settings: IronicSettings, *, has_shards: bool = False) -> RestSettings:
-    """Those of a daemon."""
-    return RestSettings(
-        connect_s_max=settings.rest_connect_s_max,
-        answer_s_max=settings.rest_answer_s_max,
-        answer_bytes_max=settings.rest_answer_bytes_max,
-        page=settings.page,
-        connections_max=settings.rest_connections_max,
-        tries_max=settings.rest_tries_max,
-        retry_delay_s_first=settings.rest_retry_delay_s_first,
-        retry_delay_s_max=settings.rest_retry_delay_s_max,
-        has_shards=has_shards,
-    )
-
-
 class _NotDone(Transient):
     """The request surely had no effect; `error` is what it is for the caller."""
 
@@ -128,47 +95,36 @@ class _NotDone(Transient):
         self.error = error
 
 
-class BasicAuth:
-    """http_basic, for an Ironic without Keystone; a `TokenSource`."""
-
-    def __init__(self, user: str, password: str) -> None:
-        self._said = base64.b64encode(f"{user}:{password}".encode()).decode()
-
-    async def headers(self, *, were_refused: bool) -> Mapping[str, str]:  # noqa: ARG002 - they do not change
-        return {"Authorization": f"Basic {self._said}"}
-
-
-class NoAuth:
-    """A `TokenSource` for an Ironic without authentication."""
-
-    async def headers(self, *, were_refused: bool) -> Mapping[str, str]:  # noqa: ARG002 - there are none
-        return {}
-
-
 class HttpIronicApi:
     """An `IronicApi`. `url` is that of the service, with or without `/v1`; a user and password in it are http_basic's.
 
-    With Keystone, `auth` is whatever gives its tokens; `transport` is httpx's way to the server, for tests.
+    With Keystone, `auth` is an `httpx.Auth` that gives its tokens, and a new one after a 401. `has_shards`: cells are told by
+    shards, and an Ironic that has none is refused. `transport` is httpx's way to the server, for tests.
     """
 
     def __init__(
         self,
         url: str,
-        settings: RestSettings | None = None,
+        settings: IronicSettings | None = None,
         *,
-        auth: TokenSource | None = None,
+        has_shards: bool = False,
+        auth: httpx.Auth | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._settings = settings or RestSettings()
-        base, self._auth = _without_user(url, auth)
+        self._settings = settings or IronicSettings()
+        self._has_shards = has_shards
+        base, basic = _without_user(url)
         self._client = httpx.AsyncClient(
             base_url=base,
+            auth=auth or basic,
             transport=transport,
-            timeout=httpx.Timeout(self._settings.answer_s_max, connect=self._settings.connect_s_max),
-            limits=httpx.Limits(max_connections=self._settings.connections_max),
+            timeout=httpx.Timeout(
+                self._settings.rest_answer_s_max, connect=self._settings.rest_connect_s_max
+            ),
+            limits=httpx.Limits(max_connections=self._settings.rest_connections_max),
         )
         self._name = f"Ironic at {base}"
-        self._least = MINOR_OF_SHARDS if self._settings.has_shards else MINOR_LEAST
+        self._least = MINOR_OF_SHARDS if has_shards else MINOR_LEAST
         self._may_act_on: Callable[[ProviderId], bool] = lambda _: True
         # As it is asked for; lowered to what the server offers when it says that it has less.
         self._minor = max(self._least, MINOR_WANTED)
@@ -335,9 +291,9 @@ class HttpIronicApi:
     ) -> "_Answer":
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((kind, _NotDone)),
-            stop=tenacity.stop_after_attempt(self._settings.tries_max),
+            stop=tenacity.stop_after_attempt(self._settings.rest_tries_max),
             wait=tenacity.wait_random_exponential(
-                multiplier=self._settings.retry_delay_s_first, max=self._settings.retry_delay_s_max
+                multiplier=self._settings.rest_retry_delay_s_first, max=self._settings.rest_retry_delay_s_max
             ),
             reraise=True,
         )
@@ -349,11 +305,8 @@ class HttpIronicApi:
     # One request
 
     async def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> "_Answer":
-        """With the version and the credentials that Ironic takes; what is no answer to us is raised."""
-        answer = await self._sent(method, path, query, body, were_refused=False)
-        if answer.status == _UNAUTHORIZED:
-            # A token is over some day. The next one is tried once.
-            answer = await self._sent(method, path, query, body, were_refused=True)
+        """With the version that Ironic takes; what is no answer to us is raised."""
+        answer = await self._sent(method, path, query, body)
         if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
             raise CredentialsRefused(
                 f"{self._name} refuses {method} {path} with {answer.status}: {answer.message}; check the user, the "
@@ -372,18 +325,15 @@ class HttpIronicApi:
             raise Unavailable(f"{self._name} answers {answer.status} to {method} {path}: {answer.message}")
         return answer
 
-    async def _sent(
-        self, method: str, path: str, query: Mapping[str, str], body: bytes, *, were_refused: bool
-    ) -> "_Answer":
+    async def _sent(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> "_Answer":
         headers = {
             VERSION_HEADER: f"1.{self._minor}",
             "Accept": _JSON,
             **({"Content-Type": _JSON} if body else {}),
-            **await self._auth.headers(were_refused=were_refused),
         }
         try:
             async with (
-                asyncio.timeout(self._settings.answer_s_max),
+                asyncio.timeout(self._settings.rest_answer_s_max),
                 self._client.stream(method, path, params=query, headers=headers, content=body) as response,
             ):
                 return _Answer(response.status_code, await self._bounded(response), response.headers)
@@ -391,7 +341,7 @@ class HttpIronicApi:
             raise _NotDone(Unavailable(f"{self._name} cannot be reached: {problem!r}")) from problem
         except (TimeoutError, httpx.TimeoutException) as problem:
             raise TookTooLong(
-                f"{self._name} did not answer {method} {path} within {self._settings.answer_s_max:g} s"
+                f"{self._name} did not answer {method} {path} within {self._settings.rest_answer_s_max:g} s"
             ) from problem
         except httpx.HTTPError as problem:
             raise Unavailable(f"{self._name}: no answer to {method} {path}: {problem!r}") from problem
@@ -401,9 +351,9 @@ class HttpIronicApi:
         size = 0
         async for part in response.aiter_bytes():
             size += len(part)
-            if size > self._settings.answer_bytes_max:
+            if size > self._settings.rest_answer_bytes_max:
                 raise WrongAnswer(
-                    f"{self._name}: an answer of more than {self._settings.answer_bytes_max} bytes to {response.url.path}"
+                    f"{self._name}: an answer of more than {self._settings.rest_answer_bytes_max} bytes to {response.url.path}"
                 )
             parts.append(part)
         return b"".join(parts)
@@ -415,7 +365,7 @@ class HttpIronicApi:
         if not self._least <= minor < self._minor:
             raise VersionNotOffered(
                 f"{self._name} does not take version 1.{self._minor}: it offers {oldest or '?'} to {newest or '?'}, and "
-                f"1.{self._least} is needed{' for shards' if self._settings.has_shards else ''}"
+                f"1.{self._least} is needed{' for shards' if self._has_shards else ''}"
             )
         self._minor = minor
 
@@ -423,7 +373,7 @@ class HttpIronicApi:
         return [
             field
             for field, since in FIELDS.items()
-            if since <= self._minor and (field != "shard" or self._settings.has_shards)
+            if since <= self._minor and (field != "shard" or self._has_shards)
         ]
 
     def _read(self, answer: "_Answer", kind: type[T]) -> T:
@@ -509,7 +459,7 @@ def _refused(answer: _Answer) -> Refused | None:
     return Refused(answer.status, answer.message) if answer.status >= _ERRORS else None
 
 
-def _without_user(url: str, auth: TokenSource | None) -> tuple[str, TokenSource]:
+def _without_user(url: str) -> tuple[str, httpx.Auth | None]:
     """The address as it may be shown, and the credentials that were in it."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -518,6 +468,6 @@ def _without_user(url: str, auth: TokenSource | None) -> tuple[str, TokenSource]
         )
     place = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
     base = urlunsplit((parts.scheme, place, parts.path.rstrip("/").removesuffix("/v1"), "", ""))
-    if auth is None and parts.username is not None:
-        auth = BasicAuth(unquote(parts.username), unquote(parts.password or ""))
-    return base, auth or NoAuth()
+    if parts.username is None:
+        return base, None
+    return base, httpx.BasicAuth(unquote(parts.username), unquote(parts.password or ""))

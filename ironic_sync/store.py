@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -18,6 +18,8 @@ from bus.message import ProviderId
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
 
+# What a row may need: `needs_report` or `needs_read` of core/rows.py.
+Need = Literal["report", "read"]
 # How long a daemon that has gone is still shown.
 FORGOTTEN_AFTER = timedelta(days=1)
 DAEMON_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}")
@@ -75,14 +77,9 @@ class NodeStore(Protocol):
         """The rows that exist, not locked."""
 
     async def page_of(
-        self, owner: str, limit: int, after: ProviderId | None = None
-    ) -> tuple[NodeRow, ...]: ...
-
-    async def to_report(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
-        """A page of the owner's rows with `needs_report`."""
-
-    async def to_read(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
-        """A page of the owner's rows with `needs_read`."""
+        self, owner: str, limit: int, after: ProviderId | None = None, *, needs: Need | None = None
+    ) -> tuple[NodeRow, ...]:
+        """A page of the owner's rows; with `needs`, of those that must be reported or read."""
 
     async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
         """The owner's rows whose `due_at` has come, those that are due for longest first; then those that are due after

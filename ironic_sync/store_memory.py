@@ -7,13 +7,23 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from itertools import islice
 
 from msgspec import Struct, structs
 
 from bus.message import ProviderId
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.store import FORGOTTEN_AFTER, IronicTransaction, RingView, Saved, check_name, name_taken, now
+from ironic_sync.store import (
+    FORGOTTEN_AFTER,
+    IronicTransaction,
+    Need,
+    RingView,
+    Saved,
+    check_name,
+    name_taken,
+    now,
+)
 
 
 class _Daemon(Struct, frozen=True):
@@ -76,14 +86,12 @@ class MemoryIronicStore:
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         return {each: self._rows[each] for each in sorted(ids) if each in self._rows}
 
-    async def page_of(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
-        return _page(self._of(owner), limit, after)
-
-    async def to_report(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
-        return _page((row for row in self._of(owner) if row.needs_report), limit, after)
-
-    async def to_read(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
-        return _page((row for row in self._of(owner) if row.needs_read), limit, after)
+    async def page_of(
+        self, owner: str, limit: int, after: ProviderId | None = None, *, needs: Need | None = None
+    ) -> tuple[NodeRow, ...]:
+        found = sorted(self._of(owner), key=lambda row: row.id)
+        wanted = (row for row in found if after is None or row.id > after)
+        return tuple(islice((row for row in wanted if needs is None or _does_need(row, needs)), limit))
 
     async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
         due = [
@@ -128,7 +136,7 @@ class MemoryIronicStore:
         return tuple(self._member(name, daemon) for name, daemon in sorted(self._daemons.items()))
 
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
-        unread = await self.to_read(name, limit, after)
+        unread = await self.page_of(name, limit, after, needs="read")
         return RingView(
             members=await self.members(),
             owner_names=tuple(sorted({row.owner for row in self._rows.values()})),
@@ -169,9 +177,8 @@ class MemoryIronicStore:
         )
 
 
-def _page(rows: Iterable[NodeRow], limit: int, after: ProviderId | None) -> tuple[NodeRow, ...]:
-    found = sorted((row for row in rows if after is None or row.id > after), key=lambda row: row.id)
-    return tuple(found[:limit])
+def _does_need(row: NodeRow, needs: Need) -> bool:
+    return row.needs_report if needs == "report" else row.needs_read
 
 
 def _owned(row: NodeRow) -> Owned:

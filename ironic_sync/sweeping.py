@@ -232,7 +232,9 @@ class Sweeper:
     async def _read_doubted(self) -> None:
         """Those that this daemon came upon, and its own that another daemon left in doubt."""
         await self._find_nodes_of_allocations()
-        self._suspect_rows(await self._store.to_read(self._membership.name, self._settings.page))
+        self._suspect_rows(
+            await self._store.page_of(self._membership.name, self._settings.page, needs="read")
+        )
         if len(self._suspects) > SINGLE_READS_MAX:
             # As after a takeover: a list of all nodes costs less.
             self._suspects.clear()
@@ -344,7 +346,7 @@ class Adopter(Periodic):
 
     async def _adopt(self) -> None:
         after: ProviderId | None = None
-        while rows := await self._store.to_read(self._membership.name, self._page, after):
+        while rows := await self._store.page_of(self._membership.name, self._page, after, needs="read"):
             after = rows[-1].id
             await self._writer.change({row.id: self._adopted for row in rows})
 

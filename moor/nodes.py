@@ -11,7 +11,7 @@ from bus.message import ProviderId
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deploy, NodeRow
 from ironic_sync.rest import UnreadableNode
-from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.store import IronicStore
 from moor.daemon_rows import opened_rows
 from moor.settings import Settings
@@ -150,7 +150,7 @@ async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
         api = rows = None
         if settings.ironic_url:
             has_shards = bool(settings.addresses.ironic_shards)
-            api = HttpIronicApi(settings.ironic_url, RestSettings(has_shards=has_shards))
+            api = HttpIronicApi(settings.ironic_url, has_shards=has_shards)
             stack.push_async_callback(api.close)
         if settings.ironic_db_url:
             rows = await stack.enter_async_context(opened_rows(settings.ironic_db_url))

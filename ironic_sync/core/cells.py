@@ -29,44 +29,16 @@ class CellMap(Struct, frozen=True, kw_only=True):
         return tuple(sorted(named - {""}))
 
 
-class CellStays(Struct, frozen=True):
-    """Nothing to do."""
+class CellPlan(Struct, frozen=True):
+    """The cell of a node from now on, empty if it has none yet; and the cell that it is to go to, if it moves.
 
-    cell: str
-
-
-class CellNamed(Struct, frozen=True):
-    """The node had no cell, and has one now."""
-
-    cell: str
-
-
-class CellMoves(Struct, frozen=True):
-    """Remove the provider with a report of the `former` cell, then report the node in `cell`.
-
-    Placement refuses the removal if a claim came first: then the node stays where it is.
+    A move: its provider is removed by a report of `cell`, and then the node is reported in `wanted`. Placement refuses the
+    removal if a claim came first; then the node stays. `note` says why the cell is not what the tables name, or is unknown.
     """
 
-    former: str
     cell: str
-    reason: str
-
-
-class CellKept(Struct, frozen=True):
-    """The tables name another cell, `wanted`, or none. The node stays, and an operator should know."""
-
-    cell: str
-    wanted: str
-    reason: str
-
-
-class CellUnknown(Struct, frozen=True):
-    """Nothing can be reported of the node until it has a cell."""
-
-    reason: str
-
-
-CellDecision = CellStays | CellNamed | CellMoves | CellKept | CellUnknown
+    wanted: str = ""
+    note: str = ""
 
 
 def cell_of(node: Node, cells: CellMap) -> str:
@@ -76,35 +48,26 @@ def cell_of(node: Node, cells: CellMap) -> str:
     return cells.groups.get(node.conductor_group, cells.default)
 
 
-def decide_cell(row: NodeRow, cells: CellMap, *, can_read: bool) -> CellDecision:
+def decide_cell(row: NodeRow, cells: CellMap, *, can_read: bool) -> CellPlan:
     """The cell of this row from now on. A node that can be read is read before it gets a cell: Ironic sends no shard."""
     node = row.node
     if node is None:
         return _undecided(row, "nothing is known of the node yet")
     if cells.shards and can_read and not row.read_at_us:
         return _undecided(row, "the node was not read yet, and Ironic's notifications have no shard")
-    wanted = cell_of(node, cells)
+    wanted, signs = cell_of(node, cells), _signs_of(node)
     if not wanted:
-        return _without_table(row, f"{_signs_of(node)}: no table names its cell")
-    if wanted == row.cell:
-        return CellStays(row.cell)
-    if not row.cell:
-        return CellNamed(wanted)
-    return _other_cell(row, wanted, _signs_of(node))
-
-
-def _undecided(row: NodeRow, reason: str) -> CellDecision:
-    return CellStays(row.cell) if row.cell else CellUnknown(reason)
-
-
-def _without_table(row: NodeRow, reason: str) -> CellDecision:
-    return CellKept(row.cell, "", f"{reason}, it stays in {row.cell!r}") if row.cell else CellUnknown(reason)
-
-
-def _other_cell(row: NodeRow, wanted: str, signs: str) -> CellDecision:
+        stays = f", it stays in {row.cell!r}" if row.cell else ""
+        return CellPlan(row.cell, note=f"{signs}: no table names its cell{stays}")
+    if row.cell in ("", wanted):
+        return CellPlan(wanted)
     if row.holds_instance:
-        return CellKept(row.cell, wanted, f"{signs}: it stays in {row.cell!r} while an instance is on it")
-    return CellMoves(row.cell, wanted, f"{signs}: it moves from {row.cell!r} to {wanted!r}")
+        return CellPlan(row.cell, note=f"{signs}: it stays in {row.cell!r} while an instance is on it")
+    return CellPlan(row.cell, wanted, f"{signs}: it moves from {row.cell!r} to {wanted!r}")
+
+
+def _undecided(row: NodeRow, reason: str) -> CellPlan:
+    return CellPlan(row.cell, note="" if row.cell else reason)
 
 
 def _signs_of(node: Node) -> str:

@@ -9,7 +9,7 @@ Pure: whatever the bytes are, the answer is a value. Nothing is raised.
 from datetime import UTC, datetime
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from bus.message import ConsumerId, ProviderId
 from ironic_sync.core.event_types import EVENTS, Event
@@ -88,7 +88,6 @@ class Unreadable(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Notification = NodeNotified | NodeDoubted | AllocationNotified | Unreadable
-Said = Notification | Ignored
 
 
 # Ironic's own envelope.
@@ -104,7 +103,12 @@ class _Notification(Struct, frozen=True, gc=False):
     payload: Raw
 
 
-class _SaidNode(NodeData, frozen=True, kw_only=True, gc=False):
+class _Payload(Struct, frozen=True, gc=False):
+    version: str = msgspec.field(name="ironic_object.version")
+    data: Raw = msgspec.field(name="ironic_object.data")
+
+
+class _NotifiedNode(NodeData, frozen=True, kw_only=True, gc=False):
     event: Label | None = None
     previous_provision_state: Label | None = None
     previous_target_provision_state: Label | None = None
@@ -114,54 +118,48 @@ class _Named(Struct, frozen=True, gc=False):
     uuid: ProviderId
 
 
-class _SaidAllocation(Struct, frozen=True, kw_only=True, gc=False):
+class _NotifiedAllocation(Struct, frozen=True, kw_only=True, gc=False):
     uuid: ConsumerId
     node_uuid: ProviderId | None = None
     state: Label | None = None
 
 
-class _Versioned(Struct, frozen=True, gc=False):
-    version: str = msgspec.field(name="ironic_object.version")
-
-
-class _NodePayload(_Versioned, frozen=True, kw_only=True, gc=False):
-    data: _SaidNode = msgspec.field(name="ironic_object.data")
-
-
-class _NamedPayload(_Versioned, frozen=True, kw_only=True, gc=False):
-    data: _Named = msgspec.field(name="ironic_object.data")
-
-
-class _AllocationPayload(_Versioned, frozen=True, kw_only=True, gc=False):
-    data: _SaidAllocation = msgspec.field(name="ironic_object.data")
-
-
 _envelope = msgspec.json.Decoder(_Envelope)
 _notification = msgspec.json.Decoder(_Notification)
-_versioned = msgspec.json.Decoder(_Versioned)
-_node = msgspec.json.Decoder(_NodePayload)
-_named = msgspec.json.Decoder(_NamedPayload)
-_allocation = msgspec.json.Decoder(_AllocationPayload)
-_Payload = _NodePayload | _NamedPayload | _AllocationPayload
+_payload = msgspec.json.Decoder(_Payload)
+_node = msgspec.json.Decoder(_NotifiedNode)
+_named = msgspec.json.Decoder(_Named)
+_allocation = msgspec.json.Decoder(_NotifiedAllocation)
 
 
-def read(body: bytes) -> Said:
+def read(body: bytes) -> Notification | Ignored:
     """The notification in the body, or the reason why there is none."""
-    said = _unwrapped(body)
-    if isinstance(said, Unreadable):
-        return said
-    event = EVENTS.get(said.event_type)
+    notification = _unwrapped(body)
+    if isinstance(notification, Unreadable):
+        return notification
+    event = EVENTS.get(notification.event_type)
     if event is None:
-        name = said.event_type[:SHOWN_MAX]
+        name = notification.event_type[:SHOWN_MAX]
         return Ignored(f"event type {name!r} is not known", name, is_known=False)
     if event.treatment == "ignored":
-        return Ignored(event.reason, said.event_type)
-    at_us = _microseconds(said.timestamp)
+        return Ignored(event.reason, notification.event_type)
+    at_us = _microseconds(notification.timestamp)
     if at_us <= 0:
         return Unreadable(
-            reason=f"timestamp is {said.timestamp}: only times after 1970 are allowed", field="timestamp"
+            reason=f"timestamp is {notification.timestamp}: only times after 1970 are allowed",
+            field="timestamp",
         )
-    return _about(said, event, at_us)
+    result = _about(notification, event, at_us)
+    if not isinstance(result, Unreadable):
+        return result
+    # With the event type and the node, so that the node can be read again.
+    return structs.replace(
+        result,
+        event_type=notification.event_type,
+        node=_node_named_in(notification),
+        at_us=at_us,
+        publisher=notification.publisher_id,
+    )
 
 
 def _unwrapped(body: bytes) -> _Notification | Unreadable:
@@ -182,71 +180,52 @@ def _unwrapped(body: bytes) -> _Notification | Unreadable:
         return _unreadable(problem, text)
 
 
-def _about(said: _Notification, event: Event, at_us: int) -> Said:
+def _about(notification: _Notification, event: Event, at_us: int) -> Notification:
     """The payload, decoded as far as this event type is believed."""
+    text, publisher = notification.payload, notification.publisher_id
+    error = f"{event.kind} ended in an error"
     try:
+        payload = _payload.decode(text)
+        if payload.version.partition(".")[0] != PAYLOAD_MAJOR:
+            return _wrong_version("payload.ironic_object.version", payload.version, PAYLOAD_MAJOR)
+        text = payload.data
         match event.treatment:
             case "doubted":
-                named = _named.decode(said.payload)
-                return _other_major(said, named, at_us) or NodeDoubted(
-                    id=named.data.uuid,
+                return NodeDoubted(
+                    id=_named.decode(text).uuid,
                     at_us=at_us,
-                    publisher=said.publisher_id,
-                    event_type=said.event_type,
-                    doubt=_error_of(event),
+                    publisher=publisher,
+                    event_type=notification.event_type,
+                    doubt=error,
                 )
             case "allocation":
-                allocation = _allocation.decode(said.payload)
-                return _other_major(said, allocation, at_us) or _allocation_said(
-                    said, event, allocation, at_us
+                allocation = _allocation.decode(text)
+                return AllocationNotified(
+                    allocation=allocation.uuid,
+                    node=allocation.node_uuid,
+                    at_us=at_us,
+                    publisher=publisher,
+                    kind=event.kind,
+                    status=event.status,
+                    state=allocation.state,
                 )
             case _:
-                payload = _node.decode(said.payload)
-                return _other_major(said, payload, at_us) or _node_said(said, event, payload, at_us)
+                node = _node.decode(text)
+                return NodeNotified(
+                    node=node_of(node),
+                    at_us=at_us,
+                    publisher=publisher,
+                    event_type=notification.event_type,
+                    kind=event.kind,
+                    status=event.status,
+                    event=node.event,
+                    previous_provision_state=node.previous_provision_state,
+                    previous_target_provision_state=node.previous_target_provision_state,
+                    doubt=error if event.treatment == "taken and doubted" else "",
+                    is_deleted=event.treatment == "deleted",
+                )
     except NOT_AS_TYPED as problem:
-        return _unreadable_payload(problem, said, at_us)
-
-
-def _node_said(said: _Notification, event: Event, payload: _NodePayload, at_us: int) -> NodeNotified:
-    data = payload.data
-    return NodeNotified(
-        node=node_of(data),
-        at_us=at_us,
-        publisher=said.publisher_id,
-        event_type=said.event_type,
-        kind=event.kind,
-        status=event.status,
-        event=data.event,
-        previous_provision_state=data.previous_provision_state,
-        previous_target_provision_state=data.previous_target_provision_state,
-        doubt=_error_of(event) if event.treatment == "taken and doubted" else "",
-        is_deleted=event.treatment == "deleted",
-    )
-
-
-def _allocation_said(
-    said: _Notification, event: Event, payload: _AllocationPayload, at_us: int
-) -> AllocationNotified:
-    return AllocationNotified(
-        allocation=payload.data.uuid,
-        node=payload.data.node_uuid,
-        at_us=at_us,
-        publisher=said.publisher_id,
-        kind=event.kind,
-        status=event.status,
-        state=payload.data.state,
-    )
-
-
-def _error_of(event: Event) -> str:
-    return f"{event.kind} ended in an error"
-
-
-def _other_major(said: _Notification, payload: _Payload, at_us: int) -> Unreadable | None:
-    if payload.version.partition(".")[0] == PAYLOAD_MAJOR:
-        return None
-    wrong = _wrong_version("payload.ironic_object.version", payload.version, PAYLOAD_MAJOR)
-    return _placed(wrong, said, at_us)
+        return _unreadable(problem, bytes(text))
 
 
 def _wrong_version(field: str, version: str, major: str) -> Unreadable:
@@ -261,34 +240,11 @@ def _microseconds(moment: datetime) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _unreadable_payload(problem: Exception, said: _Notification, at_us: int) -> Unreadable:
-    try:
-        version = _versioned.decode(said.payload).version
-    except NOT_AS_TYPED:
-        version = PAYLOAD_MAJOR
-    if version.partition(".")[0] != PAYLOAD_MAJOR:
-        wrong = _wrong_version("payload.ironic_object.version", version, PAYLOAD_MAJOR)
-    else:
-        wrong = _unreadable(problem, bytes(said.payload))
-    return _placed(wrong, said, at_us)
-
-
-def _placed(wrong: Unreadable, said: _Notification, at_us: int) -> Unreadable:
-    """Adds the event type and the node, so that the node can be read again."""
-    return msgspec.structs.replace(
-        wrong,
-        event_type=said.event_type,
-        node=_node_named_in(said),
-        at_us=at_us,
-        publisher=said.publisher_id,
-    )
-
-
-def _node_named_in(said: _Notification) -> ProviderId | None:
-    if not said.event_type.startswith("baremetal.node."):
+def _node_named_in(notification: _Notification) -> ProviderId | None:
+    if not notification.event_type.startswith("baremetal.node."):
         return None
     try:
-        return _named.decode(said.payload).data.uuid
+        return _named.decode(_payload.decode(notification.payload).data).uuid
     except NOT_AS_TYPED:
         return None
 

@@ -67,11 +67,6 @@ _CUSTOM_TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+\Z")
 _SHOWN_MAX = 80
 
 
-def is_known_state(state: str | None) -> bool:
-    """Whether the table has this provision state. Another one is unavailable, and worth a line in the log."""
-    return state in AVAILABLE or state in UNAVAILABLE
-
-
 def class_of(resource_class: str | None) -> str:
     """Placement's name for Ironic's resource class, made as Nova makes it; empty if there is none."""
     if not resource_class:

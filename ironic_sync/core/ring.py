@@ -84,14 +84,7 @@ class Ring:
     def owner_of(self, node: ProviderId) -> str:
         """The daemon with the highest score; empty if there is none."""
         number = _number(node.bytes)
-        best, owner = -1, ""
-        # Written out, not by `scores`: a takeover asks this for thousands of nodes at once.
-        for seed, name in self._seeds:
-            mixed = (number ^ seed) * _FIRST & _BITS
-            score = (mixed ^ mixed >> 31) * _SECOND & _BITS
-            if score > best:
-                best, owner = score, name
-        return owner
+        return max(self._seeds, key=lambda each: _mixed(number ^ each[0]), default=(0, ""))[1]
 
     def scores(self, node: ProviderId) -> tuple[tuple[str, int], ...]:
         """Every daemon's, the highest first."""

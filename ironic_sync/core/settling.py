@@ -4,7 +4,7 @@ from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, structs
 
-from ironic_sync.core.cells import CellKept, CellMap, CellMoves, CellNamed, CellUnknown, decide_cell
+from ironic_sync.core.cells import CellMap, CellPlan, decide_cell
 from ironic_sync.core.offers import offer_of
 from ironic_sync.core.orders import with_leftover
 from ironic_sync.core.rows import NodeRow
@@ -23,17 +23,11 @@ class NodePolicy(Struct, frozen=True, kw_only=True):
 
 def settled(row: NodeRow, policy: NodePolicy) -> NodeRow:
     """The row with its cell, its offer, and an undeploy of a leftover instance; the same object if nothing changes."""
-    cell, wanted, note = row.cell, "", ""
+    plan = CellPlan(row.cell)
     if not row.is_deleted:
-        match decide_cell(row, policy.cells, can_read=policy.can_read):
-            case CellNamed(named):
-                cell = named
-            case CellMoves(cell=wanted, reason=note):
-                pass
-            case CellKept(reason=note) | CellUnknown(reason=note):
-                pass
-    if (cell, wanted, note) != (row.cell, row.cell_wanted, row.cell_note):
-        row = structs.replace(row, cell=cell, cell_wanted=wanted, cell_note=note)
+        plan = decide_cell(row, policy.cells, can_read=policy.can_read)
+    if plan != CellPlan(row.cell, row.cell_wanted, row.cell_note):
+        row = structs.replace(row, cell=plan.cell, cell_wanted=plan.wanted, cell_note=plan.note)
     if policy.can_read:
         row = with_leftover(row)
     # A node that moves is reserved, so the offer is derived after the cell.

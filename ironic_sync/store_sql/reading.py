@@ -11,11 +11,13 @@ from bus.message import ProviderId
 from bus.sql import among
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
+from ironic_sync.store import Need
 from ironic_sync.store_sql.rows import microseconds, owned_of, rows_of
 from ironic_sync.tables import ironic_nodes as table
 
 _ROWS = sa.select(table.c.owner, table.c.epoch, table.c.version, table.c.body)
 _OWNED = sa.select(table.c.id, table.c.owner, table.c.epoch, table.c.holds_instance)
+_NEEDS = {"report": table.c.needs_report, "read": table.c.needs_read}
 # From one name to the next by the index: it costs as much as there are names, not as there are nodes.
 _NAMES = sa.text(
     """
@@ -39,11 +41,11 @@ def page_of(
     owner: str,
     limit: int,
     after: ProviderId | None,
-    needs: sa.Column[bool] | None = None,
+    needs: Need | None,
 ) -> tuple[NodeRow, ...]:
     query: sa.Select[Any] = _ROWS.where(table.c.owner == owner).order_by(table.c.id).limit(limit)
     if needs is not None:
-        query = query.where(needs)
+        query = query.where(_NEEDS[needs])
     if after is not None:
         query = query.where(table.c.id > after)
     return rows_of(connection.execute(query))

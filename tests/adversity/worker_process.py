@@ -98,7 +98,7 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
 
     from bus.link import Link
     from ironic_sync.core.cells import CellMap
-    from ironic_sync.rest_http import HttpIronicApi, RestSettings
+    from ironic_sync.rest_http import HttpIronicApi
     from ironic_sync.settings import IronicSettings
     from ironic_sync.store_sql import SqlIronicStore
     from ironic_sync.wiring import ironic_parts
@@ -123,7 +123,7 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
     stack.push_async_callback(rows.close)
     link = Link(broker_at(os.environ["MOOR_BUS_URL"]), BUS)
     stack.push_async_callback(link.close)
-    api = HttpIronicApi(os.environ["IRONIC_URL"], RestSettings(tries_max=3, answer_s_max=5))
+    api = HttpIronicApi(os.environ["IRONIC_URL"], IronicSettings(rest_tries_max=3, rest_answer_s_max=5))
     stack.push_async_callback(api.close)
     return ironic_parts(
         station,

@@ -155,7 +155,9 @@ class Ring(Struct, frozen=True):
         if len(owned) < len(self.simulation.ironic.nodes) or "" in names:
             return False
         for name in names:
-            if await self.rows.to_read(name, 1) or await self.rows.to_report(name, 1):
+            if await self.rows.page_of(name, 1, needs="read") or await self.rows.page_of(
+                name, 1, needs="report"
+            ):
                 return False
         return True
 

@@ -271,10 +271,10 @@ async def test_rows_to_report_and_to_read_are_found_until_it_is_done(store: Iron
     others = structs.replace(a_row(5, "d2"), offer=offer, doubts=("why",))
     saved = {row.id.int: row for row in (await save(store, unreported, unread, doubted, held, others)).rows}
 
-    assert await store.to_report("d1", 10) == (saved[1],)
-    assert await store.to_read("d1", 10) == (saved[2], saved[3], saved[4])
-    assert await store.to_read("d1", 1, node_id(2)) == (saved[3],)
-    assert await store.to_report("d2", 10) == (saved[5],)
+    assert await store.page_of("d1", 10, needs="report") == (saved[1],)
+    assert await store.page_of("d1", 10, needs="read") == (saved[2], saved[3], saved[4])
+    assert await store.page_of("d1", 1, node_id(2), needs="read") == (saved[3],)
+    assert await store.page_of("d2", 10, needs="report") == (saved[5],)
 
     await save(
         store,
@@ -283,8 +283,8 @@ async def test_rows_to_report_and_to_read_are_found_until_it_is_done(store: Iron
         structs.replace(saved[3], doubts=()),
         structs.replace(saved[4], is_doubted=False),
     )
-    assert await store.to_report("d1", 10) == ()
-    assert await store.to_read("d1", 10) == ()
+    assert await store.page_of("d1", 10, needs="report") == ()
+    assert await store.page_of("d1", 10, needs="read") == ()
 
 
 async def test_rows_are_due_when_their_time_has_come_the_longest_first(store: IronicStore) -> None:
@@ -336,7 +336,7 @@ async def test_a_node_moves_once_from_the_owner_and_epoch_that_were_seen(store: 
     assert again == ()
     now = await known(store, 1, 2, 3)
     assert now == [structs.replace(before[0], owner="d2", epoch=4, version=2), *before[1:]]
-    assert [row.id for row in await store.to_read("d2", 10)] == [node_id(1)]
+    assert [row.id for row in await store.page_of("d2", 10, needs="read")] == [node_id(1)]
 
 
 async def test_a_daemon_that_lost_a_node_cannot_write_what_it_read_before(store: IronicStore) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from bus.message import ProviderId
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.store import IronicStore, IronicTransaction, RingView, Saved
+from ironic_sync.store import IronicStore, IronicTransaction, Need, RingView, Saved
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.process import SimProcess
 from tests.simulation.store_faults import after_commit, before_commit, fail_if_armed, reach_database
@@ -34,17 +34,11 @@ class FaultyIronicStore:
         await reach_database(self._process)
         return await self._store.read(ids)
 
-    async def page_of(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
+    async def page_of(
+        self, owner: str, limit: int, after: ProviderId | None = None, *, needs: Need | None = None
+    ) -> tuple[NodeRow, ...]:
         await reach_database(self._process)
-        return await self._store.page_of(owner, limit, after)
-
-    async def to_report(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
-        await reach_database(self._process)
-        return await self._store.to_report(owner, limit, after)
-
-    async def to_read(self, owner: str, limit: int, after: ProviderId | None = None) -> tuple[NodeRow, ...]:
-        await reach_database(self._process)
-        return await self._store.to_read(owner, limit, after)
+        return await self._store.page_of(owner, limit, after, needs=needs)
 
     async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
         await reach_database(self._process)

@@ -33,7 +33,7 @@ from compute_sim.ironic import Refused as RefusedByIronic
 from compute_sim.ironic.core.script import Loses, WorkFails
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
 from ironic_sync.wiring import ironic_parts, now_us
@@ -72,7 +72,7 @@ QUICK = IronicSettings(
 CONDUCTING = ConductorSettings(poll_ms=5, look_s=1)
 # A deploy takes some tenths of a second.
 SHORT = Delays(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
-REST = RestSettings(tries_max=2, retry_delay_s_first=0.02, retry_delay_s_max=0.05)
+REST = IronicSettings(rest_tries_max=2, rest_retry_delay_s_first=0.02, rest_retry_delay_s_max=0.05)
 
 
 class DeploySetup(Struct):

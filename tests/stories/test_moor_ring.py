@@ -115,7 +115,7 @@ async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(ser
     told = await moor("ring", "missing", "--remove", "--ironic-db", served.url)
     assert told.code == 0, told.err
     assert "1 nodes are removed once no consumer holds them" in told.out
-    (row,) = await served.store.to_report("d1", 10)
+    (row,) = await served.store.page_of("d1", 10, needs="report")
     assert (row.id, row.is_deleted, row.missing_since_us) == (node_id(1), True, 0)
     assert await moor_json("ring", "missing", "--ironic-db", served.url) == []
 

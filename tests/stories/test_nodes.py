@@ -130,7 +130,7 @@ class NodesSetup(Struct):
     async def until_owned(self, count: int, *owners: str) -> None:
         async def is_so() -> bool:
             owned = await self.rows.owners(owners)
-            return len(owned) == count and not await self.rows.to_read(owners[0], 10)
+            return len(owned) == count and not await self.rows.page_of(owners[0], 10, needs="read")
 
         await wait_until(is_so, f"{owners} own {count} nodes")
 

@@ -34,7 +34,7 @@ from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.rows import Answer, NodeRow
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer
-from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_memory import MemoryIronicStore
 
@@ -44,7 +44,7 @@ QUICK = IronicSettings(
     due_s=0.005, deploy_read_s=0.02, deploy_retry_s_first=0.005, deploy_retry_s_max=0.02, progress_s=0.05
 )
 DELAYS = Delays(deploy_s=0.01, tear_down_s=0.01, clean_s=0.02, power_s=0.005, agent_call_s=0.005)
-REST = RestSettings(tries_max=2, retry_delay_s_first=0.001, retry_delay_s_max=0.002)
+REST = IronicSettings(rest_tries_max=2, rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002)
 Said = Answer | DeployProgressed
 # What happens at a request, given the way to make it.
 Event = Callable[[Callable[[], Awaitable[httpx.Response]]], Awaitable[httpx.Response]]

@@ -8,7 +8,7 @@ from ironic_sync.core.notifications import (
     Ignored,
     NodeDoubted,
     NodeNotified,
-    Said,
+    Notification,
     Unreadable,
     read,
 )
@@ -19,7 +19,7 @@ from tests.unit.ironic.captured import SCENARIOS, bodies_of
 from tests.unit.ironic.node_rows import WITH_REST, WITHOUT_REST, is_offered
 
 
-def node_in(said: Said) -> ProviderId | None:
+def node_in(said: Notification | Ignored) -> ProviderId | None:
     match said:
         case NodeNotified():
             return said.node.id

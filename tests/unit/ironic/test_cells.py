@@ -3,16 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from ironic_sync.core.cells import (
-    CellKept,
-    CellMap,
-    CellMoves,
-    CellNamed,
-    CellStays,
-    CellUnknown,
-    cell_of,
-    decide_cell,
-)
+from ironic_sync.core.cells import CellMap, CellPlan, cell_of, decide_cell
 from ironic_sync.core.rows import NodeRow
 from tests.unit.ironic.captured import INSTANCE, NODE_ID, a_node
 
@@ -39,20 +30,20 @@ def test_a_shard_goes_before_a_group_and_the_default_takes_the_rest(
 
 
 def test_a_new_node_gets_its_cell() -> None:
-    assert decide_cell(ROW, CELLS, can_read=True) == CellNamed("c1")
-    assert decide_cell(replace(ROW, cell="c1"), CELLS, can_read=True) == CellStays("c1")
+    assert decide_cell(ROW, CELLS, can_read=True) == CellPlan("c1")
+    assert decide_cell(replace(ROW, cell="c1"), CELLS, can_read=True) == CellPlan("c1")
 
 
 def test_a_node_that_was_never_read_gets_no_cell_where_shards_decide() -> None:
     heard = replace(ROW, read_at_us=0)
 
     unknown = decide_cell(heard, CELLS, can_read=True)
-    assert isinstance(unknown, CellUnknown)
-    assert "not read yet" in unknown.reason
-    assert decide_cell(replace(heard, cell="c2"), CELLS, can_read=True) == CellStays("c2")
+    assert (unknown.cell, unknown.wanted) == ("", "")
+    assert "not read yet" in unknown.note
+    assert decide_cell(replace(heard, cell="c2"), CELLS, can_read=True) == CellPlan("c2")
     # Without REST there is nothing to wait for, and without shards neither.
-    assert decide_cell(heard, CELLS, can_read=False) == CellNamed("c1")
-    assert decide_cell(heard, replace(CELLS, shards={}), can_read=True) == CellNamed("c1")
+    assert decide_cell(heard, CELLS, can_read=False) == CellPlan("c1")
+    assert decide_cell(heard, replace(CELLS, shards={}), can_read=True) == CellPlan("c1")
 
 
 def test_a_node_that_no_table_names_has_no_cell_or_keeps_the_one_it_has() -> None:
@@ -61,18 +52,17 @@ def test_a_node_that_no_table_names_has_no_cell_or_keeps_the_one_it_has() -> Non
     unknown = decide_cell(row, CELLS, can_read=True)
     kept = decide_cell(replace(row, cell="c1"), CELLS, can_read=True)
 
-    assert isinstance(unknown, CellUnknown)
-    assert "'rack9'" in unknown.reason
-    assert isinstance(kept, CellKept)
+    assert (unknown.cell, unknown.wanted) == ("", "")
+    assert "'rack9'" in unknown.note
     assert (kept.cell, kept.wanted) == ("c1", "")
+    assert kept.note.endswith("no table names its cell, it stays in 'c1'")
 
 
 def test_a_free_node_moves_to_the_cell_of_its_new_group() -> None:
     moves = decide_cell(replace(ROW, cell="c2"), CELLS, can_read=True)
 
-    assert isinstance(moves, CellMoves)
-    assert (moves.former, moves.cell) == ("c2", "c1")
-    assert moves.reason == "the node has conductor group 'rack1': it moves from 'c2' to 'c1'"
+    assert (moves.cell, moves.wanted) == ("c2", "c1")
+    assert moves.note == "the node has conductor group 'rack1': it moves from 'c2' to 'c1'"
 
 
 def test_a_node_with_an_instance_keeps_its_cell_and_says_so() -> None:
@@ -80,15 +70,16 @@ def test_a_node_with_an_instance_keeps_its_cell_and_says_so() -> None:
 
     kept = decide_cell(row, CELLS, can_read=True)
 
-    assert isinstance(kept, CellKept)
-    assert (kept.cell, kept.wanted) == ("c2", "c3")
-    assert "shard 's3' and conductor group 'rack1'" in kept.reason
-    assert "while an instance is on it" in kept.reason
+    assert (kept.cell, kept.wanted) == ("c2", "")
+    assert "shard 's3' and conductor group 'rack1'" in kept.note
+    assert "while an instance is on it" in kept.note
 
 
 def test_of_a_row_without_a_node_nothing_is_decided() -> None:
-    assert isinstance(decide_cell(NodeRow(id=NODE_ID), CELLS, can_read=True), CellUnknown)
-    assert decide_cell(NodeRow(id=NODE_ID, cell="c1"), CELLS, can_read=True) == CellStays("c1")
+    assert decide_cell(NodeRow(id=NODE_ID), CELLS, can_read=True) == CellPlan(
+        "", note="nothing is known of the node yet"
+    )
+    assert decide_cell(NodeRow(id=NODE_ID, cell="c1"), CELLS, can_read=True) == CellPlan("c1")
 
 
 def test_the_cells_that_a_node_may_be_in_are_those_of_all_tables() -> None:

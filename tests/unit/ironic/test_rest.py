@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import parse_qsl
@@ -25,17 +25,17 @@ from ironic_sync.rest import (
     IronicApi,
     Page,
     Refused,
-    TokenSource,
     VersionNotOffered,
 )
-from ironic_sync.rest_http import FIELDS, HttpIronicApi, RestSettings
+from ironic_sync.rest_http import FIELDS, HttpIronicApi
+from ironic_sync.settings import IronicSettings
 
 pytestmark = pytest.mark.asyncio
 
 NODE = ProviderId(UUID("7464717d-6505-454d-b1f3-1bdfc8490919"))
 OTHER = ProviderId(UUID("46a95f4b-c780-42fc-9dc4-9efea8b99980"))
 AT = f"/v1/nodes/{NODE}"
-QUICK = RestSettings(retry_delay_s_first=0.001, retry_delay_s_max=0.002, tries_max=4)
+QUICK = IronicSettings(rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002, rest_tries_max=4)
 URL = "http://ironic.example:6385"
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -103,9 +103,15 @@ class Server:
 
 
 def api_of(
-    server: Server, settings: RestSettings = QUICK, url: str = URL, auth: TokenSource | None = None
+    server: Server,
+    settings: IronicSettings = QUICK,
+    url: str = URL,
+    auth: httpx.Auth | None = None,
+    *,
+    has_shards: bool = False,
 ) -> HttpIronicApi:
-    return HttpIronicApi(url, settings, auth=auth, transport=httpx.ASGITransport(server))
+    transport = httpx.ASGITransport(server)
+    return HttpIronicApi(url, settings, has_shards=has_shards, auth=auth, transport=transport)
 
 
 def told(**fields: object) -> dict[str, object]:
@@ -216,7 +222,7 @@ async def test_half_a_node_is_not_taken_for_a_whole_one() -> None:
     ],
 )
 async def test_an_answer_that_is_no_page_is_an_operational_error(answer: Answer, why: str) -> None:
-    settings = RestSettings(answer_bytes_max=2000)
+    settings = IronicSettings(rest_answer_bytes_max=2000)
     with pytest.raises(WrongAnswer, match=why):
         await pages_of(api_of(Server(lambda _: answer), settings))
 
@@ -267,7 +273,7 @@ async def test_what_is_not_there_is_a_value() -> None:
     assert await api.vifs(NODE) == Refused(404, "Node could not be found.")
     refused = await api.set_power_state(NODE, "power on")
     assert refused is not None
-    assert refused.is_missing
+    assert refused.status == 404
 
 
 async def test_allocations_vifs_and_checks_are_values() -> None:
@@ -404,7 +410,7 @@ async def test_an_order_waits_for_the_lock_of_a_node(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "reservation", "reads"),
-    [("Node 1 is Locked by host c-1, try later.", None, 0), ("busy", "conductor-1", QUICK.tries_max)],
+    [("Node 1 is Locked by host c-1, try later.", None, 0), ("busy", "conductor-1", QUICK.rest_tries_max)],
 )
 async def test_a_lock_that_lasts_is_raised_as_locked(text: str, reservation: str | None, reads: int) -> None:
     def script(asked: Asked) -> Answer:
@@ -413,7 +419,7 @@ async def test_a_lock_that_lasts_is_raised_as_locked(text: str, reservation: str
     server = Server(script)
     with pytest.raises(Locked, match=f"node {NODE} is locked: {text}"):
         await api_of(server).set_power_state(NODE, "power on")
-    assert len(server.orders) == QUICK.tries_max
+    assert len(server.orders) == QUICK.rest_tries_max
     assert len(server.asked) - len(server.orders) == reads
 
 
@@ -464,7 +470,7 @@ async def test_a_busy_ironic_is_asked_again_and_then_is_unavailable(*, is_order:
     server = Server(lambda _: Answer(status=503))
     with pytest.raises(Unavailable, match="answers 503"):
         await use(server)
-    assert len(server.asked) == QUICK.tries_max
+    assert len(server.asked) == QUICK.rest_tries_max
 
 
 async def test_a_question_whose_answer_is_lost_is_asked_again_and_an_order_is_not() -> None:
@@ -472,7 +478,7 @@ async def test_a_question_whose_answer_is_lost_is_asked_again_and_an_order_is_no
     server.problem = httpx.ReadError("cut")
     with pytest.raises(Unavailable, match="no answer to GET"):
         await api_of(server).node(NODE)
-    assert len(server.asked) == QUICK.tries_max
+    assert len(server.asked) == QUICK.rest_tries_max
 
     server.asked.clear()
     with pytest.raises(Unavailable, match="no answer to PUT"):
@@ -486,7 +492,7 @@ async def test_an_order_that_reached_nobody_is_made_again() -> None:
 
     with pytest.raises(Unavailable, match="cannot be reached"):
         await api_of(server).set_provision_state(NODE, "active")
-    assert len(server.asked) == QUICK.tries_max
+    assert len(server.asked) == QUICK.rest_tries_max
 
 
 async def test_an_order_is_not_made_again_after_an_error_of_the_server() -> None:
@@ -502,7 +508,7 @@ async def test_a_server_that_never_answers_took_too_long() -> None:
     server.hangs = True
 
     with pytest.raises(TookTooLong, match="did not answer GET"):
-        await api_of(server, RestSettings(answer_s_max=0.02)).node(NODE)
+        await api_of(server, IronicSettings(rest_answer_s_max=0.02)).node(NODE)
     assert len(server.asked) == 1
 
 
@@ -525,15 +531,14 @@ async def test_an_older_ironic_is_spoken_to_in_its_version_without_the_fields_it
 async def test_an_ironic_that_is_too_old_is_refused_with_what_it_offers() -> None:
     with pytest.raises(VersionNotOffered, match=r"offers 1\.1 to 1\.38, and 1\.46 is needed$"):
         await api_of(Server(lambda _: Answer(told()), newest=38)).node(NODE)
-    shards = RestSettings(has_shards=True)
     with pytest.raises(VersionNotOffered, match=r"offers 1\.1 to 1\.65, and 1\.82 is needed for shards"):
-        await api_of(Server(lambda _: Answer(told()), newest=65), shards).set_power_state(NODE, "x")
+        await api_of(Server(lambda _: Answer(told()), newest=65), has_shards=True).set_power_state(NODE, "x")
 
 
 async def test_shards_are_read_where_they_are_configured() -> None:
     server = Server(lambda _: Answer(told(shard="s1")))
 
-    node = await api_of(server, RestSettings(has_shards=True)).node(NODE)
+    node = await api_of(server, has_shards=True).node(NODE)
 
     assert node is not None
     assert node.shard == "s1"
@@ -558,15 +563,19 @@ async def test_a_forbidden_request_is_an_operational_error() -> None:
         await api_of(Server(lambda _: Answer(status=403))).set_power_state(NODE, "power on")
 
 
-class Tokens:
+class Tokens(httpx.Auth):
     """An example of a source of Keystone tokens."""
 
     def __init__(self) -> None:
         self._number = 1
 
-    async def headers(self, *, were_refused: bool) -> Mapping[str, str]:
-        self._number += were_refused
-        return {"X-Auth-Token": f"token-{self._number}"}
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        request.headers["X-Auth-Token"] = f"token-{self._number}"
+        response = yield request
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            self._number += 1
+            request.headers["X-Auth-Token"] = f"token-{self._number}"
+            yield request
 
 
 async def test_a_token_that_is_over_is_replaced_once() -> None:

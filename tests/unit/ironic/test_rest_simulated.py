@@ -14,11 +14,12 @@ from compute_sim.ironic.core.script import IronicScript, NodeLocked
 from compute_sim.ironic.settings import IronicSimSettings
 from compute_sim.ironic.simulated import SimulatedIronic
 from ironic_sync.rest import Change, CredentialsRefused, IronicApi, Refused
-from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.settings import IronicSettings
 
 pytestmark = pytest.mark.asyncio
 
-QUICK = RestSettings(retry_delay_s_first=0.001, retry_delay_s_max=0.002, page=10)
+QUICK = IronicSettings(rest_retry_delay_s_first=0.001, rest_retry_delay_s_max=0.002, page=10)
 NODE = ProviderId(UUID(int=1))
 INSTANCE, VIF = str(UUID(int=500)), str(UUID(int=600))
 
@@ -40,8 +41,9 @@ def ironic_with(count: int, settings: IronicSimSettings | None = None) -> Simula
     return SimulatedIronic(nodes, lambda: next(seconds), lambda *_: None, settings)
 
 
-def api_of(ironic: SimulatedIronic, settings: RestSettings = QUICK, user: str = "") -> IronicApi:
-    return HttpIronicApi(f"http://{user}ironic.example", settings, transport=IronicTransport(ironic))
+def api_of(ironic: SimulatedIronic, *, user: str = "", has_shards: bool = False) -> IronicApi:
+    url = f"http://{user}ironic.example"
+    return HttpIronicApi(url, QUICK, has_shards=has_shards, transport=IronicTransport(ironic))
 
 
 async def test_all_nodes_are_read_by_pages_with_their_shards() -> None:
@@ -101,7 +103,7 @@ async def test_orders_that_leave_a_node_where_it_is() -> None:
     assert await api.set_maintenance(NODE, is_on=False) is None
     nowhere = await api.set_power_state(ProviderId(UUID(int=9)), "power on")
     assert nowhere is not None
-    assert nowhere.is_missing
+    assert nowhere.status == 404
     assert await api.allocation(UUID(int=9)) is None
 
 

@@ -23,7 +23,7 @@ from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.membership import Membership
-from ironic_sync.rest_http import HttpIronicApi, RestSettings
+from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_memory import MemoryIronicStore
 from ironic_sync.sweeping import SINGLE_READS_MAX, Adopter, Sweeper
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.asyncio
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 # Nothing happens because time passes: all that is read again is read because of something.
 RARELY = IronicSettings(sweep_s=3600.0, doubts_s=3600.0, missing_few=2, missing_share=0.2)
-REST = RestSettings(tries_max=1)
+REST = IronicSettings(rest_tries_max=1)
 HOUR_S, HOUR_US, SECOND_US = 3600.0, 3_600_000_000, 1_000_000
 T0_US = 1_795_159_882_000_000
 Deed = Callable[[httpx.Request], Awaitable[object]]
@@ -257,7 +257,7 @@ async def test_without_rest_nodes_are_adopted_only_when_their_owner_knows_that_t
 
             adopter.gained(stand.place.gain(2))
             await until(lambda: adopter.status.runs == 2, "another look")
-            while await stand.store.to_read("d1", 10):
+            while await stand.store.page_of("d1", 10, needs="read"):
                 await asyncio.sleep(0.002)
         finally:
             await adopter.stop()

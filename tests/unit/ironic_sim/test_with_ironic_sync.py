@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from uuid import UUID
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -12,15 +13,18 @@ from compute_sim.ironic import IronicScript, IronicSimSettings, IronicTransport,
 from compute_sim.ironic.core.script import NodeLocked
 from ironic_sync.core.notifications import NodeDoubted, NodeNotified, read
 from ironic_sync.rest import Change, CredentialsRefused, Refused
-from ironic_sync.rest_http import BasicAuth, HttpIronicApi, RestSettings
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.settings import IronicSettings
 from tests.unit.ironic_sim.worlds import World
 
 INSTANCE = UUID("11111111-2222-3333-4444-555555555555")
-SETTINGS = RestSettings(page=3, tries_max=2, retry_delay_s_first=0.0, has_shards=True)
+SETTINGS = IronicSettings(page=3, rest_tries_max=2, rest_retry_delay_s_first=0.001)
 
 
-def client_of(world: World, auth: BasicAuth | None = None) -> HttpIronicApi:
-    return HttpIronicApi("http://ironic", SETTINGS, auth=auth, transport=IronicTransport(world.ironic))
+def client_of(world: World, auth: httpx.Auth | None = None) -> HttpIronicApi:
+    return HttpIronicApi(
+        "http://ironic", SETTINGS, has_shards=True, auth=auth, transport=IronicTransport(world.ironic)
+    )
 
 
 @pytest.fixture
@@ -136,7 +140,7 @@ async def test_an_ironic_that_is_away_is_unavailable_in_both_ways(
 @pytest.mark.asyncio
 async def test_users_are_asked_for_their_password() -> None:
     world = World(available_nodes(1), IronicSimSettings(users={"moor": "secret"}))
-    known, stranger = client_of(world, BasicAuth("moor", "secret")), client_of(world)
+    known, stranger = client_of(world, httpx.BasicAuth("moor", "secret")), client_of(world)
 
     assert await known.node(id_of(world)) is not None
     with pytest.raises(CredentialsRefused):
