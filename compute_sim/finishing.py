@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from bus.errors import Operational
-from bus.parts import Status, Supervised
+from bus.parts import Background, Status, Supervised
 from bus.publisher import Outgoing, Publisher
 from compute_sim.core.attempts import AttemptRecord, due
 from compute_sim.fleet import Fleet
@@ -47,23 +47,21 @@ class Finisher:
         self._settings = settings
         self._woken = asyncio.Event()
         self._stop_by_s: float | None = None
-        self._group = asyncio.TaskGroup()
-        self._saying: dict[asyncio.Task[None], None] = {}
+        self._saying = Background()
         self._forgot_at_s = 0.0
         store.wake_with(self._woken.set)
 
     async def run(self) -> None:
         # Waits for answers that are being sent; a bug in sending ends the part.
-        async with asyncio.TaskGroup() as self._group:
+        async with self._saying:
             await self._finishing.run()
 
     async def _finish_until_told(self) -> None:
         while not self._is_done(next_s := await self._store.next_due_s()):
             self._finishing.status.well()
             await self._until(next_s)
-            if len(self._saying) >= SAYING_MAX:
-                # The broker accepts nothing: attempts stay due until it does.
-                await asyncio.wait(self._saying, return_when=asyncio.FIRST_COMPLETED)
+            # If the broker accepts nothing, attempts stay due until it does.
+            await self._saying.until_fewer_than(SAYING_MAX)
             await self._finish()
 
     async def stop(self) -> None:
@@ -101,9 +99,7 @@ class Finisher:
             await tx.save(unheard)
             await tx.remember([before for before, _ in ended])
         if answers:
-            task = self._group.create_task(self._say(ended, answers))
-            self._saying[task] = None
-            task.add_done_callback(self._saying.pop)
+            self._saying.start(self._say(ended, answers))
         if at_s - self._forgot_at_s > self._settings.over_kept_s / 10:
             self._forgot_at_s = at_s
             await self._store.forget(at_s - self._settings.over_kept_s)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bus.errors import Operational, WrongAnswer
 from bus.message import Message, ProviderId
 from bus.messages.placement import ReportAnswered, ReportInventory
-from bus.parts import Status, Supervised
+from bus.parts import Background, Status, Supervised
 from bus.station import Station
 from compute_sim.core.tree import ProviderTree, flaw_of
 from compute_sim.core.tree_diff import (
@@ -48,10 +48,8 @@ class TreeReporter:
         self._next_sequence = next_sequence
         self._reporting: dict[ProviderId, ReportState] = {}
         self._touched: dict[ProviderId, None] = {}
-        # Hosts with a single report that is not answered yet.
-        self._alone: set[ProviderId] = set()
-        self._group = asyncio.TaskGroup()
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        # Hosts with a single report that is not answered yet. They may change meanwhile.
+        self._alone = Background(lambda host: self.touch((host,)))
         self._woken = asyncio.Event()
         self.touch(fleet)
 
@@ -61,13 +59,11 @@ class TreeReporter:
         self._woken.set()
 
     async def run(self) -> None:
-        # A bug in a background task ends the whole part.
-        async with asyncio.TaskGroup() as self._group:
+        async with self._alone:
             try:
                 await self._reports.run()
             finally:
-                for task in self._tasks:
-                    task.cancel()
+                self._alone.cancel_all()
 
     async def stop(self) -> None:
         await self._reports.stop()
@@ -90,10 +86,7 @@ class TreeReporter:
         except Operational as problem:
             self._asking.failed(problem)
             for report, tree in asked:
-                self._alone.add(report.root)
-                task = self._group.create_task(self._until_answered(report, tree))
-                self._tasks[task] = None
-                task.add_done_callback(self._tasks.pop)
+                self._alone.start(self._until_answered(report, tree), report.root)
             return
         for (report, tree), answer in zip(asked, answers, strict=True):
             self._answered(report, tree, answer)
@@ -107,10 +100,7 @@ class TreeReporter:
                 answer = await self._station.ask(report)
             except Operational as problem:
                 self._asking.failed(problem)
-        self._alone.discard(report.root)
         self._answered(report, tree, answer)
-        # The host may have changed meanwhile.
-        self.touch((report.root,))
 
     def _different(self, hosts: Sequence[ProviderId]) -> list[Asked]:
         """The reports of changed hosts that can send. Silent hosts are touched again when they come back."""

@@ -92,7 +92,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     database = "MOOR_IRONIC_DB_URL" if has_own else "MOOR_DB_URL"
     if (addresses := addresses_for_main(environment, "MOOR_BUS_URL", database, NAME)) is None:
         return 2
-    if (told := settings_for_main(environment, SECTION, DATABASE)) is None:
+    if (sections := settings_for_main(environment, SECTION, DATABASE)) is None:
         return 2
     name = environment[NAME]
     try:
@@ -100,7 +100,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     except ValueError as wrong:
         sys.stderr.write(f"{NAME}: {wrong}\n")
         return 2
-    return run_main(run(addresses, name, *told, health_at=environment.get(VARIABLE, "")))
+    return run_main(run(addresses, name, *sections, health_at=environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Announcer(PartGroup):
         self._publisher = publisher
         self._settings = settings
         # The nodes that were reported to the registry, each with its cell.
-        self._told: dict[ProviderId, str] = {}
+        self._reported: dict[ProviderId, str] = {}
         self._touched: dict[ProviderId, NodeRow] = {}
         self._gained: dict[ProviderId, None] = {}
 
@@ -65,7 +65,7 @@ class Announcer(PartGroup):
     def _touch(self, row: NodeRow) -> None:
         if row.is_deleted:
             # No heartbeats for a deleted node.
-            self._told.pop(row.id, None)
+            self._reported.pop(row.id, None)
             self._touched.pop(row.id, None)
         elif row.cell and row.node is not None:
             self._touched[row.id] = row
@@ -78,7 +78,7 @@ class Announcer(PartGroup):
 
     def lost(self, nodes: Sequence[ProviderId]) -> None:
         for node in nodes:
-            self._told.pop(node, None)
+            self._reported.pop(node, None)
             self._gained.pop(node, None)
 
     async def _announce(self) -> None:
@@ -95,14 +95,14 @@ class Announcer(PartGroup):
         except Exception:
             self._touched = {row.id: row for row in rows} | self._touched
             raise
-        self._told.update((row.id, row.cell) for row in rows)
+        self._reported.update((row.id, row.cell) for row in rows)
 
     def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
         """The nodes of this daemon by their cells; none if it may not act."""
         cells: dict[CellName, list[ProviderId]] = {}
         if self._membership.may_act():
             for node in self._membership.owned:
-                if (cell := self._told.get(node)) is not None:
+                if (cell := self._reported.get(node)) is not None:
                     cells.setdefault(cell, []).append(node)
         return cells
 

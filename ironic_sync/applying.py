@@ -47,7 +47,6 @@ class NodeWriter:
         self._skew_us = skew_us
         self._listeners: list[Listener] = []
         self._comparing: list[Callable[[Sequence[Written]], None]] = []
-        self.rows_written = 0
 
     def listen(self, listener: Listener) -> None:
         """Call this listener with the rows as stored now. It must not block."""
@@ -66,10 +65,10 @@ class NodeWriter:
     async def hear(self, notifications: Sequence[Notification]) -> None:
         """Apply notifications in the order of arrival."""
         rules = Rules(skew_us=self._skew_us, can_read=self.policy.can_read, now_us=self.clock_us())
-        said: dict[ProviderId, list[Notification]] = {}
+        of_nodes: dict[ProviderId, list[Notification]] = {}
         for notification in notifications:
             if (node := node_of(notification)) is not None:
-                said.setdefault(node, []).append(notification)
+                of_nodes.setdefault(node, []).append(notification)
 
         def change_by(own: Sequence[Notification]) -> Change:
             def change(row: NodeRow) -> NodeRow:
@@ -80,7 +79,7 @@ class NodeWriter:
 
             return change
 
-        await self.change({node: change_by(own) for node, own in said.items()})
+        await self.change({node: change_by(own) for node, own in of_nodes.items()})
 
     async def change(
         self, changes: Mapping[ProviderId, Change], *, is_lazy: bool = False
@@ -95,7 +94,6 @@ class NodeWriter:
             written += saved
             left = {node: left[node] for node in lost}
         if written:
-            self.rows_written += len(written)
             rows = [row for _, row in written]
             for listener in self._listeners:
                 listener(rows)

@@ -12,7 +12,6 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Protocol, assert_never
 
 from msgspec import Struct, structs
@@ -20,7 +19,7 @@ from msgspec import Struct, structs
 from bus.errors import Operational
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed, RedeployInstance
-from bus.parts import PartGroup, Periodic, Status, Supervised
+from bus.parts import Background, PartGroup, Periodic, Status, Supervised
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.deploying import (
     Again,
@@ -94,7 +93,7 @@ class _LastProgress(Struct, frozen=True):
     """The last word of progress about an attempt."""
 
     attempt: tuple[object, int]
-    words: str
+    text: str
     # By the loop's clock: a wall clock that jumps back would keep us silent.
     at_s: float
 
@@ -131,17 +130,14 @@ class Deployer(PartGroup):
         self._settings = settings
         self._chance = chance or random.Random("deploy nodes")
         self._wanted: dict[ProviderId, None] = {}
-        self._running: dict[ProviderId, asyncio.Task[None]] = {}
-        self._saying: dict[ProviderId, asyncio.Task[None]] = {}
-        self._tasks = asyncio.TaskGroup()
         self._woken = asyncio.Event()
+        # Nodes that are worked on, and nodes whose answers are being sent.
+        self._running = Background(lambda _: self._woken.set())
+        self._answering = Background()
         # The parts of the row that the last look used: other changes of the row need no new look.
         self._looked_by: dict[ProviderId, object] = {}
-        self._told: dict[ProviderId, _LastProgress] = {}
+        self._last_progress: dict[ProviderId, _LastProgress] = {}
         self.deployed = 0
-        self.rebuilt = 0
-        self.failed = 0
-        self.undeployed = 0
 
     # What others tell
 
@@ -149,7 +145,7 @@ class Deployer(PartGroup):
         for row in rows:
             if row.deploy is None and not row.answers:
                 self._looked_by.pop(row.id, None)
-                self._told.pop(row.id, None)
+                self._last_progress.pop(row.id, None)
             elif row.owner == self._ring.name and self._looked_by.get(row.id) != _signature(row):
                 self._want(row.id)
 
@@ -160,10 +156,9 @@ class Deployer(PartGroup):
         for node in nodes:
             self._wanted.pop(node, None)
             self._looked_by.pop(node, None)
-            self._told.pop(node, None)
-            for tasks in (self._running, self._saying):
-                if (task := tasks.get(node)) is not None:
-                    task.cancel()
+            self._last_progress.pop(node, None)
+            self._running.cancel(node)
+            self._answering.cancel(node)
 
     def _want(self, node: ProviderId) -> None:
         self._wanted[node] = None
@@ -176,27 +171,22 @@ class Deployer(PartGroup):
         now, settings = self._now(), self._settings
         longest_s = max(settings.deploy_read_s, settings.deploy_retry_s_max)
         # What waits for a cell's broker stays due, and must not fill the page.
-        limit = settings.page + len(self._running | self._saying)
+        limit = settings.page + len(self._running) + len(self._answering)
         for row in await self._store.due(self._ring.name, now, now + timedelta(seconds=longest_s), limit):
-            if row.id not in self._running and row.id not in self._saying:
+            if row.id not in self._running and row.id not in self._answering:
                 self._want(row.id)
 
     async def _work_until_stopped(self) -> None:
-        async with asyncio.TaskGroup() as self._tasks:
+        async with self._running, self._answering:
             while True:
                 self._woken.clear()
                 for node in [each for each in self._wanted if each not in self._running]:
                     if len(self._running) >= self._settings.deploys_at_once:
                         break
                     del self._wanted[node]
-                    self._running[node] = task = self._tasks.create_task(self._work_on(node))
-                    task.add_done_callback(partial(self._is_done_with, node))
+                    self._running.start(self._work_on(node), node)
                 self._working.status.well()
                 await self._woken.wait()
-
-    def _is_done_with(self, node: ProviderId, _: "asyncio.Task[None]") -> None:
-        del self._running[node]
-        self._woken.set()
 
     async def _work_on(self, node: ProviderId) -> None:
         """Until there is nothing to do at once. What fails here is due again."""
@@ -212,10 +202,9 @@ class Deployer(PartGroup):
         row = (await self._store.read((node,))).get(node)
         if row is None or not self._may_act_on(row):
             return False
-        if row.answers and node not in self._saying:
+        if row.answers and node not in self._answering:
             # In a task of its own: a cell's broker may be away for a long time.
-            self._saying[node] = task = self._tasks.create_task(self._say_answers(row))
-            task.add_done_callback(partial(self._has_said, node))
+            self._answering.start(self._send_answers(row), node)
         if row.deploy is None or row.read_epoch != row.epoch:
             return False
         return await self._is_to_go_on(row, row.deploy, await self._look_at(row, row.deploy))
@@ -313,7 +302,7 @@ class Deployer(PartGroup):
                     return after
                 return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
             if isinstance(outcome, Wait | Again):
-                waiting = structs.replace(work, words=outcome.words, tries=tries, due_at=due_at)
+                waiting = structs.replace(work, progress=outcome.why, tries=tries, due_at=due_at)
                 after = structs.replace(after, deploy=waiting)
                 self._looked_by[row.id] = _signature(after)
                 return after
@@ -322,9 +311,9 @@ class Deployer(PartGroup):
         if not await self._writer.change({row.id: change}):
             # Somebody else has written it since: look again.
             return True
-        self._count(row, deploy, outcome)
+        self._note(row, deploy, outcome)
         if isinstance(outcome, Wait):
-            self._tell_progress(row.id, deploy, outcome.words)
+            self._tell_progress(row.id, deploy, outcome.why)
         return isinstance(outcome, Fail | Finish | Gone | Note)
 
     def _gone_on(self, work: Deploy, outcome: Outcome) -> Deploy:
@@ -350,51 +339,46 @@ class Deployer(PartGroup):
         delay_s = min(settings.deploy_retry_s_first * 2.0 ** min(tries - 1, 20), settings.deploy_retry_s_max)
         return timedelta(seconds=delay_s * self._chance.uniform(0.5, 1.0))
 
-    def _count(self, row: NodeRow, deploy: Deploy, outcome: Outcome) -> None:
-        match outcome:
-            case Fail(reason):
-                self.failed += 1
-                log.warning(
-                    "the %s of instance %s on node %s fails: %s", deploy.kind, deploy.instance, row.id, reason
-                )
-            case Finish() if deploy.kind == "rebuild":
-                self.rebuilt += 1
-            case Finish():
-                self.deployed += 1
-            case Gone():
-                self.undeployed += 1
-            case _:
-                pass
+    def _note(self, row: NodeRow, deploy: Deploy, outcome: Outcome) -> None:
+        if isinstance(outcome, Fail):
+            log.warning(
+                "the %s of instance %s on node %s fails: %s",
+                deploy.kind,
+                deploy.instance,
+                row.id,
+                outcome.reason,
+            )
+        self.deployed += isinstance(outcome, Finish) and deploy.kind == "deploy"
 
     # Messages to the conductor
 
-    def _tell_progress(self, node: ProviderId, deploy: Deploy, words: str) -> None:
+    def _tell_progress(self, node: ProviderId, deploy: Deploy, text: str) -> None:
         """Send progress at each change of the node, and at intervals while Ironic works on it. Lost progress is sent later."""
         if deploy.kind == "undeploy" or deploy.failure:
             return
-        attempt, told = (deploy.instance, deploy.attempt), self._told.get(node)
+        attempt, last = (deploy.instance, deploy.attempt), self._last_progress.get(node)
         now_s = asyncio.get_running_loop().time()
         if (
-            told is not None
-            and (told.attempt, told.words) == (attempt, words)
-            and now_s - told.at_s < self._settings.progress_s
+            last is not None
+            and (last.attempt, last.text) == (attempt, text)
+            and now_s - last.at_s < self._settings.progress_s
         ):
             return
-        self._told[node] = _LastProgress(attempt, words, now_s)
+        self._last_progress[node] = _LastProgress(attempt, text, now_s)
         progress = DeployProgressed(
-            cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt, host=node, words=words
+            cell=deploy.cell, instance=deploy.instance, attempt=deploy.attempt, host=node, words=text
         )
-        self._say(progress).add_done_callback(self._was_said)
+        self._say(progress).add_done_callback(self._was_sent)
 
-    def _was_said(self, said: "asyncio.Future[None]") -> None:
-        problem = None if said.cancelled() else said.exception()
+    def _was_sent(self, sent: "asyncio.Future[None]") -> None:
+        problem = None if sent.cancelled() else sent.exception()
         if isinstance(problem, Operational):
             self._asking.left(problem)
         elif problem is not None:
             raise problem
 
-    async def _say_answers(self, row: NodeRow) -> None:
-        """Say them, and only then take them off the row. What fails is due again."""
+    async def _send_answers(self, row: NodeRow) -> None:
+        """Send them, and only then take them off the row. What fails is due again."""
         try:
             for answer in row.answers:
                 await self._say(answer)
@@ -413,9 +397,6 @@ class Deployer(PartGroup):
 
     def _now(self) -> datetime:
         return _EPOCH + timedelta(microseconds=self._writer.clock_us())
-
-    def _has_said(self, node: ProviderId, _: "asyncio.Task[None]") -> None:
-        del self._saying[node]
 
 
 def _verdict(checks: Sequence[InterfaceCheck] | Refused) -> Refused | Fail | None:

@@ -59,8 +59,6 @@ class EventReader(Supervised):
         self._on_gap = on_gap
         self._on_allocations = on_allocations
         self._unknown_types: set[str] = set()
-        self.heard = 0
-        self.ignored = 0
         self.unreadable = 0
 
     async def _hear(self) -> None:
@@ -90,14 +88,13 @@ class EventReader(Supervised):
         notifications: list[Notification] = []
         wrong: list[tuple[InboxMessage, Unreadable]] = []
         for heard in batch.messages:
-            said = read(heard.body)
-            self.heard += 1
-            if isinstance(said, Ignored):
-                self._ignore(said)
+            result = read(heard.body)
+            if isinstance(result, Ignored):
+                self._ignore(result)
                 continue
-            if isinstance(said, Unreadable):
-                wrong.append((heard, said))
-            notifications.append(said)
+            if isinstance(result, Unreadable):
+                wrong.append((heard, result))
+            notifications.append(result)
         if notifications:
             await self._writer.hear(notifications)
             # Most allocations do not say which node they took.
@@ -106,18 +103,17 @@ class EventReader(Supervised):
             ]
             if nameless:
                 self._on_allocations(nameless)
-        for heard, said in wrong:
-            await self._bury(heard, said)
+        for heard, unreadable in wrong:
+            await self._bury(heard, unreadable)
 
-    def _ignore(self, said: Ignored) -> None:
-        self.ignored += 1
+    def _ignore(self, notification: Ignored) -> None:
         if (
-            not said.is_known
-            and said.event_type not in self._unknown_types
+            not notification.is_known
+            and notification.event_type not in self._unknown_types
             and len(self._unknown_types) < TYPES_REMEMBERED_MAX
         ):
-            self._unknown_types.add(said.event_type)
-            log.info("notifications of type %r are ignored: %s", said.event_type, said.reason)
+            self._unknown_types.add(notification.event_type)
+            log.info("notifications of type %r are ignored: %s", notification.event_type, notification.reason)
 
     async def _bury(self, heard: InboxMessage, wrong: Unreadable) -> None:
         self.unreadable += 1

@@ -55,14 +55,14 @@ def handlers(clock: Callable[[], datetime]) -> Handlers:
             return change
 
         await writer.change({node: change_by(numbers) for node, numbers in of_nodes.items()})
-        said: list[Said] = []
+        results: list[Said] = []
         for number, each in enumerate(orders):
             if (answer := answers[number]) is not None:
                 if isinstance(answer, SpawnFailed):
                     log.info("a deploy on node %s is refused: %s", answer.host, answer.reason)
                 elif isinstance(answer, InstanceRedeployed) and answer.failure:
                     log.info("a rebuild on node %s is refused: %s", answer.host, answer.failure)
-                said.append(Tell(answer, each))
-        return said
+                results.append(Tell(answer, each))
+        return results
 
     return dict.fromkeys((DeployInstance, UndeployInstance, RedeployInstance), on_orders)

@@ -15,7 +15,7 @@ from msgspec import structs
 from bus.errors import Operational, WrongAnswer
 from bus.message import ProviderId
 from bus.messages.placement import InventoryInUse, ReportAccepted, ReportAnswered
-from bus.parts import PartGroup, Periodic, Status, Supervised
+from bus.parts import Background, PartGroup, Periodic, Status, Supervised
 from bus.station import Station
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.reports import SentReport, after_verdict, report_of
@@ -46,7 +46,7 @@ class Reporter:
         overtake: Callable[[Mapping[ProviderId, int]], None],
         chance: random.Random | None = None,
     ) -> None:
-        """`overtake` is told of this daemon's nodes whose epochs are behind those that placement knows."""
+        """`overtake` is called with this daemon's nodes whose epochs are behind those that placement knows."""
         self._reporting = Supervised("report nodes", self._report_until_stopped, chance=chance)
         self._asking = Status("ask placement to take reports", chance=chance)
         self._noting = Supervised("note what placement took", self._note_until_stopped, chance=chance)
@@ -75,10 +75,10 @@ class Reporter:
         # Acceptances that are not written yet, of each node the last.
         self._accepted: dict[ProviderId, Change] = {}
         self._has_notes = asyncio.Event()
-        # The versions of rows that placement was told of, until its answer is written: these are not left unreported.
-        self._told: dict[ProviderId, int] = {}
+        # The versions of rows that placement was asked to take, until its answer is written: these are not left unreported.
+        self._asked: dict[ProviderId, int] = {}
+        self._batches = Background()
         self.accepted = 0
-        self.refused = 0
 
     async def run(self) -> None:
         await self._running.run()
@@ -100,17 +100,12 @@ class Reporter:
         self.touch(structs.replace(row, is_foreign=False) for row in rows if row.is_foreign)
 
     async def _report_until_stopped(self) -> None:
-        async with asyncio.TaskGroup() as batches:
-            running: set[asyncio.Task[None]] = set()
+        async with self._batches:
             while True:
                 await self._woken.wait()
-                if len(running) >= BATCHES_MAX:
-                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                told = self._take()
-                if told:
-                    task = batches.create_task(self._tell(told))
-                    running.add(task)
-                    task.add_done_callback(running.discard)
+                await self._batches.until_fewer_than(BATCHES_MAX)
+                if reports := self._take():
+                    self._batches.start(self._ask(reports))
                 self._reporting.status.well()
 
     def _take(self) -> list[SentReport]:
@@ -122,8 +117,8 @@ class Reporter:
         behind = {row.id: row.epoch_ahead for row in batch if row.is_behind and row.owner == self._daemon}
         if behind:
             self._overtake(behind)
-        reports = [told for told in map(self._report_of, batch) if told is not None]
-        self._told |= {each.report.root: each.version for each in reports}
+        reports = [sent for sent in map(self._report_of, batch) if sent is not None]
+        self._asked |= {each.report.root: each.version for each in reports}
         return reports
 
     def _report_of(self, row: NodeRow) -> SentReport | None:
@@ -134,13 +129,13 @@ class Reporter:
             may_try=row.id not in self._refused_trials,
         )
 
-    async def _tell(self, told: Sequence[SentReport]) -> None:
+    async def _ask(self, sent: Sequence[SentReport]) -> None:
         """What fails here is found again by the look at what is left."""
-        versions = {each.report.root: each.version for each in told}
+        versions = {each.report.root: each.version for each in sent}
         try:
-            answers = await self._station.ask_all([each.report for each in told])
+            answers = await self._station.ask_all([each.report for each in sent])
             changes: dict[ProviderId, Change] = {}
-            for each, answer in zip(told, answers, strict=True):
+            for each, answer in zip(sent, answers, strict=True):
                 if not isinstance(answer, ReportAnswered):
                     raise WrongAnswer(f"placement answered a report by {answer!r}")
                 change = self._change_by(each, answer)
@@ -150,9 +145,9 @@ class Reporter:
                 else:
                     changes[each.report.root] = change
             await self._writer.change(changes)
-            self._forget_told({node: versions[node] for node in changes})
+            self._forget({node: versions[node] for node in changes})
         except Operational as problem:
-            self._forget_told(versions)
+            self._forget(versions)
             self._asking.left(problem)
         else:
             self._asking.well()
@@ -163,7 +158,7 @@ class Reporter:
             await asyncio.sleep(NOTES_GATHER_S)
             self._has_notes.clear()
             notes, self._accepted = self._accepted, {}
-            versions = {node: self._told[node] for node in notes if node in self._told}
+            versions = {node: self._asked[node] for node in notes if node in self._asked}
             try:
                 # A note that is lost is found out again: the row is reported once more.
                 await self._writer.change(notes, is_lazy=True)
@@ -171,18 +166,18 @@ class Reporter:
                 self._accepted = notes | self._accepted
                 self._has_notes.set()
                 raise
-            self._forget_told(versions)
+            self._forget(versions)
             self._noting.status.well()
 
-    def _forget_told(self, versions: Mapping[ProviderId, int]) -> None:
-        """Those of which a later version was told since are still waited for."""
+    def _forget(self, versions: Mapping[ProviderId, int]) -> None:
+        """A node of which a later version was reported since is still waited for."""
         for node, version in versions.items():
-            if self._told.get(node) == version:
-                del self._told[node]
+            if self._asked.get(node) == version:
+                del self._asked[node]
 
-    def _change_by(self, told: SentReport, answer: ReportAnswered) -> Change:
+    def _change_by(self, sent: SentReport, answer: ReportAnswered) -> Change:
         def change(row: NodeRow) -> NodeRow:
-            after = after_verdict(row, told, answer.verdict)
+            after = after_verdict(row, sent, answer.verdict)
             if after.report_note and after.report_note != row.report_note:
                 log.warning("placement refuses the report of node %s: %s", row.id, after.report_note)
             if isinstance(answer.verdict, InventoryInUse):
@@ -190,8 +185,7 @@ class Reporter:
                 self.touch((after,))
             return after
 
-        self.accepted += answer.verdict.__struct_config__.tag == "accepted"
-        self.refused += answer.verdict.__struct_config__.tag != "accepted"
+        self.accepted += isinstance(answer.verdict, ReportAccepted)
         return change
 
     async def _find_unreported(self) -> None:
@@ -199,5 +193,5 @@ class Reporter:
         self._refused_trials.clear()
         after: ProviderId | None = None
         while rows := await self._store.page_of(self._daemon, self._settings.page, after, needs="report"):
-            self.touch(row for row in rows if self._told.get(row.id) != row.version)
+            self.touch(row for row in rows if self._asked.get(row.id) != row.version)
             after = rows[-1].id

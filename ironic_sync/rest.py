@@ -164,25 +164,27 @@ def read_page(listed: Sequence[object]) -> Page:
     )
 
 
-def read_node(said: object) -> Read | UnreadableNode:
+def read_node(listed: object) -> Read | UnreadableNode:
     """A node of an answer; if it is not as it must be, the reason names the field and its value.
 
     An old Ironic does not have all the fields: those count as null.
     """
-    if not isinstance(said, dict):
-        return UnreadableNode(None, f"a node must be an object, not {shown(said)}")
-    reservation = said.get("reservation")
+    if not isinstance(listed, dict):
+        return UnreadableNode(None, f"a node must be an object, not {shown(listed)}")
+    reservation = listed.get("reservation")
     if not isinstance(reservation, str | None):
-        return UnreadableNode(_id_of(said), f"reservation is {shown(reservation)}: it must be a text or null")
+        return UnreadableNode(
+            _id_of(listed), f"reservation is {shown(reservation)}: it must be a text or null"
+        )
     try:
-        data = msgspec.convert(dict.fromkeys(YOUNG_FIELDS) | said, NodeData)
+        data = msgspec.convert(dict.fromkeys(YOUNG_FIELDS) | listed, NodeData)
     except NOT_AS_TYPED as problem:
-        return UnreadableNode(_id_of(said), flaw_of(problem, msgspec.json.encode(said)).reason)
+        return UnreadableNode(_id_of(listed), flaw_of(problem, msgspec.json.encode(listed)).reason)
     return Read(node_of(data), reservation)
 
 
-def _id_of(said: Mapping[str, object]) -> ProviderId | None:
+def _id_of(listed: Mapping[str, object]) -> ProviderId | None:
     try:
-        return msgspec.convert(said.get("uuid"), ProviderId)
+        return msgspec.convert(listed.get("uuid"), ProviderId)
     except NOT_AS_TYPED:
         return None

@@ -182,8 +182,8 @@ class HttpIronicApi:
     async def set_provision_state(
         self, node: ProviderId, target: str, *, configdrive: Mapping[str, Any] | str | None = None
     ) -> Refused | None:
-        said = {"target": target} | ({} if configdrive is None else {"configdrive": configdrive})
-        return await self._order("PUT", node, "/states/provision", said)
+        order = {"target": target} | ({} if configdrive is None else {"configdrive": configdrive})
+        return await self._order("PUT", node, "/states/provision", order)
 
     async def clean(self, node: ProviderId, steps: Sequence[CleanStep]) -> Refused | None:
         """By hand: for operators, and so not in the port."""
@@ -252,15 +252,17 @@ class HttpIronicApi:
 
         return await self._again_while(Unavailable, once)
 
-    async def _order(self, method: str, node: ProviderId, below: str, said: object = None) -> Refused | None:
-        answer = await self._answer_to(method, node, below, said)
+    async def _order(
+        self, method: str, node: ProviderId, below: str, document: object = None
+    ) -> Refused | None:
+        answer = await self._answer_to(method, node, below, document)
         if (refused := _refused(answer)) is None and answer.body:
             # An answer that is not JSON does not come from Ironic, so it is unknown whether Ironic has the order.
             self._read(answer, Any)
         return refused
 
-    async def _answer_to(self, method: str, node: ProviderId, below: str, said: object) -> "_Answer":
-        body = b"" if said is None else msgspec.json.encode(said)
+    async def _answer_to(self, method: str, node: ProviderId, below: str, document: object) -> "_Answer":
+        body = b"" if document is None else msgspec.json.encode(document)
         conflicts = 0
 
         async def once() -> _Answer:
@@ -400,13 +402,13 @@ class _Answer(Struct, frozen=True):
     def message(self) -> str:
         """Ironic's words: `error_message` is an object, or a text with that object in it."""
         try:
-            said = msgspec.json.decode(self.body)["error_message"]
-            fault = msgspec.json.decode(said) if isinstance(said, str) else said
-            words = str(fault["faultstring"])
+            error = msgspec.json.decode(self.body)["error_message"]
+            fault = msgspec.json.decode(error) if isinstance(error, str) else error
+            text = str(fault["faultstring"])
         except NOT_AS_EXPECTED:
-            words = self.body[:_MESSAGE_MAX].decode(errors="replace")
+            text = self.body[:_MESSAGE_MAX].decode(errors="replace")
         # They become reasons of instances, and no database text may have a NUL in it.
-        return words[:_MESSAGE_MAX].replace("\0", "\N{REPLACEMENT CHARACTER}")
+        return text[:_MESSAGE_MAX].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 class _Listing(Struct, frozen=True):

@@ -45,7 +45,6 @@ class Review(Periodic):
         self._settings = settings
         self._clock_us = clock_us
         self._listeners = listeners
-        self.pruned = 0
 
     async def _review(self) -> None:
         after = None
@@ -62,5 +61,4 @@ class Review(Periodic):
             return
         async with self._store.transaction() as transaction:
             gone = await transaction.forget(old)
-        self.pruned += gone
         log.info("forgot %d nodes that were deleted more than %g s ago", gone, self._settings.deleted_kept_s)

@@ -86,9 +86,6 @@ class Sweeper:
         # The next sweep compares other daemons' nodes as well: they may not know that a notification was missed.
         self._is_for_all = False
         self.sweeps = 0
-        self.differences = 0
-        # How many nodes are held as missing since the last sweep.
-        self.missing = 0
 
     async def run(self) -> None:
         await self._running.run()
@@ -178,7 +175,6 @@ class Sweeper:
                 continue
             if row is None or _differs(row, node):
                 changes[node.id] = self._change_by(row.version if row else 0, node)
-        self.differences += len(changes)
         await self._writer.change(changes)
 
     async def _miss_those_not_in(
@@ -190,7 +186,6 @@ class Sweeper:
         changes: dict[ProviderId, Change] = {row.id: self._hold_by(row.version) for row in held}
         changes |= {row.id: not_listed for row in gone}
         await self._writer.change(changes)
-        self.missing = len(held)
         if held:
             self._say_missing(held, len(known))
         else:

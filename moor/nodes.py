@@ -219,7 +219,7 @@ def _deploy(deploy: Deploy) -> DeployShown:
         kind=deploy.kind,
         instance=deploy.instance,
         attempt=deploy.attempt,
-        words=deploy.words,
+        words=deploy.progress,
         tries=deploy.tries,
         failure=deploy.failure,
         started_at=deploy.started_at,

@@ -158,13 +158,13 @@ Step = SetInstance | ClearInstance | ReadVifs | AttachVif | DetachVif | Validate
 class Wait(Struct, frozen=True):
     """Ironic is working on the node: read it again when a notification comes, or after a while."""
 
-    words: str
+    why: str
 
 
 class Again(Struct, frozen=True):
     """The step failed this time: try it again after a pause."""
 
-    words: str
+    why: str
 
 
 class Note(Struct, frozen=True):
@@ -214,13 +214,13 @@ def after_step(seen: Seen, step: Step) -> Seen:
             return seen
 
 
-def after_refusal(deploy: Deploy, step: Step, status: int, words: str) -> Outcome:
+def after_refusal(deploy: Deploy, step: Step, status: int, message: str) -> Outcome:
     """The outcome when Ironic refuses a step."""
     if deploy.kind == "undeploy" or deploy.failure or status == _MISSING:
-        return Again(f"Ironic refuses: {words}")
+        return Again(f"Ironic refuses: {message}")
     if isinstance(step, SetInstance) and status == _CONFLICT and deploy.tries < CONFLICTS_MAX:
-        return Again(f"Ironic refuses: {words}")
-    return Fail(f"Ironic refuses: {words}")
+        return Again(f"Ironic refuses: {message}")
+    return Fail(f"Ironic refuses: {message}")
 
 
 def why_invalid(checks: Mapping[str, tuple[bool | None, str]]) -> str:
@@ -319,7 +319,7 @@ def _deploying(  # noqa: PLR0911 - one for each kind of state
             why = f": {node.maintenance_reason}" if node.maintenance_reason else ""
             return Fail(f"the node was put in maintenance while it was deployed{why}")
         case "wait" if is_ours:
-            return Wait(_words(node))
+            return Wait(_state_of(node))
         case "done" if is_ours:
             return Finish()
         case "failed" if is_ours:
@@ -355,7 +355,7 @@ def _rebuilding(  # noqa: PLR0911 - one for each kind of state
     is_ordered = deploy.is_ordered or seen.is_ordered
     match OF_REBUILDS.get(node.provision_state):
         case "wait":
-            return Wait(_words(node))
+            return Wait(_state_of(node))
         case "begin" if not deploy.before:
             return Note(_since(node))
         case "begin" if deploy.before == _since(node) and not is_ordered:
@@ -365,7 +365,7 @@ def _rebuilding(  # noqa: PLR0911 - one for each kind of state
         case "begin":
             return Fail(f"{node.provision_state}: {node.last_error or 'Ironic gives no reason'}")
         case _:
-            return Fail(f"{_words(node)}, and Ironic rebuilds no instance in that")
+            return Fail(f"{_state_of(node)}, and Ironic rebuilds no instance in that")
 
 
 def _beginning_rebuild(order: RedeployInstance, node: Node, seen: Seen) -> Step:
@@ -397,7 +397,7 @@ def _undeploying(  # noqa: PLR0911 - one for each kind of state
         case "clear":
             return DetachVif(seen.vifs[0]) if seen.vifs else ClearInstance()
         case _:
-            return Wait(_words(node))
+            return Wait(_state_of(node))
 
 
 def _detaching_ours(deploy: Deploy, node: Node, seen: Seen) -> Step | Outcome:
@@ -414,7 +414,7 @@ def _detaching_ours(deploy: Deploy, node: Node, seen: Seen) -> Step | Outcome:
     return DetachVif(left[0]) if left else Gone()
 
 
-def _words(node: Node) -> str:
+def _state_of(node: Node) -> str:
     return f"provision state is {node.provision_state!r}"
 
 

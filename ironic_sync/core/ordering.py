@@ -127,84 +127,84 @@ def not_listed(row: NodeRow) -> NodeRow:
     return _doubted(row, Rules(skew_us=0, can_read=True), NOT_LISTED, held=True)
 
 
-def _after_node(row: NodeRow, said: NodeNotified, rules: Rules) -> NodeRow:
-    is_newer = said.at_us > row.heard_at_us
-    is_unordered = rules.can_read and _is_unordered(row, said, rules.skew_us)
+def _after_node(row: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
+    is_newer = notified.at_us > row.heard_at_us
+    is_unordered = rules.can_read and _is_unordered(row, notified, rules.skew_us)
     if not is_newer:
-        return _doubted_for_order(row, row, said, rules) if is_unordered else row
-    if rules.can_read and row.node is not None and said.at_us <= row.read_at_us:
-        return _after_late_node(row, said, rules)
+        return _doubted_for_order(row, row, notified, rules) if is_unordered else row
+    if rules.can_read and row.node is not None and notified.at_us <= row.read_at_us:
+        return _after_late_node(row, notified, rules)
     after = structs.replace(
         row,
-        node=_with_shard(said.node, _known_node(row, said)),
-        is_deleted=said.is_deleted,
-        heard_at_us=_heard_at(said, rules),
-        heard_from=said.publisher,
+        node=_with_shard(notified.node, _known_node(row, notified)),
+        is_deleted=notified.is_deleted,
+        heard_at_us=_heard_at(notified, rules),
+        heard_from=notified.publisher,
         # A node with a newer notification exists.
-        missing_since_us=0 if said.at_us > row.missing_since_us else row.missing_since_us,
+        missing_since_us=0 if notified.at_us > row.missing_since_us else row.missing_since_us,
     )
     if not rules.can_read:
         return after
-    for doubt in _doubts_of(row, said):
+    for doubt in _doubts_of(row, notified):
         after = _doubted(after, rules, doubt)
-    if _is_older_than_read(row, said, rules.skew_us):
+    if _is_older_than_read(row, notified, rules.skew_us):
         after = _doubted(after, rules, OLDER_THAN_READ, held=True)
-    if after.heard_at_us < said.at_us:
-        after = _doubted(after, rules, AHEAD, held=not _are_free(said, row))
-    if row.is_deleted and not said.is_deleted and said.kind != "create":
+    if after.heard_at_us < notified.at_us:
+        after = _doubted(after, rules, AHEAD, held=not _are_free(notified, row))
+    if row.is_deleted and not notified.is_deleted and notified.kind != "create":
         after = _doubted(structs.replace(after, is_deleted=True), rules, DELETED_SPEAKS, held=True)
-    return _doubted_for_order(after, row, said, rules) if is_unordered else after
+    return _doubted_for_order(after, row, notified, rules) if is_unordered else after
 
 
-def _after_late_node(row: NodeRow, said: NodeNotified, rules: Rules) -> NodeRow:
+def _after_late_node(row: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
     """The row after a notification from before the node was read. The read state stays. If the notification differs from
     it, the node is read again: the two clocks may differ.
     """
-    after = structs.replace(row, heard_at_us=said.at_us, heard_from=said.publisher)
-    if row.is_deleted == said.is_deleted and _with_shard(said.node, row.node) == row.node:
+    after = structs.replace(row, heard_at_us=notified.at_us, heard_from=notified.publisher)
+    if row.is_deleted == notified.is_deleted and _with_shard(notified.node, row.node) == row.node:
         return after
-    return _doubted(after, rules, OLDER_THAN_READ, held=not _are_free(said, row))
+    return _doubted(after, rules, OLDER_THAN_READ, held=not _are_free(notified, row))
 
 
-def _doubts_of(row: NodeRow, said: NodeNotified) -> list[str]:
+def _doubts_of(row: NodeRow, notified: NodeNotified) -> list[str]:
     """Why the node is read again although the notification is believed."""
-    doubts = [said.doubt] if said.doubt else []
-    known = _known_node(row, said)
+    doubts = [notified.doubt] if notified.doubt else []
+    known = _known_node(row, notified)
     if known is None:
-        return doubts if said.is_deleted else [*doubts, FIRST_NOTIFICATION]
-    if said.kind == "update" and sorted(said.node.traits) != sorted(known.traits):
+        return doubts if notified.is_deleted else [*doubts, FIRST_NOTIFICATION]
+    if notified.kind == "update" and sorted(notified.node.traits) != sorted(known.traits):
         doubts.append(TRAITS_CHANGED)
     return doubts
 
 
-def _known_node(row: NodeRow, said: NodeNotified) -> Node | None:
+def _known_node(row: NodeRow, notified: NodeNotified) -> Node | None:
     """The node as it was known before. A new node under the id of a deleted one was not known."""
-    return None if row.is_deleted and said.kind == "create" else row.node
+    return None if row.is_deleted and notified.kind == "create" else row.node
 
 
-def _is_unordered(row: NodeRow, said: NodeNotified, skew_us: int) -> bool:
+def _is_unordered(row: NodeRow, notified: NodeNotified, skew_us: int) -> bool:
     """Whether the last notification came from another publisher, at about the same time, with another content."""
-    if row.node is None or row.heard_from in ("", said.publisher):
+    if row.node is None or row.heard_from in ("", notified.publisher):
         return False
-    if abs(said.at_us - row.heard_at_us) >= skew_us:
+    if abs(notified.at_us - row.heard_at_us) >= skew_us:
         return False
-    return row.is_deleted != said.is_deleted or _with_shard(said.node, row.node) != row.node
+    return row.is_deleted != notified.is_deleted or _with_shard(notified.node, row.node) != row.node
 
 
-def _is_older_than_read(row: NodeRow, said: NodeNotified, skew_us: int) -> bool:
+def _is_older_than_read(row: NodeRow, notified: NodeNotified, skew_us: int) -> bool:
     """Whether the notification frees a node that REST showed as unavailable, and may have been sent before that answer."""
-    if row.node is None or row.heard_at_us > row.read_at_us or said.at_us > row.read_at_us + skew_us:
+    if row.node is None or row.heard_at_us > row.read_at_us or notified.at_us > row.read_at_us + skew_us:
         return False
-    return _is_free(said.node, is_deleted=said.is_deleted) and not _is_free(
+    return _is_free(notified.node, is_deleted=notified.is_deleted) and not _is_free(
         row.node, is_deleted=row.is_deleted
     )
 
 
-def _doubted_for_order(after: NodeRow, before: NodeRow, said: NodeNotified, rules: Rules) -> NodeRow:
-    """`after` in doubt because `said` and the notification of `before` have no order."""
-    publishers = " and ".join(sorted((before.heard_from, said.publisher)))
+def _doubted_for_order(after: NodeRow, before: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
+    """`after` in doubt because `notified` and the notification of `before` have no order."""
+    publishers = " and ".join(sorted((before.heard_from, notified.publisher)))
     doubt = f"notifications of {publishers} are nearer than {rules.skew_us // 1_000} ms"
-    return _doubted(after, rules, doubt, held=not _are_free(said, before))
+    return _doubted(after, rules, doubt, held=not _are_free(notified, before))
 
 
 def _doubted(row: NodeRow, rules: Rules, doubt: str, *, held: bool = False) -> NodeRow:
@@ -223,9 +223,11 @@ def _takes_node(notification: AllocationNotified) -> bool:
     return notification.node is not None and notification.kind != "delete"
 
 
-def _are_free(said: NodeNotified, row: NodeRow) -> bool:
+def _are_free(notified: NodeNotified, row: NodeRow) -> bool:
     """Whether the node may be claimed by both: by the word, and by the row before it."""
-    return _is_free(said.node, is_deleted=said.is_deleted) and _is_free(row.node, is_deleted=row.is_deleted)
+    return _is_free(notified.node, is_deleted=notified.is_deleted) and _is_free(
+        row.node, is_deleted=row.is_deleted
+    )
 
 
 def _is_free(node: Node | None, *, is_deleted: bool) -> bool:
@@ -239,9 +241,9 @@ def _with_shard(node: Node, before: Node | None) -> Node:
     return structs.replace(node, shard=before.shard)
 
 
-def _heard_at(said: NodeNotified, rules: Rules) -> int:
+def _heard_at(notified: NodeNotified, rules: Rules) -> int:
     ahead_us = rules.skew_us if rules.can_read else AHEAD_US_MAX
-    return rules.now_us if rules.now_us and said.at_us > rules.now_us + ahead_us else said.at_us
+    return rules.now_us if rules.now_us and notified.at_us > rules.now_us + ahead_us else notified.at_us
 
 
 def _without_future(row: NodeRow, at_us: int) -> NodeRow:

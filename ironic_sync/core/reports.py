@@ -75,51 +75,51 @@ def offer_number(row: NodeRow) -> int:
     return trial_number(row) + 1
 
 
-def after_verdict(row: NodeRow, told: SentReport, verdict: ReportVerdict) -> NodeRow:
+def after_verdict(row: NodeRow, sent: SentReport, verdict: ReportVerdict) -> NodeRow:
     """The row after placement's answer to a report. The row may have changed since the report was made."""
     match verdict:
         case ReportAccepted():
-            return _accepted(row, told)
+            return _accepted(row, sent)
         case ReportOutdated():
-            return _outdated(row, told, verdict)
+            return _outdated(row, sent, verdict)
         case InventoryInUse():
-            return _in_use(row, told, verdict)
+            return _in_use(row, sent, verdict)
         case TreeKept():
-            return _kept(row, told, verdict)
+            return _kept(row, sent, verdict)
         case NotAllowed():
             return structs.replace(row, report_note=f"{verdict.field}: {verdict.reason}")
         case _:
             assert_never(verdict)
 
 
-def _accepted(row: NodeRow, told: SentReport) -> NodeRow:
-    if told.version < row.said_version:
+def _accepted(row: NodeRow, sent: SentReport) -> NodeRow:
+    if sent.version < row.content_version:
         # The row says something else by now, and another report of it may have been accepted after this one.
         return row
-    if told.report.cell != row.cell or told.report.sequence < row.reported_number:
+    if sent.report.cell != row.cell or sent.report.sequence < row.reported_number:
         # Another daemon's report of the same node was accepted after this one.
         return row
-    if told.offer is None:
-        return _removed(row, told)
-    is_known = row.seen_epoch == row.epoch == told.report.epoch
+    if sent.offer is None:
+        return _removed(row, sent)
+    is_known = row.seen_epoch == row.epoch == sent.report.epoch
     return structs.replace(
         row,
-        reported=told.offer,
-        reported_number=told.report.sequence,
+        reported=sent.offer,
+        reported_number=sent.report.sequence,
         report_note="",
         is_removed=False,
         is_foreign=False,
         # Placement has removed the former class. Later changes of the row are applied on top of this offer.
-        offer=told.offer if told.is_trial else row.offer,
+        offer=sent.offer if sent.is_trial else row.offer,
         read_epoch=row.epoch if is_known else row.read_epoch,
     )
 
 
-def _removed(row: NodeRow, told: SentReport) -> NodeRow:
+def _removed(row: NodeRow, sent: SentReport) -> NodeRow:
     gone = structs.replace(
         row,
         reported=None,
-        reported_number=told.report.sequence,
+        reported_number=sent.report.sequence,
         report_note="",
         is_foreign=False,
     )
@@ -130,41 +130,41 @@ def _removed(row: NodeRow, told: SentReport) -> NodeRow:
     return gone
 
 
-def _outdated(row: NodeRow, told: SentReport, verdict: ReportOutdated) -> NodeRow:
+def _outdated(row: NodeRow, sent: SentReport, verdict: ReportOutdated) -> NodeRow:
     """The row, to be reported again under a number above placement's. Even if placement has exactly this number, it may not
     have accepted this report: after a restore from a backup, the row repeats its versions.
     """
     if verdict.epoch > row.epoch:
-        return _behind(row, told, verdict.epoch)
+        return _behind(row, sent, verdict.epoch)
     if verdict.epoch == row.epoch and verdict.sequence >= trial_number(row):
         return structs.replace(row, sequence_ahead=verdict.sequence - 2 * row.version + 1)
     return row
 
 
-def _in_use(row: NodeRow, told: SentReport, verdict: InventoryInUse) -> NodeRow:
-    if told.offer is not None and told.offer == row.offer:
+def _in_use(row: NodeRow, sent: SentReport, verdict: InventoryInUse) -> NodeRow:
+    if sent.offer is not None and sent.offer == row.offer:
         return structs.replace(row, offer=keeping_class(row.offer, verdict.resource))
     return structs.replace(row, report_note=f"{verdict.used} of {verdict.resource} is still held")
 
 
-def _behind(row: NodeRow, told: SentReport, epoch: int) -> NodeRow:
+def _behind(row: NodeRow, sent: SentReport, epoch: int) -> NodeRow:
     """The row after placement said that it knows a later epoch."""
     if epoch == row.epoch_ahead:
         return row
-    if row.epoch_raises >= EPOCH_RAISES_MAX and told.report.foreign != "take":
+    if row.epoch_raises >= EPOCH_RAISES_MAX and sent.report.foreign != "take":
         return _left_alone(
             row, f"another reporter is in epoch {epoch}, after this one's was raised {row.epoch_raises} times"
         )
     return structs.replace(row, epoch_ahead=epoch, epoch_raises=row.epoch_raises + 1)
 
 
-def _kept(row: NodeRow, told: SentReport, verdict: TreeKept) -> NodeRow:
+def _kept(row: NodeRow, sent: SentReport, verdict: TreeKept) -> NodeRow:
     if not verdict.epoch:
         where = f"in cell {verdict.cell!r}" if verdict.cell else "in no cell"
         return _left_alone(row, f"something else wrote its provider, {where}")
     # Only daemons like this one have epochs: the row was restored from a backup, and the node was in another cell since.
     known = structs.replace(row, cell=verdict.cell, reported=None)
-    return _behind(known, told, verdict.epoch) if verdict.epoch > row.epoch else known
+    return _behind(known, sent, verdict.epoch) if verdict.epoch > row.epoch else known
 
 
 def _left_alone(row: NodeRow, why: str) -> NodeRow:

@@ -61,7 +61,7 @@ class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_ordered: bool = False
     failure: str = ""
     # For people: what the deploy waits for. `tries` counts failed tries of the same step.
-    words: str = ""
+    progress: str = ""
     tries: int = 0
     started_at: datetime | None = None
     # When the node must be read again even without a notification.
@@ -109,7 +109,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `cell_wanted` is the cell that the node goes to when its provider is gone from `cell`; `cell_note` says why its cell is
     not what the tables name, or is not known.
     `reported` is what placement accepted last, under `reported_number`; `report_note` says why it refused the last report.
-    `said_version` is the version in which the row last began to say something else to placement: only what was reported in
+    `content_version` is the version in which the row last began to say something else to placement: only what was reported in
     that version or later counts as reported.
     `is_removed`: placement has no provider for the node any more. `sequence_ahead` is added to the number of a
     report: placement may have seen higher numbers than this row, which may have been restored from a backup.
@@ -141,7 +141,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     offer: Offer | None = None
     reported: Offer | None = None
     reported_number: int = 0
-    said_version: int = 0
+    content_version: int = 0
     report_note: str = ""
     is_removed: bool = False
     sequence_ahead: int = 0

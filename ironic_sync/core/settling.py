@@ -44,12 +44,12 @@ def after_change(before: NodeRow, changed: NodeRow, policy: NodePolicy) -> NodeR
     A node that placement removed stays removed while it counts as deleted, whatever is heard of it: a read decides first.
     """
     after = settled(changed, policy)
-    if _said(before) == _said(after) or (before.is_removed and after.is_deleted):
+    if _content(before) == _content(after) or (before.is_removed and after.is_deleted):
         return after
-    return structs.replace(after, reported=None, is_removed=False, said_version=before.version + 1)
+    return structs.replace(after, reported=None, is_removed=False, content_version=before.version + 1)
 
 
-def _said(row: NodeRow) -> tuple[object, ...]:
+def _content(row: NodeRow) -> tuple[object, ...]:
     offer = row.offer and structs.replace(row.offer, reasons=())
     return row.cell, row.cell_wanted, row.is_deleted, offer
 

@@ -376,7 +376,8 @@ async def test_the_tries_of_a_step_that_ironic_does_not_take_are_counted() -> No
         await stand.until(lambda: stand.row.deploy is not None and stand.row.deploy.tries >= 5, "five tries")
         stand.ironic.come_back()
         await stand.until(
-            lambda: stand.row.deploy is not None and "deploying" in stand.row.deploy.words, "Ironic deploys"
+            lambda: stand.row.deploy is not None and "deploying" in stand.row.deploy.progress,
+            "Ironic deploys",
         )
         assert stand.row.deploy is not None
         assert stand.row.deploy.tries == 0, "waiting is no try"
