@@ -101,7 +101,7 @@ def everything() -> NodeRow:
                 ports=("port-1",),
             ),
             failure="no image",
-            words="deploying",
+            progress="deploying",
             tries=3,
             started_at=NOON,
             due_at=later(60),

@@ -54,7 +54,7 @@ class NodesSetup:
             for number, id_ in enumerate((*self.ids[:2], self.gone))
         ]
         deploy = Deploy(
-            kind="deploy", cell="c1", instance=INSTANCE, attempt=2, words="Ironic deploys", tries=1
+            kind="deploy", cell="c1", instance=INSTANCE, attempt=2, progress="Ironic deploys", tries=1
         )
         known[1] = structs.replace(known[1], deploy=deploy)
         known[2] = structs.replace(
