@@ -32,9 +32,16 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     """
 
     VERSION: ClassVar[int] = 1
-    # Strict messages come from people and their programs: an unknown key is an error, otherwise the order would be
-    # obeyed only in part. Between workers an unknown key comes from a later release and is skipped.
+    # Between workers an unknown key comes from a later release and is skipped.
     IS_STRICT: ClassVar[bool] = False
+
+
+class StrictMessage(Message, frozen=True):
+    """A message from people and their programs: an unknown key is an error, otherwise the order would be obeyed only in
+    part.
+    """
+
+    IS_STRICT: ClassVar[bool] = True
 
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)

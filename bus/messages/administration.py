@@ -8,11 +8,11 @@ A write that names a generation is checked against it; None skips the check. Eve
 or the reason why nothing was changed.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from bus.message import AggregateId, ConsumerId, Message, Project, ProviderId
+from bus.message import AggregateId, ConsumerId, Message, Project, ProviderId, StrictMessage
 from bus.messages.placement import (
     Counter,
     DoesNotFit,
@@ -38,10 +38,8 @@ KindOfNames = Literal["classes", "traits"]
 CellOrNone = Annotated[str, Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,39})?\Z")]
 
 
-class CreateProvider(Message, frozen=True, tag="provider.create"):
+class CreateProvider(StrictMessage, frozen=True, tag="provider.create"):
     """Creates an empty provider: a root, or a child of `parent`, which decides its cell."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     id: ProviderId
     name: ProviderName
@@ -49,14 +47,12 @@ class CreateProvider(Message, frozen=True, tag="provider.create"):
     of_cell: CellOrNone = ""
 
 
-class UpdateProvider(Message, frozen=True, tag="provider.update"):
+class UpdateProvider(StrictMessage, frozen=True, tag="provider.update"):
     """Sets the provider's name, and with `parent` its place in the tree: below that provider, or with null as the root
     of a tree of its own. Without `parent` it stays in place.
 
     Without `reparents` only a root may get a parent, as in Placement's API before 1.37.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     id: ProviderId
     name: ProviderName
@@ -64,32 +60,26 @@ class UpdateProvider(Message, frozen=True, tag="provider.update"):
     reparents: bool = True
 
 
-class DeleteProvider(Message, frozen=True, tag="provider.delete"):
+class DeleteProvider(StrictMessage, frozen=True, tag="provider.delete"):
     """Refused while the provider has children or a consumer holds resources of it."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     id: ProviderId
 
 
-class SetInventories(Message, frozen=True, tag="inventory.set"):
+class SetInventories(StrictMessage, frozen=True, tag="inventory.set"):
     """Replaces all inventories of the provider. An inventory in use cannot be removed; its total may become less than
     what is in use.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     provider: ProviderId
     generation: Counter | None
     inventories: Inventories
 
 
-class PutInventory(Message, frozen=True, tag="inventory.put"):
+class PutInventory(StrictMessage, frozen=True, tag="inventory.put"):
     """Sets one inventory and leaves the others. With `is_new` there must be none of this class yet; without it there
     must be one.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     provider: ProviderId
     generation: Counter | None
@@ -98,34 +88,28 @@ class PutInventory(Message, frozen=True, tag="inventory.put"):
     is_new: bool = False
 
 
-class DropInventory(Message, frozen=True, tag="inventory.drop"):
+class DropInventory(StrictMessage, frozen=True, tag="inventory.drop"):
     """Removes one inventory. Refused while it is in use."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     provider: ProviderId
     resource: ResourceClass
 
 
-class SetTraits(Message, frozen=True, tag="traits.set"):
+class SetTraits(StrictMessage, frozen=True, tag="traits.set"):
     """Replaces all traits of the provider. A later report of its reporter keeps the traits that the reporter does not
     know.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     provider: ProviderId
     generation: Counter | None
     traits: Traits
 
 
-class SetAggregates(Message, frozen=True, tag="aggregates.set"):
+class SetAggregates(StrictMessage, frozen=True, tag="aggregates.set"):
     """Makes the provider a member of exactly these aggregates.
 
     Placement's API before 1.19 neither asked for a generation nor changed it: that is `moves_generation` set to false.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     provider: ProviderId
     generation: Counter | None
@@ -133,39 +117,29 @@ class SetAggregates(Message, frozen=True, tag="aggregates.set"):
     moves_generation: bool = True
 
 
-class CreateTrait(Message, frozen=True, tag="trait.create"):
-    IS_STRICT: ClassVar[bool] = True
-
+class CreateTrait(StrictMessage, frozen=True, tag="trait.create"):
     name: CustomName
 
 
-class DeleteTrait(Message, frozen=True, tag="trait.delete"):
+class DeleteTrait(StrictMessage, frozen=True, tag="trait.delete"):
     """Refused while a provider has the trait. Standard traits cannot be deleted."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     name: Trait
 
 
-class CreateClass(Message, frozen=True, tag="class.create"):
-    IS_STRICT: ClassVar[bool] = True
-
+class CreateClass(StrictMessage, frozen=True, tag="class.create"):
     name: CustomName
 
 
-class RenameClass(Message, frozen=True, tag="class.rename"):
+class RenameClass(StrictMessage, frozen=True, tag="class.rename"):
     """Refused while a provider has an inventory of the class. Standard classes cannot be renamed."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     name: ResourceClass
     to: CustomName
 
 
-class DeleteClass(Message, frozen=True, tag="class.delete"):
+class DeleteClass(StrictMessage, frozen=True, tag="class.delete"):
     """Refused while a provider has an inventory of the class. Standard classes cannot be deleted."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     name: ResourceClass
 
@@ -187,18 +161,14 @@ class ConsumerAllocations(Value, frozen=True):
     judges_generation: bool = True
 
 
-class SetAllocations(Message, frozen=True, tag="allocations.set"):
+class SetAllocations(StrictMessage, frozen=True, tag="allocations.set"):
     """Sets what these consumers hold: all of it, or nothing is changed."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     consumers: Annotated[tuple[ConsumerAllocations, ...], Meta(min_length=1, max_length=1000)]
 
 
-class DeleteAllocations(Message, frozen=True, tag="allocations.delete"):
+class DeleteAllocations(StrictMessage, frozen=True, tag="allocations.delete"):
     """Frees everything that this consumer holds, whatever its generation."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     consumer: ConsumerId
 
@@ -209,12 +179,10 @@ class ProviderInventories(Value, frozen=True):
     inventories: Inventories
 
 
-class Reshape(Message, frozen=True, tag="reshape"):
+class Reshape(StrictMessage, frozen=True, tag="reshape"):
     """Changes inventories of several providers, and the allocations on them, in one step. So allocations can move
     together with the inventory that they use.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     inventories: Annotated[tuple[ProviderInventories, ...], Meta(max_length=1000)]
     allocations: Annotated[tuple[ConsumerAllocations, ...], Meta(max_length=1000)] = ()
@@ -384,9 +352,7 @@ class TypeUsage(Value, frozen=True):
     used: dict[str, int]
 
 
-class AskConsumer(Message, frozen=True, tag="consumer.query"):
-    IS_STRICT: ClassVar[bool] = True
-
+class AskConsumer(StrictMessage, frozen=True, tag="consumer.query"):
     consumer: ConsumerId
 
 
@@ -396,10 +362,8 @@ class ConsumerFound(Message, frozen=True, tag="consumer.found"):
     consumer: ConsumerState | None
 
 
-class AskHolders(Message, frozen=True, tag="holders.query"):
+class AskHolders(StrictMessage, frozen=True, tag="holders.query"):
     """Asks which consumers hold resources of this provider, in the order of their ids, after `after`."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     provider: ProviderId
     after: ConsumerId | None = None
@@ -415,10 +379,8 @@ class HoldersFound(Message, frozen=True, tag="holders.found"):
     next: ConsumerId | None = None
 
 
-class AskUsages(Message, frozen=True, tag="usages.query"):
+class AskUsages(StrictMessage, frozen=True, tag="usages.query"):
     """Asks what the consumers of this project hold, or only those of one of its users."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     project: Annotated[Project, Meta(min_length=1)]
     user: Label = ""
@@ -428,10 +390,8 @@ class UsagesFound(Message, frozen=True, tag="usages.found"):
     usages: tuple[TypeUsage, ...]
 
 
-class AskNames(Message, frozen=True, tag="names.query"):
+class AskNames(StrictMessage, frozen=True, tag="names.query"):
     """Asks for custom resource classes or custom traits, in the order of their names, after `after`."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     of: KindOfNames
     after: Label = ""

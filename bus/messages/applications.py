@@ -1,10 +1,10 @@
 """Messages about applications: client programs with their own user, and the projects that each may speak for."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Message
+from bus.message import Message, StrictMessage
 from bus.messages.placement import Value
 
 ApplicationName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z")]
@@ -19,13 +19,11 @@ class KnownApplication(Value, frozen=True):
     admin: bool = False
 
 
-class SetApplication(Message, frozen=True, tag="application.set"):
+class SetApplication(StrictMessage, frozen=True, tag="application.set"):
     """An operator registers an application with exactly these projects, or `removed` it. Of several orders about one
     application the one with the latest `sent_at` in its envelope counts, so that must be given; a late older order
     changes nothing.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     name: ApplicationName
     projects: Annotated[tuple[ProjectName, ...], Meta(max_length=1000)] = ()
@@ -39,10 +37,8 @@ class ApplicationSet(Message, frozen=True, tag="application.was_set"):
     application: KnownApplication | None
 
 
-class AskApplications(Message, frozen=True, tag="application.query"):
+class AskApplications(StrictMessage, frozen=True, tag="application.query"):
     """Asks for all applications, in the order of their names."""
-
-    IS_STRICT: ClassVar[bool] = True
 
 
 class ApplicationsFound(Message, frozen=True, tag="application.found"):

@@ -1,11 +1,11 @@
 """Messages between clients and the API level: builds, rebuilds, deletes, and questions about instances."""
 
-from typing import Annotated, ClassVar, NewType
+from typing import Annotated, NewType
 from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import CellName, ConsumerId, Message, Project
+from bus.message import CellName, ConsumerId, Message, Project, StrictMessage
 from bus.messages.placement import Counter, Label, Moment, Natural, ServerGroup, Value
 
 RequestId = NewType("RequestId", UUID)
@@ -48,15 +48,13 @@ ConfigDrive = Annotated[str, Meta(max_length=64 * 1024)]
 Ports = Annotated[tuple[Label, ...], Meta(max_length=32)]
 
 
-class BuildInstance(Message, frozen=True, tag="build.request"):
+class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     """Build one instance, or `count` equal ones. The client chooses `request_id`. A repeated request with the same
     content gets the same answer. Instance ids are derived from it unless they are given.
 
     Only bare-metal nodes support `image`, `config_drive` and `ports`: a request with one of them gets a node, or no
     host.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     request_id: RequestId | None = None
     flavor: Flavor | None = None
@@ -96,7 +94,7 @@ class BuildAccepted(Message, frozen=True, tag="build.accepted"):
     project: Label = ""
 
 
-class DeleteInstance(Message, frozen=True, tag="instance.delete"):
+class DeleteInstance(StrictMessage, frozen=True, tag="instance.delete"):
     """Delete an instance in any state. Repeating the request is harmless. A client that waits gets the instance's
     current state (`InstancesFound`): none if its build request has not arrived yet, and then it will not be built.
 
@@ -104,13 +102,11 @@ class DeleteInstance(Message, frozen=True, tag="instance.delete"):
     to all projects.
     """
 
-    IS_STRICT: ClassVar[bool] = True
-
     instance: InstanceId
     project: Project = ""
 
 
-class RebuildInstance(Message, frozen=True, tag="instance.rebuild"):
+class RebuildInstance(StrictMessage, frozen=True, tag="instance.rebuild"):
     """Write this image onto the node of the instance, in place of the old one; host and share stay. Only an active
     instance can be rebuilt, or one whose last rebuild failed. The client chooses `request_id`; a repeated request with
     the same content is not done twice. The answer is the instance's current state (`InstancesFound`), or the reason of
@@ -119,8 +115,6 @@ class RebuildInstance(Message, frozen=True, tag="instance.rebuild"):
     With `project`, only an instance of that project is rebuilt. Without it, one of any project, which needs the right
     to all projects.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     request_id: RequestId
     instance: InstanceId
@@ -209,38 +203,35 @@ class InstanceState(Value, frozen=True):
     rebuild: Rebuild | None = None
 
 
-class InstancePlaced(Message, frozen=True, tag="instance.placed"):
+class InstanceEvent(Message, frozen=True):
+    """A new state of an instance, and its cell."""
+
+    cell: CellName
+    instance: InstanceState
+
+
+class InstancePlaced(InstanceEvent, frozen=True, tag="instance.placed"):
     """The claim on a host is granted, and the cell has the order."""
 
-    cell: CellName
-    instance: InstanceState
+
+class InstanceActive(InstanceEvent, frozen=True, tag="instance.active"):
+    """The instance runs."""
 
 
-class InstanceActive(Message, frozen=True, tag="instance.active"):
-    cell: CellName
-    instance: InstanceState
-
-
-class InstanceFailed(Message, frozen=True, tag="instance.error"):
+class InstanceFailed(InstanceEvent, frozen=True, tag="instance.error"):
     """The instance ended in error; `failures` and `no_valid_host` say why. `cell` is `cell0` if it never had a cell."""
 
-    cell: CellName
-    instance: InstanceState
+
+class InstanceDeleted(InstanceEvent, frozen=True, tag="instance.deleted"):
+    """The instance is deleted."""
 
 
-class InstanceDeleted(Message, frozen=True, tag="instance.deleted"):
-    cell: CellName
-    instance: InstanceState
-
-
-class AskInstances(Message, frozen=True, tag="instance.query"):
+class AskInstances(StrictMessage, frozen=True, tag="instance.query"):
     """Asks for these instances; or for those of a request; or for a page of all, in the order of their ids, after
     `after`.
 
     With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     instances: Annotated[tuple[InstanceId, ...], Meta(max_length=200)] = ()
     request_id: RequestId | None = None

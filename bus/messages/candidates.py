@@ -3,12 +3,12 @@
 A claim can be built from an answer. The answer reserves nothing: only the claim decides.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import AggregateId, Message, ProviderId
+from bus.message import AggregateId, Message, ProviderId, StrictMessage
 from bus.messages.administration import UnknownClass, UnknownTrait
 from bus.messages.placement import NotAllowed, Positive, ResourceClass, Share, Trait, Value, Variant
 
@@ -40,7 +40,7 @@ class RequestGroup(Value, frozen=True):
     in_tree: ProviderId | None = None
 
 
-class AskCandidates(Message, frozen=True, tag="candidates"):
+class AskCandidates(StrictMessage, frozen=True, tag="candidates"):
     """Asks which providers could satisfy all groups together. At most `limit` candidates are found, and returned in
     pages.
 
@@ -48,8 +48,6 @@ class AskCandidates(Message, frozen=True, tag="candidates"):
     `same_subtree` are in the subtree of one of them. `root_required` and `root_forbidden` are about the root of the
     tree.
     """
-
-    IS_STRICT: ClassVar[bool] = True
 
     groups: Annotated[tuple[RequestGroup, ...], Meta(min_length=1, max_length=64)]
     group_policy: Literal["none", "isolate"] | None = None
@@ -61,10 +59,8 @@ class AskCandidates(Message, frozen=True, tag="candidates"):
     limit: Annotated[int, Meta(ge=1, le=CANDIDATES_MAX)] = 1_000
 
 
-class AskMoreCandidates(Message, frozen=True, tag="candidates.more"):
+class AskMoreCandidates(StrictMessage, frozen=True, tag="candidates.more"):
     """Asks for the next page of an answer. All pages show the state at the time of the first one."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     answer: UUID
     page: Annotated[int, Meta(ge=1, le=CANDIDATES_MAX)]

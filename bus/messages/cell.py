@@ -68,36 +68,30 @@ class RebuildInCell(Message, frozen=True, tag="rebuild"):
     rebuild: Rebuild
 
 
-class SpawnInstance(Message, frozen=True, tag="spawn"):
-    """Order to a host: create the instance. `attempt` identifies this try in all messages about it."""
+class AttemptMessage(Message, frozen=True):
+    """About one try to have this instance on this host. `attempt` identifies the try in all messages about it."""
 
     cell: CellName
     instance: InstanceId
     attempt: Attempt
     host: ProviderId
+
+
+class SpawnInstance(AttemptMessage, frozen=True, tag="spawn"):
+    """Order to a host: create the instance."""
+
     flavor: Flavor
     share: Share
     name: Label = ""
 
 
-class DestroyInstance(Message, frozen=True, tag="destroy"):
+class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
     """Order to a host: remove everything of this attempt. Also confirmed where there is nothing."""
 
-    cell: CellName
-    instance: InstanceId
-    attempt: Attempt
-    host: ProviderId
 
+class DeployInstance(AttemptMessage, frozen=True, tag="deploy"):
+    """Order to the daemons for bare-metal nodes: deploy the instance on this node."""
 
-class DeployInstance(Message, frozen=True, tag="deploy"):
-    """Order to the daemons for bare-metal nodes: deploy the instance on this node. `attempt` identifies this try in all
-    messages about it.
-    """
-
-    cell: CellName
-    instance: InstanceId
-    attempt: Attempt
-    host: ProviderId
     flavor: Flavor
     share: Share
     name: Label = ""
@@ -109,26 +103,17 @@ class DeployInstance(Message, frozen=True, tag="deploy"):
     ports: Ports = ()
 
 
-class UndeployInstance(Message, frozen=True, tag="undeploy"):
+class UndeployInstance(AttemptMessage, frozen=True, tag="undeploy"):
     """Order to the daemons for bare-metal nodes: remove everything of this attempt from the node. Also confirmed where
     there is nothing.
     """
 
-    cell: CellName
-    instance: InstanceId
-    attempt: Attempt
-    host: ProviderId
 
-
-class RedeployInstance(Message, frozen=True, tag="redeploy"):
+class RedeployInstance(AttemptMessage, frozen=True, tag="redeploy"):
     """Order to the daemons for bare-metal nodes: write this image onto the node that has this attempt. `number` tells
     this rebuild from others; later ones have higher numbers.
     """
 
-    cell: CellName
-    instance: InstanceId
-    attempt: Attempt
-    host: ProviderId
     number: Counter
     flavor: Flavor
     image: Image
@@ -137,56 +122,35 @@ class RedeployInstance(Message, frozen=True, tag="redeploy"):
     config_drive: ConfigDrive = ""
 
 
-class DeployProgressed(Message, frozen=True, tag="deploy.progress"):
+class DeployProgressed(AttemptMessage, frozen=True, tag="deploy.progress"):
     """The node still works on this attempt: its timeout starts again. `words` describe the work, for people."""
 
-    cell: CellName
-    instance: InstanceId
-    attempt: Attempt
-    host: ProviderId
     words: Label = ""
 
 
-class InstanceSpawned(Message, frozen=True, tag="spawned"):
+class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
     """The instance runs on the host. `kind` is the host's: a conductor that has no row of the instance needs it to
     order its removal.
     """
 
-    cell: CellName
-    instance: InstanceId
-    attempt: Attempt
-    host: ProviderId
     kind: Label = ""
 
 
-class SpawnFailed(Message, frozen=True, tag="spawn.failed"):
+class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
     """The host could not create the instance, and has cleaned up."""
 
-    cell: CellName
-    instance: InstanceId
-    attempt: Attempt
-    host: ProviderId
     reason: str
 
 
-class InstanceDestroyed(Message, frozen=True, tag="destroyed"):
+class InstanceDestroyed(AttemptMessage, frozen=True, tag="destroyed"):
     """Nothing of this attempt is left on the host."""
 
-    cell: CellName
-    instance: InstanceId
-    attempt: Attempt
-    host: ProviderId
 
-
-class InstanceRedeployed(Message, frozen=True, tag="redeployed"):
+class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):
     """The result of the rebuild with this number; `failure` is empty if it succeeded. `is_active`: an instance runs on
     the node; after a failure, the old one.
     """
 
-    cell: CellName
-    instance: InstanceId
-    attempt: Attempt
-    host: ProviderId
     number: Counter
     failure: str = ""
     is_active: bool = True

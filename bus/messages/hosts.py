@@ -1,12 +1,12 @@
 """Messages about hosts beside their providers: are they up, may they be used, how busy are they."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from bus.message import CellName, Message, ProviderId
+from bus.message import CellName, Message, ProviderId, StrictMessage
 from bus.messages.placement import Counter, Label, Moment, Natural, Value
 
 # Kinds of hosts. The empty kind is a hypervisor that runs virtual machines.
@@ -59,10 +59,8 @@ class HostsAlive(Message, frozen=True, tag="host.beat"):
     hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=5000)]
 
 
-class SetHost(Message, frozen=True, tag="host.set"):
+class SetHost(StrictMessage, frozen=True, tag="host.set"):
     """An operator allows or forbids new instances on this host."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     host: Label
     enabled: bool
@@ -93,10 +91,8 @@ class HostState(Value, frozen=True):
     projects: Projects = ()
 
 
-class AskHosts(Message, frozen=True, tag="host.query"):
+class AskHosts(StrictMessage, frozen=True, tag="host.query"):
     """Asks for hosts in the order of their names, after `after`; or for the one called `name`."""
-
-    IS_STRICT: ClassVar[bool] = True
 
     name: Label = ""
     after: Label = ""
