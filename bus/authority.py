@@ -9,10 +9,8 @@ Pure: the facts about the broker are a value (`BrokerFacts`), and so is the verd
 """
 
 import functools
-import operator
 import re
-import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -43,7 +41,7 @@ REPLY_TO_LENGTH_MAX = 255
 _REPLY_TO = re.compile(r"answers\.(?P<user>[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 
 
-class BrokerFacts(Struct, frozen=True):
+class BrokerFacts(Struct, frozen=True, cache_hash=True):
     """Facts about the broker that a process reads from.
 
     With `has_users`, each role has its own user, the broker verifies every sender, and other users are
@@ -103,12 +101,6 @@ def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | Non
     )
 
 
-def judged_by(message: Message) -> tuple[type[Message], object]:
-    """The fields that decide the verdict. Two messages of one parcel with equal fields get the same verdict."""
-    kind = type(message)
-    return kind, names_in(kind)(message)
-
-
 def judge_answer(question: Message, answer: Message, origin: Origin, facts: BrokerFacts) -> Refused | None:
     """Refuse an answer to this question. None if the answer counts."""
     return _may_answer(type_of(question), type_of(answer), origin.exchange, origin.sender, facts)
@@ -160,17 +152,6 @@ def answering(question: str) -> frozenset[str]:
         if key_pattern(Grant(binding.exchange, (binding.pattern,))).fullmatch(key)
     }
     return frozenset(role.name for role in ROLES if role.answers and queues & set(role.reads))
-
-
-@functools.cache
-def names_in(kind: type[Message]) -> Callable[[Message], object]:
-    """Returns a function that reads the cells and projects that a message of this type names."""
-    fields: list[str] = [name for name in ("cell", "project") if name in kind.__struct_fields__]
-    if "instance" in kind.__struct_fields__ and "project" in getattr(
-        typing.get_type_hints(kind)["instance"], "__struct_fields__", ()
-    ):
-        fields.append("instance.project")
-    return operator.attrgetter(*fields) if fields else (lambda _: None)
 
 
 @functools.lru_cache(maxsize=100_000)

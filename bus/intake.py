@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from bus import dead_letters
-from bus.authority import Refused, judge, judge_parcel, judged_by, names_in, speaks_for
+from bus.authority import Refused, judge, judge_parcel, speaks_for
 from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted, Parcel
 from bus.codec import Codec, NewerVersion, attempts_of, lines_of, with_attempt_counted
 from bus.errors import Operational
@@ -45,11 +45,6 @@ class OpenParcel(Struct, eq=False):
     origin: Origin
     # The only cell that its sender may speak for; None for any cell.
     cell: str | None = None
-    # The last message of it that counted, by the fields that decide (bus/authority.py): its type and the names in it.
-    # Messages with equal fields count too and need no check.
-    kind: type[Message] | None = None
-    names_in: Callable[[Message], object] = type
-    counts: object = None
 
     @property
     def tag(self) -> int:
@@ -280,22 +275,16 @@ class Intake:
         otherwise the message is buried here.
         """
         message = envelope.message
-        if type(message) is held.kind and held.names_in(message) == held.counts:
-            return received(envelope, held.origin, returns, held.cell)
-        if isinstance(message, Unreadable):
-            return received(envelope, held.origin, returns, held.cell)
-        refused = judge(message, held.origin, self._facts)
-        if refused is None:
-            held.kind, held.counts = judged_by(message)
-            held.names_in = names_in(held.kind)
-            return received(envelope, held.origin, returns, held.cell)
-        if refused.is_told:
-            envelope = structs.replace(
-                envelope, message=_told(message, refused, envelope.id, held.origin.key)
-            )
-            return received(envelope, held.origin, returns, held.cell)
-        self.bury(Item(place, held, NOTHING_READ), refused.reason)
-        return None
+        refused = None
+        if not isinstance(message, Unreadable):
+            refused = judge(message, held.origin, self._facts)
+        if refused is not None:
+            if not refused.is_told:
+                self.bury(Item(place, held, NOTHING_READ), refused.reason)
+                return None
+            told = _told(message, refused, envelope.id, held.origin.key)
+            envelope = structs.replace(envelope, message=told)
+        return received(envelope, held.origin, returns, held.cell)
 
     def _read(self, place: int, line: bytes, held: OpenParcel, returns: int) -> Received[Any] | None:
         """The message in this line, or a stand-in if it cannot be read. None if it is left to a newer worker, or came

@@ -1,10 +1,8 @@
 """Does this message count? Checks of its key, its cell, its project and its verified sender."""
 
-from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
-from msgspec import Struct, structs
 
 from bus import headers
 from bus.authority import (
@@ -14,7 +12,6 @@ from bus.authority import (
     judge,
     judge_answer,
     judge_parcel,
-    judged_by,
     speaks_for,
     wrong_reply_to,
 )
@@ -97,34 +94,6 @@ def test_no_message_counts_under_the_key_of_another() -> None:
 def test_a_message_counts_on_no_exchange_but_its_own() -> None:
     for example in EXAMPLES:
         assert "counts only under the key" in refusal(example, said(example, exchange="x"), WITHOUT), example
-
-
-def variants(message: Message) -> Iterator[Message]:
-    """Copies of the message with one of its texts changed, and one of its instance's."""
-    for name, value in structs.asdict(message).items():
-        if isinstance(value, str):
-            yield structs.replace(message, **{name: "c2"})
-        elif isinstance(value, Struct):
-            for inner, text in structs.asdict(value).items():
-                if isinstance(text, str):
-                    yield structs.replace(message, **{name: structs.replace(value, **{inner: "c2"})})
-
-
-def test_messages_with_different_verdicts_differ_in_the_fields_that_are_checked() -> None:
-    otherwise = 0
-    for example in EXAMPLES:
-        project: str = (
-            getattr(example, "project", "")
-            or getattr(getattr(example, "instance", None), "project", "")
-            or "-"
-        )
-        for sender, facts in (("", WITHOUT), ("moor-operator", WITH_USERS), ("moor-conductor-c1", OF_C1)):
-            for origin in (said(example, sender), Origin(sender, "", FEED, project)):
-                for other in (*variants(example), *EXAMPLES):
-                    if judge(other, origin, facts) != judge(example, origin, facts):
-                        assert judged_by(other) != judged_by(example), (example, other)
-                        otherwise += 1
-    assert otherwise > 50
 
 
 @pytest.mark.parametrize(
