@@ -37,7 +37,6 @@ __all__ = [
     "ConsumerCancelled",
     "Consuming",
     "Delivery",
-    "HandsOver",
     "Interrupted",
     "NotFound",
     "OneWasRefused",
@@ -55,16 +54,6 @@ PARCEL_ITEMS_MAX = 200
 NAME_BYTES_MAX = 255
 
 
-class HandsOver(Enum):
-    """The form in which a broker passes parcels to a reader in the same process as the writer."""
-
-    BYTES = "bytes"
-    # Also the message objects as they were written, so that the reader need not decode them.
-    MESSAGES_TOO = "messages too"
-    # Only the message objects; no bytes are made, because no one reads them.
-    MESSAGES = "messages"
-
-
 class Parcel(Struct, frozen=True):
     """One AMQP message, with one or more messages of ours in its body."""
 
@@ -76,7 +65,7 @@ class Parcel(Struct, frozen=True):
     mandatory: bool = False
     reply_to: str = ""
     headers: Mapping[str, str | int] = {}
-    # The messages in the body, for a reader in the writer's process. These are never sent over a wire.
+    # The messages in the body: a reader in the writer's process need not decode them. They are never sent over a wire.
     envelopes: tuple[Envelope[Message], ...] = ()
 
 
@@ -164,9 +153,6 @@ class Broker(Protocol):
 
     @property
     def user(self) -> str: ...
-
-    @property
-    def hands_over(self) -> HandsOver: ...
 
     async def connect(self) -> Connection:
         """A new connection. Raises `ConnectionLost` if the broker does not answer, `AccessRefused` if it

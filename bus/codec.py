@@ -198,17 +198,8 @@ def attempts_of(line: bytes) -> int:
         return 0
 
 
-def in_bytes(parcel: Parcel) -> Parcel:
-    """The parcel as it is sent over a wire: encoded, without message objects."""
-    if not parcel.envelopes:
-        return parcel
-    return structs.replace(parcel, body=parcel.body or encode_lines(parcel.envelopes), envelopes=())
-
-
 def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:
     """The encoded messages in a parcel; or the reason why the parcel as a whole is not decoded."""
-    if parcel.envelopes:
-        return [encode(each) for each in parcel.envelopes]
     size = len(parcel.body)
     if size > PARCEL_BYTES_MAX:
         return Unreadable(parcel.body, f"oversized: {size} bytes, at most {PARCEL_BYTES_MAX} are allowed")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from bus.broker import LINES, PLAIN, HandsOver, Parcel
+from bus.broker import LINES, PLAIN, Parcel
 from bus.codec import encode_lines
 from bus.message import Envelope, Message
 from bus.topology import Destination, Kind
@@ -72,24 +72,18 @@ class Bucket:
             self.waiters = [self.waiters[n] for n in kept]
         return dropped
 
-    def parcels(self, bytes_max: int, hands_over: HandsOver) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
+    def parcels(self, bytes_max: int) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
         """As few parcels as possible; with each, how many messages of each waiting call it has."""
-        if self.envelopes[0].message.IS_STRICT:
-            # Readers check messages of strict types by their bytes.
-            hands_over = HandsOver.BYTES
-        body = b"" if hands_over is HandsOver.MESSAGES else encode_lines(self.envelopes)
-        is_handed_over = hands_over is not HandsOver.BYTES
+        body = encode_lines(self.envelopes)
         if len(body) <= bytes_max or len(self.envelopes) == 1:
-            yield self._parcel(body, 0, len(self.envelopes), is_handed_over=is_handed_over)
+            yield self._parcel(body, 0, len(self.envelopes))
             return
         lines = body.split(b"\n")
         for first, last in _chunks(lines, bytes_max):
             part = b"\n".join(lines[first:last])
-            yield self._parcel(part, first, last, is_handed_over=is_handed_over)
+            yield self._parcel(part, first, last)
 
-    def _parcel(
-        self, body: bytes, first: int, last: int, *, is_handed_over: bool
-    ) -> tuple[Parcel, Mapping[Waiter, int]]:
+    def _parcel(self, body: bytes, first: int, last: int) -> tuple[Parcel, Mapping[Waiter, int]]:
         envelopes = self.envelopes[first:last]
         parcel = Parcel(
             exchange=self.destination.exchange,
@@ -99,7 +93,8 @@ class Bucket:
             persistent=self.destination.kind.is_kept,
             mandatory=self.destination.kind is not Kind.EVENT,
             reply_to=self.reply_to,
-            envelopes=tuple(envelopes) if is_handed_over else (),
+            # Readers check messages of strict types by their bytes.
+            envelopes=() if envelopes[0].message.IS_STRICT else tuple(envelopes),
         )
         return parcel, Counter(self.waiters[first:last])
 

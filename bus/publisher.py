@@ -79,7 +79,6 @@ class Publisher:
         self._settings = settings
         self._clock = clock
         self._name = name
-        self._hands_over = link.broker.hands_over
         self._ids = itertools.count(1)
         self._buckets: dict[Key, Bucket] = {}
         self._full: deque[Bucket] = deque()
@@ -324,7 +323,7 @@ class Publisher:
         if not self._has_room.is_set():
             self._tell_of_room()
         try:
-            parcels = [*bucket.parcels(self._settings.parcel_bytes_max, self._hands_over)]
+            parcels = [*bucket.parcels(self._settings.parcel_bytes_max)]
         except Exception as problem:  # noqa: BLE001 - what has no bytes cannot leave, and who said it must know
             for waiter, count in Counter(bucket.waiters).items():
                 waiter.settle(count, problem)

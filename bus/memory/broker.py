@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from bus.broker import AccessRefused, ConnectionLost, HandsOver
+from bus.broker import AccessRefused, ConnectionLost
 from bus.memory.connection import ConnectionListener, MemoryConnection, end_connections
 from bus.memory.journal import Journal
 from bus.memory.virtual_host import Hook, MemoryVirtualHost
@@ -18,18 +18,9 @@ class MemoryBroker:
 
     Without users, every connection may do everything. With users, each has its rights and unknown users are rejected. A
     connection without a user name belongs to the process that owns the broker, and may still do everything.
-
-    With `alone`, only this process uses the broker, and messages are handed over as objects, without encoding.
     """
 
-    def __init__(
-        self, users: Iterable[Rights] = (), journal: Journal | None = None, *, alone: bool = False
-    ) -> None:
-        if alone and journal is not None:
-            raise ValueError(
-                "alone: a broker with a journal cannot have it, since a journal stores encoded parcels"
-            )
-        self.hands_over = HandsOver.MESSAGES if alone else HandsOver.MESSAGES_TOO
+    def __init__(self, users: Iterable[Rights] = (), journal: Journal | None = None) -> None:
         self._host = MemoryVirtualHost(journal)
         if journal is not None:
             journal.on_trouble = self._tell_blocked
@@ -129,10 +120,6 @@ class MemoryAccess:
     @property
     def user(self) -> str:
         return self._user
-
-    @property
-    def hands_over(self) -> HandsOver:
-        return self._broker.hands_over
 
     async def connect(self) -> MemoryConnection:
         return self._broker.connect(self._user)

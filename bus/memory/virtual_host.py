@@ -10,7 +10,6 @@ from msgspec import Struct, structs
 
 from bus import headers
 from bus.broker import NAME_BYTES_MAX, AccessRefused, NotFound, Parcel, Receipt, Refusal
-from bus.codec import in_bytes
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
 from bus.memory.queue import MemoryQueue, QueuedParcel, QueueProperties
@@ -278,7 +277,8 @@ def _dead_letter(queue: str, stored: QueuedParcel, exchange: str, reason: str) -
         headers.BROKER_KEY: stored.parcel.routing_key,
     }
     return structs.replace(
-        in_bytes(stored.parcel),
+        stored.parcel,
+        envelopes=(),
         exchange=exchange,
         routing_key=queue,
         mandatory=True,

@@ -9,7 +9,7 @@ import aio_pika
 import aiormq
 from aio_pika.connection import make_url
 
-from bus.broker import AccessRefused, ConnectionLost, HandsOver
+from bus.broker import AccessRefused, ConnectionLost
 from bus.rabbit.connection import RabbitConnection
 from bus.rabbit.decoding import decode_leniently
 from bus.rabbit.endings import bounded
@@ -38,10 +38,6 @@ class RabbitBroker:
     @property
     def user(self) -> str:
         return self._user
-
-    @property
-    def hands_over(self) -> HandsOver:
-        return HandsOver.BYTES
 
     async def connect(self) -> RabbitConnection:
         connection = aio_pika.Connection(make_url(self._url))

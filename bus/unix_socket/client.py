@@ -12,7 +12,6 @@ from bus.broker import (
     ConnectionLost,
     ConsumerCancelled,
     Delivery,
-    HandsOver,
     Interrupted,
     Parcel,
     Receipt,
@@ -69,10 +68,6 @@ class UnixBroker:
     @property
     def user(self) -> str:
         return self._user
-
-    @property
-    def hands_over(self) -> HandsOver:
-        return HandsOver.BYTES
 
     async def connect(self) -> "UnixConnection":
         connection = UnixConnection(self._answer_s_max)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bus.broker import HandsOver
 from bus.memory import MemoryBroker
 from bus.unix_socket.session import Session
 
@@ -24,8 +23,6 @@ class SocketTakenError(OSError):
 @asynccontextmanager
 async def serve_unix(broker: MemoryBroker, path: str | os.PathLike[str]) -> AsyncIterator[None]:
     """Serve the broker at this path, for this user of the machine only, until the context ends."""
-    if broker.hands_over is HandsOver.MESSAGES:
-        raise ValueError("alone: a broker with this option never encodes messages, so it cannot be served")
     place = Path(path)
     listening = _listen(place)
     inode = _inode(place)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from msgspec import structs
 
 from bus.broker import Interrupted, Refusal
-from bus.codec import in_bytes
 from bus.memory import MemoryBroker
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.connection import MemoryConnection
@@ -191,7 +190,9 @@ class Session:
         try:
             while True:
                 for delivery in await consuming.receive():
-                    as_bytes = structs.replace(delivery, parcel=in_bytes(delivery.parcel))
+                    as_bytes = structs.replace(
+                        delivery, parcel=structs.replace(delivery.parcel, envelopes=())
+                    )
                     self._say(Delivered(channel, as_bytes))
                 await self.frames.drained()
         except Interrupted as problem:

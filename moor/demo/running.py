@@ -76,7 +76,7 @@ class DemoPlan:
 
 async def run_embedded(plan: DemoPlan, settings: CloudSettings) -> None:
     """Run all workers in this process, and delete the database at the end."""
-    broker = MemoryBroker(alone=True).as_user()
+    broker = MemoryBroker().as_user()
     hosts = {cell: equal_hosts(cell, count) for cell, count in plan.hosts.items()}
     with tempfile.TemporaryDirectory(prefix="moor-demo-") as directory:
         url = f"sqlite+aiosqlite:///{Path(directory) / 'moor.db'}"

@@ -60,7 +60,7 @@ class ServersInUse(Failure):
 
 async def run_embedded(plan: Plan, database_url: str, settings: CloudSettings) -> LoadResult:
     """Run all workers and the load generator in this process."""
-    broker = MemoryBroker(alone=True).as_user()
+    broker = MemoryBroker().as_user()
     hosts = {cell: equal_hosts(cell, count) for cell, count in plan.cells.items()}
     meter = Meter({"embedded": partial(process_cpu_s, os.getpid())}, plan.boots)
     notes = ("embedded: the load generator is in the same process, so the total includes it",)

@@ -8,7 +8,7 @@ import pytest_asyncio
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.memory_under_test import JournalUnderTest, MemoryUnderTest, UnixUnderTest
 
-BROKERS = ("memory", "alone", "unix", "unix+journal", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq))
+BROKERS = ("memory", "unix", "unix+journal", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq))
 
 
 @pytest_asyncio.fixture(params=BROKERS)
@@ -24,8 +24,6 @@ async def _started(kind: str) -> BrokerUnderTest:
     match kind:
         case "memory":
             return MemoryUnderTest()
-        case "alone":
-            return MemoryUnderTest(alone=True)
         case "unix":
             return await UnixUnderTest.start()
         case "unix+journal":

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from bus.broker import Broker, Connection, ConnectionLost, HandsOver
+from bus.broker import Broker, Connection, ConnectionLost
 from bus.memory import Journal, MemoryBroker
 from bus.permissions import Rights, rights_of, rights_of_application
 from bus.topology import ROLES, objects_of, user_of
@@ -15,8 +15,8 @@ from tests.contracts.broker_under_test import APPLICATIONS
 
 
 class MemoryUnderTest:
-    def __init__(self, *, alone: bool = False) -> None:
-        self._memory = MemoryBroker(alone=alone)
+    def __init__(self) -> None:
+        self._memory = MemoryBroker()
         self.is_unplugged = False
 
     def broker(self, user: str = "") -> Broker:
@@ -71,10 +71,6 @@ class _Plugged:
     @property
     def user(self) -> str:
         return self._broker.user
-
-    @property
-    def hands_over(self) -> HandsOver:
-        return self._broker.hands_over
 
     async def connect(self) -> Connection:
         if self._under_test.is_unplugged:

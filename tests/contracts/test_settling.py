@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from bus import headers
-from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, HandsOver, Parcel
+from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, Parcel
 from bus.codec import Codec, NewerVersion
 from bus.dead_letters import open_dead_letters
 from bus.errors import Locked, Poison, Transient, Unavailable
@@ -640,10 +640,6 @@ class Knocking:
     @property
     def user(self) -> str:
         return self._broker.user
-
-    @property
-    def hands_over(self) -> HandsOver:
-        return self._broker.hands_over
 
     async def connect(self) -> Connection:
         self.times += 1

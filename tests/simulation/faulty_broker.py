@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Protocol
 
-from bus.broker import ConnectionLost, Delivery, HandsOver, Parcel, Receipt
+from msgspec import structs
+
+from bus.broker import ConnectionLost, Delivery, Parcel, Receipt
 from bus.memory import MemoryBroker
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.connection import MemoryConnection
@@ -50,10 +52,10 @@ class FaultyBroker:
         process: SimProcess,
         observer: TrafficObserver,
         *,
-        hands_over: HandsOver,
+        hands_over: bool,
     ) -> None:
         self.user = user
-        self.hands_over = hands_over
+        self._hands_over = hands_over
         self._memory = memory
         self._process = process
         self._observer = observer
@@ -62,7 +64,14 @@ class FaultyBroker:
         await self._process.until_online()
         inner = self._memory.connect(self.user)
         self._process.connections[inner] = None
-        return FaultyConnection(inner, self.user, self._process, self._observer, self._publish_copy)
+        return FaultyConnection(
+            inner,
+            self.user,
+            self._process,
+            self._observer,
+            self._publish_copy,
+            hands_over=self._hands_over,
+        )
 
     def _publish_copy(self, parcel: Parcel) -> None:
         """Publish the parcel a second time on a separate connection."""
@@ -84,12 +93,16 @@ class FaultyConnection:
         process: SimProcess,
         observer: TrafficObserver,
         publish_copy: Callable[[Parcel], None],
+        *,
+        hands_over: bool,
     ) -> None:
         self._inner = inner
         self._user = user
         self._process = process
         self._observer = observer
         self._publish_copy = publish_copy
+        # Otherwise readers decode the messages from their bytes, as on a broker of another process.
+        self._hands_over = hands_over
 
     @property
     def blocked(self) -> str:
@@ -120,6 +133,8 @@ class FaultyConnection:
 
     async def publish(self, parcel: Parcel, publishing: MemoryPublishing) -> Receipt:
         process = self._process
+        if not self._hands_over:
+            parcel = structs.replace(parcel, envelopes=())
         await process.until_awake()
         if process.will_crash_at(ON_THE_WAY):
             await asyncio.sleep(LOST_AFTER_S)

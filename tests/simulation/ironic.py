@@ -13,7 +13,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import msgspec
 from msgspec import UNSET
 
-from bus.broker import Connection, HandsOver
+from bus.broker import Connection
 from bus.errors import Locked, TookTooLong, Unavailable
 from bus.memory import MemoryBroker
 from bus.message import ProviderId
@@ -369,7 +369,6 @@ class _IronicBroker:
     """The broker as Ironic's own notification sender reaches it: a `Broker`."""
 
     user = ""
-    hands_over = HandsOver.BYTES
 
     def __init__(self, memory: MemoryBroker) -> None:
         self._memory = memory

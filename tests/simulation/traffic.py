@@ -173,11 +173,10 @@ class Traffic:
         if not parcel.envelopes:
             return
         self._findings.count("fault", "handed_over")
-        if parcel.body:
-            self._compare_body(parcel, f"{process.full_name} receives from {queue}")
-            self._handed_over.append((process.full_name, parcel))
-            if len(self._handed_over) > HANDED_OVER_MAX:
-                self._compare_oldest()
+        self._compare_body(parcel, f"{process.full_name} receives from {queue}")
+        self._handed_over.append((process.full_name, parcel))
+        if len(self._handed_over) > HANDED_OVER_MAX:
+            self._compare_oldest()
 
     def _compare_oldest(self) -> None:
         reader, parcel = self._handed_over.popleft()

@@ -10,7 +10,6 @@ from bus.broker import (
     Connection,
     Consuming,
     Delivery,
-    HandsOver,
     Parcel,
     Publishing,
     Receipt,
@@ -60,10 +59,6 @@ class BreakableBroker:
     @property
     def user(self) -> str:
         return self._broker.user
-
-    @property
-    def hands_over(self) -> HandsOver:
-        return self._broker.hands_over
 
     async def connect(self) -> Connection:
         self._faults.check("connect", "")

@@ -1,6 +1,4 @@
-"""Within a process a reader gets the message that was written, beside its bytes; on a broker without sockets, without
-the bytes.
-"""
+"""Within a process a reader gets the message that was written, beside its bytes."""
 
 import asyncio
 import tempfile
@@ -9,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from bus.broker import HandsOver, Parcel
-from bus.codec import CODEC, encode, in_bytes, lines_of
-from bus.memory import Journal, MemoryBroker
+from bus.broker import Parcel
+from bus.codec import CODEC
+from bus.memory import MemoryBroker
 from bus.message import Envelope, Message
 from bus.messages.build import BuildInstance, RequestId
 from bus.topology import objects_of
@@ -47,22 +45,8 @@ async def test_a_reader_in_the_process_has_the_message_beside_its_bytes() -> Non
     assert CODEC.decode(parcel.body) == parcel.envelopes[0]
 
 
-async def test_a_broker_without_sockets_encodes_a_message_only_on_demand() -> None:
-    message = order(7)
-
-    parcel = await arriving(MemoryBroker(alone=True), message, WORK)
-
-    assert parcel.body == b""
-    assert parcel.envelopes[0].message is message
-    assert lines_of(parcel) == [encode(parcel.envelopes[0])]
-    as_bytes = in_bytes(parcel)
-    assert as_bytes.envelopes == ()
-    assert CODEC.decode(as_bytes.body) == parcel.envelopes[0]
-
-
-@pytest.mark.parametrize("alone", [False, True])
-async def test_messages_that_people_may_write_are_read_from_their_bytes(*, alone: bool) -> None:
-    parcel = await arriving(MemoryBroker(alone=alone), BUILD, "scheduler.requests")
+async def test_messages_that_people_may_write_are_read_from_their_bytes() -> None:
+    parcel = await arriving(MemoryBroker(), BUILD, "scheduler.requests")
 
     assert parcel.envelopes == ()
     read = CODEC.decode(parcel.body)
@@ -87,19 +71,3 @@ async def test_a_client_on_a_socket_gets_bytes() -> None:
     read = CODEC.decode(delivery.parcel.body)
     assert isinstance(read, Envelope)
     assert read.message == order(7)
-
-
-async def test_a_broker_without_bytes_serves_no_socket_and_keeps_no_journal() -> None:
-    alone = MemoryBroker(alone=True)
-    assert alone.as_user().hands_over is HandsOver.MESSAGES
-
-    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
-        with pytest.raises(ValueError, match="alone"):
-            async with serve_unix(alone, Path(directory) / "bus.sock"):
-                pass
-        journal = Journal(Path(directory) / "journal")
-        try:
-            with pytest.raises(ValueError, match="alone"):
-                MemoryBroker((), journal, alone=True)
-        finally:
-            journal.close()

@@ -82,7 +82,7 @@ def metal_of(nodes: int, daemons: int) -> BareMetalPlan:
 @asynccontextmanager
 async def embedded(metal: BareMetalPlan, settings: CloudSettings) -> AsyncIterator[DemoCloud]:
     """Run all workers in this process, and delete the database at the end."""
-    broker = MemoryBroker(alone=True).as_user()
+    broker = MemoryBroker().as_user()
     hosts = {cell: equal_hosts(cell, HOSTS_PER_CELL) for cell in CELLS}
     started: list[BareMetal] = []
     async with AsyncExitStack() as stack:

@@ -109,7 +109,7 @@ class Measured(Struct, frozen=True):
 
 async def run_embedded(plan: MetalPlan, database_url: str, settings: CloudSettings) -> MetalLoadResult:
     """Run all workers, the simulated Ironic and the load generator in this process."""
-    broker = MemoryBroker(alone=True).as_user()
+    broker = MemoryBroker().as_user()
     hosts = {cell: equal_hosts(cell, HOSTS_PER_CELL) for cell in plan.cell_names}
     started: list[BareMetal] = []
     cpu_clocks = {"embedded": partial(process_cpu_s, os.getpid())}
