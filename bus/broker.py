@@ -44,6 +44,7 @@ __all__ = [
     "Publishing",
     "Receipt",
     "Refusal",
+    "require_prefetch",
 ]
 
 PLAIN = "application/json"  # one message
@@ -146,6 +147,13 @@ class Connection(Protocol):
         """The number of parcels that wait in a queue."""
 
     async def close(self) -> None: ...
+
+
+def require_prefetch(prefetch: int) -> None:
+    if prefetch < 1:
+        raise ValueError(
+            f"prefetch is {prefetch}, must be at least 1: without a bound one consumer holds all"
+        )
 
 
 class Broker(Protocol):

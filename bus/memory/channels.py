@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
 
+from bus.arrivals import Arrivals
 from bus.broker import AccessRefused, ConsumerCancelled, Delivery, Interrupted, Parcel, Receipt, Refusal
 from bus.memory.queue import MemoryQueue, QueuedParcel
 from bus.memory.wire import Wire
@@ -81,20 +82,13 @@ class MemoryConsuming:
         self._timeout_s = wire.host.consumer_timeout_s
         self._timer: asyncio.TimerHandle | None = None
         self._tag = 0
-        # Unacknowledged deliveries by tag, in order; and those of them that were not received yet.
+        # Unacknowledged deliveries by tag, in order.
         self._held: dict[int, QueuedParcel] = {}
-        self._arrived: list[Delivery] = []
-        self._arrival: asyncio.Future[None] | None = None
-        self._over: Interrupted | None = None
+        self._arrivals = Arrivals()
 
     async def receive(self) -> Sequence[Delivery]:
         await asyncio.sleep(0)
-        while not self._arrived:
-            self._check()
-            self._arrival = self._loop.create_future()
-            await self._arrival
-        arrived, self._arrived = self._arrived, []
-        return arrived
+        return await self._arrivals.take()
 
     async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
         await self._wire.tell(partial(self._acknowledge, tag, multiple=multiple))
@@ -103,7 +97,7 @@ class MemoryConsuming:
         await self._wire.tell(partial(self._give_back, tag))
 
     async def close(self) -> None:
-        if self._over is None:
+        if self._arrivals.why_over is None:
             self.finish(ConsumerCancelled("closed by its user"))
 
     # Called by the queue
@@ -113,9 +107,7 @@ class MemoryConsuming:
         tag = self._tag
         self._held[tag] = stored
         stored.held_since = self._loop.time()
-        self._arrived.append(Delivery(tag, self.queue.name, stored.parcel, stored.returns, stored.sender))
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        self._arrivals.put(Delivery(tag, self.queue.name, stored.parcel, stored.returns, stored.sender))
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._look_at_the_clock)
         return len(self._held) < self._prefetch
@@ -136,21 +128,14 @@ class MemoryConsuming:
         """First half of ending: stop, and hand out what was held. When several consumers end at once, none may receive
         what another one held.
         """
-        self._over = why
+        self._arrivals.drop()
+        self._arrivals.end(why)
         self.queue.detach(self)
         if self._timer is not None:
             self._timer.cancel()
         returned = [*self._held.values()]
         self._held.clear()
-        self._arrived.clear()
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
         return returned
-
-    def _check(self) -> None:
-        self._wire.check()
-        if self._over is not None:
-            raise type(self._over)(str(self._over))
 
     def _acknowledge(self, tag: int, *, multiple: bool) -> None:
         self._require(tag)
@@ -171,7 +156,7 @@ class MemoryConsuming:
             self.queue.has_room(self)
 
     def _require(self, tag: int) -> None:
-        self._check()
+        self._arrivals.check()
         if tag not in self._held:
             problem = (
                 f"delivery {tag} of queue {self.queue.name!r} is not held: settled before, or never delivered"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
-from bus.broker import AccessRefused, ConnectionLost
+from bus.broker import AccessRefused, ConnectionLost, require_prefetch
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.queue import MemoryQueue, QueuedParcel, properties_of
 from bus.memory.virtual_host import MemoryVirtualHost
@@ -64,10 +64,7 @@ class MemoryConnection:
         return await self._wire.tell(lambda: MemoryPublishing(self._wire, self._user, self._rights))
 
     async def open_consuming(self, queue: str, prefetch: int) -> MemoryConsuming:
-        if prefetch < 1:
-            raise ValueError(
-                f"prefetch is {prefetch}, must be at least 1: without a bound one consumer holds all"
-            )
+        require_prefetch(prefetch)
         return await self._wire.tell(partial(self._consume, queue, prefetch))
 
     async def depth(self, queue: str) -> int:

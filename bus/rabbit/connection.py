@@ -8,7 +8,7 @@ from pamqp import commands
 from pamqp.base import Frame
 from pamqp.frame import FrameTypes
 
-from bus.broker import NotFound
+from bus.broker import NotFound, require_prefetch
 from bus.definitions import arguments_of
 from bus.rabbit.channel import Listener
 from bus.rabbit.consuming import RabbitConsuming
@@ -82,10 +82,7 @@ class RabbitConnection:
         return publishing
 
     async def open_consuming(self, queue: str, prefetch: int) -> RabbitConsuming:
-        if prefetch < 1:
-            raise ValueError(
-                f"prefetch is {prefetch}, must be at least 1: without a bound one consumer holds all"
-            )
+        require_prefetch(prefetch)
         consuming = RabbitConsuming(queue)
         consuming.channel = await self._wire.open(consuming)
         try:

@@ -1,6 +1,5 @@
 """A channel for consuming: receives deliveries and settles them."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import cast
 
@@ -8,31 +7,23 @@ from pamqp import commands
 from pamqp.base import Frame
 from pamqp.header import ContentHeader
 
+from bus.arrivals import Arrivals
 from bus.broker import ConnectionLost, ConsumerCancelled, Delivery
 from bus.rabbit.channel import Channel, Listener
-from bus.rabbit.endings import again
 from bus.rabbit.frames import delivery_of
 
 
 class RabbitConsuming(Listener):
-    """The deliveries of one queue, collected until the caller takes them."""
+    """The deliveries of one queue."""
 
     channel: Channel
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
-        self._waiting: list[Delivery] = []
-        self._arrived = asyncio.Event()
-        self._why_no_more: Exception | None = None
+        self._arrivals = Arrivals()
 
     async def receive(self) -> Sequence[Delivery]:
-        while not self._waiting:
-            if self._why_no_more is not None:
-                raise again(self._why_no_more)
-            self._arrived.clear()
-            await self._arrived.wait()
-        taken, self._waiting = self._waiting, []
-        return taken
+        return await self._arrivals.take()
 
     async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
         self._tell(commands.Basic.Ack(delivery_tag=tag, multiple=multiple))
@@ -45,25 +36,21 @@ class RabbitConsuming(Listener):
 
     def _tell(self, frame: Frame) -> None:
         # A cancelled consumer may still settle its deliveries while its channel is open.
-        if self.channel.ended is not None and self._why_no_more is not None:
-            raise again(self._why_no_more)
+        if self.channel.ended is not None:
+            self._arrivals.check()
         self.channel.tell(frame)
 
     def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None:
-        self._waiting.append(delivery_of(self._queue, cast("commands.Basic.Deliver", method), header, body))
-        self._arrived.set()
+        deliver = cast("commands.Basic.Deliver", method)
+        self._arrivals.put(delivery_of(self._queue, deliver, header, body))
 
     def on_cancel(self) -> None:
         """The broker cancelled the consumer. Earlier deliveries may still be acknowledged; no more will come."""
-        self._stop(
+        self._arrivals.end(
             ConsumerCancelled(f"the broker cancelled the consumer of {self._queue!r}: was the queue deleted?")
         )
 
     def on_end(self, why: Exception) -> None:
         """The channel has ended. The broker will deliver the waiting messages to another consumer."""
-        self._waiting.clear()
-        self._stop(why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why)))
-
-    def _stop(self, why: Exception) -> None:
-        self._why_no_more = self._why_no_more or why
-        self._arrived.set()
+        self._arrivals.drop()
+        self._arrivals.end(why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why)))

@@ -1,13 +1,13 @@
 """The protocol on the socket: requests with an id, answers with the same id, and messages that the broker sends by
 itself.
 
-Each message is a msgpack array after four bytes of length. Messages of one event loop turn are written at once.
+Each message is a msgpack array after four bytes of length.
 """
 
 import asyncio
 import struct
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,6 @@ from bus.broker import (
     Interrupted,
     NotFound,
     Parcel,
-    Receipt,
     Refusal,
 )
 from bus.memory.virtual_host import BODY_BYTES_MAX
@@ -29,48 +28,51 @@ from bus.topology import Binding, Objects
 # A parcel of another program may be much larger than ours and must still arrive, to be dead-lettered. Names and headers
 # come on top; the memory broker limits them.
 FRAME_BYTES_MAX = BODY_BYTES_MAX + 256 * 1024
+# The id of a request that has no answer.
+NO_ANSWER = 0
 
 _LENGTH = struct.Struct(">I")
 
 
-class Hello(Struct, frozen=True, array_like=True, tag="hello"):
-    """The first request, answered by `Welcome` or by `Failed` with the id 0."""
+class Ask(Struct, frozen=True, array_like=True):
+    """A request of a client, which numbers its requests and its channels."""
+
+    id: int
+
+
+class Hello(Ask, frozen=True, tag="hello"):
+    """The first request. The answer is why the broker accepts nothing now, empty if it does."""
 
     user: str
 
 
-class Declare(Struct, frozen=True, array_like=True, tag="declare"):
-    id: int
+class Declare(Ask, frozen=True, tag="declare"):
     objects: Objects
 
 
-class Bind(Struct, frozen=True, array_like=True, tag="bind"):
-    id: int
+class Bind(Ask, frozen=True, tag="bind"):
     queue: str
     bindings: tuple[Binding, ...]
 
 
-class OpenPublishing(Struct, frozen=True, array_like=True, tag="publishing"):
-    """The client numbers its channels."""
-
-    id: int
+class OpenPublishing(Ask, frozen=True, tag="publishing"):
     channel: int
 
 
-class OpenConsuming(Struct, frozen=True, array_like=True, tag="consuming"):
-    id: int
+class OpenConsuming(Ask, frozen=True, tag="consuming"):
     channel: int
     queue: str
     prefetch: int
 
 
-class Publish(Struct, frozen=True, array_like=True, tag="publish"):
-    id: int
+class Publish(Ask, frozen=True, tag="publish"):
+    """The answer is a receipt."""
+
     channel: int
     parcel: Parcel
 
 
-class Acknowledge(Struct, frozen=True, array_like=True, tag="ack"):
+class Acknowledge(Ask, frozen=True, tag="ack"):
     """Has no answer; a wrong tag ends the consumer."""
 
     channel: int
@@ -78,48 +80,47 @@ class Acknowledge(Struct, frozen=True, array_like=True, tag="ack"):
     multiple: bool
 
 
-class GiveBack(Struct, frozen=True, array_like=True, tag="back"):
+class GiveBack(Ask, frozen=True, tag="back"):
     """Has no answer."""
 
     channel: int
     tag: int
 
 
-class AskDepth(Struct, frozen=True, array_like=True, tag="depth?"):
-    id: int
+class AskDepth(Ask, frozen=True, tag="depth"):
+    """The answer is a number."""
+
     queue: str
 
 
-class CloseChannel(Struct, frozen=True, array_like=True, tag="close"):
-    id: int
+class CloseChannel(Ask, frozen=True, tag="close"):
     channel: int
 
 
-class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
-    """The server closes the stream when everything before it is done."""
+class Goodbye(Ask, frozen=True, tag="goodbye"):
+    """Has no answer: the server closes the stream when everything before it is done."""
 
 
-Question = Declare | Bind | OpenPublishing | OpenConsuming | Publish | AskDepth | CloseChannel
-Unanswered = Acknowledge | GiveBack | Goodbye
-Request = Hello | Question | Unanswered
-
-
-class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
-    blocked: str
+Request = (
+    Hello
+    | Declare
+    | Bind
+    | OpenPublishing
+    | OpenConsuming
+    | Publish
+    | Acknowledge
+    | GiveBack
+    | AskDepth
+    | CloseChannel
+    | Goodbye
+)
 
 
 class Done(Struct, frozen=True, array_like=True, tag="done"):
+    """The answer to a request that was carried out."""
+
     id: int
-
-
-class Told(Struct, frozen=True, array_like=True, tag="told"):
-    id: int
-    receipt: Receipt
-
-
-class Depth(Struct, frozen=True, array_like=True, tag="depth"):
-    id: int
-    depth: int
+    value: int | str | None
 
 
 class Failed(Struct, frozen=True, array_like=True, tag="failed"):
@@ -142,14 +143,16 @@ class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
 
 
 class BlockedChanged(Struct, frozen=True, array_like=True, tag="blocked"):
+    """Why the broker accepts nothing from now on; empty if it does."""
+
     why: str
 
 
-Reply = Welcome | Done | Told | Depth | Failed | Delivered | Cancelled | BlockedChanged
+Reply = Done | Failed | Delivered | Cancelled | BlockedChanged
 
-encode = msgspec.msgpack.Encoder().encode
-decode_request: Callable[[bytearray], Request] = msgspec.msgpack.Decoder[Any](Request).decode
-decode_reply: Callable[[bytearray], Reply] = msgspec.msgpack.Decoder[Any](Reply).decode
+decode_request: Callable[[bytes], Request] = msgspec.msgpack.Decoder[Any](Request).decode
+decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder[Any](Reply).decode
+_encode = msgspec.msgpack.Encoder().encode
 
 _PROBLEMS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -162,84 +165,14 @@ def problem_named(name: str, text: str) -> Exception:
     return _PROBLEMS[name](text)
 
 
-class Frames(asyncio.Protocol):
-    """One end of the socket: splits bytes into frames and writes frames. It ends once, and reports that once."""
+def frame_of(message: Request | Reply) -> bytes:
+    encoded = _encode(message)
+    return _LENGTH.pack(len(encoded)) + encoded
 
-    def __init__(self, received: Callable[[bytearray], None], ended: Callable[[str], None]) -> None:
-        self._received = received
-        self._ended = ended
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._incoming = bytearray()
-        self._outgoing: list[bytes] = []
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._why = "the other end closed the connection"
 
-    def send(self, frame: bytes) -> None:
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        self._outgoing.append(_LENGTH.pack(len(frame)))
-        self._outgoing.append(frame)
-
-    async def drained(self) -> None:
-        """Wait until the other end has read enough to send more."""
-        await self._writable.wait()
-
-    def close(self, why: str) -> None:
-        """Write what is pending, then close."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._flush()
-            self._why = why
-            self._transport.close()
-
-    def cut(self, why: str) -> None:
-        """Close at once: the other end does not read, so nothing more can be written."""
-        if self._transport is not None:
-            self._why = why
-            self._transport.abort()
-
-    def pause_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    # Called by the event loop
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's stream transports have this interface, but do not inherit from asyncio's class.
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        incoming = self._incoming
-        incoming += data
-        start = 0
-        while len(incoming) - start >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(incoming, start)
-            if size > FRAME_BYTES_MAX:
-                self.close(f"a frame has {size} bytes, at most {FRAME_BYTES_MAX} are allowed")
-                return
-            end = start + _LENGTH.size + size
-            if end > len(incoming):
-                break
-            self._received(incoming[start + _LENGTH.size : end])
-            start = end
-        del incoming[:start]
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._writable.set()
-        self._ended(str(exc) if exc else self._why)
-
-    def _flush(self) -> None:
-        outgoing, self._outgoing = self._outgoing, []
-        if self._transport is not None and outgoing and not self._transport.is_closing():
-            self._transport.write(b"".join(outgoing))
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """The next message, still encoded. Raises EOFError when the other end has closed the stream."""
+    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if size > FRAME_BYTES_MAX:
+        raise ValueError(f"a frame has {size} bytes, at most {FRAME_BYTES_MAX} are allowed")
+    return await reader.readexactly(size)

@@ -26,17 +26,23 @@ async def serve_unix(broker: MemoryBroker, path: str | os.PathLike[str]) -> Asyn
     place = Path(path)
     listening = _listen(place)
     inode = _inode(place)
-    sessions: dict[Session, None] = {}
-    server = await asyncio.get_running_loop().create_unix_server(
-        lambda: Session(broker, sessions).frames, sock=listening, backlog=BACKLOG
-    )
+    sessions: dict[asyncio.Task[None], Session] = {}
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session = Session(broker, reader, writer)
+        running = asyncio.create_task(session.run())
+        sessions[running] = session
+        running.add_done_callback(sessions.pop)
+
+    server = await asyncio.start_unix_server(begin, sock=listening, backlog=BACKLOG)
     try:
         yield
     finally:
         server.close()
-        for session in [*sessions]:
+        running = [*sessions]
+        for session in sessions.values():
             session.end("the broker is served no more")
-        await asyncio.gather(*(session.ended.wait() for session in [*sessions]))
+        await asyncio.gather(*running)
         if _inode(place) == inode:
             # Otherwise another process serves there by now.
             _remove(place)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from contextlib import suppress
 
 from msgspec import structs
 
@@ -11,6 +10,7 @@ from bus.memory import MemoryBroker
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
 from bus.memory.connection import MemoryConnection
 from bus.unix_socket.frames import (
+    NO_ANSWER,
     Acknowledge,
     AskDepth,
     Bind,
@@ -19,189 +19,154 @@ from bus.unix_socket.frames import (
     CloseChannel,
     Declare,
     Delivered,
-    Depth,
     Done,
     Failed,
-    Frames,
     GiveBack,
     Goodbye,
     Hello,
     OpenConsuming,
     OpenPublishing,
     Publish,
-    Question,
     Reply,
-    Told,
-    Unanswered,
-    Welcome,
+    Request,
     decode_request,
-    encode,
+    frame_of,
+    read_frame,
 )
 from bus.unreadable import NOT_JSON
 
 log = logging.getLogger(__name__)
 
-# The session stops reading from a client with this many open requests, until half of them are done.
+# The session stops reading from a client with this many open requests, until one of them is done.
 REQUESTS_UNDER_WAY_MAX = 2_000
 
 
 class Session:
     """One client. Requests start in the order of arrival, and each is answered when it is done."""
 
-    def __init__(self, broker: MemoryBroker, sessions: "dict[Session, None]") -> None:
-        self.frames = Frames(self._received, self._connection_lost)
-        self.ended = asyncio.Event()
+    def __init__(
+        self, broker: MemoryBroker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._broker = broker
-        self._sessions = sessions
+        self._reader = reader
+        self._writer = writer
+        self._tasks = asyncio.TaskGroup()
+        self._room = asyncio.Semaphore(REQUESTS_UNDER_WAY_MAX)
         self._connection: MemoryConnection | None = None
         self._publishings: dict[int, MemoryPublishing] = {}
         self._consumings: dict[int, MemoryConsuming] = {}
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._pushing: set[asyncio.Task[None]] = set()
-        self._listening = True
-        sessions[self] = None
+
+    async def run(self) -> None:
+        """Serve the client until it goes, or sends anything but requests."""
+        try:
+            async with self._tasks:
+                try:
+                    await self._hear()
+                finally:
+                    # Earlier requests start before the connection ends, acknowledgements too.
+                    await asyncio.sleep(0)
+                    self.end("the client has gone")
+        except ExceptionGroup:
+            log.exception("disconnected a client whose request failed")
 
     def end(self, why: str) -> None:
-        self.frames.close(why)
+        """Send what is pending, and close the stream."""
+        self._writer.close()
+        if self._connection is not None:
+            self._connection.end(why)
 
-    # Its connection
+    # Called by its connection
 
     def blocked_changed(self, why: str) -> None:
         self._say(BlockedChanged(why))
 
-    def lost(self, why: str) -> None:
-        self.frames.close(why)
-
-    def _connection_lost(self, _: str) -> None:
-        """All earlier requests have started by now, acknowledgements too, since they were queued before this call."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.end("the client has gone")
-        self._sessions.pop(self, None)
-        self.ended.set()
+    def lost(self, _: str) -> None:
+        self._writer.close()
 
     # Requests
 
-    def _received(self, frame: bytearray) -> None:
+    async def _hear(self) -> None:
+        hello = await self._next()
+        if not isinstance(hello, Hello):
+            return
         try:
-            request = decode_request(frame)
+            connection = self._connection = self._broker.connect(hello.user, self)
+        except (Refusal, Interrupted) as problem:
+            self._say(Failed(hello.id, type(problem).__name__, str(problem)))
+            return
+        self._say(Done(hello.id, connection.blocked))
+        while (request := await self._next()) is not None:
+            await self._room.acquire()
+            doing = self._tasks.create_task(self._answer(request, connection))
+            doing.add_done_callback(lambda _: self._room.release())
+
+    async def _next(self) -> Request | None:
+        """The next request. None when the client has gone, or has sent anything else."""
+        try:
+            return decode_request(await read_frame(self._reader))
+        except (EOFError, ConnectionError):
+            return None
         except NOT_JSON as problem:
             log.warning("disconnecting a client that sent an invalid request: %s", problem)
-            self.frames.close("not a request")
-            return
-        if isinstance(request, Hello):
-            self._welcome(request)
-        elif self._connection is None:
-            self.frames.close("the first request must be hello")
-        else:
-            self._begin(request, self._connection)
+            return None
 
-    def _welcome(self, hello: Hello) -> None:
+    async def _answer(self, request: Request, connection: MemoryConnection) -> None:
+        """A wrong or late acknowledgement has no answer. It ends its consumer, and the client is told that."""
         try:
-            self._connection = self._broker.connect(hello.user, self)
-        except Refusal as refusal:
-            self._say(_failed(0, refusal))
-        else:
-            self._say(Welcome(self._connection.blocked))
-
-    def _begin(self, request: Question | Unanswered, connection: MemoryConnection) -> None:
-        match request:
-            case Acknowledge() | GiveBack() | Goodbye():
-                doing = self._heed(request, connection)
-            case _:
-                doing = self._answer(request, connection)
-        task = asyncio.get_running_loop().create_task(doing)
-        self._under_way.add(task)
-        task.add_done_callback(self._done)
-        if self._listening and len(self._under_way) >= REQUESTS_UNDER_WAY_MAX:
-            self._listening = False
-            self.frames.pause_reading()
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        if not self._listening and len(self._under_way) * 2 <= REQUESTS_UNDER_WAY_MAX:
-            self._listening = True
-            self.frames.resume_reading()
-        if not task.cancelled() and task.exception() is not None:
-            log.error("disconnecting a client whose request failed", exc_info=task.exception())
-            self.frames.close("its request failed")
-
-    async def _heed(self, request: Unanswered, connection: MemoryConnection) -> None:
-        """Requests without an answer. A wrong or late acknowledgement ends its consumer, and the client is told that."""
-        with suppress(Refusal, Interrupted):
-            match request:
-                case Acknowledge(channel=channel, tag=tag, multiple=multiple) if channel in self._consumings:
-                    await self._consumings[channel].acknowledge(tag, multiple=multiple)
-                case GiveBack(channel=channel, tag=tag) if channel in self._consumings:
-                    await self._consumings[channel].give_back(tag)
-                case Goodbye():
-                    await connection.close()
-
-    async def _answer(self, request: Question, connection: MemoryConnection) -> None:
-        try:
-            match request:
-                case Publish(channel=channel, parcel=parcel):
-                    # Message objects are only for readers in one process; a client could send false ones, so drop them.
-                    as_bytes = structs.replace(parcel, envelopes=()) if parcel.envelopes else parcel
-                    reply: Reply = Told(request.id, await self._publishings[channel].publish(as_bytes))
-                case AskDepth(queue=queue):
-                    reply = Depth(request.id, await connection.depth(queue))
-                case _:
-                    await self._do(request, connection)
-                    reply = Done(request.id)
+            reply: Reply = Done(request.id, await self._do(request, connection))
         except (Refusal, Interrupted) as problem:
-            reply = _failed(request.id, problem)
-        self._say(reply)
+            reply = Failed(request.id, type(problem).__name__, str(problem))
+        if request.id != NO_ANSWER:
+            self._say(reply)
 
-    async def _do(
-        self,
-        request: Declare | Bind | OpenPublishing | OpenConsuming | CloseChannel,
-        connection: MemoryConnection,
-    ) -> None:
+    async def _do(self, request: Request, connection: MemoryConnection) -> int | str | None:
         match request:
+            case Publish(channel=channel, parcel=parcel):
+                # Message objects are only for readers in one process; a client could send false ones, so drop them.
+                in_bytes = structs.replace(parcel, envelopes=())
+                return (await self._publishings[channel].publish(in_bytes)).value
+            case AskDepth(queue=queue):
+                return await connection.depth(queue)
             case Declare(objects=objects):
                 await connection.declare(objects)
             case Bind(queue=queue, bindings=bindings):
                 await connection.bind(queue, bindings)
+            case Goodbye():
+                await connection.close()
+            case _:
+                await self._use_channel(request, connection)
+        return None
+
+    async def _use_channel(self, request: Request, connection: MemoryConnection) -> None:
+        match request:
             case OpenPublishing(channel=channel):
                 self._publishings[channel] = await connection.open_publishing()
             case OpenConsuming(channel=channel, queue=queue, prefetch=prefetch):
-                self._push_from(channel, await connection.open_consuming(queue, prefetch))
-            case CloseChannel(channel=channel):
-                await self._close_channel(channel)
-
-    async def _close_channel(self, channel: int) -> None:
-        publishing, consuming = self._publishings.pop(channel, None), self._consumings.pop(channel, None)
-        if publishing is not None:
-            await publishing.close()
-        if consuming is not None:
-            await consuming.close()
+                consuming = self._consumings[channel] = await connection.open_consuming(queue, prefetch)
+                self._tasks.create_task(self._push(channel, consuming))
+            case Acknowledge(channel=channel, tag=tag, multiple=multiple) if channel in self._consumings:
+                await self._consumings[channel].acknowledge(tag, multiple=multiple)
+            case GiveBack(channel=channel, tag=tag) if channel in self._consumings:
+                await self._consumings[channel].give_back(tag)
+            case CloseChannel(channel=channel) if channel in self._publishings:
+                await self._publishings.pop(channel).close()
+            case CloseChannel(channel=channel) if channel in self._consumings:
+                await self._consumings.pop(channel).close()
 
     # Deliveries
 
-    def _push_from(self, channel: int, consuming: MemoryConsuming) -> None:
-        self._consumings[channel] = consuming
-        task = asyncio.get_running_loop().create_task(self._push(channel, consuming))
-        self._pushing.add(task)
-        task.add_done_callback(self._pushing.discard)
-
     async def _push(self, channel: int, consuming: MemoryConsuming) -> None:
-        """Push deliveries. The memory broker limits them by the client's prefetch."""
+        """Push deliveries until the consumer ends. The memory broker limits them by the client's prefetch."""
         try:
             while True:
                 for delivery in await consuming.receive():
-                    as_bytes = structs.replace(
-                        delivery, parcel=structs.replace(delivery.parcel, envelopes=())
-                    )
-                    self._say(Delivered(channel, as_bytes))
-                await self.frames.drained()
-        except Interrupted as problem:
+                    in_bytes = structs.replace(delivery.parcel, envelopes=())
+                    self._say(Delivered(channel, structs.replace(delivery, parcel=in_bytes)))
+                await self._writer.drain()
+        except (Interrupted, ConnectionError) as problem:
             self._consumings.pop(channel, None)
             self._say(Cancelled(channel, type(problem).__name__, str(problem)))
 
     def _say(self, reply: Reply) -> None:
-        self.frames.send(encode(reply))
-
-
-def _failed(request: int, problem: Refusal | Interrupted) -> Failed:
-    return Failed(request, type(problem).__name__, str(problem))
+        if not self._writer.is_closing():
+            self._writer.write(frame_of(reply))

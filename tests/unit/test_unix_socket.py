@@ -16,7 +16,7 @@ from bus.memory import MemoryBroker
 from bus.message import Envelope, Message
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
 from bus.unix_socket import SocketTakenError, UnixBroker, serve_unix
-from bus.unix_socket.frames import FRAME_BYTES_MAX
+from bus.unix_socket.frames import FRAME_BYTES_MAX, OpenPublishing, Publish
 from bus.unix_socket.session import REQUESTS_UNDER_WAY_MAX
 
 # ruff: noqa: ASYNC240 - a look at a file of ours keeps no loop waiting
@@ -124,11 +124,11 @@ async def test_without_a_server_there_is_no_connection(socket_path: Path) -> Non
     [
         struct.pack(">I", FRAME_BYTES_MAX + 1),
         struct.pack(">I", 5) + b"noise",
-        struct.pack(">I", 6) + b"\x94\xa3ack\x01",
+        struct.pack(">I", 9) + b"\x95\xa3ack\x00\x01\x01\xc3",
         b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack(">I", 9) + b"\x92\xa5hello\xa1\xff",
-        struct.pack(">I", 50_007) + b"\x92\xa5hello" + b"\x91" * 50_000,
-        struct.pack(">I", 7) + b"\x92\xa5hello",
+        struct.pack(">I", 10) + b"\x93\xa5hello\x01\xa1\xff",
+        struct.pack(">I", 50_008) + b"\x93\xa5hello\x01" + b"\x91" * 50_000,
+        struct.pack(">I", 8) + b"\x93\xa5hello\x01",
     ],
     ids=["too long", "no request", "no hello", "another protocol", "no text", "too deep", "cut off"],
 )
@@ -165,8 +165,8 @@ async def test_message_objects_from_a_client_are_not_accepted(socket_path: Path)
         connection = await UnixBroker(socket_path).connect()
         await connection.declare(Objects((Exchange("moor.town"),), (work,)))
         made_up = (Envelope(message=Message()),)
-        publishing = await connection.open_publishing()
-        await publishing.publish(Parcel("moor.town", "work", b"bytes", envelopes=made_up))
+        await connection.ask(OpenPublishing, 1)
+        await connection.ask(Publish, 1, Parcel("moor.town", "work", b"bytes", envelopes=made_up))
 
         consuming = await (await broker.as_user().connect()).open_consuming("work", prefetch=1)
         (delivery,) = await consuming.receive()
@@ -209,13 +209,13 @@ async def test_parcels_of_a_vanished_client_go_to_another(socket_path: Path) -> 
         async with asyncio.timeout(PATIENCE_S):
             await held.receive()
 
-            vanishing.frames.close("as if its process had been killed: no goodbye")
+            vanishing.cut("as if its process had been killed: no goodbye")
 
             (delivery,) = await consuming.receive()
         assert delivery.returns == 1
 
 
-async def test_a_client_with_too_much_under_way_is_read_again_when_half_of_it_is_done(
+async def test_a_client_with_too_much_under_way_is_read_again_when_some_of_it_is_done(
     socket_path: Path,
 ) -> None:
     broker, count = MemoryBroker(), REQUESTS_UNDER_WAY_MAX * 3
