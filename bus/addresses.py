@@ -6,9 +6,10 @@ Each key has one name: `bus_url` in a file is `MOOR_BUS_URL` in the environment.
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Struct
 
 from bus.process import is_ready
@@ -106,27 +107,18 @@ def from_text(key: str, text: str, where: str) -> Stated:
 
 def addresses_of(stated: Mapping[str, Stated]) -> Addresses:
     """The addresses, checked. Other keys are ignored."""
-    buses = {cell: _bus_url(url) for cell, url in _by_cell(stated, "cell_bus_urls").items()}
-    databases = {cell: _db_url(url) for cell, url in _by_cell(stated, "cell_db_urls").items()}
     named = stated.get("cells", Stated((), ""))
     for cell in named.value:
-        _check_cell("cells", cell, named.where)
-    _check_are_named(stated, "cell_bus_urls", buses)
-    _check_are_named(stated, "cell_db_urls", databases)
-    return Addresses(
-        bus_url=_one(stated, "bus_url", _bus_url),
-        db_url=_one(stated, "db_url", _db_url),
-        placement_db_url=_one(stated, "placement_db_url", _db_url),
-        ironic_db_url=_one(stated, "ironic_db_url", _db_url),
-        ironic_bus_url=_one(stated, "ironic_bus_url", _bus_url),
-        ironic_url=_one(stated, "ironic_url", _http_url),
-        ironic_cell=_one(stated, "ironic_cell", _cell),
-        ironic_groups=_cells_by_name(stated, "ironic_groups"),
-        ironic_shards=_cells_by_name(stated, "ironic_shards"),
-        cell_bus_urls=buses,
-        cell_db_urls=databases,
-        cells=tuple(dict.fromkeys((*named.value, *buses, *databases))),
-    )
+        _cell(_Setting("cells", cell, named.where))
+    single = {
+        key: check(_Setting(key, str(stated[key].value), stated[key].where))
+        for key, check in _SINGLE.items()
+        if key in stated
+    }
+    of_cells = {key: _urls_of_cells(stated, key, check) for key, check in _OF_CELLS.items()}
+    by_name = {key: _cells_by_name(stated, key) for key in ("ironic_groups", "ironic_shards")}
+    cells = dict.fromkeys((*named.value, *(cell for urls in of_cells.values() for cell in urls)))
+    return msgspec.convert({**single, **of_cells, **by_name, "cells": tuple(cells)}, Addresses)
 
 
 def without_password(url: str) -> str:
@@ -134,23 +126,8 @@ def without_password(url: str) -> str:
     return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
 
 
-def _one(stated: Mapping[str, Stated], key: str, check: Callable[["_Url"], str]) -> str:
-    found = stated.get(key)
-    return "" if found is None else check(_Url(key, str(found.value), found.where))
-
-
-def _by_cell(stated: Mapping[str, Stated], key: str) -> dict[str, "_Url"]:
-    found = stated.get(key)
-    if found is None:
-        return {}
-    assert isinstance(found.value, dict), f"{key} was read as {found.value!r}"
-    for cell in found.value:
-        _check_cell(key, cell, found.where)
-    return {cell: _Url(f"{key}.{cell}", url, found.where) for cell, url in found.value.items()}
-
-
-class _Url(Struct, frozen=True):
-    """A URL to check, and the data for an error about it."""
+class _Setting(Struct, frozen=True):
+    """A value to check, and the data for an error about it."""
 
     key: str
     text: str
@@ -160,7 +137,7 @@ class _Url(Struct, frozen=True):
         return BadSetting(self.key, self.text, self.where, why)
 
 
-def _bus_url(url: _Url) -> str:
+def _bus_url(url: _Setting) -> str:
     parts = urlsplit(url.text)
     match parts.scheme:
         case "amqp" | "amqps" if not parts.hostname:
@@ -173,7 +150,7 @@ def _bus_url(url: _Url) -> str:
             raise url.bad(f"the scheme must be amqp, amqps, unix or memory, not {other!r}")
 
 
-def _db_url(url: _Url) -> str:
+def _db_url(url: _Setting) -> str:
     """Completes the URL with SQLAlchemy's driver: `sqlite:///path` and `postgresql://...` are accepted without it."""
     scheme, _, rest = url.text.partition("://")
     match scheme:
@@ -189,7 +166,7 @@ def _db_url(url: _Url) -> str:
             raise url.bad(f"the scheme must be sqlite or postgresql+asyncpg, not {other!r}")
 
 
-def _http_url(url: _Url) -> str:
+def _http_url(url: _Setting) -> str:
     parts = urlsplit(url.text)
     if parts.scheme not in ("http", "https"):
         raise url.bad(f"the scheme must be http or https, not {parts.scheme!r}")
@@ -198,43 +175,36 @@ def _http_url(url: _Url) -> str:
     return url.text
 
 
-def _cell(name: _Url) -> str:
-    _check_cell(name.key, name.text, name.where)
+def _cell(name: _Setting) -> str:
+    if not CELL_NAME.fullmatch(name.text):
+        raise name.bad("a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40")
+    if name.text == CELL0:
+        raise name.bad("this name is reserved for instances without a cell: choose another")
     return name.text
+
+
+def _mapping(stated: Mapping[str, Stated], key: str) -> tuple[dict[str, str], str]:
+    """A setting with several values, empty if it is not set, and where it was set."""
+    found = stated.get(key, Stated({}, ""))
+    assert isinstance(found.value, dict), f"{key} was read as {found.value!r}"
+    return found.value, found.where
+
+
+def _urls_of_cells(stated: Mapping[str, Stated], key: str, check: "Check") -> dict[str, str]:
+    """If the setting `cells` lists all cells, a cell outside the list is a typing error."""
+    urls, where = _mapping(stated, key)
+    named = stated["cells"].value if "cells" in stated else ()
+    for cell in urls:
+        _cell(_Setting(key, cell, where))
+        if named and cell not in named:
+            raise BadSetting(key, cell, where, f"there is no such cell; the cells are {', '.join(named)}")
+    return {cell: check(_Setting(f"{key}.{cell}", url, where)) for cell, url in urls.items()}
 
 
 def _cells_by_name(stated: Mapping[str, Stated], key: str) -> dict[str, str]:
     """The cell for each conductor group or shard."""
-    found = stated.get(key)
-    if found is None:
-        return {}
-    assert isinstance(found.value, dict), f"{key} was read as {found.value!r}"
-    for cell in found.value.values():
-        _check_cell(key, cell, found.where)
-    return dict(found.value)
-
-
-def _check_cell(key: str, cell: str, where: str) -> None:
-    if not CELL_NAME.fullmatch(cell):
-        raise BadSetting(
-            key, cell, where, "a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40"
-        )
-    if cell == CELL0:
-        raise BadSetting(
-            key, cell, where, "this name is reserved for instances without a cell: choose another"
-        )
-
-
-def _check_are_named(stated: Mapping[str, Stated], key: str, cells: Iterable[str]) -> None:
-    """If the setting `cells` lists all cells, a cell outside the list is a typing error."""
-    named = stated.get("cells")
-    if named is None or not named.value:
-        return
-    for cell in cells:
-        if cell not in named.value:
-            raise BadSetting(
-                key, cell, stated[key].where, f"there is no such cell; the cells are {', '.join(named.value)}"
-            )
+    cells, where = _mapping(stated, key)
+    return {name: _cell(_Setting(key, cell, where)) for name, cell in cells.items()}
 
 
 def _text(text: str, _key: str, _where: str) -> str:
@@ -258,6 +228,18 @@ def _pairs(text: str, key: str, where: str) -> dict[str, str]:
     return pairs
 
 
+Check = Callable[[_Setting], str]
+# How the value of each setting is checked.
+_SINGLE: dict[str, Check] = {
+    "bus_url": _bus_url,
+    "db_url": _db_url,
+    "placement_db_url": _db_url,
+    "ironic_db_url": _db_url,
+    "ironic_bus_url": _bus_url,
+    "ironic_url": _http_url,
+    "ironic_cell": _cell,
+}
+_OF_CELLS: dict[str, Check] = {"cell_bus_urls": _bus_url, "cell_db_urls": _db_url}
 _AS_PAIRS = {
     "cell_bus_urls": "cell=url",
     "cell_db_urls": "cell=url",
@@ -266,16 +248,7 @@ _AS_PAIRS = {
 }
 # How the text of each variable or flag is parsed.
 READERS: dict[str, Callable[[str, str, str], Value]] = {
-    "bus_url": _text,
-    "db_url": _text,
-    "placement_db_url": _text,
-    "ironic_db_url": _text,
-    "ironic_bus_url": _text,
-    "ironic_url": _text,
-    "ironic_cell": _text,
-    "ironic_groups": _pairs,
-    "ironic_shards": _pairs,
-    "cell_bus_urls": _pairs,
-    "cell_db_urls": _pairs,
+    **dict.fromkeys(_SINGLE, _text),
+    **dict.fromkeys(_AS_PAIRS, _pairs),
     "cells": _names,
 }

@@ -21,7 +21,7 @@ from functools import partial
 from msgspec import Struct
 
 from bus.authority import judge_answer
-from bus.broker import ConnectionLost, Refusal
+from bus.broker import Refusal
 from bus.codec import Codec, known_messages
 from bus.errors import Unavailable
 from bus.link import Link, pauses_of
@@ -92,39 +92,29 @@ class Asker:
         """
         self._on_refusal = tell
 
-    async def run(self) -> None:
-        """Receive answers, and reconnect when the connection breaks, until cancelled."""
-        await self.taking_answers.run()
-
     async def _take_answers(self) -> None:
-        connection = await self._link.connection()
+        queue = answers_queue(self._link.broker.user or ANYONE, f"{self._name}-{next(self._queues)}")
         try:
-            queue = answers_queue(self._link.broker.user or ANYONE, f"{self._name}-{next(self._queues)}")
-            await connection.declare(Objects(queues=(queue,)))
-            consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
-            self._reply_to = queue.name
-            self._open.set()
-            self.taking_answers.status.well()
-            self._ask_all_again()
-            while True:
-                deliveries = await consuming.receive()
-                for delivery in deliveries:
-                    origin = origin_of(delivery)
-                    for envelope in known_messages(delivery.parcel, self._codec):
-                        self._take(envelope, origin)
-                await consuming.acknowledge(deliveries[-1].tag, multiple=True)
-        except ConnectionLost:
-            await self._link.broken(connection)
-            raise
+            async with self._link.opened() as connection:
+                await connection.declare(Objects(queues=(queue,)))
+                consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
+                self._reply_to = queue.name
+                self._open.set()
+                self.taking_answers.status.well()
+                self._ask_all_again()
+                while True:
+                    deliveries = await consuming.receive()
+                    for delivery in deliveries:
+                        origin = origin_of(delivery)
+                        for envelope in known_messages(delivery.parcel, self._codec):
+                            self._take(envelope, origin)
+                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
         except Refusal as refused:
             if self._on_refusal is not None:
                 self._on_refusal(refused)
             raise
         finally:
             self._open.clear()
-
-    async def ask(self, question: Message) -> Message:
-        return (await self.ask_all((question,)))[0]
 
     async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
         """The answers, in the order of the questions. Raises `NoAnswer` if one is missing when the time is up."""

@@ -4,7 +4,6 @@ JSON allows the years from 1 to 9999. Near these limits, adding a day or changin
 Python and of the database.
 """
 
-import operator
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -64,8 +63,6 @@ def _of_union(types: tuple[inspect.Type, ...]) -> Finder | None:
     if not by_class and not others:
         return None
     assert len(others) <= 1, "a union may have several structs, told apart by class, and one other type"
-    if others == [_look_at] and not by_class:
-        return _look_at
 
     def look(value: Any) -> TooFar | None:
         if value is None:
@@ -80,32 +77,12 @@ def _of_fields(fields: list[tuple[str, Finder | None]]) -> Finder | None:
     looked_at = [(name, finder) for name, finder in fields if finder is not None]
     if not looked_at:
         return None
-    if len(looked_at) == 1:
-        return _of_field(*looked_at[0])
 
     def look(value: Any) -> TooFar | None:
         for name, finder in looked_at:
             if (found := finder(getattr(value, name))) is not None:
                 return f".{name}{found[0]}", found[1]
         return None
-
-    return look
-
-
-def _of_field(name: str, finder: Finder) -> Finder:
-    """Most messages have one timestamp, and every message is checked: this case gets a fast path."""
-    value_of = operator.attrgetter(name)
-    if finder is not _look_at:
-
-        def look_inside(value: Any) -> TooFar | None:
-            found = finder(value_of(value))
-            return None if found is None else (f".{name}{found[0]}", found[1])
-
-        return look_inside
-
-    def look(value: Any) -> TooFar | None:
-        moment = value_of(value)
-        return None if moment is None or YEAR_MIN <= moment.year <= YEAR_MAX else (f".{name}", moment)
 
     return look
 

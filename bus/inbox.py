@@ -2,7 +2,7 @@
 
 The broker often belongs to that program. It then has no retry or dead-letter exchanges of ours and does not verify
 senders. Nothing is judged here: every user that may write to the exchange is trusted. All processes that read share one
-queue, an inbox (bus/topology.py). A full inbox drops its oldest messages, so it never blocks the program.
+queue, an inbox (bus/topology/). A full inbox drops its oldest messages, so it never blocks the program.
 
 Messages can be missed: while the queue is not bound, or because it was full. The reader is told of each such gap and
 must then read the missed state in another way.
@@ -10,15 +10,15 @@ must then read the missed state in another way.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
-from bus.broker import Connection, ConnectionLost, Consuming, Delivery, NotFound, Parcel
+from bus.broker import Connection, Consuming, Delivery, NotFound, Parcel
 from bus.dead_letters import dead_letter_parcel
 from bus.errors import Operational
 from bus.link import Link, pauses_of
@@ -115,38 +115,24 @@ async def read_inbox(
     """
     status = status or Status(f"inbox {inbox.queue}", pauses=pauses_of(settings))
     gap = "reading begins: earlier messages may have been missed"
+    # A generator cannot be the work of a part, so it retries by itself.
     while True:
-        connection = await link.connection()
         try:
-            reading = await _Reading.begin(connection, inbox, settings.prefetch)
-            try:
-                is_bound = await _is_bound(connection, inbox)
-                _tell_of_exchange(inbox, is_bound=is_bound)
+            async with link.opened() as connection, _reading(connection, inbox, settings.prefetch) as reading:
                 status.well()
                 yield InboxBatch(gap=gap)
                 while True:
-                    event, deliveries = await reading.next(look_s if is_bound else look_s_absent)
-                    match event:
-                        case _Event.MESSAGES:
-                            yield InboxBatch(tuple(map(_message_of, deliveries)))
-                        case _Event.MISSED:
-                            yield InboxBatch(
-                                gap=f"the queue {inbox.queue!r} was full and dropped its oldest messages"
-                            )
-                        case _Event.CHECK:
-                            was_bound, is_bound = is_bound, await _is_bound(connection, inbox)
-                            if is_bound is not was_bound:
-                                _tell_of_exchange(inbox, is_bound=is_bound)
-                            if is_bound and not was_bound:
-                                yield InboxBatch(
-                                    gap=f"the exchange {inbox.exchange!r} did not exist for a while"
-                                )
+                    event, deliveries = await reading.next(look_s if reading.is_bound else look_s_absent)
+                    if event is _Event.MESSAGES:
+                        yield InboxBatch(tuple(map(_message_of, deliveries)))
+                    elif event is _Event.MISSED:
+                        yield InboxBatch(
+                            gap=f"the queue {inbox.queue!r} was full and dropped its oldest messages"
+                        )
+                    elif await reading.is_bound_again():
+                        yield InboxBatch(gap=f"the exchange {inbox.exchange!r} did not exist for a while")
                     await reading.done_with(event, deliveries)
-            finally:
-                await reading.close()
         except Operational as problem:
-            if isinstance(problem, ConnectionLost):
-                await link.broken(connection)
             gap = f"reading was interrupted: {problem}"
             await asyncio.sleep(status.failed(problem))
 
@@ -173,21 +159,28 @@ class _Event(Enum):
 class _Reading:
     """Consumes both queues over one connection, and watches the clock: returns one event at a time."""
 
-    def __init__(self, heard: Consuming, missed: Consuming) -> None:
-        self._consuming = {_Event.MESSAGES: heard, _Event.MISSED: missed}
+    def __init__(self, connection: Connection, inbox: Inbox) -> None:
+        self._connection = connection
+        self._inbox = inbox
+        self._consuming: dict[_Event, Consuming] = {}
         self._waiting: dict[_Event, asyncio.Future[Any]] = {}
+        self.is_bound: bool | None = None
 
-    @classmethod
-    async def begin(cls, connection: Connection, inbox: Inbox, prefetch: int) -> "_Reading":
+    async def begin(self, prefetch: int) -> None:
+        connection, inbox = self._connection, self._inbox
         if not await _queues_exist(connection, inbox):
             queues = [_unbound(queue, inbox) for queue in inbox.queues]
             await connection.declare(Objects((Exchange(MISSED),), tuple(queues), inbox.limits))
-        heard = await connection.open_consuming(inbox.queue, prefetch)
-        try:
-            return cls(heard, await connection.open_consuming(inbox.missed, 1))
-        except BaseException:
-            await heard.close()
-            raise
+        self._consuming[_Event.MESSAGES] = await connection.open_consuming(inbox.queue, prefetch)
+        self._consuming[_Event.MISSED] = await connection.open_consuming(inbox.missed, 1)
+        await self.is_bound_again()
+
+    async def is_bound_again(self) -> bool:
+        """Bind the inbox. True if its exchange did not exist when this was last tried."""
+        was_bound, self.is_bound = self.is_bound, await _is_bound(self._connection, self._inbox)
+        if self.is_bound is not was_bound:
+            _tell_of_exchange(self._inbox, is_bound=self.is_bound)
+        return self.is_bound and not was_bound
 
     async def next(self, look_s: float) -> tuple[_Event, Sequence[Delivery]]:
         self._wait_for(_Event.MESSAGES, self._consuming[_Event.MESSAGES].receive)
@@ -213,6 +206,16 @@ class _Reading:
     def _wait_for(self, event: _Event, happening: Callable[[], Awaitable[Sequence[Delivery]]]) -> None:
         if event not in self._waiting:
             self._waiting[event] = asyncio.ensure_future(happening())
+
+
+@asynccontextmanager
+async def _reading(connection: Connection, inbox: Inbox, prefetch: int) -> AsyncIterator[_Reading]:
+    reading = _Reading(connection, inbox)
+    try:
+        await reading.begin(prefetch)
+        yield reading
+    finally:
+        await reading.close()
 
 
 async def _after(seconds: float) -> Sequence[Delivery]:

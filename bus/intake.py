@@ -20,9 +20,8 @@ from msgspec import Struct, structs
 
 from bus import dead_letters
 from bus.authority import Refused, judge, judge_parcel, speaks_for
-from bus.broker import ConnectionLost, Consuming, Delivery, Interrupted, Parcel
+from bus.broker import Consuming, Delivery, Interrupted, Parcel
 from bus.codec import Codec, NewerVersion, attempts_of, lines_of, with_attempt_counted
-from bus.errors import Operational
 from bus.handling import Received, jittered_ms, received
 from bus.link import Link, pauses_of
 from bus.message import Envelope, Message, type_of
@@ -132,13 +131,9 @@ class Intake:
         """Consume the queue over one connection, until it breaks or the broker refuses. The error is raised, and the
         worker starts again: meanwhile the queue may be declared, or the right granted.
         """
-        connection = await self._link.connection()
         try:
-            await self._receive_from(await connection.open_consuming(self.queue, self._settings.prefetch))
-        except ConnectionLost:
-            await self._link.broken(connection)
-            self._lost()
-            raise
+            async with self._link.opened() as connection:
+                await self._receive_from(await connection.open_consuming(self.queue, self._settings.prefetch))
         except Interrupted:
             self._lost()
             raise
@@ -416,16 +411,13 @@ class Intake:
         worker stops.
         """
         while self._open.get(held.tag) is held:
-            try:
-                await work()
-            except Operational as problem:
-                pause_s = status.failed(problem)
-                if self._stopping.is_set():
-                    return False
-                await wait_at_most(self._stopping, pause_s)
-            else:
+            pause_s = await status.tried(work)
+            if pause_s is None:
                 status.well()
                 return True
+            if self._stopping.is_set():
+                return False
+            await wait_at_most(self._stopping, pause_s)
         return False
 
     async def _complete(self, held: OpenParcel) -> None:

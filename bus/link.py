@@ -6,11 +6,11 @@ gets an exception, and opens what it needs again.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from bus.authority import BrokerFacts, broker_facts_of
 from bus.broker import Broker, Connection, ConnectionLost, Publishing
-from bus.errors import Operational
 from bus.parts import Pauses, Status
 from bus.settings import BusSettings
 
@@ -44,8 +44,22 @@ class Link:
             if self._closed:
                 raise ConnectionLost("this end was closed")
             if self._connection is None:
-                self._connection = await self._connect()
+                # Every failure is retried, a wrong password too: an operator may correct it meanwhile.
+                await self.status.until_done(self._connect)
+            assert self._connection is not None, "it is connected, or this was cancelled"
             return self._connection
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Connection]:
+        """The open connection for a caller that opens channels on it. If it breaks meanwhile, the next caller gets a new
+        one.
+        """
+        connection = await self.connection()
+        try:
+            yield connection
+        except ConnectionLost:
+            await self.broken(connection)
+            raise
 
     async def broken(self, connection: Connection) -> None:
         """Report a broken connection; the next caller gets a new one."""
@@ -59,18 +73,9 @@ class Link:
         if connection is not None:
             await connection.close()
 
-    async def _connect(self) -> Connection:
-        """Retry every failure, a wrong password too: an operator may correct it meanwhile."""
-        while True:
-            self.status.began()
-            try:
-                connection = await self.broker.connect()
-            except Operational as problem:
-                await asyncio.sleep(self.status.failed(problem))
-            else:
-                self.connections_made += 1
-                self.status.well()
-                return connection
+    async def _connect(self) -> None:
+        self._connection = await self.broker.connect()
+        self.connections_made += 1
 
 
 def pauses_of(settings: BusSettings) -> Pauses:
@@ -95,12 +100,8 @@ class PublishingChannel:
     async def channel(self) -> Publishing:
         async with self._opening:
             if self._publishing is None:
-                connection = await self._link.connection()
-                try:
+                async with self._link.opened() as connection:
                     self._publishing = await connection.open_publishing()
-                except ConnectionLost:
-                    await self._link.broken(connection)
-                    raise
                 self.connection = connection
                 if self._opened is not None:
                     self._opened()

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
 from bus.authority import BrokerFacts, judge, judge_parcel
-from bus.broker import ConnectionLost, Delivery, Interrupted
+from bus.broker import Delivery, Interrupted
 from bus.codec import Codec, known_messages
 from bus.handling import Received, received
 from bus.link import Link, pauses_of
@@ -39,23 +39,24 @@ async def listen(
     """
     queue = feed_queue(link.broker.user or "anyone", process, grants)
     status = status or Status(f"feed {queue.name}", pauses=pauses_of(settings))
+    # A generator cannot be the work of a part, so it retries by itself.
     while True:
-        connection = await link.connection()
         try:
-            await connection.declare(Objects(queues=(queue,)))
-            consuming = await connection.open_consuming(queue.name, settings.prefetch)
-            try:
-                status.well()
-                yield ()
-                while True:
-                    deliveries = await consuming.receive()
-                    yield [believed for each in deliveries for believed in _believed(each, codec, link.facts)]
-                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
-            finally:
-                await consuming.close()
+            async with link.opened() as connection:
+                await connection.declare(Objects(queues=(queue,)))
+                consuming = await connection.open_consuming(queue.name, settings.prefetch)
+                try:
+                    status.well()
+                    yield ()
+                    while True:
+                        deliveries = await consuming.receive()
+                        yield [
+                            each for delivery in deliveries for each in _believed(delivery, codec, link.facts)
+                        ]
+                        await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+                finally:
+                    await consuming.close()
         except Interrupted as interrupted:
-            if isinstance(interrupted, ConnectionLost):
-                await link.broken(connection)
             await asyncio.sleep(status.failed(interrupted))
 
 

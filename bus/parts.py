@@ -37,6 +37,10 @@ class Pauses(Struct, frozen=True):
     first_s: float = 0.05
     max_s: float = 5.0
 
+    def after(self, failures: int, chance: random.Random) -> float:
+        # In the upper half of the range, so that parts that failed together do not retry together.
+        return min(self.first_s * 2.0 ** min(failures, 20), self.max_s) * chance.uniform(0.5, 1.0)
+
 
 class State(Enum):
     STARTING = "starting"
@@ -79,8 +83,22 @@ class Status:
             return self.last_error
         return "not yet" if self.is_needed and self.state is State.STARTING else ""
 
-    def began(self) -> None:
+    async def tried(self, work: Work) -> float | None:
+        """Run once. None if it succeeded, else the pause before the next try."""
         self.runs += 1
+        try:
+            await work()
+        except Exception as error:
+            if (problem := operational(error)) is None:
+                raise
+            return self.failed(problem)
+        return None
+
+    async def until_done(self, work: Work) -> None:
+        """Run until it has succeeded once, with growing pauses."""
+        while (pause_s := await self.tried(work)) is not None:  # noqa: ASYNC110 - only a try can tell
+            await asyncio.sleep(pause_s)
+        self.well()
 
     def well(self) -> None:
         """Report that the part works; may be called any number of times."""
@@ -95,10 +113,8 @@ class Status:
         self.left(problem)
         if self.state is not State.FAILING:
             self._enter(State.FAILING)
-        pause_s = min(self._pauses.first_s * 2.0 ** min(self._in_a_row, 20), self._pauses.max_s)
         self._in_a_row += 1
-        # In the upper half of the range, so that parts that failed together do not retry together.
-        return pause_s * self._chance.uniform(0.5, 1.0)
+        return self._pauses.after(self._in_a_row - 1, self._chance)
 
     def left(self, problem: Operational) -> None:
         """Count and log the failure; another part will retry the work."""
@@ -188,21 +204,10 @@ class Supervised:
 
     async def _repeat(self) -> None:
         while not self.stopping.is_set():
-            pause_s = await self._tried()
+            pause_s = await self.status.tried(self._work)
             if pause_s is None:
                 return
             await wait_at_most(self.stopping, pause_s)
-
-    async def _tried(self) -> float | None:
-        """Run once. None if it returned, else the pause before the next try."""
-        self.status.began()
-        try:
-            await self._work()
-        except Exception as error:
-            if (problem := operational(error)) is None:
-                raise
-            return self.status.failed(problem)
-        return None
 
 
 class Periodic(Supervised):
@@ -243,7 +248,7 @@ class Periodic(Supervised):
         while not self.stopping.is_set():
             # Cleared before the run: a wake-up during the run causes another run.
             self._woken.clear()
-            pause_s = await self._tried()
+            pause_s = await self.status.tried(self._work)
             if pause_s is None:
                 self.status.well()
                 await self._rest()
@@ -323,25 +328,12 @@ class SingleFlight:
         # Callers that come from here on need another run.
         self._running, self._next = self._next, None
         try:
-            await self._until_done()
+            await self.status.until_done(self._work)
         except Exception as bug:
             self._bug = bug
             self.status.ended(bug)
             self._over.set()
             raise
-        self.status.well()
-
-    async def _until_done(self) -> None:
-        while True:
-            self.status.began()
-            try:
-                await self._work()
-            except Exception as error:
-                if (problem := operational(error)) is None:
-                    raise
-                await asyncio.sleep(self.status.failed(problem))
-            else:
-                return
 
 
 class Background:

@@ -13,12 +13,12 @@ its future is slowed down by that; for others, sending fails at the limit (`Over
 import asyncio
 import itertools
 import logging
+import random
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-import tenacity
 from msgspec import structs
 
 from bus.broker import (
@@ -34,6 +34,7 @@ from bus.errors import NotTaken, Unavailable, Undeliverable
 from bus.link import Link, PublishingChannel
 from bus.message import Envelope, Message
 from bus.parcels import Bucket, Key, Outgoing, Waiter
+from bus.parts import Pauses
 from bus.settings import BusSettings
 from bus.topology import FEED, REPLY, Destination, Kind, destination_of, end_of
 
@@ -79,6 +80,8 @@ class Publisher:
         self._settings = settings
         self._clock = clock
         self._name = name
+        # A simulation can replay its pauses.
+        self._chance = random.Random(name)
         self._ids = itertools.count(1)
         self._buckets: dict[Key, Bucket] = {}
         self._full: deque[Bucket] = deque()
@@ -361,26 +364,19 @@ class Publisher:
     async def _publish_until_told(
         self, parcel: Parcel, is_withdrawn: Callable[[], bool], final: Sequence[Receipt]
     ) -> Receipt:
-        """Publish once, which nearly always is enough; otherwise retry with growing pauses. `REFUSED` if all was
-        withdrawn.
-        """
-        receipt = await self._publish_once(parcel)
-        if receipt in final:
-            return receipt
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_result(lambda receipt: receipt not in final and not is_withdrawn()),
-            wait=tenacity.wait_random_exponential(
-                multiplier=self._settings.retry_delay_ms_first / 1000,
-                max=self._settings.connect_delay_ms_max / 1000,
-            ),
-            before_sleep=self._tell_of_back_pressure,
+        """Publish with growing pauses until the receipt is final. `REFUSED` if all was withdrawn meanwhile."""
+        pauses = Pauses(
+            self._settings.retry_delay_ms_first / 1000, self._settings.connect_delay_ms_max / 1000
         )
-
-        async def once_more() -> Receipt:
-            return Receipt.REFUSED if is_withdrawn() else await self._publish_once(parcel)
-
-        told: Receipt = await retrying(once_more)
-        return told
+        tries = 0
+        while not is_withdrawn():
+            if (receipt := await self._publish_once(parcel)) in final:
+                return receipt
+            tries += 1
+            self.held_back += 1
+            log.info("a queue is full or the broker is unreachable: trying again", extra={"tries": tries})
+            await asyncio.sleep(pauses.after(tries - 1, self._chance))
+        return Receipt.REFUSED
 
     async def _publish_once(self, parcel: Parcel) -> Receipt:
         """Publish once. On a channel that broke, the outcome is unknown: `LOST`, and the parcel is sent again."""
@@ -412,13 +408,6 @@ class Publisher:
                 return Receipt.LOST
         self.parcels_sent += 1
         return receipt
-
-    def _tell_of_back_pressure(self, state: tenacity.RetryCallState) -> None:
-        self.held_back += 1
-        log.info(
-            "a queue is full or the broker is unreachable: trying again",
-            extra={"tries": state.attempt_number},
-        )
 
     def _unroutable(self, parcel: Parcel, kind: Kind, count: int) -> Exception | None:
         if kind is Kind.ANSWER:

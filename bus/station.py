@@ -122,7 +122,7 @@ class Station:
 
     async def run(self) -> None:
         """Receive answers until stopped; a station that does not ask only waits."""
-        await (self._asker.run() if self._asker else self._stopping.wait())
+        await (self._asker.taking_answers.run() if self._asker else self._stopping.wait())
 
     async def stop(self) -> None:
         self._stopping.set()

@@ -11,12 +11,12 @@ system is handled at once. While one batch waits for its confirms, the next is a
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
-import tenacity
 from msgspec import structs
 
 from bus.codec import Codec
@@ -159,9 +159,6 @@ class Worker(Generic[Tx]):
                 await self._handle(handler, items)
 
     def _runs(self, batch: Sequence[Item]) -> Iterable[tuple[Handler | Reading | None, Sequence[Item]]]:
-        kinds = {type(item.received.message) for item in batch}
-        if len({self._handlers.get(kind) for kind in kinds}) == 1:
-            return ((self._handlers.get(kinds.pop()), batch),)
         runs = groupby(batch, key=lambda item: self._handlers.get(type(item.received.message)))
         return ((handler, list(run)) for handler, run in runs)
 
@@ -173,7 +170,7 @@ class Worker(Generic[Tx]):
     async def _handle(self, handler: Handler | Reading, items: Sequence[Item]) -> None:
         """Decide and save. Publishing and settling continue beside the next batch."""
         try:
-            said = await self._decided_and_saved(handler, items)
+            said = await self._in_tries(partial(self._decide_and_save, handler, items))
         except Exception as problem:  # noqa: BLE001 - the only place that handles failures of handlers
             await self._failed(handler, items, problem)
             return
@@ -185,15 +182,17 @@ class Worker(Generic[Tx]):
         self._unsaid.add(task)
         task.add_done_callback(self._settled)
 
-    async def _decided_and_saved(self, handler: Handler | Reading, items: Sequence[Item]) -> Sequence[Said]:
-        """Try once, and set up retries only after a failure: setting them up costs as much as several messages."""
-        try:
-            return await self._decide_and_save(handler, items)
-        except Transient as problem:
-            if self._gives_up(problem, tries=1):
-                raise
-        await asyncio.sleep(self._pause_s(1))
-        return await self._retrying()(self._decide_and_save, handler, items)
+    async def _in_tries(self, work: Callable[[], Awaitable[Sequence[Said]]]) -> Sequence[Said]:
+        """Try again in place after transient failures. Single messages are then retried by way of the queue."""
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await work()
+            except Transient as problem:
+                if self._gives_up(problem, tries):
+                    raise
+            await asyncio.sleep(jittered_ms(backoff_ms(tries, self._settings), self._chance) / 1000)
 
     async def _decide_and_save(self, handler: Handler | Reading, items: Sequence[Item]) -> Sequence[Said]:
         if isinstance(handler, Reading):
@@ -273,7 +272,7 @@ class Worker(Generic[Tx]):
         """Release what was claimed for a message that will be buried, by the first of its handlers that succeeds."""
         for handler in self._before_burial.get(type(buried.message), ()):
             try:
-                leaving = _Leaving(await self._saved_in_tries(handler, buried))
+                leaving = _Leaving(await self._in_tries(partial(self._saved_for, handler, buried)))
             except (Unavailable, Locked):
                 raise
             except Exception:
@@ -284,28 +283,11 @@ class Worker(Generic[Tx]):
             self._confirmed.extend(leaving.kept)
             return
 
-    async def _saved_in_tries(self, handler: Handler, buried: Received[Any]) -> Sequence[Said]:
-        async def once() -> Sequence[Said]:
-            async with self._store.transaction() as tx:
-                return await handler([buried], tx)
+    async def _saved_for(self, handler: Handler, buried: Received[Any]) -> Sequence[Said]:
+        async with self._store.transaction() as tx:
+            return await handler([buried], tx)
 
-        return await self._retrying()(once)
-
-    def _retrying(self) -> tenacity.AsyncRetrying:
-        """The retries of a batch after its first try; single messages are retried by way of the queue."""
-        return tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(Transient),
-            stop=lambda state: self._gives_up(
-                state.outcome.exception() if state.outcome else None, state.attempt_number + 1
-            ),
-            wait=lambda state: self._pause_s(state.attempt_number + 1),
-            reraise=True,
-        )
-
-    def _pause_s(self, tries: int) -> float:
-        return jittered_ms(backoff_ms(tries, self._settings), self._chance) / 1000
-
-    def _gives_up(self, problem: BaseException | None, tries: int) -> bool:
+    def _gives_up(self, problem: Transient, tries: int) -> bool:
         if self._stopping or not isinstance(problem, Unavailable):
             return self._stopping or tries >= self._settings.tries_in_place_max
         log.warning("waiting for a server: %s", problem, extra={"tries": tries})

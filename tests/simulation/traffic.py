@@ -10,7 +10,7 @@ from bus.broker import Delivery, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
 from bus.message import type_of
 from bus.permissions import Rights
-from bus.topology import DEAD, IRONIC_EVENTS, ROUTES, cell_of_user
+from bus.topology import DEAD, IRONIC_EVENTS, ROUTES, broker_user_of
 from tests.simulation.faults import Duplicate, Nack, Unroutable
 from tests.simulation.findings import Findings
 from tests.simulation.process import SimProcess
@@ -142,7 +142,8 @@ class Traffic:
         self._question_listeners.append(listen)
 
     def _may_say(self, user: str, parcel: Parcel) -> bool:
-        cell = cell_of_user(user)
+        speaker = broker_user_of(user)
+        cell = speaker.cell if speaker else ""
         exchanges = [each.replace("{cell}", cell) for each in CELL_EXCHANGES] if cell else [parcel.exchange]
         return parcel.exchange in exchanges and self._rights[user].may_publish(
             parcel.exchange, parcel.routing_key

@@ -1,0 +1,79 @@
+"""What one broker has: the objects for the sites and cells that it serves."""
+
+import functools
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from bus.topology.names import RETRY
+from bus.topology.queues import EXCHANGES, INBOXES, QUEUES
+from bus.topology.roles import ROLES
+from bus.topology.routes import in_cell
+from bus.topology.values import EVERY_SITE, Binding, Limits, Objects, Queue, QueueKind, Site
+
+
+def objects_of(
+    cells: Iterable[str],
+    sites: Iterable[Site] = EVERY_SITE,
+    *,
+    create_foreign: bool = False,
+    limits: Limits | None = None,
+) -> Objects:
+    """All objects on a broker that serves these sites and cells.
+
+    Queues are bound to exchanges of other programs where these exist; the exchanges are created only with
+    `create_foreign`.
+    """
+    wanted, names = {*sites}, tuple(cells)
+    if wanted & {Site.API, Site.CELL}:
+        wanted.add(Site.BOTH)
+    exchanges = [
+        structs.replace(exchange, name=name, foreign=exchange.foreign and not create_foreign)
+        for exchange in EXCHANGES
+        if exchange.site in wanted
+        for name in _names_for(exchange.name, names)
+    ]
+    queues = [
+        _queue_in_cell(queue, cell)
+        for queue in QUEUES
+        if queue.site in wanted
+        for cell in (names if "{cell}" in queue.name else ("",))
+    ]
+    return Objects(tuple(exchanges), tuple(queues), limits or Limits())
+
+
+@functools.lru_cache(maxsize=10_000)
+def retry_exchange_of(queue: str) -> str:
+    """The retry exchange that returns a message to this queue: the exchange of the role that reads the queue."""
+    if queue in INBOXES:
+        raise ValueError(f"queue {queue!r} is an inbox: messages of other programs are not sent again")
+    for role in ROLES:
+        for read in role.reads:
+            before, of_a_cell, after = read.partition("{cell}")
+            if of_a_cell and queue.startswith(before) and queue.endswith(after):
+                cell = queue.removeprefix(before).removesuffix(after)
+                return f"{RETRY}{role.name}.{cell}"
+            if read == queue:
+                return f"{RETRY}{role.name}"
+    raise ValueError(f"no role reads the queue {queue!r}")
+
+
+def is_retry_exchange(name: str) -> bool:
+    return name.startswith(RETRY)
+
+
+def _names_for(name: str, cells: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(in_cell(name, cell) for cell in cells) if "{cell}" in name else (name,)
+
+
+def _queue_in_cell(queue: Queue, cell: str) -> Queue:
+    name = in_cell(queue.name, cell)
+    bindings = tuple(
+        Binding(in_cell(binding.exchange, cell), in_cell(binding.pattern, cell)) for binding in queue.bindings
+    )
+    may_be_retried = queue.kind in (QueueKind.WORK, QueueKind.QUESTIONS)
+    return structs.replace(
+        queue,
+        name=name,
+        bindings=(*bindings, Binding(retry_exchange_of(name), name)) if may_be_retried else bindings,
+    )

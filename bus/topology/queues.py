@@ -1,0 +1,170 @@
+"""The exchanges and queues of the API level and of each cell."""
+
+from collections.abc import Iterable
+
+from bus.topology.names import (
+    API,
+    CELL,
+    DEAD,
+    DEAD_QUEUE,
+    EVENTS,
+    FEED,
+    IRONIC,
+    IRONIC_EVENTS,
+    IRONIC_TOPIC,
+    MISSED,
+    PLACEMENT,
+    REPLY,
+    RETRY,
+)
+from bus.topology.routes import AGGREGATE_ORDERS, BOOK_QUESTIONS, BOOK_SEARCHES, BOOK_WRITES, GROUP_ORDERS
+from bus.topology.values import Binding, Exchange, Grant, Queue, QueueKind, Site
+
+
+def missed_queue(inbox: str) -> str:
+    return f"{inbox}.missed"
+
+
+def inbox_queues(name: str, exchange: str, topics: Iterable[str]) -> tuple[Queue, Queue]:
+    """An inbox for these topics of another program's exchange, and the queue that reports dropped messages.
+
+    oslo.messaging's keys are `<topic>.<level>`. `*` matches every level: there are more than Ironic uses, and `warning`
+    is `warn` in a key. Never `#`: the same exchange carries Ironic's RPC.
+    """
+    return (
+        Queue(name, QueueKind.INBOX, tuple(Binding(exchange, f"{topic}.*") for topic in topics), Site.IRONIC),
+        Queue(missed_queue(name), QueueKind.MISSED, (Binding(MISSED, name),), Site.IRONIC),
+    )
+
+
+EXCHANGES: tuple[Exchange, ...] = (
+    Exchange(API, Site.API),
+    Exchange(PLACEMENT),
+    Exchange(CELL, Site.CELL),
+    Exchange(EVENTS),
+    Exchange(REPLY),
+    Exchange(FEED, Site.API),
+    Exchange(f"{RETRY}scheduler"),
+    Exchange(f"{RETRY}placement"),
+    Exchange(f"{RETRY}ironic.{{cell}}", Site.CELL),
+    Exchange(f"{RETRY}conductor.{{cell}}", Site.CELL),
+    Exchange(f"{RETRY}compute.{{cell}}", Site.CELL),
+    Exchange(DEAD),
+    Exchange(MISSED, Site.IRONIC),
+    # Declared exactly as Ironic does.
+    Exchange(IRONIC, Site.IRONIC, durable=False, foreign=True),
+)
+
+QUEUES: tuple[Queue, ...] = (
+    Queue(
+        "scheduler.requests",
+        QueueKind.WORK,
+        (
+            Binding(API, "build.request.*"),
+            Binding(API, "move.request.*"),
+            Binding(API, "instance.delete.*"),
+            Binding(API, "instance.rebuild.*"),
+            *(Binding(API, key) for key in (*GROUP_ORDERS, *AGGREGATE_ORDERS)),
+            Binding(API, "host.set"),
+            Binding(API, "application.set"),
+        ),
+    ),
+    Queue(
+        "scheduler.questions",
+        QueueKind.QUESTIONS,
+        (
+            Binding(API, "instance.query.*"),
+            Binding(API, "group.query.*"),
+            Binding(API, "aggregate.query"),
+            Binding(API, "host.query"),
+            Binding(API, "application.query"),
+        ),
+    ),
+    # Events that schedulers must not miss, however long they are down: how instances end, and facts about hosts.
+    Queue(
+        "scheduler.events",
+        QueueKind.WORK,
+        (
+            Binding(EVENTS, "instance.active.*"),
+            Binding(EVENTS, "instance.error.*"),
+            Binding(EVENTS, "instance.deleted.*"),
+            Binding(EVENTS, "host.state.*"),
+        ),
+        Site.BOTH,
+    ),
+    Queue(
+        "placement.work",
+        QueueKind.WORK,
+        (
+            Binding(PLACEMENT, "inventory.report.*"),
+            Binding(PLACEMENT, "release.*"),
+            *(Binding(PLACEMENT, key) for key in BOOK_WRITES),
+        ),
+        Site.BOTH,
+    ),
+    # Separate queues for claims, searches and other questions: many searches do not delay claims.
+    Queue(
+        "placement.claims",
+        QueueKind.QUESTIONS,
+        (Binding(PLACEMENT, "claim.*"), Binding(PLACEMENT, "swap.*")),
+        Site.BOTH,
+    ),
+    Queue(
+        "placement.searches",
+        QueueKind.QUESTIONS,
+        tuple(Binding(PLACEMENT, key) for key in BOOK_SEARCHES),
+    ),
+    Queue(
+        "placement.questions",
+        QueueKind.QUESTIONS,
+        (
+            Binding(PLACEMENT, "snapshot"),
+            Binding(PLACEMENT, "revisions"),
+            *(Binding(PLACEMENT, key) for key in BOOK_QUESTIONS),
+        ),
+    ),
+    Queue(
+        "conductor.{cell}.work",
+        QueueKind.WORK,
+        (
+            Binding(CELL, "place.{cell}"),
+            Binding(CELL, "remove.{cell}"),
+            Binding(CELL, "rebuild.{cell}"),
+            Binding(CELL, "spawned.{cell}"),
+            Binding(CELL, "spawn.failed.{cell}"),
+            Binding(CELL, "destroyed.{cell}"),
+            Binding(CELL, "deploy.progress.{cell}"),
+            Binding(CELL, "redeployed.{cell}"),
+        ),
+        Site.CELL,
+    ),
+    Queue(
+        "compute.{cell}.work",
+        QueueKind.WORK,
+        (Binding(CELL, "spawn.{cell}"), Binding(CELL, "destroy.{cell}")),
+        Site.CELL,
+    ),
+    *inbox_queues(IRONIC_EVENTS, IRONIC, (IRONIC_TOPIC,)),
+    Queue(
+        "ironic.{cell}.work",
+        QueueKind.WORK,
+        tuple(Binding(CELL, f"{key}.{{cell}}") for key in ("deploy", "undeploy", "redeploy")),
+        Site.CELL,
+    ),
+    Queue(DEAD_QUEUE, QueueKind.DEAD, (Binding(DEAD, "#"),), Site.BOTH),
+)
+
+# Nothing is returned to these queues, neither by a worker's retry nor from the dead letters.
+INBOXES = frozenset(queue.name for queue in QUEUES if queue.kind in (QueueKind.INBOX, QueueKind.MISSED))
+
+
+def answers_queue(user: str, process: str) -> Queue:
+    """The queue for answers to one process, under its user's name so that no other user can read them."""
+    name = f"answers.{user}.{process}"
+    return Queue(name, QueueKind.ANSWERS, (Binding(REPLY, name),), Site.BOTH)
+
+
+def feed_queue(user: str, process: str, grants: Iterable[Grant]) -> Queue:
+    """The feed queue of one process. It outlives a short absence of its reader, and drops its oldest when it is full."""
+    bindings = tuple(Binding(grant.exchange, pattern) for grant in grants for pattern in grant.patterns)
+    return Queue(f"feed.{user}.{process}", QueueKind.FEED, bindings, Site.BOTH)

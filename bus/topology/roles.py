@@ -1,0 +1,204 @@
+"""The roles of processes and what each may do, applications, and the users of both on a broker."""
+
+import functools
+
+from msgspec import Struct
+
+from bus.topology.names import (
+    API,
+    APPLICATION_NAME,
+    APPLICATION_USER,
+    CELL,
+    CELL_NAME,
+    DEAD_QUEUE,
+    EVENTS,
+    FEED,
+    IRONIC_EVENTS,
+    NO_PROJECT,
+    PLACEMENT,
+    PROJECT_NAME,
+)
+from bus.topology.queues import missed_queue
+from bus.topology.routes import AGGREGATE_ORDERS, BOOK_SEARCHES, BOOK_WRITES
+from bus.topology.values import Grant, Role, Site
+
+# All events, listed by name instead of `#`: a cell can forward answers meant for it to the events exchange, but not
+# under these keys.
+FACTS = (
+    "build.#",
+    "instance.#",
+    "host.#",
+    "node.#",
+    "providers.changed",
+    "inventory.refused.*",
+)
+# What an application may send for its projects, by the part of the key before the project; and what only admin
+# applications may ask.
+OF_PROJECTS = (
+    *(
+        Grant(API, (f"{key}.{{project}}",))
+        for key in ("build.request", "move.request", "instance.delete", "instance.rebuild")
+    ),
+    Grant(API, ("instance.query.{project}", "group.*.{project}")),
+    Grant(PLACEMENT, ("usages.query.{project}",)),
+)
+OF_ADMINS = (
+    Grant(API, ("host.query", *AGGREGATE_ORDERS, "aggregate.query")),
+    Grant(PLACEMENT, (*BOOK_SEARCHES, "consumer.query", "holders.query", "names.query")),
+)
+
+ROLES: tuple[Role, ...] = (
+    Role(
+        "scheduler",
+        writes=(
+            Grant(PLACEMENT, ("claim.*", "release.*", "snapshot", "revisions", "aggregates.set")),
+            Grant(CELL, ("place.*", "remove.*", "rebuild.*")),
+            Grant(EVENTS, ("instance.#", "build.#")),
+            Grant(FEED, ("*",)),
+        ),
+        reads=("scheduler.requests", "scheduler.questions", "scheduler.events"),
+        listens=(Grant(EVENTS, FACTS),),
+        asks=True,
+        answers=True,
+    ),
+    Role(
+        "placement",
+        writes=(Grant(EVENTS, ("providers.changed", "inventory.refused.*")),),
+        reads=("placement.work", "placement.claims", "placement.searches", "placement.questions"),
+        answers=True,
+    ),
+    Role(
+        "conductor",
+        writes=(
+            Grant(PLACEMENT, ("swap.{cell}", "release.{cell}")),
+            Grant(
+                CELL,
+                ("spawn.{cell}", "destroy.{cell}", "deploy.{cell}", "undeploy.{cell}", "redeploy.{cell}"),
+            ),
+            Grant(EVENTS, ("instance.*.{cell}",)),
+        ),
+        reads=("conductor.{cell}.work",),
+        asks=True,
+        per_cell=True,
+        site=Site.CELL,
+    ),
+    Role(
+        "compute",
+        writes=(
+            Grant(PLACEMENT, ("inventory.report.{cell}",)),
+            Grant(CELL, ("spawned.{cell}", "spawn.failed.{cell}", "destroyed.{cell}")),
+            Grant(EVENTS, ("host.*.{cell}",)),
+        ),
+        reads=("compute.{cell}.work",),
+        asks=True,
+        per_cell=True,
+        site=Site.CELL,
+    ),
+    Role(
+        "ironic",
+        writes=(
+            Grant(PLACEMENT, ("inventory.report.*", "snapshot")),
+            Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*", "deploy.progress.*", "redeployed.*")),
+            Grant(EVENTS, ("host.*.*", "node.#")),
+        ),
+        reads=(IRONIC_EVENTS, missed_queue(IRONIC_EVENTS), "ironic.{cell}.work"),
+        asks=True,
+    ),
+    # The broker allows an operator everything; but only these messages of an operator count.
+    Role(
+        "operator",
+        writes=(
+            Grant(API, ("host.set", "application.set", "application.query")),
+            *(
+                Grant(grant.exchange, tuple(each.replace("{project}", "*") for each in grant.patterns))
+                for grant in OF_PROJECTS
+            ),
+            *OF_ADMINS,
+            Grant(PLACEMENT, (*BOOK_WRITES, "snapshot", "revisions")),
+        ),
+        reads=(DEAD_QUEUE,),
+        listens=(Grant(EVENTS, FACTS),),
+        asks=True,
+        operates=True,
+    ),
+)
+ROLES_BY_NAME = {role.name: role for role in ROLES}
+
+
+class Application(Struct, frozen=True):
+    """A client program with its own user: it speaks for its projects, or as an admin for all."""
+
+    name: str
+    projects: tuple[str, ...] = ()
+    admin: bool = False
+
+    def __post_init__(self) -> None:
+        if not APPLICATION_NAME.fullmatch(self.name):
+            raise ValueError(f"an application's name is {APPLICATION_NAME.pattern}, not {self.name!r}")
+        for project in self.projects:
+            if project == NO_PROJECT or not PROJECT_NAME.fullmatch(project):
+                raise ValueError(f"a project's name is {PROJECT_NAME.pattern} and not '-': {project!r}")
+        if self.admin == bool(self.projects):
+            raise ValueError(f"application {self.name!r} must either be an admin or have projects, not both")
+
+    @property
+    def user(self) -> str:
+        return f"{APPLICATION_USER}{self.name}"
+
+    @property
+    def role(self) -> Role:
+        """The application's rights as a role, with keys that name its projects."""
+        if self.admin:
+            words: tuple[str, ...] = ("*",)
+            heard = (Grant(EVENTS, ("build.#", "instance.#")),)
+        else:
+            words = self.projects
+            heard = (Grant(FEED, self.projects),)
+        said = tuple(
+            Grant(
+                grant.exchange,
+                tuple(each.replace("{project}", word) for each in grant.patterns for word in words),
+            )
+            for grant in OF_PROJECTS
+        )
+        return Role(
+            self.name,
+            writes=(*said, *(OF_ADMINS if self.admin else ())),
+            listens=heard,
+            asks=True,
+            site=Site.API,
+        )
+
+
+def user_of(role: str, cell: str = "") -> str:
+    """The broker's user for a role; a cell's user has the cell in its name."""
+    return f"moor-{role}-{cell}" if cell else f"moor-{role}"
+
+
+class BrokerUser(Struct, frozen=True):
+    """The meaning of a broker's user name: a role, with the cell if the role belongs to one; or an application."""
+
+    role: str
+    cell: str = ""
+    application: str = ""
+
+    @property
+    def is_worker(self) -> bool:
+        return not self.application and not ROLES_BY_NAME[self.role].operates
+
+
+@functools.lru_cache(maxsize=10_000)
+def broker_user_of(user: str) -> BrokerUser | None:
+    """The role or application of a user; None for an unknown user."""
+    if user.startswith(APPLICATION_USER):
+        name = user.removeprefix(APPLICATION_USER)
+        return BrokerUser("", application=name) if APPLICATION_NAME.fullmatch(name) else None
+    for role in ROLES:
+        if not role.per_cell:
+            if user == user_of(role.name):
+                return BrokerUser(role.name)
+            continue
+        of_cells = f"{user_of(role.name)}-"
+        if user.startswith(of_cells) and CELL_NAME.fullmatch(cell := user.removeprefix(of_cells)):
+            return BrokerUser(role.name, cell)
+    return None

@@ -1,0 +1,159 @@
+"""The route of each message type, and the destination of one message."""
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from bus.message import Message, type_of
+from bus.topology.names import API, CELL, EVENTS, NO_PROJECT, PLACEMENT, REPLY
+from bus.topology.values import Kind, Route, Scope
+
+# Writes by name to placement's books, and questions about more than providers: for the API level, not for cells.
+BOOK_WRITES = (
+    *("provider.create", "provider.update", "provider.delete"),
+    *("inventory.set", "inventory.put", "inventory.drop", "traits.set", "aggregates.set"),
+    *("trait.create", "trait.delete", "class.create", "class.rename", "class.delete"),
+    *("allocations.set", "allocations.delete", "reshape"),
+)
+GROUP_ORDERS = ("group.create.*", "group.delete.*")
+AGGREGATE_ORDERS = ("aggregate.set", "aggregate.delete")
+BOOK_SEARCHES = ("candidates", "candidates.more")
+BOOK_QUESTIONS = ("consumer.query", "holders.query", "usages.query.*", "names.query")
+
+_ANSWER = Route(REPLY, Kind.ANSWER)
+_CELL_EVENT = Route(EVENTS, Kind.EVENT, Scope.CELL)
+_CELL_ORDER = Route(CELL, Kind.ORDER, Scope.CELL)
+
+ROUTES: dict[str, Route] = {
+    "build.request": Route(API, Kind.ORDER, Scope.PROJECT, "build.accepted"),
+    "build.rejected": Route(EVENTS, Kind.EVENT),
+    "build.accepted": Route(EVENTS, Kind.EVENT),
+    "instance.delete": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
+    "instance.rebuild": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
+    "instance.query": Route(API, Kind.QUESTION, Scope.PROJECT, "instance.found"),
+    "instance.found": _ANSWER,
+    "instance.placed": _CELL_EVENT,
+    "instance.active": _CELL_EVENT,
+    "instance.error": _CELL_EVENT,
+    "instance.deleted": _CELL_EVENT,
+    "place": _CELL_ORDER,
+    "remove": _CELL_ORDER,
+    "rebuild": _CELL_ORDER,
+    "spawn": _CELL_ORDER,
+    "destroy": _CELL_ORDER,
+    "deploy": _CELL_ORDER,
+    "undeploy": _CELL_ORDER,
+    "redeploy": _CELL_ORDER,
+    "deploy.progress": _CELL_ORDER,
+    "spawned": _CELL_ORDER,
+    "spawn.failed": _CELL_ORDER,
+    "destroyed": _CELL_ORDER,
+    "redeployed": _CELL_ORDER,
+    "host.state": _CELL_EVENT,
+    "host.beat": _CELL_EVENT,
+    "host.set": Route(API, Kind.ORDER, answer="host.was_set"),
+    "host.was_set": _ANSWER,
+    "host.query": Route(API, Kind.QUESTION, answer="host.found"),
+    "host.found": _ANSWER,
+    "application.set": Route(API, Kind.ORDER, answer="application.was_set"),
+    "application.was_set": _ANSWER,
+    "application.query": Route(API, Kind.QUESTION, answer="application.found"),
+    "application.found": _ANSWER,
+    "claim": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "claim.answered"),
+    "swap": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "claim.answered"),
+    "release": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "claim.answered"),
+    "claim.answered": _ANSWER,
+    "inventory.report": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "report.answered"),
+    "report.answered": _ANSWER,
+    "inventory.refused": _CELL_EVENT,
+    "snapshot": Route(PLACEMENT, Kind.QUESTION, answer="snapshot.page"),
+    "snapshot.page": _ANSWER,
+    "revisions": Route(PLACEMENT, Kind.QUESTION, answer="revisions.page"),
+    "revisions.page": _ANSWER,
+    "providers.changed": Route(EVENTS, Kind.EVENT),
+    **dict.fromkeys(BOOK_WRITES, Route(PLACEMENT, Kind.ORDER, answer="write.answered")),
+    "write.answered": _ANSWER,
+    "candidates": Route(PLACEMENT, Kind.QUESTION, answer="candidates.found"),
+    "candidates.more": Route(PLACEMENT, Kind.QUESTION, answer="candidates.found"),
+    "candidates.found": _ANSWER,
+    "consumer.query": Route(PLACEMENT, Kind.QUESTION, answer="consumer.found"),
+    "consumer.found": _ANSWER,
+    "holders.query": Route(PLACEMENT, Kind.QUESTION, answer="holders.found"),
+    "holders.found": _ANSWER,
+    "usages.query": Route(PLACEMENT, Kind.QUESTION, Scope.PROJECT, "usages.found"),
+    "usages.found": _ANSWER,
+    "names.query": Route(PLACEMENT, Kind.QUESTION, answer="names.found"),
+    "names.found": _ANSWER,
+}
+# An invalid request is answered by this type, whatever was asked.
+REJECTION = "build.rejected"
+
+
+class Destination(Struct, frozen=True):
+    """The destination of one message."""
+
+    exchange: str
+    routing_key: str
+    kind: Kind
+
+
+def destination_of(message: Message) -> Destination:
+    """The destination of a message. An answer goes to its asker instead, which the bus knows."""
+    return _destination(type(message), end_of(message))
+
+
+def end_of(message: Message) -> str:
+    """The cell or project that ends the routing key of a message. Messages of equal type and end have the same
+    destination.
+    """
+    kind = type(message)
+    end_in = _ENDS.get(kind)
+    if end_in is None:
+        end_in = _ENDS[kind] = _end_by(ROUTES[type_of(kind)].scope)
+    return end_in(message)
+
+
+def _end_by(scope: Scope) -> Callable[[Any], str]:
+    """A test checks that each message has the field of its scope."""
+    match scope:
+        case Scope.CELL:
+            return operator.attrgetter("cell")
+        case Scope.PROJECT:
+            return _project_in
+        case Scope.NONE:
+            return _no_end
+
+
+def _project_in(message: Any) -> str:
+    project: str = message.project or NO_PROJECT
+    return project
+
+
+def _no_end(_message: object) -> str:
+    return ""
+
+
+def project_of_key(routing_key: str) -> str:
+    """The project that ends a routing key; empty if it names none."""
+    name, _, end = routing_key.rpartition(".")
+    route = ROUTES.get(name)
+    return end if route is not None and route.scope is Scope.PROJECT and end != NO_PROJECT else ""
+
+
+# A cache by class: looking up the type's name for each message would cost as much as everything else here.
+_ENDS: dict[type[Message], Callable[[Any], str]] = {}
+
+
+@functools.lru_cache(maxsize=100_000)
+def _destination(kind_of_message: type[Message], end: str) -> Destination:
+    name = type_of(kind_of_message)
+    route = ROUTES[name]
+    exchange = in_cell(route.exchange, end) if route.scope is Scope.CELL else route.exchange
+    return Destination(exchange, f"{name}.{end}" if end else name, route.kind)
+
+
+def in_cell(text: str, cell: str) -> str:
+    return text.replace("{cell}", cell)

@@ -1,0 +1,156 @@
+"""The values that the tables of the topology are made of: exchanges, queues, routes, roles and rights."""
+
+from enum import Enum
+
+from msgspec import Struct
+
+DELIVERIES_MAX_LEAST = 20
+
+
+class Site(Enum):
+    """The broker on which an object exists. By default there is one broker with all objects, each once.
+
+    IRONIC is the broker on which Ironic publishes its notifications. It is often a separate one, with nothing else of
+    ours.
+    """
+
+    API = "api"
+    CELL = "cell"
+    BOTH = "both"
+    IRONIC = "ironic"
+
+
+EVERY_SITE = (Site.API, Site.CELL, Site.IRONIC)
+
+
+class QueueKind(Enum):
+    """The kinds of queues. WORK loses nothing. QUESTIONS and ANSWERS may lose messages, since askers repeat; the queue
+    of questions itself outlives a restart of the broker, since the workers that answer have no right to declare it. A
+    FEED drops its oldest, and its reader sees the gap. DEAD keeps messages that could not be handled until a person
+    decides, and rejects more when it is full.
+
+    An INBOX takes the messages of another program, such as Ironic. When nobody reads, it drops its oldest, so that it
+    never blocks that program. Dropped messages go to a MISSED queue, which holds one message: from it the reader of the
+    inbox learns of the gap.
+    """
+
+    WORK = "work"
+    QUESTIONS = "questions"
+    ANSWERS = "answers"
+    FEED = "feed"
+    DEAD = "dead"
+    INBOX = "inbox"
+    MISSED = "missed"
+
+
+class Kind(Enum):
+    """The kinds of messages. Orders and questions must reach a queue; an event may have no listener."""
+
+    ORDER = "order"
+    QUESTION = "question"
+    ANSWER = "answer"
+    EVENT = "event"
+
+    @property
+    def is_kept(self) -> bool:
+        """Stored on disk by the broker; questions and answers are repeated instead."""
+        return self in (Kind.ORDER, Kind.EVENT)
+
+
+class Exchange(Struct, frozen=True):
+    name: str
+    site: Site = Site.BOTH
+    durable: bool = True
+    # Another program's: queues are bound to it where it exists, and it is created only on request.
+    foreign: bool = False
+
+
+class Binding(Struct, frozen=True):
+    exchange: str
+    pattern: str
+
+
+class Queue(Struct, frozen=True):
+    name: str
+    kind: QueueKind
+    bindings: tuple[Binding, ...] = ()
+    site: Site = Site.API
+
+
+class Limits(Struct, frozen=True):
+    """Limits of queues: their length, the number of deliveries of a message, and the lifetime of an unread feed."""
+
+    work_length_max: int = 100_000
+    questions_length_max: int = 20_000
+    feed_length_max: int = 10_000
+    # A full dead-letter queue rejects more: messages to be buried then stay unacknowledged in their own queues.
+    dead_length_max: int = 100_000
+    # An inbox holds about an hour of a busy Ironic. The smaller of the two limits applies.
+    inbox_length_max: int = 50_000
+    inbox_bytes_max: int = 256 * 1024 * 1024
+    # The last resort, for messages that kill every worker. A worker that lives buries a message at half of this, with a
+    # better reason.
+    deliveries_max: int = 40
+    unused_expires_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        if self.deliveries_max < DELIVERIES_MAX_LEAST:
+            raise ValueError(
+                f"deliveries_max is {self.deliveries_max}, must be at least {DELIVERIES_MAX_LEAST}: a consumer that "
+                "dies uses up one delivery of every message that it had prefetched"
+            )
+
+
+class Grant(Struct, frozen=True):
+    """The right to use these keys on an exchange."""
+
+    exchange: str
+    patterns: tuple[str, ...]
+
+
+class Role(Struct, frozen=True):
+    """A role of processes. It has these rights and what follows from them, nothing else.
+
+    A role reads its queues, may return or bury their messages, and may bind its inboxes again. With `asks` it has one
+    answer queue per process, with `listens` its own feeds; with `answers` it may write to answer queues.
+    """
+
+    name: str
+    writes: tuple[Grant, ...] = ()
+    reads: tuple[str, ...] = ()
+    listens: tuple[Grant, ...] = ()
+    asks: bool = False
+    answers: bool = False
+    per_cell: bool = False
+    # Where the role has a user: roles of the API level have none on a cell's own broker.
+    site: Site = Site.BOTH
+    # May declare objects, and read and move dead letters: for operators and deployment tools.
+    operates: bool = False
+
+
+class Scope(Enum):
+    """What follows the type in the routing key of a message."""
+
+    NONE = "none"
+    CELL = "cell"
+    # The project named by the message; `-` if it names none.
+    PROJECT = "project"
+
+
+class Route(Struct, frozen=True):
+    """The route of a message type: the exchange, and a key that is the type, followed by what its scope says. Questions
+    are answered by messages of type `answer`; so are orders whose sender may wait for the outcome.
+    """
+
+    exchange: str
+    kind: Kind
+    scope: Scope = Scope.NONE
+    answer: str = ""
+
+
+class Objects(Struct, frozen=True):
+    """The objects that one broker has."""
+
+    exchanges: tuple[Exchange, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    limits: Limits = Limits()
