@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bus.permissions import Rights, rights_of, rights_of_application
+from bus.permissions import Rights, rights_of
 from bus.topology import (
     DEAD,
     EVERY_SITE,
@@ -99,7 +99,7 @@ def rights_by_user(
     """
     names, cell_names = tuple(exchange.name for exchange in exchanges), tuple(cells)
     there = {*sites}
-    of_applications = {each.user: rights_of_application(each, names) for each in applications}
+    of_applications = {each.user: rights_of(each.role, names) for each in applications}
     return of_applications | {
         user_of(role.name, cell): rights_of(role, names, cell)
         for role in ROLES

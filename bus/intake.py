@@ -194,7 +194,7 @@ class Intake:
         """Dead-letter one message; it is done when the dead-letter queue accepted it. The others of its parcel do not
         wait.
         """
-        self._set_aside(self._bury(item, reason))
+        self._set_aside(self._bury(item.parcel, item.line, reason, item.received))
 
     def stop(self) -> None:
         """Return no more batches, and end the pauses of background work."""
@@ -360,30 +360,21 @@ class Intake:
     async def _send_back(self, item: Item, delay_ms: float, line: bytes, waits: int = 0) -> None:
         await wait_at_most(self._stopping, jittered_ms(delay_ms, self._chance) / 1000)
         if await self._to_queue((line,), item.parcel, waits):
-            await self.done((item,))
+            await self._complete(item.parcel)
 
     async def _to_queue(self, lines: Sequence[bytes], held: OpenParcel, waits: int) -> bool:
         parcel = dead_letters.retry_parcel(lines, self.queue, held.origin, waits=waits)
         return await self._until_taken(parcel, held, self.putting_back)
 
     def _bury_unread(self, held: OpenParcel, unreadable: Unreadable) -> None:
-        async def bury() -> None:
-            if await self._bury_line(unreadable.line, held, unreadable.reason):
-                await self._complete(held)
+        self._set_aside(self._bury(held, unreadable.line, unreadable.reason, NOTHING_READ))
 
-        self._set_aside(bury())
-
-    async def _bury(self, item: Item, reason: str) -> None:
-        held = item.parcel
+    async def _bury(self, held: OpenParcel, line: bytes, reason: str, read: Received[Any]) -> None:
         give_back = self.before_burial
-        if give_back is not None and not await self._until_done(
-            lambda: give_back(item.received), held, self.burying
-        ):
-            return
-        if await self._bury_line(item.line, held, reason):
-            await self.done((item,))
+        if give_back is None or await self._until_done(lambda: give_back(read), held, self.burying):
+            await self._bury_line(held, line, reason)
 
-    async def _bury_line(self, line: bytes, held: OpenParcel, reason: str) -> bool:
+    async def _bury_line(self, held: OpenParcel, line: bytes, reason: str) -> None:
         self.buried += 1
         log.error("dead letter from %s: %s", self.queue, reason)
         letter = dead_letters.dead_letter_parcel(
@@ -397,9 +388,11 @@ class Intake:
         )
         self.burials_waiting += 1
         try:
-            return await self._until_taken(letter, held, self.burying)
+            is_taken = await self._until_taken(letter, held, self.burying)
         finally:
             self.burials_waiting -= 1
+        if is_taken:
+            await self._complete(held)
 
     async def _until_taken(self, parcel: Parcel, held: OpenParcel, status: Status) -> bool:
         return await self._until_done(lambda: self._publisher.offer(parcel), held, status)

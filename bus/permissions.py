@@ -15,7 +15,6 @@ from bus.topology import (
     INBOXES,
     QUEUES,
     REPLY,
-    Application,
     Grant,
     Queue,
     QueueKind,
@@ -85,16 +84,10 @@ ALL_RIGHTS = Rights("", EVERYTHING, EVERYTHING, EVERYTHING)
 
 
 def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
-    """The rights of a role's user on a broker with these exchanges. A role of cells has one user per cell."""
-    return _rights(user_of(role.name, cell), role, tuple(exchanges), cell)
-
-
-def rights_of_application(application: Application, exchanges: Iterable[str]) -> Rights:
-    """The rights of an application's user on a broker with these exchanges, with its projects listed."""
-    return _rights(application.user, application.role, tuple(exchanges), "")
-
-
-def _rights(user: str, role: Role, names: tuple[str, ...], cell: str) -> Rights:
+    """The rights of a role's user on a broker with these exchanges. A role of cells has one user per cell, and an
+    application is a role whose keys name its projects.
+    """
+    user, names = user_of(role.name, cell), tuple(exchanges)
     if role.operates:
         return Rights(user, EVERYTHING, EVERYTHING, EVERYTHING)
     reads = tuple(in_cell(queue, cell or "*") for queue in role.reads)

@@ -76,14 +76,6 @@ def stopped_by_signals() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
-async def run_until_told(parts: Sequence[Part], drain_s_max: float) -> None:
-    """Run all parts until a signal. A part that fails stops the others, and its exception is raised."""
-    # Objects made at start live as long as the process: the garbage collector can skip them.
-    gc.freeze()
-    with stopped_by_signals() as told:
-        await run_until(told, parts, drain_s_max)
-
-
 async def run_until(told: asyncio.Event, parts: Sequence[Part], drain_s_max: float) -> None:
     """Run all parts until the event is set; for parts that share a process with others."""
     running = [asyncio.create_task(part.run()) for part in parts]

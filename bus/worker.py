@@ -11,7 +11,7 @@ system is handled at once. While one batch waits for its confirms, the next is a
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import groupby
@@ -151,16 +151,13 @@ class Worker(Generic[Tx]):
 
     async def _take(self, batch: Sequence[Item]) -> None:
         """Give consecutive messages with the same handler to it together, in the order of the queue."""
-        for handler, items in self._runs(batch):
+        runs = groupby(batch, key=lambda item: self._handlers.get(type(item.received.message)))
+        for handler, items in ((handler, list(run)) for handler, run in runs):
             if handler is None:
                 for item in items:
                     self.intake.bury(item, self._why_nobody(item.received.message))
             else:
                 await self._handle(handler, items)
-
-    def _runs(self, batch: Sequence[Item]) -> Iterable[tuple[Handler | Reading | None, Sequence[Item]]]:
-        runs = groupby(batch, key=lambda item: self._handlers.get(type(item.received.message)))
-        return ((handler, list(run)) for handler, run in runs)
 
     def _why_nobody(self, message: Message) -> str:
         if isinstance(message, Unreadable):

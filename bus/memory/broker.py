@@ -115,11 +115,7 @@ class MemoryAccess:
 
     def __init__(self, broker: MemoryBroker, user: str) -> None:
         self._broker = broker
-        self._user = user
-
-    @property
-    def user(self) -> str:
-        return self._user
+        self.user = user
 
     async def connect(self) -> MemoryConnection:
-        return self._broker.connect(self._user)
+        return self._broker.connect(self.user)

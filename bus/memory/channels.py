@@ -16,15 +16,12 @@ from bus.memory.queue import MemoryQueue, QueuedParcel
 from bus.memory.wire import Wire
 from bus.permissions import Rights
 
-KEYS_REMEMBERED_MAX = 10_000
-
 
 class MemoryPublishing:
     def __init__(self, wire: Wire, user: str, rights: Rights) -> None:
         self._wire = wire
         self._user = user
         self._rights = rights
-        self._allowed: dict[tuple[str, str], bool] = {}
         self._over = ""
 
     async def publish(self, parcel: Parcel) -> Receipt:
@@ -54,13 +51,7 @@ class MemoryPublishing:
         return receipt
 
     def _require_right(self, exchange: str, routing_key: str) -> None:
-        allowed = self._allowed.get((exchange, routing_key))
-        if allowed is None:
-            allowed = self._rights.may_publish(exchange, routing_key)
-            if len(self._allowed) >= KEYS_REMEMBERED_MAX:
-                self._allowed.clear()
-            self._allowed[exchange, routing_key] = allowed
-        if not allowed:
+        if not self._rights.may_publish(exchange, routing_key):
             raise AccessRefused(
                 f"user {self._user!r} may not publish to exchange {exchange or 'amq.default'!r} with key {routing_key!r}"
             )

@@ -66,23 +66,26 @@ class DeleteProvider(StrictMessage, frozen=True, tag="provider.delete"):
     id: ProviderId
 
 
-class SetInventories(StrictMessage, frozen=True, tag="inventory.set"):
+class ProviderChange(StrictMessage, frozen=True):
+    """Changes a provider that has this generation."""
+
+    provider: ProviderId
+    generation: Counter | None
+
+
+class SetInventories(ProviderChange, frozen=True, tag="inventory.set"):
     """Replaces all inventories of the provider. An inventory in use cannot be removed; its total may become less than
     what is in use.
     """
 
-    provider: ProviderId
-    generation: Counter | None
     inventories: Inventories
 
 
-class PutInventory(StrictMessage, frozen=True, tag="inventory.put"):
+class PutInventory(ProviderChange, frozen=True, tag="inventory.put"):
     """Sets one inventory and leaves the others. With `is_new` there must be none of this class yet; without it there
     must be one.
     """
 
-    provider: ProviderId
-    generation: Counter | None
     resource: ResourceClass
     inventory: ReportedInventory
     is_new: bool = False
@@ -95,24 +98,20 @@ class DropInventory(StrictMessage, frozen=True, tag="inventory.drop"):
     resource: ResourceClass
 
 
-class SetTraits(StrictMessage, frozen=True, tag="traits.set"):
+class SetTraits(ProviderChange, frozen=True, tag="traits.set"):
     """Replaces all traits of the provider. A later report of its reporter keeps the traits that the reporter does not
     know.
     """
 
-    provider: ProviderId
-    generation: Counter | None
     traits: Traits
 
 
-class SetAggregates(StrictMessage, frozen=True, tag="aggregates.set"):
+class SetAggregates(ProviderChange, frozen=True, tag="aggregates.set"):
     """Makes the provider a member of exactly these aggregates.
 
     Placement's API before 1.19 neither asked for a generation nor changed it: that is `moves_generation` set to false.
     """
 
-    provider: ProviderId
-    generation: Counter | None
     aggregates: Aggregates
     moves_generation: bool = True
 

@@ -8,16 +8,14 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import AggregateId, Message, ProviderId, StrictMessage
-from bus.messages.administration import UnknownClass, UnknownTrait
+from bus.message import Message, ProviderId, StrictMessage
+from bus.messages.administration import Aggregates, Traits, UnknownClass, UnknownTrait
 from bus.messages.placement import NotAllowed, Positive, ResourceClass, Share, Trait, Value, Variant
 
 CANDIDATES_MAX = 100_000
 
 Suffix = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,64}\Z")]
-Traits = Annotated[tuple[Trait, ...], Meta(max_length=400)]
 AnyOfTraits = Annotated[tuple[Annotated[Traits, Meta(min_length=1)], ...], Meta(max_length=400)]
-Aggregates = Annotated[tuple[AggregateId, ...], Meta(max_length=400)]
 AnyOfAggregates = Annotated[tuple[Annotated[Aggregates, Meta(min_length=1)], ...], Meta(max_length=400)]
 Weight = Annotated[float, Meta(ge=-1e9, le=1e9)]
 

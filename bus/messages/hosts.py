@@ -20,10 +20,8 @@ HOSTS_BYTES_MAX = 250_000
 Projects = Annotated[tuple[Label, ...], Meta(max_length=10)]
 
 
-class HostFacts(Value, frozen=True):
-    """A host as it reports itself. `id` is its root provider. Each host of a report may have its own `epoch` and
-    `sequence`, which count instead of the report's.
-    """
+class HostDescription(Value, frozen=True, kw_only=True):
+    """A host as it describes itself. `id` is its root provider."""
 
     id: ProviderId
     name: Label
@@ -35,6 +33,11 @@ class HostFacts(Value, frozen=True):
     hypervisor_version: Natural = 0
     kind: Label = ""
     projects: Projects = ()
+
+
+class HostFacts(HostDescription, frozen=True):
+    """A host in a report. Each may have its own `epoch` and `sequence`, which count instead of the report's."""
+
     epoch: Counter = 0
     sequence: Counter = 0
 
@@ -67,28 +70,19 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
     reason: Label = ""
 
 
-class HostState(Value, frozen=True):
+class HostState(HostDescription, frozen=True, kw_only=True):
     """A host in the registry. `sequence` counts the registry's writes. `report_epoch` and `report_sequence` identify
     the host's last report.
     """
 
-    id: ProviderId
-    name: Label
     cell: Label
     up: bool
     enabled: bool
     disabled_reason: Label = ""
-    instances: Natural = 0
-    io_ops: Natural = 0
-    availability_zone: Label = ""
-    hypervisor_type: Label = ""
-    hypervisor_version: Natural = 0
     heard_at: Moment | None = None
     sequence: Counter = 0
     report_epoch: Counter = 0
     report_sequence: Counter = 0
-    kind: Label = ""
-    projects: Projects = ()
 
 
 class AskHosts(StrictMessage, frozen=True, tag="host.query"):

@@ -80,17 +80,21 @@ class Share(Value, frozen=True, array_like=True):
     instances_max: Natural = 0
 
 
-class ClaimResources(Message, frozen=True, tag="claim"):
-    """Claim this share for this consumer. A repeated claim with the same attempt is answered with what it really holds.
-
-    `issued_at` is when the attempt was first made; it stays the same in repeats. Without `project` or `user` the
-    consumer has `00000000-0000-0000-0000-000000000000` instead.
-    """
+class ConsumerMessage(Message, frozen=True):
+    """About an attempt of a consumer. `issued_at` is when the attempt was first made; it stays the same in repeats."""
 
     cell: Label
     consumer: ConsumerId
     attempt: Attempt
     issued_at: Moment
+
+
+class ClaimResources(ConsumerMessage, frozen=True, tag="claim"):
+    """Claim this share for this consumer. A repeated claim with the same attempt is answered with what it really holds.
+
+    Without `project` or `user` the consumer has `00000000-0000-0000-0000-000000000000` instead.
+    """
+
     share: Share
     consumer_type: ConsumerType = "INSTANCE"
     project: Label = ""
@@ -98,30 +102,21 @@ class ClaimResources(Message, frozen=True, tag="claim"):
     group: ServerGroup | None = None
 
 
-class SwapClaim(Message, frozen=True, tag="swap"):
+class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     """Move the consumer from the share of one attempt to another share, as a later attempt: completely, or not at all.
 
     With `cleanup`, the old share is not freed but handed to that consumer. It holds the share until the silent host has
     confirmed that nothing of the attempt is left. It is of type CLEANUP, with the same project and user.
     """
 
-    cell: Label
-    consumer: ConsumerId
     held_attempt: Attempt
-    attempt: Attempt
-    issued_at: Moment
     share: Share
     cleanup: ConsumerId | None = None
     group: ServerGroup | None = None
 
 
-class ReleaseClaim(Message, frozen=True, tag="release"):
+class ReleaseClaim(ConsumerMessage, frozen=True, tag="release"):
     """End the consumer at this attempt: free what it holds, and refuse claims that were sent before."""
-
-    cell: Label
-    consumer: ConsumerId
-    attempt: Attempt
-    issued_at: Moment
 
 
 class Shortfall(Value, frozen=True):
@@ -138,8 +133,8 @@ class Shortfall(Value, frozen=True):
     bound: int = 0
 
 
-class InventoryState(Value, frozen=True):
-    """One inventory: the total, the limits of a request, and what is in use."""
+class ReportedInventory(Value, frozen=True):
+    """One inventory: the total and the limits of a request."""
 
     total: Natural
     reserved: Natural = 0
@@ -147,6 +142,11 @@ class InventoryState(Value, frozen=True):
     max_unit: Positive = INTEGER_MAX
     step_size: Positive = 1
     allocation_ratio: Ratio = 1.0
+
+
+class InventoryState(ReportedInventory, frozen=True):
+    """One inventory, and what is in use of it."""
+
     used: Counter = 0
 
 
@@ -270,15 +270,6 @@ class ClaimAnswered(Message, frozen=True, tag="claim.answered"):
     consumer: ConsumerId
     attempt: int
     verdict: ClaimVerdict
-
-
-class ReportedInventory(Value, frozen=True):
-    total: Natural
-    reserved: Natural = 0
-    min_unit: Positive = 1
-    max_unit: Positive = INTEGER_MAX
-    step_size: Positive = 1
-    allocation_ratio: Ratio = 1.0
 
 
 class ReportedProvider(Value, frozen=True):

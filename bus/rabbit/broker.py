@@ -29,15 +29,11 @@ class RabbitBroker:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._url = url if "heartbeat=" in parts.query else str(make_url(url, heartbeat=HEARTBEAT_S))
-        self._user = unquote(parts.username or "guest")
+        self.user = unquote(parts.username or "guest")
         self._feeds: dict[str, str] = {}
         # For messages, without the password.
         host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
-        self._name = f"RabbitMQ at {host}{parts.path} as {self._user!r}"
-
-    @property
-    def user(self) -> str:
-        return self._user
+        self._name = f"RabbitMQ at {host}{parts.path} as {self.user!r}"
 
     async def connect(self) -> RabbitConnection:
         connection = aio_pika.Connection(make_url(self._url))
@@ -52,7 +48,7 @@ class RabbitBroker:
         wire = Wire(
             cast("aiormq.Connection", connection.transport.connection), self._name, hang_up=connection.close
         )
-        return RabbitConnection(wire, self._user, self._feeds)
+        return RabbitConnection(wire, self.user, self._feeds)
 
     def _explained(self, problem: BaseException) -> BaseException:
         match problem:

@@ -179,10 +179,6 @@ def _is_of_asyncpg(raised: TracebackType | None) -> bool:
     return raised is not None and raised.tb_frame.f_globals["__name__"].partition(".")[0] == "asyncpg"
 
 
-def _writing(*, is_lazy: bool) -> str:
-    return _WRITE + _LAZILY if is_lazy else _WRITE
-
-
 # Returns a session in which a transaction was begun by this statement.
 TakeSession = Callable[[str], Awaitable[PostgresSession]]
 
@@ -252,7 +248,7 @@ class PostgresDatabase:
     def writing(
         self, *, takes_long: bool = False, is_lazy: bool = False
     ) -> AbstractAsyncContextManager[PostgresTransaction]:
-        return self._pooled(_writing(is_lazy=is_lazy), takes_long=takes_long)
+        return self._pooled(_WRITE + _LAZILY if is_lazy else _WRITE, takes_long=takes_long)
 
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[PostgresTransaction]:
         return self._pooled(_READ, takes_long=takes_long)

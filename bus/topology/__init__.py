@@ -18,6 +18,7 @@ queues are for messages that do not exist yet (moves, groups, aggregates), so th
 from bus.topology.declared import is_retry_exchange, objects_of, retry_exchange_of
 from bus.topology.names import (
     API,
+    APPLICATION,
     APPLICATION_NAME,
     APPLICATION_USER,
     CELL,
@@ -91,6 +92,7 @@ from bus.topology.values import (
 __all__ = [
     "AGGREGATE_ORDERS",
     "API",
+    "APPLICATION",
     "APPLICATION_NAME",
     "APPLICATION_USER",
     "BOOK_QUESTIONS",

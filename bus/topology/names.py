@@ -26,7 +26,9 @@ CELL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 # Stands for the cell of instances without a cell: no cell may have this name.
 CELL0 = "cell0"
 APPLICATION_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
-APPLICATION_USER = "moor-app-"
+# How the roles and users of applications begin.
+APPLICATION = "app-"
+APPLICATION_USER = f"moor-{APPLICATION}"
 PROJECT_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 # In the key of a message that names no project: it is for the instances of all projects.
 NO_PROJECT = "-"

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from bus.topology.names import (
     API,
+    APPLICATION,
     APPLICATION_NAME,
     APPLICATION_USER,
     CELL,
@@ -143,7 +144,7 @@ class Application(Struct, frozen=True):
 
     @property
     def user(self) -> str:
-        return f"{APPLICATION_USER}{self.name}"
+        return user_of(self.role.name)
 
     @property
     def role(self) -> Role:
@@ -162,7 +163,7 @@ class Application(Struct, frozen=True):
             for grant in OF_PROJECTS
         )
         return Role(
-            self.name,
+            f"{APPLICATION}{self.name}",
             writes=(*said, *(OF_ADMINS if self.admin else ())),
             listens=heard,
             asks=True,

@@ -109,31 +109,19 @@ def end_of(message: Message) -> str:
     """The cell or project that ends the routing key of a message. Messages of equal type and end have the same
     destination.
     """
-    kind = type(message)
-    end_in = _ENDS.get(kind)
-    if end_in is None:
-        end_in = _ENDS[kind] = _end_by(ROUTES[type_of(kind)].scope)
-    return end_in(message)
+    return _reader_of_end(type(message))(message)
 
 
-def _end_by(scope: Scope) -> Callable[[Any], str]:
+@functools.cache
+def _reader_of_end(kind: type[Message]) -> Callable[[Any], str]:
     """A test checks that each message has the field of its scope."""
-    match scope:
+    match ROUTES[type_of(kind)].scope:
         case Scope.CELL:
             return operator.attrgetter("cell")
         case Scope.PROJECT:
-            return _project_in
+            return lambda message: message.project or NO_PROJECT
         case Scope.NONE:
-            return _no_end
-
-
-def _project_in(message: Any) -> str:
-    project: str = message.project or NO_PROJECT
-    return project
-
-
-def _no_end(_message: object) -> str:
-    return ""
+            return lambda _: ""
 
 
 def project_of_key(routing_key: str) -> str:
@@ -141,10 +129,6 @@ def project_of_key(routing_key: str) -> str:
     name, _, end = routing_key.rpartition(".")
     route = ROUTES.get(name)
     return end if route is not None and route.scope is Scope.PROJECT and end != NO_PROJECT else ""
-
-
-# A cache by class: looking up the type's name for each message would cost as much as everything else here.
-_ENDS: dict[type[Message], Callable[[Any], str]] = {}
 
 
 @functools.lru_cache(maxsize=100_000)

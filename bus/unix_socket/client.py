@@ -62,12 +62,8 @@ class UnixBroker:
         self, path: str | os.PathLike[str], user: str = "", *, answer_s_max: float = ANSWER_S_MAX
     ) -> None:
         self._path = os.fspath(path)
-        self._user = user
+        self.user = user
         self._answer_s_max = answer_s_max
-
-    @property
-    def user(self) -> str:
-        return self._user
 
     async def connect(self) -> "UnixConnection":
         try:
@@ -78,7 +74,7 @@ class UnixBroker:
             raise ConnectionLost(f"no process serves a bus at {self._path}: {problem}") from problem
         connection = UnixConnection(reader, writer, self._answer_s_max)
         try:
-            await connection.greet(self._user)
+            await connection.greet(self.user)
         except BaseException:
             connection.cut("not connected")
             raise
@@ -96,7 +92,7 @@ class UnixConnection:
         self._channels = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._consumings: dict[int, UnixConsuming] = {}
-        self._blocked = ""
+        self.blocked = ""
         self._unblocked = asyncio.Event()
         # Why the connection is cut, or was lost.
         self._cut = ""
@@ -104,17 +100,13 @@ class UnixConnection:
         # Ends with the connection, and then tells everyone who waits.
         self._reading = asyncio.create_task(self._read())
 
-    @property
-    def blocked(self) -> str:
-        return self._blocked
-
     async def until_unblocked(self) -> None:
-        while self._blocked:
+        while self.blocked:
             self._unblocked.clear()
             await self._unblocked.wait()
 
     async def greet(self, user: str) -> None:
-        self._blocked = await self.ask(Hello, user)
+        self.blocked = await self.ask(Hello, user)
 
     async def declare(self, objects: Objects) -> None:
         await self.ask(Declare, objects)
@@ -160,7 +152,7 @@ class UnixConnection:
         """Send a request and wait for its answer, as long as the broker is blocked."""
         answer = self.begin(kind, *fields)
         while not (await asyncio.wait((answer,), timeout=self._answer_s_max))[0]:
-            if not self._blocked:
+            if not self.blocked:
                 self.cut(f"no answer within {self._answer_s_max:g} s")
         return answer.result()
 
@@ -207,7 +199,7 @@ class UnixConnection:
             case Failed(id=number, problem=problem, text=text):
                 self._settle(number, problem_named(problem, text))
             case BlockedChanged(why=why):
-                self._blocked = why
+                self.blocked = why
                 self._unblocked.set()
             case Cancelled(channel=channel, problem=problem, text=text) if channel in self._consumings:
                 self._consumings.pop(channel).end(problem_named(problem, text))
@@ -224,7 +216,7 @@ class UnixConnection:
     def _end(self, why: str) -> None:
         self._writer.close()
         self._lost = why
-        self._blocked = ""
+        self.blocked = ""
         self._unblocked.set()
         for number in [*self._answers]:
             self._settle(number, ConnectionLost(why))

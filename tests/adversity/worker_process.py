@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from bus.logs import begin_to_log
-from bus.process import Part, run_until_told
+from bus.process import Part, run_until, stopped_by_signals
 from bus.settings import BusSettings
 from bus.station import Station, process_name
 from bus.urls import broker_at
@@ -139,7 +139,8 @@ def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -
 
 async def main(arguments: Sequence[str]) -> None:
     async with AsyncExitStack() as stack:
-        await run_until_told(parts_of(arguments[0], "".join(arguments[1:]), stack), drain_s_max=20)
+        with stopped_by_signals() as told:
+            await run_until(told, parts_of(arguments[0], "".join(arguments[1:]), stack), drain_s_max=20)
 
 
 if __name__ == "__main__":

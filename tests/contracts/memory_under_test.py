@@ -8,7 +8,7 @@ from typing import Self
 
 from bus.broker import Broker, Connection, ConnectionLost
 from bus.memory import Journal, MemoryBroker
-from bus.permissions import Rights, rights_of, rights_of_application
+from bus.permissions import Rights, rights_of
 from bus.topology import ROLES, objects_of, user_of
 from bus.unix_socket import UnixBroker, serve_unix
 from tests.contracts.broker_under_test import APPLICATIONS
@@ -152,7 +152,7 @@ def topology_rights(user: str, cells: tuple[str, ...]) -> Rights:
     """The rights of this user according to the topology."""
     exchanges = [exchange.name for exchange in objects_of(cells).exchanges]
     if user in APPLICATIONS:
-        return rights_of_application(APPLICATIONS[user], exchanges)
+        return rights_of(APPLICATIONS[user].role, exchanges)
     for role in ROLES:
         for cell in cells if role.per_cell else ("",):
             if user_of(role.name, cell) == user:

@@ -6,7 +6,7 @@ from bus.authority import answering
 from bus.definitions import rights_by_user
 from bus.message import type_of
 from bus.messages import ALL
-from bus.permissions import rights_of_application
+from bus.permissions import rights_of
 from bus.topology import (
     API,
     BOOK_QUESTIONS,
@@ -46,9 +46,7 @@ CELLS = ("c1", "c2")
 RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
 # Messages that only an operator may publish.
 FOR_OPERATORS = {"host.set", "application.set", "application.query", *BOOK_WRITES}
-ADMINS = rights_of_application(
-    Application("admin", admin=True), [each.name for each in objects_of(CELLS).exchanges]
-)
+ADMINS = rights_of(Application("admin", admin=True).role, [each.name for each in objects_of(CELLS).exchanges])
 USERS_OF_CELLS = {user_of(role.name, cell) for role in ROLES if role.per_cell for cell in CELLS}
 OF_CELLS = {user: rights for user, rights in RIGHTS.items() if user in USERS_OF_CELLS}
 
