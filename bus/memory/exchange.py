@@ -1,10 +1,9 @@
 """Topic routing as in AMQP: which queues a routing key reaches."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from bus.memory.queue import MemoryQueue
-
-ROUTES_REMEMBERED_MAX = 10_000
 
 
 class MemoryExchange:
@@ -14,7 +13,7 @@ class MemoryExchange:
         self.name = name
         self.durable = durable
         self._bindings: dict[tuple[str, MemoryQueue], tuple[str, ...]] = {}
-        self._routes: dict[str, tuple[MemoryQueue, ...]] = {}
+        self.route = lru_cache(maxsize=10_000)(self._route)
 
     @property
     def bindings(self) -> Iterable[tuple[str, MemoryQueue]]:
@@ -25,25 +24,20 @@ class MemoryExchange:
         if (pattern, queue) in self._bindings:
             return False
         self._bindings[pattern, queue] = words_of(pattern)
-        self._routes.clear()
+        self.route.cache_clear()
         return True
 
     def unbind_all(self, queue: MemoryQueue) -> None:
         for pattern, bound in [*self._bindings]:
             if bound is queue:
                 del self._bindings[pattern, bound]
-        self._routes.clear()
+        self.route.cache_clear()
 
-    def route(self, routing_key: str) -> tuple[MemoryQueue, ...]:
+    def _route(self, routing_key: str) -> tuple[MemoryQueue, ...]:
         """The queues for this key, in the order in which they were bound."""
-        queues = self._routes.get(routing_key)
-        if queues is None:
-            words = words_of(routing_key)
-            found = {queue: None for (_, queue), pattern in self._bindings.items() if matches(pattern, words)}
-            if len(self._routes) >= ROUTES_REMEMBERED_MAX:
-                self._routes.clear()
-            queues = self._routes[routing_key] = tuple(found)
-        return queues
+        words = words_of(routing_key)
+        matching = (queue for (_, queue), pattern in self._bindings.items() if matches(pattern, words))
+        return tuple(dict.fromkeys(matching))
 
 
 def words_of(key: str) -> tuple[str, ...]:
