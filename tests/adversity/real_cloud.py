@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -24,6 +23,7 @@ from tests.adversity.worker_process import BUS
 from tests.contracts.broker_under_test import ADMIN
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database
+from tests.fork_server import ForkedProcess, start_module
 
 PATIENCE_S = 100.0
 # The broker role of each kind of worker.
@@ -47,7 +47,7 @@ class RealCloud:
         self._database_url = database_url
         # The environment of every worker that is started from now on.
         self.environment = dict(sizes)
-        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._running: dict[str, ForkedProcess] = {}
 
     # Processes
 
@@ -56,9 +56,7 @@ class RealCloud:
             kind, _, cell = name.partition("-")
             in_cell = (cell.partition("+")[0],) if kind in OF_CELLS else ()
             more = (cell,) if kind == "ironic" else in_cell
-            self._running[name] = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
+            self._running[name] = await start_module(
                 "tests.adversity.worker_process",
                 kind,
                 *more,

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database
 from tests.contracts.stage import PATIENCE_S, declared, station, until_empty
+from tests.fork_server import ForkedProcess, start_module
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql]
 
@@ -67,12 +67,10 @@ class Processes:
             "MOOR_DB_URL": database_url,
             "MOOR_LOG_LEVEL": "ERROR",
         }
-        self.running: list[asyncio.subprocess.Process] = []
+        self.running: list[ForkedProcess] = []
 
-    async def start(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "placement_worker", env=self._environment
-        )
+    async def start(self) -> ForkedProcess:
+        process = await start_module("placement_worker", env=self._environment)
         self.running.append(process)
         return process
 

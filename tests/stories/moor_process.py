@@ -1,4 +1,8 @@
-"""Runs the `moor` command as a process of its own, as a person does."""
+"""Runs the `moor` command as a process of its own, as a person does.
+
+The processes are forked from one that has imported everything. `moor_anew` and `started_anew` start a new Python, as the
+shell does: it imports what it needs, and reads Python's own variables.
+"""
 
 import asyncio
 import json
@@ -12,9 +16,24 @@ from typing import Any
 
 from msgspec import Struct
 
+from tests.fork_server import ForkedProcess, start_module
+
 # A demo on real servers starts a dozen processes, on a machine that may be busy.
 PATIENCE_S = 120
 _NO_HOME = f"{tempfile.gettempdir()}/no-home-of-{os.getpid()}"
+# Any free port, so that no two tests conflict; and no home directory, which might belong to a running cloud.
+_DEFAULTS = {
+    "XDG_STATE_HOME": _NO_HOME,
+    "XDG_CONFIG_HOME": _NO_HOME,
+    "PATH": "/usr/bin:/bin",
+    "COLUMNS": "200",
+    "TERM": "dumb",
+    "MOOR_LISTEN": "127.0.0.1:0",
+    "MOOR_IRONIC_SIM_LISTEN": "127.0.0.1:0",
+}
+
+
+AnyProcess = asyncio.subprocess.Process | ForkedProcess
 
 
 class Result(Struct, frozen=True):
@@ -26,7 +45,7 @@ class Result(Struct, frozen=True):
 class Process:
     """A `moor` process that runs during the test."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: AnyProcess) -> None:
         self._process = process
         self.told: list[str] = []
 
@@ -61,7 +80,19 @@ class Process:
 @asynccontextmanager
 async def started(*arguments: str, **environment: str) -> AsyncIterator[Process]:
     """Run it until the end of the block, then kill it."""
-    process = Process(await _start(arguments, environment))
+    async with _killed_at_the_end(await _start(arguments, environment)) as process:
+        yield process
+
+
+@asynccontextmanager
+async def started_anew(*arguments: str, **environment: str) -> AsyncIterator[Process]:
+    async with _killed_at_the_end(await _start_anew(arguments, environment)) as process:
+        yield process
+
+
+@asynccontextmanager
+async def _killed_at_the_end(started: AnyProcess) -> AsyncIterator[Process]:
+    process = Process(started)
     try:
         yield process
     finally:
@@ -81,7 +112,21 @@ async def moor_json(*arguments: str, **environment: str) -> Any:
     return json.loads(ran.out)
 
 
-async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> asyncio.subprocess.Process:
+async def moor_anew(*arguments: str, **environment: str) -> Result:
+    return await Process(await _start_anew(arguments, environment)).ended()
+
+
+async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> ForkedProcess:
+    return await start_module(
+        "moor",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=_DEFAULTS | environment,
+    )
+
+
+async def _start_anew(arguments: tuple[str, ...], environment: dict[str, str]) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -89,15 +134,5 @@ async def _start(arguments: tuple[str, ...], environment: dict[str, str]) -> asy
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # Any free port, so that no two tests conflict; and no home directory, which might belong to a running cloud.
-        env={
-            "XDG_STATE_HOME": _NO_HOME,
-            "XDG_CONFIG_HOME": _NO_HOME,
-            "PATH": "/usr/bin:/bin",
-            "COLUMNS": "200",
-            "TERM": "dumb",
-            "MOOR_LISTEN": "127.0.0.1:0",
-            "MOOR_IRONIC_SIM_LISTEN": "127.0.0.1:0",
-            **environment,
-        },
+        env=_DEFAULTS | environment,
     )

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from cell_conductor.store_sql import SqlConductorStore
 from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, PASSWORD, RabbitMQUnderTest
 from tests.contracts.sql_stores import empty_database
 from tests.contracts.stage import SETTINGS
+from tests.fork_server import ForkedProcess, start_module
 from tests.stories.cloud import SMALL, instance_of
 from tests.stories.moor_process import moor
 
@@ -94,8 +94,8 @@ class Servers:
                 await self._start(room, environment)
 
     async def _start(self, room: str, environment: Mapping[str, str]) -> None:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", room),
+        process = await start_module(
+            room,
             env={
                 "PATH": os.environ["PATH"],
                 "MOOR_DB_URL": self.databases["api"],
@@ -143,7 +143,7 @@ def _write_known(credentials: Path) -> None:
     credentials.write_text("".join(f'{user} = "{PASSWORD}"\n' for user in users))
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: ForkedProcess) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
     try:

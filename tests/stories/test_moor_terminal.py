@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from bus.urls import broker_at
 from tests.contracts.memory_under_test import UnixUnderTest
-from tests.stories.moor_process import PATIENCE_S, Result, moor, moor_json, started
+from tests.stories.moor_process import PATIENCE_S, Result, moor, moor_anew, moor_json, started
 
 pytestmark = pytest.mark.asyncio
 
@@ -173,12 +173,12 @@ async def test_without_the_topology_the_error_names_the_command_that_declares_it
 
 
 async def test_the_version_and_short_help_are_there() -> None:
-    version = await moor("--version")
+    version = await moor_anew("--version")
     assert (version.code, version.err) == (0, "")
     assert re.fullmatch(r"moor \d+\.\d+\.\d+\n", version.out)
 
     for words in ((), ("host", "list")):
-        said = await moor(*words, "-h", COLUMNS="200")
+        said = await moor_anew(*words, "-h", COLUMNS="200")
         assert (said.code, said.err) == (0, "")
         assert "Usage:" in said.out
         assert "bool" not in said.out
@@ -186,7 +186,7 @@ async def test_the_version_and_short_help_are_there() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 async def test_a_terminal_with_few_characters_gets_replacements(encoding: str) -> None:
-    ran = await moor("broker", "show", "--cells", "c1", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    ran = await moor_anew("broker", "show", "--cells", "c1", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
 
     assert (ran.code, ran.err) == (0, "")
 

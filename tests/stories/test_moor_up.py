@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 import pytest
 
 from placement_worker.store_sql import SqlPlacementStore
-from tests.stories.moor_process import Process, Result, moor, moor_json, started
+from tests.stories.moor_process import Process, Result, moor, moor_anew, moor_json, started, started_anew
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,7 +44,7 @@ def home() -> Iterator[Path]:
 
 @asynccontextmanager
 async def up(home: Path, *arguments: str) -> AsyncIterator[Process]:
-    async with started("up", *arguments, XDG_STATE_HOME=str(home)) as process:
+    async with started_anew("up", *arguments, XDG_STATE_HOME=str(home)) as process:
         await process.until_printed("ready")
         yield process
 
@@ -95,13 +95,13 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
         first_host, other_host = "harbour-host-00001", "harbour-host-00002"
         at_home = {"XDG_STATE_HOME": str(home)}
 
-        disabled = await moor("host", "disable", first_host, "--reason", "new fan", **at_home)
+        disabled = await moor_anew("host", "disable", first_host, "--reason", "new fan", **at_home)
         assert (disabled.code, "disabled" in disabled.out, "new fan" in disabled.out) == (0, True, True)
         (built,) = (await moor_json("boot", "--vcpus", "2", "--name", "web", **at_home))["instances"]
         assert (built["state"], built["host"]) == ("active", other_host)
         assert (await moor_json("host", "enable", first_host, **at_home))["enabled"] is True
 
-        giant = await moor("boot", "--vcpus", "500", "--name", "giant", **at_home)
+        giant = await moor_anew("boot", "--vcpus", "500", "--name", "giant", **at_home)
         assert giant.code == 1
         assert "no host for giant among 2:" in giant.out
         assert "-2  capacity" in giant.out
@@ -109,7 +109,7 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
 
         assert [each["name"] for each in await moor_json("list", "--state", "error", **at_home)] == ["giant"]
         assert [each["name"] for each in await moor_json("list", "--host", other_host, **at_home)] == ["web"]
-        shown = await moor("show", built["id"], **at_home)
+        shown = await moor_anew("show", built["id"], **at_home)
         assert f"{other_host} in harbour" in shown.out
 
         as_client = f"unix://moor-app-local@{home}/moorage/bus.sock"
