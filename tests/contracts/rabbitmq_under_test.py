@@ -217,8 +217,9 @@ class RabbitMQUnderTest:
         self._proxy.swallows = True
 
     async def restart(self) -> None:
-        await asyncio.to_thread(ctl, "stop_app")
-        await asyncio.to_thread(ctl, "start_app")
+        # As `rabbitmqctl stop_app` and `start_app` do it.
+        await self._eval("rabbit:stop()")
+        await self._eval("rabbit:start()")
         async with asyncio.timeout(UP_S_MAX):
             while not await self._is_up():
                 await asyncio.sleep(0.05)
@@ -238,7 +239,11 @@ class RabbitMQUnderTest:
     async def delete_queue(self, name: str) -> None:
         # RabbitMQ generates the names of feeds.
         for each in await self.feeds() if name.startswith("feed.") else (name,):
-            await asyncio.to_thread(ctl, "delete_queue", "--vhost", self.virtual_host, each)
+            queue = f'rabbit_misc:r(<<"{self.virtual_host}">>, queue, <<"{each}">>)'
+            await self._eval(
+                f"{{ok, Queue}} = rabbit_amqqueue:lookup({queue}),"
+                '{ok, _} = rabbit_amqqueue:delete(Queue, false, false, <<"tests">>)'
+            )
 
     async def feeds(self) -> Sequence[str]:
         """Queues whose names RabbitMQ generated, and which no connection owns."""
