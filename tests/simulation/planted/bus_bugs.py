@@ -98,9 +98,8 @@ def dead_letter_without_reason() -> AbstractContextManager[None]:
     """A dead letter does not say what was wrong."""
 
     def planted(real: Any) -> Any:
-        async def bury_line(self: Any, line: Any, held: Any, _reason: str) -> bool:
-            taken: bool = await real(self, line, held, "it could not be handled")
-            return taken
+        async def bury_line(self: Any, held: Any, line: Any, _reason: str) -> None:
+            await real(self, held, line, "it could not be handled")
 
         return bury_line
 
