@@ -81,7 +81,6 @@ class Asker:
         self._asked: dict[str, tuple[Message, _Batch, int]] = {}
         self._on_refusal: Callable[[Refusal], None] | None = None
         self.asked_again = 0
-        self.answers_refused = 0
         self.taking_answers = Supervised(
             "answers", self._take_answers, is_needed=True, pauses=pauses_of(settings), chance=chance
         )
@@ -205,7 +204,6 @@ class Asker:
         answer = envelope.message
         refused = judge_answer(question, answer, origin, self._link.facts)
         if refused is not None:
-            self.answers_refused += 1
             log.warning("answer ignored: %s", refused.reason)
             return
         del self._asked[envelope.cause]

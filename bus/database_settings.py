@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from bus.settings import require
 from bus.tuning import Section
 
 # RabbitMQ cancels a consumer that holds a delivery for longer than this.
@@ -38,16 +39,16 @@ class DatabaseSettings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
-            _require(getattr(self, field) > 0, f"{field} must be more than 0")
+            require(getattr(self, field) > 0, f"{field} must be more than 0")
         order = ("lock_s", "statement_s", "transaction_s", "long_s")
         for less, more in pairwise(order):
-            _require(getattr(self, less) <= getattr(self, more), f"{less} must be at most {more}")
-        _require(
+            require(getattr(self, less) <= getattr(self, more), f"{less} must be at most {more}")
+        require(
             self.idle_in_transaction_s <= self.transaction_s,
             "idle_in_transaction_s must be at most transaction_s",
         )
         held_s = self.pool_wait_s + 2 * self.connect_s + self.transaction_s
-        _require(
+        require(
             held_s < CONSUMER_TIMEOUT_S,
             f"pool_wait_s, twice connect_s and transaction_s make {held_s:.0f}: must be less than the {CONSUMER_TIMEOUT_S:.0f} s"
             " for which a consumer may hold a delivery",
@@ -74,8 +75,3 @@ SECTION = Section("db", DatabaseSettings, others=("url",))
 def milliseconds(seconds: float) -> str:
     """At least 1: PostgreSQL takes 0 as no limit."""
     return str(max(1, round(seconds * 1000)))
-
-
-def _require(holds: bool, what: str) -> None:  # noqa: FBT001 - a condition to check is not a switch
-    if not holds:
-        raise ValueError(what)

@@ -64,7 +64,6 @@ class Status:
         # A worker is ready only when all its needed parts are well.
         self.is_needed = is_needed
         self.state = State.STARTING
-        self.is_bug = False
         self.runs = 0
         self.failures = 0
         self.last_error = ""
@@ -134,7 +133,6 @@ class Status:
 
     def ended(self, bug: BaseException | None = None) -> None:
         if bug is not None:
-            self.is_bug = True
             self.last_error = f"{type(bug).__name__}: {bug}"
             log.critical(
                 "part %r has ended: this is a bug", self.name, exc_info=bug, extra={"part": self.name}

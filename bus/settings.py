@@ -51,12 +51,13 @@ class BusSettings(Struct, frozen=True):
         return int(self.newer_wait_s_max * 1000 / self.newer_delay_ms)
 
     def __post_init__(self) -> None:
-        _require(0 < self.parcel_items_max <= PARCEL_ITEMS_MAX, "parcel_items_max", f"1..{PARCEL_ITEMS_MAX}")
-        _require(0 < self.parcel_bytes_max <= PARCEL_BYTES_MAX, "parcel_bytes_max", f"1..{PARCEL_BYTES_MAX}")
-        _require(
-            self.messages_waiting_max >= 2 * self.parcel_items_max,
-            "messages_waiting_max",
-            f"at least two parcels ({2 * self.parcel_items_max})",
+        bounds = {"parcel_items_max": PARCEL_ITEMS_MAX, "parcel_bytes_max": PARCEL_BYTES_MAX}
+        for field, bound in bounds.items():
+            require(0 < getattr(self, field) <= bound, f"{field} must be 1..{bound}")
+        two_parcels = 2 * self.parcel_items_max
+        require(
+            self.messages_waiting_max >= two_parcels,
+            f"messages_waiting_max must be at least two parcels ({two_parcels})",
         )
         for count in (
             "prefetch",
@@ -66,7 +67,7 @@ class BusSettings(Struct, frozen=True):
             "batches_unsaid_max",
             "tries_in_place_max",
         ):
-            _require(getattr(self, count) >= 1, count, "at least 1")
+            require(getattr(self, count) >= 1, f"{count} must be at least 1")
         for period in (
             "sweep_s",
             "ask_again_ms",
@@ -74,24 +75,17 @@ class BusSettings(Struct, frozen=True):
             "newer_wait_s_max",
             "connect_delay_ms_max",
         ):
-            _require(getattr(self, period) > 0, period, "more than 0")
-        _require(
-            self.connect_delay_ms_first <= self.connect_delay_ms_max,
-            "connect_delay_ms_first",
-            f"at most connect_delay_ms_max ({self.connect_delay_ms_max})",
-        )
-        _require(
-            self.retry_delay_ms_first <= self.retry_delay_ms_max,
-            "retry_delay_ms_first",
-            f"at most retry_delay_ms_max ({self.retry_delay_ms_max})",
-        )
-        _require(
-            self.ask_again_ms <= self.answer_timeout_ms,
-            "ask_again_ms",
-            f"at most answer_timeout_ms ({self.answer_timeout_ms})",
-        )
+            require(getattr(self, period) > 0, f"{period} must be more than 0")
+        for less, more in (
+            ("connect_delay_ms_first", "connect_delay_ms_max"),
+            ("retry_delay_ms_first", "retry_delay_ms_max"),
+            ("ask_again_ms", "answer_timeout_ms"),
+        ):
+            most = getattr(self, more)
+            require(getattr(self, less) <= most, f"{less} must be at most {more} ({most})")
 
 
-def _require(holds: bool, field: str, what: str) -> None:  # noqa: FBT001 - a condition to check is not a switch
+def require(holds: bool, what: str) -> None:  # noqa: FBT001 - a condition to check is not a switch
+    """Raise the error of settings that contradict each other."""
     if not holds:
-        raise ValueError(f"{field} must be {what}")
+        raise ValueError(what)

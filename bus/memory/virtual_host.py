@@ -3,7 +3,7 @@
 Rights are checked before (connection.py). Here an operation is carried out, or is impossible.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct, structs
@@ -24,7 +24,6 @@ EVERYBODY = None
 # still arrive, to be buried.
 BODY_BYTES_MAX = 16 * 1024 * 1024
 HEADERS_LENGTH_MAX = 32 * 1024
-PLAINLY_SHORT = NAME_BYTES_MAX // 4
 
 # RabbitMQ's default: a consumer that holds a delivery for longer is cancelled.
 CONSUMER_TIMEOUT_S = 1800.0
@@ -288,38 +287,30 @@ def _dead_letter(queue: str, stored: QueuedParcel, exchange: str, reason: str) -
 
 
 def _check_bounds(parcel: Parcel) -> None:
-    body, headers_of_it = parcel.body, parcel.headers
-    if type(body) is not bytes:
-        raise TypeError(f"a parcel's body must be bytes, got {type(body).__name__}")
-    if len(body) > BODY_BYTES_MAX:
-        raise Refusal(f"a parcel has {len(body)} bytes, at most {BODY_BYTES_MAX} are allowed")
-    names = (parcel.routing_key, parcel.reply_to, parcel.content_type)
-    # Names this short cannot exceed the limit in bytes.
-    if sum(map(len, names)) > PLAINLY_SHORT or not all(map(str.isascii, names)):
-        for field in ("routing_key", "reply_to", "content_type"):
-            _check_name_of(field, getattr(parcel, field))
-    if headers_of_it:
-        _check_headers(headers_of_it)
-        length = sum(len(name) + len(str(value)) for name, value in headers_of_it.items())
-        if length > HEADERS_LENGTH_MAX:
-            raise Refusal(
-                f"a parcel has {length} characters of headers, at most {HEADERS_LENGTH_MAX} are allowed"
-            )
+    if type(parcel.body) is not bytes:
+        raise TypeError(f"a parcel's body must be bytes, got {type(parcel.body).__name__}")
+    if len(parcel.body) > BODY_BYTES_MAX:
+        raise Refusal(f"a parcel has {len(parcel.body)} bytes, at most {BODY_BYTES_MAX} are allowed")
+    for field in ("routing_key", "reply_to", "content_type"):
+        _check_name_of(field, getattr(parcel, field))
+    length = 0
+    for name, value in parcel.headers.items():
+        _check_name_of("a header's name", name)
+        if isinstance(value, str):
+            _bytes_of(f"header {name!r}", value)
+        elif type(value) is not int or not -(2**63) <= value < 2**63:
+            raise Refusal(f"header {name!r} is {value!r}, must be a text or a 64-bit integer")
+        length += len(name) + len(str(value))
+    if length > HEADERS_LENGTH_MAX:
+        raise Refusal(
+            f"a parcel has {length} characters of headers, at most {HEADERS_LENGTH_MAX} are allowed"
+        )
 
 
 def _check_name_of(field: str, name: str) -> None:
     size = len(_bytes_of(field, name))
     if size > NAME_BYTES_MAX:
         raise Refusal(f"{field} has {size} bytes, at most {NAME_BYTES_MAX} are allowed: {name[:40]!r}...")
-
-
-def _check_headers(headers_of_it: Mapping[str, str | int]) -> None:
-    for name, value in headers_of_it.items():
-        _check_name_of("a header's name", name)
-        if isinstance(value, str):
-            _bytes_of(f"header {name!r}", value)
-        elif type(value) is not int or not -(2**63) <= value < 2**63:
-            raise Refusal(f"header {name!r} is {value!r}, must be a text or a 64-bit integer")
 
 
 def _bytes_of(field: str, text: str) -> bytes:

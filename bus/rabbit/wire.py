@@ -97,6 +97,7 @@ class Wire:
             await bounded(asyncio.shield(self._farewell))
 
     async def _send(self) -> None:
+        """Write until the connection ends. Not a part of the process: it must end with this connection."""
         while True:
             await self._something_to_send.wait()
             payload = b"".join(self._outbox)

@@ -9,6 +9,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -68,10 +69,10 @@ class PostgresSession:
         return not (self.driver.is_closed() or self.driver.is_in_transaction() or self.connection.invalidated)
 
     def writing(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _transaction(self._itself, _WRITE, self.settings.transaction_s)
+        return _transaction(partial(_begin, self), _WRITE, self.settings.transaction_s)
 
     def reading(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _transaction(self._itself, _READ, self.settings.transaction_s)
+        return _transaction(partial(_begin, self), _READ, self.settings.transaction_s)
 
     async def alone(self, statement: str, *arguments: object) -> Any:
         """Run one statement as a transaction of its own: one round trip to the server instead of three."""
@@ -83,9 +84,6 @@ class PostgresSession:
                 if _is_about_the_connection(error):
                     raise Unavailable(f"database: connection lost: {error}") from error
                 raise
-
-    async def _itself(self, begin: str) -> "PostgresSession":
-        return await _begin(self, begin)
 
     async def close(self) -> None:
         if self.driver.is_closed():

@@ -93,7 +93,7 @@ def test_a_bug_ends_the_part_with_its_traceback(caplog: pytest.LogCaptureFixture
     with pytest.raises(TypeError, match="planted"):
         run_simulated(part.run())
 
-    assert part.status.is_bug
+    assert part.status.last_error == "TypeError: planted"
     assert part.status.state is State.ENDED
     (record,) = [each for each in caplog.records if each.levelname == "CRITICAL"]
     assert record.exc_info is not None
