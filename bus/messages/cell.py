@@ -28,11 +28,14 @@ class Choice(Value, frozen=True, array_like=True):
 
 
 class PlaceInCell(Message, frozen=True, tag="place"):
-    """Build this instance on the host that holds its claim; if that fails, on the alternates in their order."""
+    """Build this instance on the host that holds its claim; if that fails, on the alternates in their order. The cell
+    numbers the instance's states from `sequence` on.
+    """
 
     cell: CellName
     instance: InstanceId
     request_id: RequestId
+    sequence: Counter
     attempt: Attempt
     issued_at: Moment
     ends_by: Moment
@@ -50,11 +53,12 @@ class PlaceInCell(Message, frozen=True, tag="place"):
 
 
 class RemoveFromCell(Message, frozen=True, tag="remove"):
-    """Delete the instance, whatever its state in the cell."""
+    """Delete the instance, whatever its state in the cell. The cell continues its sequence from this one, if it is higher."""
 
     cell: CellName
     instance: InstanceId
     request_id: RequestId
+    sequence: Counter
     issued_at: Moment
 
 

@@ -152,7 +152,7 @@ def _apply(transition: Transition, each: Input) -> tuple[SwapClaim, ...]:  # noq
         case PlaceInCell():
             _on_place(transition, each)
         case RemoveFromCell():
-            _on_remove(transition)
+            _on_remove(transition, each)
         case RebuildInCell():
             on_rebuild(transition, each)
         case InstanceSpawned():
@@ -178,6 +178,7 @@ def _on_place(transition: Transition, order: PlaceInCell) -> None:
     row = transition.row
     if row.order is not None:
         return
+    transition.continue_from(order.sequence)
     transition.change(order=order, attempt=order.attempt, host=order.chosen, alternates=order.alternates)
     if row.state in ("deleting", "deleted"):
         # The delete overtook the order. Nothing was built, but the claim is held.
@@ -191,18 +192,16 @@ def _on_place(transition: Transition, order: PlaceInCell) -> None:
         transition.spawn(order)
 
 
-def _on_remove(transition: Transition) -> None:
-    match transition.row.state:
-        case "unknown":
-            # The order to place it has not arrived yet, and will be answered as too late.
-            transition.wait_for_destroy()
-        case "building" | "active" | "swapping" | "rebuilding" | "broken" | "error":
-            if transition.free_share():
-                transition.end_deleted()
-            else:
-                transition.wait_for_destroy()
-        case "deleting" | "deleted":
-            pass
+def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
+    state = transition.row.state
+    if state in ("deleting", "deleted"):
+        return
+    transition.continue_from(order.sequence)
+    # If it is unknown, the order to place it has not arrived yet, and will be answered as too late.
+    if state != "unknown" and transition.free_share():
+        transition.end_deleted()
+    else:
+        transition.wait_for_destroy()
 
 
 def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:

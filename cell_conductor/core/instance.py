@@ -62,10 +62,6 @@ DESTROYS = (DestroyInstance, UndeployInstance)
 REBUILDS = (RedeployInstance,)
 ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS)
 
-# The API level numbers its messages about an instance up to here. The cell's numbers continue above, since readers drop
-# messages with lower numbers.
-SEQUENCE_BEFORE_CELL = 100
-
 
 class Pending(Struct, frozen=True, gc=False):
     """A message that was sent and may not be confirmed."""
@@ -120,7 +116,9 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     state_ends_at: datetime | None = None
     remind_at: datetime | None = None
     rebuild: Rebuild | None = None
-    sequence: int = SEQUENCE_BEFORE_CELL
+    # Of its last message. Each order of the API level names the sequence that the instance has there, and the cell continues
+    # above it: readers drop states with lower ones, also after another cell.
+    sequence: int = 0
     outbox: tuple[Pending, ...] = ()
 
     @property

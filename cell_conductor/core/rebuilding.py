@@ -28,8 +28,8 @@ def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
     assert row.host is not None, "an active instance has a host"
     was_active = row.state == "active"
     transition.withdraw(REBUILDS, attempt=row.attempt)
-    # The API level has raised the sequence meanwhile, and its readers drop messages with lower ones.
-    transition.change(rebuild=rebuild, sequence=max(row.sequence, rebuild.number), reason="")
+    transition.continue_from(rebuild.number)
+    transition.change(rebuild=rebuild, reason="")
     if row.host.kind != NODE:
         _end_failed(transition, NOT_YET, is_active=True)
     elif transition.now >= rebuild.ends_by:

@@ -52,6 +52,10 @@ class Transition:
             changes.setdefault("state_ends_at", None)
         self.row = structs.replace(self.row, **changes)
 
+    def continue_from(self, sequence: int) -> None:
+        """The API level has counted up to here: its readers drop states with lower sequences."""
+        self.change(sequence=max(self.row.sequence, sequence))
+
     def send(self, message: OutboxMessage, **changes: Any) -> None:
         """Send a message and keep it on the row, together with these changes of the row."""
         pending = Pending(self.row.sequence + 1, self.now, message)

@@ -69,6 +69,7 @@ def everything() -> Instance:
         cell="c1",
         instance=number,
         request_id=RequestId(UUID(int=1001)),
+        sequence=2,
         attempt=1,
         issued_at=NOON,
         ends_by=later(600),

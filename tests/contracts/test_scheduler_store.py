@@ -233,6 +233,7 @@ def a_placed(new: NewRequest) -> NewRequest:
         cell="c1",
         instance=row.id,
         request_id=new.id,
+        sequence=2,
         attempt=1,
         issued_at=NOON,
         ends_by=LATER,

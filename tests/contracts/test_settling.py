@@ -148,6 +148,7 @@ async def test_each_message_of_a_parcel_counts_by_its_own_type_and_cell(under_te
         cell="c1",
         instance=InstanceId(UUID(int=3)),
         request_id=RequestId(UUID(int=3)),
+        sequence=3,
         issued_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
 

@@ -374,7 +374,9 @@ def _wrong_key(target: Target, other: str, _: object) -> Iterator[_Forged]:
     yield RIVAL.user, SetHost(host=target.host_name, enabled=False), destination_of(_RIVAL_BUILD), {}
     yield (
         user_of("conductor", other),
-        RemoveFromCell(cell=target.cell, instance=target.instance, request_id=target.request, issued_at=AT),
+        RemoveFromCell(
+            cell=target.cell, instance=target.instance, request_id=target.request, sequence=3, issued_at=AT
+        ),
         structs.replace(destination_of(release), routing_key=f"release.{other}"),
         {},
     )

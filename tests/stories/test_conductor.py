@@ -269,6 +269,7 @@ def order_for(
         cell="c1",
         instance=InstanceId(ConsumerId(UUID(int=number))),
         request_id=RequestId(UUID(int=1000 + number)),
+        sequence=2,
         attempt=1,
         issued_at=now,
         ends_by=now + timedelta(seconds=ends_in_s),
@@ -281,7 +282,7 @@ def order_for(
 
 def removal(order: PlaceInCell) -> RemoveFromCell:
     return RemoveFromCell(
-        cell="c1", instance=order.instance, request_id=order.request_id, issued_at=order.issued_at
+        cell="c1", instance=order.instance, request_id=order.request_id, sequence=3, issued_at=order.issued_at
     )
 
 

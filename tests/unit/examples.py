@@ -288,6 +288,7 @@ EXAMPLES: tuple[Message, ...] = (
         cell="c1",
         instance=CONSUMER,
         request_id=REQUEST,
+        sequence=2,
         attempt=1,
         issued_at=WHEN,
         ends_by=WHEN,
@@ -303,7 +304,7 @@ EXAMPLES: tuple[Message, ...] = (
         config_drive="http://drives/web",
         ports=("port-1",),
     ),
-    RemoveFromCell(cell="c1", instance=CONSUMER, request_id=REQUEST, issued_at=WHEN),
+    RemoveFromCell(cell="c1", instance=CONSUMER, request_id=REQUEST, sequence=3, issued_at=WHEN),
     RebuildInCell(cell="c1", instance=CONSUMER, rebuild=REBUILD),
     SpawnInstance(
         cell="c1", instance=CONSUMER, attempt=2, host=ROOT, flavor=FLAVOR, share=SHARE, name="web-1"

@@ -75,6 +75,7 @@ def place(*alternates: str, ends_in_s: float = 600) -> PlaceInCell:
         cell="c1",
         instance=ONE,
         request_id=RequestId(UUID(int=100)),
+        sequence=2,
         attempt=1,
         issued_at=NOON,
         ends_by=NOON + timedelta(seconds=ends_in_s),
@@ -84,7 +85,9 @@ def place(*alternates: str, ends_in_s: float = 600) -> PlaceInCell:
     )
 
 
-REMOVE = RemoveFromCell(cell="c1", instance=ONE, request_id=RequestId(UUID(int=100)), issued_at=NOON)
+REMOVE = RemoveFromCell(
+    cell="c1", instance=ONE, request_id=RequestId(UUID(int=100)), sequence=3, issued_at=NOON
+)
 
 
 def spawned(attempt: int, name: str) -> InstanceSpawned:
@@ -155,13 +158,28 @@ def test_a_placed_instance_is_spawned_on_the_chosen_host() -> None:
     assert (said.host, said.attempt, said.share) == (host("h1"), 1, choice("h1").share)
 
 
+def test_a_cell_continues_the_sequence_of_each_order_of_the_api_level() -> None:
+    """So the states that a second cell publishes are later than those of the first one."""
+    second = Cell(structs.replace(place(), sequence=1_000))
+    (active,) = second.hear(spawned(1, "h1"))
+    removed_first = Cell(REMOVE)
+    second.hear(structs.replace(REMOVE, sequence=2_000))
+    (deleted,) = [each for each in second.hear(destroyed(1, "h1")) if isinstance(each, InstanceDeleted)]
+
+    assert isinstance(active, InstanceActive)
+    assert 1_000 < active.instance.sequence < 2_000 < deleted.instance.sequence
+    assert removed_first.row.sequence == REMOVE.sequence
+    removed_first.hear(structs.replace(place(), sequence=2))
+    assert removed_first.row.sequence > REMOVE.sequence
+
+
 def test_a_spawned_instance_is_active_and_published_once() -> None:
     cell = Cell(place())
 
     (said,) = cell.hear(spawned(1, "h1"), spawned(1, "h1"))
 
     assert isinstance(said, InstanceActive)
-    assert (said.instance.state, said.instance.host, said.instance.sequence) == ("active", "h1", 102)
+    assert (said.instance.state, said.instance.host, said.instance.sequence) == ("active", "h1", 4)
     assert cell.row.due_at is None
 
 
@@ -570,7 +588,7 @@ def test_the_batch_is_decided_in_its_order() -> None:
 
     assert kinds(said) == [SpawnInstance, InstanceActive, DestroyInstance, ReleaseClaim, InstanceDeleted]
     sequences = [saying.sequence for saying in cell.last.said]
-    assert sequences == [101, 102, 103, 104, 105]
+    assert sequences == [3, 4, 5, 6, 7]
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

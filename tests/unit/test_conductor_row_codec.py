@@ -38,6 +38,7 @@ ORDER = PlaceInCell(
     cell="c1",
     instance=InstanceId(UUID(int=100)),
     request_id=RequestId(UUID(int=200)),
+    sequence=2,
     attempt=1,
     issued_at=NOON,
     ends_by=NOON + timedelta(minutes=10),

@@ -54,7 +54,7 @@ from bus.messages.placement import (
     SwapClaim,
 )
 from cell_conductor.core.decide import CellMessage, Due, Input, decide
-from cell_conductor.core.instance import SEQUENCE_BEFORE_CELL, Instance
+from cell_conductor.core.instance import Instance  # noqa: TC001 - imported like every other type
 from cell_conductor.core.rebuilding import NOT_YET
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
@@ -142,6 +142,7 @@ class World:
             cell="c1",
             instance=InstanceId(ConsumerId(UUID(int=number))),
             request_id=RequestId(UUID(int=1000 + number)),
+            sequence=2,
             attempt=1,
             issued_at=self.now,
             ends_by=self.now + timedelta(seconds=self.chance.choice((5, 30, 100, 600))),
@@ -160,7 +161,11 @@ class World:
             self.removed.add(order.instance)
             self.under_way.append(
                 RemoveFromCell(
-                    cell="c1", instance=order.instance, request_id=order.request_id, issued_at=self.now
+                    cell="c1",
+                    instance=order.instance,
+                    request_id=order.request_id,
+                    sequence=3,
+                    issued_at=self.now,
                 )
             )
 
@@ -386,7 +391,7 @@ class World:
                 )
             assert ends.count("deleted") <= 1
             assert ends[-1] == ("error" if row.state == "broken" else row.state)
-            assert min(self.told[order.instance]) > SEQUENCE_BEFORE_CELL
+            assert min(self.told[order.instance]) > order.sequence
             assert (ends[-1] == "deleted") == (order.instance in self.removed)
             assert row.cleanups == ()
             stands = [

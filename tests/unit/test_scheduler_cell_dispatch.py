@@ -41,6 +41,7 @@ def a_row(number: int) -> tuple[OutboxKey, tuple[Outgoing, ...]]:
         cell="c1",
         instance=ConsumerId(UUID(int=number)),
         request_id=RequestId(UUID(int=number)),
+        sequence=3,
         issued_at=NOON,
     )
     return OutboxKey(str(order.instance), 1), (Outgoing(order),)

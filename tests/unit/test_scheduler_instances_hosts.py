@@ -47,6 +47,7 @@ def an_order(row: InstanceRow) -> PlaceInCell:
         cell="c1",
         instance=row.id,
         request_id=row.told.request_id,
+        sequence=2,
         attempt=1,
         issued_at=NOON,
         ends_by=LATER,
@@ -96,7 +97,9 @@ def test_what_a_cell_has_is_deleted_by_the_cell() -> None:
     row = deleted(a_placed_row(), NOON)
     assert row is not None
     assert row.told.state == "deleting"
-    assert kinds(row) == [RemoveFromCell]
+    (order,) = messages_of(row)
+    assert isinstance(order, RemoveFromCell)
+    assert order.sequence == row.told.sequence == 3
 
     over = heard(row, InstanceDeleted(cell="c1", instance=active(105).instance), LATER)
     assert over is not None

@@ -107,7 +107,7 @@ def placed(
         return None
     told = structs.replace(
         row.told,
-        sequence=row.told.sequence + 1,
+        sequence=order.sequence,
         state=PLACED,
         cell=order.cell,
         host=host,

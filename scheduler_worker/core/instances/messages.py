@@ -24,7 +24,11 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
         case "deleting":
             return (
                 RemoveFromCell(
-                    cell=told.cell, instance=told.id, request_id=told.request_id, issued_at=row.issued_at
+                    cell=told.cell,
+                    instance=told.id,
+                    request_id=told.request_id,
+                    sequence=told.sequence,
+                    issued_at=row.issued_at,
                 ),
             )
         # Another worker's claim for an ended instance may be on its way, in any cell: placement frees or refuses it.

@@ -71,6 +71,7 @@ def _order(row: InstanceRow, build: BuildInstance, holds: Holds, node_timeout_s:
         cell=holds.cell,
         instance=row.id,
         request_id=row.told.request_id,
+        sequence=row.told.sequence + 1,
         attempt=holds.attempt,
         issued_at=row.issued_at,
         ends_by=ends_by,
