@@ -15,7 +15,7 @@ from bus.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.claimer import Claimer
-from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.handlers import (

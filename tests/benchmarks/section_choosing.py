@@ -6,7 +6,7 @@ from functools import partial
 
 from bus.messages.hosts import HostState
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees

@@ -18,13 +18,13 @@ from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.explaining import why_not
-from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import consumer
 from tests.properties.bounds import THOROUGH
 from tests.properties.random_forests import LARGE_ASKS, TRAITS, random_forests, rarely
+from tests.refusals import why_not
 
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)
 ONE_EACH = tuple((trait,) for trait in TRAITS)

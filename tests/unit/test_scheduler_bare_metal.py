@@ -16,8 +16,7 @@ from bus.messages.hosts import NODE, HostFacts, HostsReported
 from bus.messages.placement import InventoryState, ProviderGone, ProviderState
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.explaining import why_not
-from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.host_reports import reported
 from scheduler_worker.core.instances.outcomes import Holds
 from scheduler_worker.core.picture.picture import Picture
@@ -30,6 +29,7 @@ from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store_memory import MemorySchedulerStore
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
+from tests.refusals import why_not
 from tests.unit.scheduler_worlds import a_host, a_spec, a_state, vcpus
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

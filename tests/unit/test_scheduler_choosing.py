@@ -12,13 +12,14 @@ from bus.messages.build import FunnelStep, Miss, NoValidHost
 from bus.messages.placement import InventoryState
 from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.explaining import why_not
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Plugins, standard_plugins
-from scheduler_worker.core.choosing.weighers import FreeAmount
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import an_id, consumer, provider
+from tests.refusals import why_not
 from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_spec, a_state, usage_of, vcpus
 
 PLUGINS = standard_plugins()

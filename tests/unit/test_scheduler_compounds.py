@@ -19,7 +19,7 @@ from scheduler_worker.core.choosing.compounds import (
     needs_of,
     query_of,
 )
-from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider

@@ -13,7 +13,7 @@ from bus.messages.build import BuildInstance, Flavor
 from bus.station import Station
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings

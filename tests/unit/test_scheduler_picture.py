@@ -11,7 +11,7 @@ from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, S
 from bus.messages.tree_fingerprint import tree_fingerprint
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
-from scheduler_worker.core.choosing.plugins import standard_plugins
+from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
 from tests.unit.scheduler_worlds import ROOMY, a_host, a_picture, a_spec, a_state, usage_of, vcpus

@@ -8,7 +8,6 @@ from bus.messages.build import FunnelStep, Miss, NoValidHost
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
-from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
 NEAREST = 3
@@ -61,21 +60,6 @@ def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Iterator[Miss]
 
 def _miss(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> Miss:
     return Miss(host=hosts.name(at), reason=_reasons(hosts, spec, plugins, at))
-
-
-def why_not(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> tuple[Miss, ...]:
-    """Every host that does not qualify, with the first reason. Nothing is chosen or held."""
-    hosts = Hosts(Draft(picture))
-    left = hosts.present.copy()
-    misses: list[Miss] = []
-    for one in plugins.filters:
-        passed = one.passes(hosts, spec)
-        misses += [
-            Miss(host=hosts.name(at), reason=f"{one.name}: {one.reason(hosts, spec, at)}")
-            for at in np.flatnonzero(left & ~passed).tolist()
-        ]
-        left &= passed
-    return tuple(sorted(misses, key=lambda miss: miss.host))
 
 
 def _nearest(hosts: Hosts, distance: Floats) -> list[int]:

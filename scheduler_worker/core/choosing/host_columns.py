@@ -3,7 +3,7 @@
 The picture is not changed: the choices of a batch are written into copies of its columns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,7 @@ class Hosts:
         amounts: Mapping[str, int] | None = None,
     ) -> None:
         self._draft = draft
-        self._columns = draft.columns
+        self.columns = draft.columns
         self._rows = rows
         self._taken = taken
         self._amounts = amounts or {}
@@ -82,18 +82,19 @@ class Hosts:
         self._free: dict[str, Ints] = {}
 
     def __len__(self) -> int:
-        return self._columns.rows if self._rows is None else len(self._rows)
+        return self.columns.rows if self._rows is None else len(self._rows)
 
     @property
     def rows(self) -> Rows | slice:
         """Their rows in the columns."""
-        return slice(self._columns.rows) if self._rows is None else self._rows
+        return slice(self.columns.rows) if self._rows is None else self._rows
 
     def row(self, at: int) -> int:
         return at if self._rows is None else int(self._rows[at])
 
-    def _of(self, column: NDArray[Scalar]) -> NDArray[Scalar]:
-        return column[: self._columns.rows] if self._rows is None else column[self._rows]
+    def of(self, column: NDArray[Scalar]) -> NDArray[Scalar]:
+        """The entries of one of the `columns` for these hosts."""
+        return column[: self.columns.rows] if self._rows is None else column[self._rows]
 
     # Room
 
@@ -110,27 +111,27 @@ class Hosts:
             return np.zeros(len(self), dtype=np.int64)
         amount = self._amounts.get(resource)
         return (
-            self._of(column) if self._taken is None or not amount else self._of(column) - self._taken * amount
+            self.of(column) if self._taken is None or not amount else self.of(column) - self._taken * amount
         )
 
     def within_bounds(self, resource: str, amount: int) -> Flags:
         """Does the amount keep min_unit, max_unit and step_size?"""
         within = self.everyone()
-        stock = self._columns.stocks.get(resource)
+        stock = self.columns.stocks.get(resource)
         if stock is None:
             return within
         if stock.has_min_unit:
-            within = within & (self._of(stock.min_unit) <= amount)
+            within = within & (self.of(stock.min_unit) <= amount)
         if stock.has_max_unit:
-            within = within & (self._of(stock.max_unit) >= amount)
+            within = within & (self.of(stock.max_unit) >= amount)
         if stock.has_step_size:
             # Without an inventory the step is 0, and `free` is 0, too.
-            within = within & (amount % np.maximum(self._of(stock.step_size), 1) == 0)
+            within = within & (amount % np.maximum(self.of(stock.step_size), 1) == 0)
         return within
 
     def bounds(self, resource: str, at: int) -> tuple[int, int, int, int]:
         """Capacity, min_unit, max_unit and step_size of one host; all 0 without an inventory of the class."""
-        stock = self._columns.stocks.get(resource)
+        stock = self.columns.stocks.get(resource)
         row = self.row(at)
         if stock is None or not stock.step_size[row]:
             return 0, 0, 0, 0
@@ -143,9 +144,16 @@ class Hosts:
 
     def stocked(self, resource: str) -> Flags:
         """The hosts that have an inventory of this class."""
-        stock = self._columns.stocks.get(resource)
+        stock = self.columns.stocks.get(resource)
         # Without an inventory the step is 0.
-        return ~self.everyone() if stock is None else self._of(stock.step_size) > 0
+        return ~self.everyone() if stock is None else self.of(stock.step_size) > 0
+
+    def stocked_with_any(self, amounts: Iterable[tuple[str, int]]) -> Flags:
+        """The hosts that have an inventory, not a shared one, of one of these classes."""
+        stocked = ~self.everyone()
+        for resource, _ in amounts:
+            stocked |= self.stocked(resource)
+        return stocked
 
     # Compound hosts
 
@@ -154,7 +162,7 @@ class Hosts:
         compounds = self._draft.compounds
         if compounds is None:
             return np.full(len(self), -1, dtype=np.int64)
-        return self._of(compounds.shared(resource))
+        return self.of(compounds.shared(resource))
 
     def decided(self, by_columns: Flags, needs: Needs) -> Flags:
         """The columns decide about most hosts, and the search about compound ones. With `taken`, compound hosts pass: each
@@ -164,14 +172,14 @@ class Hosts:
         if compounds is None:
             return by_columns
         if self._taken is not None:
-            return by_columns | self._of(compounds.flags)
+            return by_columns | self.of(compounds.flags)
         found = compounds.found(needs)
-        return np.where(self._of(compounds.flags), self._of(found.flags | (found.cut > 0)), by_columns)
+        return np.where(self.of(compounds.flags), self.of(found.flags | (found.cut > 0)), by_columns)
 
     def cut(self, needs: Needs) -> Ints | None:
         """The number of steps after which the search of each host was cut, 0 if it was not; None if none is compound."""
         compounds = self._draft.compounds
-        return None if compounds is None else self._of(compounds.found(needs).cut)
+        return None if compounds is None else self.of(compounds.found(needs).cut)
 
     @property
     def some_are_compound(self) -> bool:
@@ -195,27 +203,7 @@ class Hosts:
 
     @property
     def present(self) -> Flags:
-        return self._of(self._columns.present)
-
-    @property
-    def registered(self) -> Flags:
-        return self._of(self._columns.registered)
-
-    @property
-    def provided(self) -> Flags:
-        return self._of(self._columns.provided)
-
-    @property
-    def consistent(self) -> Flags:
-        return self._of(self._columns.consistent)
-
-    @property
-    def up(self) -> Flags:
-        return self._of(self._columns.up)
-
-    @property
-    def enabled(self) -> Flags:
-        return self._of(self._columns.enabled)
+        return self.of(self.columns.present)
 
     @property
     def some_are_nodes(self) -> bool:
@@ -224,28 +212,23 @@ class Hosts:
 
     @property
     def nodes(self) -> Flags:
-        return self._of(self._columns.node)
+        return self.of(self.columns.node)
 
     def open_to(self, project: str) -> Flags:
         """The hosts that are bound to no project, or to this one among others."""
-        return np.isin(self._of(self._columns.projects), self._columns.sets_open_to(project))
-
-    @property
-    def cell(self) -> Ints:
-        """Codes: equal codes are equal cells."""
-        return self._of(self._columns.cell)
+        return np.isin(self.of(self.columns.projects), self.columns.sets_open_to(project))
 
     def in_zone(self, zone: str) -> Flags:
-        code = self._columns.zones.find(zone)
-        return np.equal(self._of(self._columns.zone), code)
+        code = self.columns.zones.find(zone)
+        return np.equal(self.of(self.columns.zone), code)
 
     def named(self, names: tuple[str, ...]) -> Flags:
         """The hosts with one of these names, which are in lower case."""
-        named = np.zeros(self._columns.rows, dtype=np.bool_)
+        named = np.zeros(self.columns.rows, dtype=np.bool_)
         for name in names:
             for row in self._draft.picture.rows_named(name):
                 named[row] = True
-        return self._of(named)
+        return self.of(named)
 
     def places_named(self, name: str) -> list[int]:
         """The positions, among all hosts, of those with this name, which is in lower case."""
@@ -260,7 +243,7 @@ class Hosts:
         return have
 
     def with_any(self, traits: tuple[str, ...]) -> Flags:
-        return self._of(self._columns.traits.having_any(traits, self._columns.rows))
+        return self.of(self.columns.traits.having_any(traits, self.columns.rows))
 
     # Load
 
@@ -269,40 +252,38 @@ class Hosts:
         """The instances of each host, and unanswered choices. Placement counts instances that are still to be built, the
         host counts instances without a claim: the larger number is taken.
         """
-        columns = self._columns
-        return self._busy(np.maximum(self._of(columns.instances), self._of(columns.consumers)))
+        columns = self.columns
+        return self._busy(np.maximum(self.of(columns.instances), self.of(columns.consumers)))
 
     @property
     def io_ops(self) -> Ints:
         """Builds and the like under way on each host, and unanswered choices."""
-        return self._busy(self._of(self._columns.io_ops))
+        return self._busy(self.of(self.columns.io_ops))
 
     def _busy(self, already: Ints) -> Ints:
-        busy = already + self._of(self._draft.holding)
+        busy = already + self.of(self._draft.holding)
         return busy if self._taken is None else busy + self._taken
 
     # Names
 
     def name(self, at: int) -> str:
-        return self._columns.names[self.row(at)]
+        return self.columns.names[self.row(at)]
 
     def cell_name(self, at: int) -> str:
-        return self._columns.cells.names[int(self._columns.cell[self.row(at)])]
+        return self.columns.cells.names[int(self.columns.cell[self.row(at)])]
 
     def projects(self, at: int) -> tuple[str, ...]:
         """The projects that the host is bound to."""
-        return self._columns.project_sets.names[int(self._columns.projects[self.row(at)])]
+        return self.columns.project_sets.names[int(self.columns.projects[self.row(at)])]
 
     def classes(self, at: int) -> list[str]:
         """The resource classes that the host has an inventory of."""
         row = self.row(at)
-        return sorted(resource for resource, stock in self._columns.stocks.items() if stock.step_size[row])
+        return sorted(resource for resource, stock in self.columns.stocks.items() if stock.step_size[row])
 
     def zone_name(self, at: int) -> str:
         row = self.row(at)
-        return (
-            self._columns.zones.names[int(self._columns.zone[row])] if self._columns.registered[row] else ""
-        )
+        return self.columns.zones.names[int(self.columns.zone[row])] if self.columns.registered[row] else ""
 
     def disabled_reason(self, at: int) -> str:
-        return self._columns.disabled_reasons[self.row(at)]
+        return self.columns.disabled_reasons[self.row(at)]

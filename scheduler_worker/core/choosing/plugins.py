@@ -1,4 +1,4 @@
-"""The interfaces of filters and weighers, and the plugins that are used by default.
+"""The interfaces of filters and weighers.
 
 Both see columns: one call for all hosts. They decide by the columns and the spec alone, and keep no state.
 """
@@ -8,7 +8,6 @@ from typing import Protocol
 from msgspec import Struct
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
-from scheduler_worker.core.choosing import filters, weighers
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -17,13 +16,10 @@ MULTIPLIERS_MAX = 1e7
 
 
 class Filter(Protocol):
-    @property
-    def name(self) -> str:
-        """Its name in the funnel."""
-
-    @property
-    def is_per_instance(self) -> bool:
-        """Does its answer depend on what a host has taken? Then it is called again after every choice."""
+    # Its name in the funnel.
+    name: str
+    # Does its answer depend on what a host has taken? Then it is called again after every choice.
+    is_per_instance: bool = False
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         """The hosts that could take one instance more."""
@@ -60,33 +56,3 @@ class Plugins(Struct, frozen=True):
     def __post_init__(self) -> None:
         total = sum(abs(weigher.multiplier) for weigher in self.weighers)
         assert total <= MULTIPLIERS_MAX, f"multipliers add up to {total}, at most {MULTIPLIERS_MAX:g}"
-
-
-def standard_plugins(
-    io_ops_max: int = filters.IO_OPS_PER_HOST_MAX, instances_max: int = filters.INSTANCES_PER_HOST_MAX
-) -> Plugins:
-    """The default plugins. With 0, builds under way or instances are not limited."""
-    return Plugins(
-        filters=(
-            filters.InRegistry(),
-            filters.Up(),
-            filters.Enabled(),
-            filters.HasInventory(),
-            filters.OneCell(),
-            filters.BareMetal(),
-            filters.Projects(),
-            filters.AvailabilityZone(),
-            filters.AskedHosts(),
-            filters.Searched(),
-            filters.Traits(),
-            *((filters.IoOps(io_ops_max),) if io_ops_max else ()),
-            *((filters.Instances(instances_max),) if instances_max else ()),
-            filters.Capacity(),
-        ),
-        weighers=(
-            weighers.FreeAmount("cpu", "VCPU"),
-            weighers.FreeAmount("ram", "MEMORY_MB"),
-            weighers.FreeAmount("disk", "DISK_GB"),
-        ),
-        instances_max=instances_max,
-    )

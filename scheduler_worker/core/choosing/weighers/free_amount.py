@@ -1,4 +1,4 @@
-"""Weighers: a host with more room is better, unless a multiplier is negative."""
+"""A host with more room is better, unless the multiplier is negative."""
 
 from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.host_columns import Hosts

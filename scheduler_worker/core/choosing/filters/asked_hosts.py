@@ -1,0 +1,18 @@
+"""The host is one of those that the request names, and none that it excludes."""
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class AskedHosts(Filter):
+    name = "asked hosts"
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        passed = hosts.named(spec.hosts) if spec.hosts else hosts.everyone()
+        return passed & ~hosts.named(spec.ignore_hosts) if spec.ignore_hosts else passed
+
+    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
+        is_ignored = hosts.name(at).lower() in spec.ignore_hosts
+        return "is to be ignored" if is_ignored else "is none of the hosts that were asked for"

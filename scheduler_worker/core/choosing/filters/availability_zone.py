@@ -1,0 +1,16 @@
+"""The host is in the zone that is asked for."""
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class AvailabilityZone(Filter):
+    name = "availability zone"
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        return hosts.in_zone(spec.availability_zone) if spec.availability_zone else hosts.everyone()
+
+    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
+        return f"asked {spec.availability_zone!r}, is in {hosts.zone_name(at)!r}"

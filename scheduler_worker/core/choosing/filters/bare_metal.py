@@ -1,0 +1,27 @@
+"""An instance takes a node as a whole. So only a request that asks for the node's resource class gets it. A request with
+fields that only nodes read (an image, a config drive, ports) gets a node or nothing.
+"""
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class BareMetal(Filter):
+    name = "bare metal"
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        if spec.is_for_nodes:
+            return hosts.nodes & hosts.stocked_with_any(spec.amounts)
+        return (
+            ~hosts.nodes | hosts.stocked_with_any(spec.amounts) if hosts.some_are_nodes else hosts.everyone()
+        )
+
+    def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
+        if not hosts.nodes[at]:
+            return "is no bare-metal node, and the request names an image, a config drive or ports for one"
+        classes = hosts.classes(at)
+        if not classes:
+            return "is a bare-metal node without a resource class"
+        return f"is a bare-metal node, only for requests that ask for {' or '.join(classes)}"

@@ -1,0 +1,20 @@
+"""A node that is bound to projects is for these alone. Nodes whose class is not asked for are left to `BareMetal`."""
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class Projects(Filter):
+    name = "projects"
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        if not hosts.some_are_nodes:
+            return hosts.everyone()
+        return hosts.open_to(spec.project) | ~hosts.stocked_with_any(spec.amounts)
+
+    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
+        projects = hosts.projects(at)
+        bound = f"project {projects[0]}" if len(projects) == 1 else f"projects {' and '.join(projects)}"
+        return f"this node belongs to {bound}, the request to {spec.project or 'none'}"

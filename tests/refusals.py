@@ -1,0 +1,24 @@
+"""What the filters say about each host."""
+
+import numpy as np
+
+from bus.messages.build import Miss
+from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+
+
+def why_not(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> tuple[Miss, ...]:
+    """Every host that does not qualify, with the first reason. Nothing is chosen or held."""
+    hosts = Hosts(Draft(picture))
+    left = hosts.present.copy()
+    misses: list[Miss] = []
+    for one in plugins.filters:
+        passed = one.passes(hosts, spec)
+        misses += [
+            Miss(host=hosts.name(at), reason=f"{one.name}: {one.reason(hosts, spec, at)}")
+            for at in np.flatnonzero(left & ~passed).tolist()
+        ]
+        left &= passed
+    return tuple(sorted(misses, key=lambda miss: miss.host))
