@@ -30,9 +30,9 @@ from bus.messages.build import (
 from bus.parts import Periodic
 from bus.publisher import Publisher
 from scheduler_worker.core.instances.lifecycle import CellEvent
-from scheduler_worker.outbox.transactions import LazyTransaction
+from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import SENT_AT
-from scheduler_worker.store import SchedulerStore, SchedulerTransaction
+from scheduler_worker.store import SchedulerStore
 
 # How far an operator's clock may be ahead of ours: an order with a later time would make all orders after it outdated.
 AHEAD_MAX = timedelta(minutes=5)
@@ -91,7 +91,7 @@ class Applications(Periodic):
         ]
 
     async def _on_set(
-        self, asks: Sequence[Received[SetApplication]], transaction: LazyTransaction
+        self, asks: Sequence[Received[SetApplication]], transaction: OutboxTransaction
     ) -> list[Said]:
         """Other workers find the application at their next look. Orders count by the time they were sent, since an older one
         may be delivered after a newer one: it changes nothing, and its answer is the application as it is.
@@ -105,24 +105,16 @@ class Applications(Periodic):
                 assert why is not None, "an order without a date is refused"
                 said += [Answer(ask, why), Bury(ask, f"{why.field}: {why.reason}")]
                 continue
-            if await store.is_latest_order(order.name, ask.sent_at):
-                await _write(store, order)
-            known = await store.application(order.name)
+            application = KnownApplication(name=order.name, projects=order.projects, admin=order.admin)
+            known = await store.set_application(
+                order.name, ask.sent_at, None if order.removed else application
+            )
             said.append(Answer(ask, ApplicationSet(application=known)))
         return said
 
     async def _on_ask(self, asks: Sequence[Received[AskApplications]]) -> list[Said]:
         found = ApplicationsFound(applications=tuple(await self._store.applications()))
         return [Answer(ask, found) for ask in asks]
-
-
-async def _write(transaction: SchedulerTransaction, order: SetApplication) -> None:
-    if order.removed:
-        await transaction.remove_application(order.name)
-    else:
-        await transaction.save_application(
-            KnownApplication(name=order.name, projects=order.projects, admin=order.admin)
-        )
 
 
 def _why_not_ordered(sent_at: datetime | None, now: datetime) -> BuildRejected | None:

@@ -1,12 +1,12 @@
-"""The scheduler's queues: which message goes to which handler, and which transaction that handler gets.
+"""The scheduler's queues: which message goes to which handler.
 
-queue                on the broker of   transaction         handlers
-scheduler.requests   the API level      OutboxTransaction   `request_handlers`
-scheduler.events     the API level      LazyTransaction     `event_handlers`
-scheduler.events     a cell             LazyTransaction     `cell_broker_handlers`
-scheduler.questions  the API level      none: they read     `question_handlers`
+queue                on the broker of   handlers
+scheduler.requests   the API level      `request_handlers`
+scheduler.events     the API level      `event_handlers`
+scheduler.events     a cell             `cell_broker_handlers`
+scheduler.questions  the API level      `question_handlers`: they read, and get no transaction
 
-An `OutboxTransaction` notes the rows whose messages must reach a broker (outbox/outbox.py).
+Every other handler gets an `OutboxTransaction`: it notes the rows whose messages must reach a broker (outbox/outbox.py).
 """
 
 from collections.abc import Callable, Collection

@@ -65,6 +65,16 @@ class InstanceQuery(Struct, frozen=True):
     limit: int = 100
 
 
+class HostQuery(Struct, frozen=True):
+    """Only the hosts with these ids; with this name; behind this name; written since. None: whatever it is."""
+
+    ids: tuple[ProviderId, ...] | None = None
+    name: str | None = None
+    after: str = ""
+    changed_since: datetime | None = None
+    limit: int | None = None
+
+
 class Note(Struct, frozen=True):
     """A note: its name, and those of its rows that are still unsaid, in the order of their ids."""
 
@@ -101,16 +111,10 @@ class SchedulerTransaction(Protocol):
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         """Delete these hosts, which were locked."""
 
-    async def is_latest_order(self, name: str, sent_at: datetime) -> bool:
-        """Is this order about an application the latest so far? Then older ones that come after it are not."""
-
-    async def application(self, name: str) -> KnownApplication | None: ...
-
-    async def save_application(self, application: KnownApplication) -> None:
-        """Write it, new or over its row."""
-
-    async def remove_application(self, name: str) -> None:
-        """Delete the application with this name, if there is one."""
+    async def set_application(
+        self, name: str, sent_at: datetime, application: KnownApplication | None
+    ) -> KnownApplication | None:
+        """Write the application, or delete it (None), unless a later order was sent before. Returns it as it is then."""
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         """Write one note for each group of rows that have something to say. A worker that writes an unsaid row notes it in
@@ -138,13 +142,8 @@ class SchedulerStore(Protocol):
         there is one; it stops when they have `limit` rows.
         """
 
-    async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
-        """The hosts in the order of their names, behind `after`; or the one called `name`."""
-
-    async def hosts_changed(self, since: datetime) -> Sequence[HostState]: ...
-
-    async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
-        """The hosts with these ids that exist."""
+    async def hosts(self, query: HostQuery) -> Sequence[HostState]:
+        """The hosts in the order of their names."""
 
     async def applications(self) -> Sequence[KnownApplication]:
         """All applications, in the order of their names."""

@@ -1,14 +1,13 @@
 """The scheduler's rows in the memory of one process, for the embedded mode, tests and simulation.
 
-One transaction runs at a time, and readers see committed rows only. A transaction remembers how to undo each step.
+One transaction runs at a time. It works on a copy, which replaces the rows when it commits.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import partial
-from typing import Any, TypeVar
+from itertools import count
 
 from msgspec import Struct, structs
 
@@ -21,6 +20,7 @@ from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, confir
 from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    HostQuery,
     InstanceQuery,
     InstancesTaken,
     Known,
@@ -29,9 +29,6 @@ from scheduler_worker.store import (
     OtherContent,
     SchedulerTransaction,
 )
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class _Request(Struct, frozen=True):
@@ -47,26 +44,25 @@ class _Note(Struct, frozen=True):
 
 
 class _Rows:
-    def __init__(self) -> None:
-        self.requests: dict[RequestId, _Request] = {}
-        self.instances: dict[InstanceId, InstanceRow] = {}
-        self.hosts: dict[ProviderId, HostState] = {}
-        self.hosts_changed: dict[ProviderId, datetime] = {}
-        self.applications: dict[str, KnownApplication] = {}
-        # When the latest order about each was sent.
-        self.application_orders: dict[str, datetime] = {}
+    def __init__(self, before: "_Rows | None" = None) -> None:
+        """A copy of these rows, or none."""
+        self.requests: dict[RequestId, _Request] = dict(before.requests) if before else {}
+        self.instances: dict[InstanceId, InstanceRow] = dict(before.instances) if before else {}
         # The open rows, so that looking for overdue ones costs nothing when there are none.
-        self.open: dict[InstanceId, None] = {}
-        self.notes: dict[int, _Note] = {}
-        self.last_note = 0
+        self.open: dict[InstanceId, None] = dict(before.open) if before else {}
+        # Each host, and when it was written.
+        self.hosts: dict[ProviderId, tuple[HostState, datetime]] = dict(before.hosts) if before else {}
+        self.applications: dict[str, KnownApplication] = dict(before.applications) if before else {}
+        # When the latest order about each was sent.
+        self.application_orders: dict[str, datetime] = dict(before.application_orders) if before else {}
+        self.notes: dict[int, _Note] = dict(before.notes) if before else {}
+        # Shared by all copies: a number is never used again.
+        self.note_numbers: count[int] = before.note_numbers if before else count(1)
 
 
 class MemorySchedulerTransaction:
-    """Writes in place, and remembers how to undo that."""
-
     def __init__(self, rows: _Rows) -> None:
         self._rows = rows
-        self._undo: list[Callable[[], None]] = []
 
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
         return [self._accept(request) for request in requests]
@@ -86,7 +82,7 @@ class MemorySchedulerTransaction:
                 unseen = rows.instances.get(row.id)
                 self._put(row if unseen is None else adopted(unseen, row))
             known = _Request(request.digest, tuple(row.id for row in request.rows))
-            self._write(rows.requests, request.id, known)
+            rows.requests[request.id] = known
         elif known.digest != request.digest:
             return OtherContent()
         return Known(tuple(rows.instances[instance] for instance in known.instances))
@@ -122,50 +118,34 @@ class MemorySchedulerTransaction:
         return written
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
-        hosts = self._rows.hosts
-        return (
-            [host for host in hosts.values() if host.id in ids or host.name in names]
-            if names
-            else [hosts[host] for host in ids if host in hosts]
-        )
+        return [host for host, _ in self._rows.hosts.values() if host.id in ids or host.name in names]
 
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
-        for host in hosts:
-            self._write(self._rows.hosts, host.id, host)
-            self._write(self._rows.hosts_changed, host.id, at)
+        self._rows.hosts |= {host.id: (host, at) for host in hosts}
 
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         for host in hosts:
-            self._delete(self._rows.hosts, host)
-            self._delete(self._rows.hosts_changed, host)
+            self._rows.hosts.pop(host, None)
 
-    async def is_latest_order(self, name: str, sent_at: datetime) -> bool:
-        latest = self._rows.application_orders.get(name)
-        if latest is not None and sent_at < latest:
-            return False
-        self._write(self._rows.application_orders, name, sent_at)
-        return True
-
-    async def application(self, name: str) -> KnownApplication | None:
-        return self._rows.applications.get(name)
-
-    async def save_application(self, application: KnownApplication) -> None:
-        self._write(self._rows.applications, application.name, application)
-
-    async def remove_application(self, name: str) -> None:
-        known = self._rows.applications.get(name)
-        if known is not None:
-            self._write(self._rows.applications, name, known, there=False)
+    async def set_application(
+        self, name: str, sent_at: datetime, application: KnownApplication | None
+    ) -> KnownApplication | None:
+        rows = self._rows
+        if sent_at >= rows.application_orders.get(name, sent_at):
+            rows.application_orders[name] = sent_at
+            rows.applications.pop(name, None)
+            if application is not None:
+                rows.applications[name] = application
+        return rows.applications.get(name)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         return [self._note(rows) for rows in groups]
 
     def _note(self, rows: Sequence[InstanceRow]) -> OutboxKey:
-        # Never undone: a number is never used again.
-        self._rows.last_note = number = self._rows.last_note + 1
+        number = next(self._rows.note_numbers)
         at = max(row.told.changed_at or row.issued_at for row in rows)
-        note = _Note(at, {row.id: None if row.told.state == PLACED else row.told.sequence for row in rows})
-        self._write(self._rows.notes, number, note)
+        sequences = {row.id: None if row.told.state == PLACED else row.told.sequence for row in rows}
+        self._rows.notes[number] = _Note(at, sequences)
         return _name_of(number)
 
     async def confirm(self, said: Sequence[OutboxKey]) -> None:
@@ -178,31 +158,13 @@ class MemorySchedulerTransaction:
 
     async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
         for kept in names:
-            self._delete(self._rows.notes, kept.sequence)
-
-    def roll_back(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
+            self._rows.notes.pop(kept.sequence, None)
 
     def _put(self, row: InstanceRow) -> None:
-        self._write(self._rows.instances, row.id, row)
-        self._write(self._rows.open, row.id, None, there=row.is_open)
-
-    def _delete(self, rows: dict[K, V], key: K) -> None:
-        self._undo.append(partial(_set, rows, key, rows.get(key), there=key in rows))
-        _set(rows, key, None, there=False)
-
-    def _write(self, rows: dict[K, V], key: K, row: V, *, there: bool = True) -> None:
-        before = rows.get(key)
-        self._undo.append(partial(_set, rows, key, before, there=key in rows))
-        _set(rows, key, row, there=there)
-
-
-def _set(rows: dict[K, V], key: K, row: Any, *, there: bool) -> None:
-    if there:
-        rows[key] = row
-    else:
-        rows.pop(key, None)
+        self._rows.instances[row.id] = row
+        self._rows.open.pop(row.id, None)
+        if row.is_open:
+            self._rows.open[row.id] = None
 
 
 def _name_of(number: int) -> OutboxKey:
@@ -217,13 +179,9 @@ class MemorySchedulerStore:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SchedulerTransaction]:
         async with self._lock:
-            transaction = MemorySchedulerTransaction(self._rows)
-            try:
-                yield transaction
-            except BaseException:
-                # A cancellation undoes it, too.
-                transaction.roll_back()
-                raise
+            rows = _Rows(self._rows)
+            yield MemorySchedulerTransaction(rows)
+            self._rows = rows
 
     async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
         async with self._lock:
@@ -264,20 +222,17 @@ class MemorySchedulerStore:
         rows = [self._rows.instances.get(instance) for instance in sorted(note.sequences, key=_in_order)]
         return tuple(row for row in rows if row is not None and row.unsaid)
 
-    async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
+    async def hosts(self, query: HostQuery) -> Sequence[HostState]:
         async with self._lock:
-            hosts = self._rows.hosts.values()
-            found = [host for host in hosts if (host.name == name if name else host.name > after)]
-            return sorted(found, key=lambda host: (host.name, host.id.int))[:limit]
-
-    async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
-        async with self._lock:
-            return [self._rows.hosts[host] for host in ids if host in self._rows.hosts]
-
-    async def hosts_changed(self, since: datetime) -> Sequence[HostState]:
-        async with self._lock:
-            rows = self._rows
-            return [host for host in rows.hosts.values() if rows.hosts_changed[host.id] >= since]
+            found = [
+                host
+                for host, written_at in self._rows.hosts.values()
+                if (query.ids is None or host.id in query.ids)
+                and query.name in (None, host.name)
+                and host.name > query.after
+                and (query.changed_since is None or written_at >= query.changed_since)
+            ]
+            return sorted(found, key=lambda host: (host.name, host.id.int))[: query.limit]
 
     async def applications(self) -> Sequence[KnownApplication]:
         async with self._lock:

@@ -30,7 +30,6 @@ from scheduler_worker.hosts.watch import HostWatch
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
 from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.outbox import Outbox, OutboxWithoutSweep
-from scheduler_worker.outbox.transactions import LazyTransactions
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
@@ -104,7 +103,6 @@ def scheduler_parts(
     builder = Builder(store, claimer, reader, clock, settings)
     burial = Burial(reader, clock, settings)
     requests = request_handlers(builder, registry, applications, clock, settings)
-    without_outbox = LazyTransactions(store)
     # One loop sweeps the outbox for all; each clears what it has published itself.
     sweeps: list[Outbox | OutboxWithoutSweep] = [outbox, OutboxWithoutSweep(outbox)]
     parts: tuple[Part, ...] = (
@@ -140,14 +138,14 @@ def scheduler_parts(
         station.worker(
             "scheduler.events",
             event_handlers(registry, applications, clock, cells or {}),
-            without_outbox,
+            outbox,
             chance=chance,
         ),
         *[
             down.worker(
                 "scheduler.events",
                 cell_broker_handlers(registry, clock),
-                without_outbox,
+                outbox,
                 chance=chance,
                 says_by=station.publisher,
             )
@@ -156,7 +154,7 @@ def scheduler_parts(
         station.worker(
             "scheduler.questions",
             question_handlers(store, registry, applications),
-            without_outbox,
+            outbox,
             chance=chance,
         ),
     )

@@ -12,8 +12,8 @@ from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, Hos
 from bus.topology import CELL0
 from scheduler_worker.core.host_reports import is_news, reported
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.outbox.transactions import LazyTransaction
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.store import HostQuery, SchedulerStore
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ Clock = Callable[[], datetime]
 
 def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
     async def on_hosts_reported(
-        asks: Sequence[Received[HostsReported]], transaction: LazyTransaction
+        asks: Sequence[Received[HostsReported]], transaction: OutboxTransaction
     ) -> list[Said]:
         asks = [ask for ask in asks if ask.message.cell != CELL0]
         store = await transaction.begun()
@@ -52,7 +52,7 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
 
 
 def host_order_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
-    async def on_set_hosts(asks: Sequence[Received[SetHost]], transaction: LazyTransaction) -> list[Said]:
+    async def on_set_hosts(asks: Sequence[Received[SetHost]], transaction: OutboxTransaction) -> list[Said]:
         store = await transaction.begun()
         found = await store.lock_hosts((), sorted({ask.message.host for ask in asks}))
         hosts = {host.id: host for host in found}
@@ -82,7 +82,8 @@ def host_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
         for ask in asks:
             limit = ask.message.limit
             # One more than asked tells whether there is another page.
-            found = await store.hosts(ask.message.name, ask.message.after, limit + 1)
+            wanted = HostQuery(name=ask.message.name or None, after=ask.message.after, limit=limit + 1)
+            found = await store.hosts(wanted)
             page = tuple(registry.as_heard(host) for host in found[:limit])
             said.append(Answer(ask, HostsFound(hosts=page, next=page[-1].name if len(found) > limit else "")))
         return said

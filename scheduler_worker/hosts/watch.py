@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from bus.message import ProviderId
 from bus.parts import Periodic
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store import HostQuery, SchedulerStore
 
 # Clocks differ, and a write is committed after its time was taken.
 OVERLAP = timedelta(seconds=60)
@@ -35,14 +35,14 @@ class HostWatch(Periodic):
 
     async def look_again(self, unknown: Iterable[ProviderId]) -> None:
         """On return, the registry has every row of these and of disabled hosts that was written before the call."""
-        doubted = [*unknown, *self._registry.disabled()]
+        doubted = (*unknown, *self._registry.disabled())
         if doubted:
-            self._registry.learn(await self._store.hosts_of(doubted))
+            self._registry.learn(await self._store.hosts(HostQuery(ids=doubted)))
 
     async def refresh(self) -> None:
         """On return, the registry has every row that was written before the call."""
         now = self._clock()
-        self._registry.learn(await self._store.hosts_changed(self._since))
+        self._registry.learn(await self._store.hosts(HostQuery(changed_since=self._since)))
         self._since = now - OVERLAP
         self.read.set()
 

@@ -12,7 +12,7 @@ Messages follow from rows (core/instances/messages.py), so nothing else is store
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bus.handling import OutboxKey, Received, Tell
@@ -22,8 +22,7 @@ from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
 from scheduler_worker.outbox.notes import Notes
-from scheduler_worker.outbox.transactions import LazyTransaction
-from scheduler_worker.store import Note, SchedulerStore
+from scheduler_worker.store import Note, SchedulerStore, SchedulerTransaction
 
 Dispatches = Mapping[str, CellDispatch]
 
@@ -56,15 +55,35 @@ class NotedRows:
         return ()
 
 
-class OutboxTransaction(LazyTransaction):
-    """The transaction of a handler that writes rows which have something to say."""
+class OutboxTransaction:
+    """The transaction of a handler. It begins when the handler first asks for it (`begun`).
+
+    A request waits for placement's verdict between its acceptance and its end. A transaction that was open all that time
+    would hold up every other one, and SQLite has only one.
+    """
 
     def __init__(self, store: SchedulerStore, stack: AsyncExitStack, dispatches: Dispatches) -> None:
-        super().__init__(store, stack)
+        self._store = store
+        self._stack = stack
+        self._transaction: SchedulerTransaction | None = None
+        self._when_committed: list[Callable[[], None]] = []
         self._dispatches = dispatches
         self.leaving: defaultdict[CellDispatch, list[tuple[OutboxKey, Sequence[Outgoing]]]] = defaultdict(
             list
         )
+
+    async def begun(self) -> SchedulerTransaction:
+        if self._transaction is None:
+            self._transaction = await self._stack.enter_async_context(self._store.transaction())
+        return self._transaction
+
+    def when_committed(self, do: Callable[[], None]) -> None:
+        """Call this after the commit, and never if the transaction is rolled back."""
+        self._when_committed.append(do)
+
+    def committed(self) -> None:
+        for do in self._when_committed:
+            do()
 
     async def note(self, rows: Iterable[InstanceRow]) -> NotedRows:
         """Note those of these rows that have something to say, until it is confirmed. A dispatch limits and confirms
@@ -105,7 +124,7 @@ class Outbox:
         for dispatch, rows in transaction.leaving.items():
             dispatch.send(rows)
 
-    async def clear(self, transaction: LazyTransaction, said: Sequence[OutboxKey]) -> None:
+    async def clear(self, transaction: OutboxTransaction, said: Sequence[OutboxKey]) -> None:
         await (await transaction.begun()).confirm(said)
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:

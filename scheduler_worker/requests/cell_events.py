@@ -7,7 +7,7 @@ from bus.handling import Handlers, Received, Said, Tell
 from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceId
 from scheduler_worker.core.instances.lifecycle import CellEvent, heard, is_whole
 from scheduler_worker.core.instances.rows import InstanceRow  # noqa: TC001 - imported like every other type
-from scheduler_worker.outbox.transactions import LazyTransaction
+from scheduler_worker.outbox.outbox import OutboxTransaction
 
 Repeat = Callable[[Sequence[Received[CellEvent]]], list[Said]]
 
@@ -19,7 +19,7 @@ def cell_event_handlers(
     not, since a crash repeats them anyway: listeners go by the sequence.
     """
 
-    async def on_events(asks: Sequence[Received[CellEvent]], transaction: LazyTransaction) -> list[Said]:
+    async def on_events(asks: Sequence[Received[CellEvent]], transaction: OutboxTransaction) -> list[Said]:
         ours = [ask for ask in asks if ask.message.cell not in skipped]
         if not ours:
             return []
@@ -37,7 +37,7 @@ def repeated_at_api_level(events: Sequence[Received[CellEvent]]) -> list[Said]:
 
 
 async def _write(
-    events: Sequence[CellEvent], transaction: LazyTransaction, clock: Callable[[], datetime]
+    events: Sequence[CellEvent], transaction: OutboxTransaction, clock: Callable[[], datetime]
 ) -> None:
     store = await transaction.begun()
     # Nearly every event says that a placed instance is active now: no row need be read for that.

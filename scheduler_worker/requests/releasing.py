@@ -6,13 +6,13 @@ from datetime import datetime
 from bus.handling import Received, Said, Tell
 from bus.messages.build import BuildInstance, InstanceId
 from scheduler_worker.core.instances.messages import releases_of_ended
-from scheduler_worker.outbox.transactions import LazyTransaction
+from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.instance_ids import instance_ids_of
 
 
 async def released_unless_held(
     ask: Received[BuildInstance],
-    transaction: LazyTransaction,
+    transaction: OutboxTransaction,
     now: datetime,
     *,
     new: Collection[InstanceId] = (),

@@ -14,8 +14,6 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Protocol
-from uuid import UUID
 
 from bus.errors import Bug, Transient
 from bus.handling import OutboxKey
@@ -26,27 +24,20 @@ from bus.messages.hosts import HostState
 from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
-from scheduler_worker.store import Acceptance, InstanceQuery, NewRequest, Note, SchedulerTransaction
+from scheduler_worker.store import (
+    Acceptance,
+    HostQuery,
+    InstanceQuery,
+    NewRequest,
+    Note,
+    SchedulerTransaction,
+)
 from scheduler_worker.store_sql import reading
-from scheduler_worker.store_sql.accepting import Rows, accept
-from scheduler_worker.store_sql.applications import (
-    find_application,
-    find_applications,
-    is_latest_order,
-    remove_application,
-    save_application,
-)
-from scheduler_worker.store_sql.hosts import (
-    find_hosts,
-    find_hosts_changed,
-    find_hosts_of,
-    forget_hosts,
-    lock_hosts,
-    save_hosts,
-)
+from scheduler_worker.store_sql.accepting import accept
+from scheduler_worker.store_sql.applications import find_applications, set_application
+from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
 from scheduler_worker.store_sql.postgresql import PostgresInstances
 from scheduler_worker.store_sql.rows import (
-    Values,
     by_id,
     confirmed_in,
     event_values,
@@ -58,30 +49,10 @@ from scheduler_worker.store_sql.rows import (
 from scheduler_worker.store_sql.sqlite import SqliteInstances
 
 
-class Instances(Rows, Protocol):
-    """The hot statements, in one transaction."""
-
-    async def write(self, rows: Sequence[Values]) -> int: ...
-
-    async def decide(self, rows: Sequence[Values]) -> int: ...
-
-    async def apply_events(self, events: Sequence[Values]) -> int: ...
-
-    async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]: ...
-
-    async def note(self, notes: Sequence[Values]) -> Sequence[int]:
-        """The numbers of these notes, in their order."""
-
-    async def drop_notes(self, numbers: Sequence[int]) -> Sequence[bytes]:
-        """The `others` column of each note that was there."""
-
-    async def confirm(self, said: Mapping[UUID, int]) -> None: ...
-
-
 class SqlSchedulerTransaction:
     def __init__(self, transaction: PostgresTransaction | SqliteTransaction) -> None:
         self._transaction = transaction
-        self._instances: Instances = (
+        self._instances = (
             PostgresInstances(transaction)
             if isinstance(transaction, PostgresTransaction)
             else SqliteInstances(transaction)
@@ -132,17 +103,10 @@ class SqlSchedulerTransaction:
         if hosts:
             await self._transaction.run(forget_hosts, hosts)
 
-    async def is_latest_order(self, name: str, sent_at: datetime) -> bool:
-        return await self._transaction.run(is_latest_order, name, sent_at)
-
-    async def application(self, name: str) -> KnownApplication | None:
-        return await self._transaction.run(find_application, name)
-
-    async def save_application(self, application: KnownApplication) -> None:
-        await self._transaction.run(save_application, application)
-
-    async def remove_application(self, name: str) -> None:
-        await self._transaction.run(remove_application, name)
+    async def set_application(
+        self, name: str, sent_at: datetime, application: KnownApplication | None
+    ) -> KnownApplication | None:
+        return await self._transaction.run(set_application, name, sent_at, application)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         if not groups:
@@ -186,17 +150,9 @@ class SqlSchedulerStore:
         async with self._database.reading() as transaction:
             return await transaction.run(reading.find_unsaid, before, after, limit)
 
-    async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
+    async def hosts(self, query: HostQuery) -> Sequence[HostState]:
         async with self._database.reading() as transaction:
-            return await transaction.run(find_hosts, name, after, limit)
-
-    async def hosts_changed(self, since: datetime) -> Sequence[HostState]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(find_hosts_changed, since)
-
-    async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(find_hosts_of, ids)
+            return await transaction.run(find_hosts, query)
 
     async def applications(self) -> Sequence[KnownApplication]:
         async with self._database.reading() as transaction:

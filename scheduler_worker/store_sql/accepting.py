@@ -5,23 +5,18 @@ name the same instance conflict at that. Usually nothing conflicts, and one stat
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
-from uuid import UUID
+from uuid import UUID  # noqa: TC003 - imported like every other type
 
 from bus.errors import Transient
 from bus.messages.build import InstanceId
 from scheduler_worker.core.instances.lifecycle import adopted
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import Acceptance, InstancesTaken, Known, NewRequest, OtherContent
+from scheduler_worker.store_sql.postgresql import PostgresInstances
 from scheduler_worker.store_sql.rows import Values, new_values, request_of, row_of
+from scheduler_worker.store_sql.sqlite import SqliteInstances
 
-
-class Rows(Protocol):
-    async def add(self, rows: Sequence[Values]) -> int: ...
-
-    async def lock_stored(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]: ...
-
-    async def forget(self, ids: Sequence[UUID]) -> int: ...
+Rows = PostgresInstances | SqliteInstances
 
 
 async def accept(rows: Rows, new: Sequence[NewRequest]) -> list[Acceptance]:

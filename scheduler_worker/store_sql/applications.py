@@ -25,19 +25,14 @@ _encode = msgspec.json.Encoder().encode
 _application = msgspec.json.Decoder(KnownApplication).decode
 
 
-def is_latest_order(connection: Connection, name: str, sent_at: datetime) -> bool:
-    return connection.execute(_LATEST, {"name": name, "sent_at": sent_at}).first() is not None
-
-
-def save_application(connection: Connection, application: KnownApplication) -> None:
-    connection.execute(_SAVE, {"name": application.name, "body": _encode(application)})
-
-
-def remove_application(connection: Connection, name: str) -> None:
-    connection.execute(sa.delete(table).where(table.c.name == name))
-
-
-def find_application(connection: Connection, name: str) -> KnownApplication | None:
+def set_application(
+    connection: Connection, name: str, sent_at: datetime, application: KnownApplication | None
+) -> KnownApplication | None:
+    if connection.execute(_LATEST, {"name": name, "sent_at": sent_at}).first() is not None:
+        if application is None:
+            connection.execute(sa.delete(table).where(table.c.name == name))
+        else:
+            connection.execute(_SAVE, {"name": name, "body": _encode(application)})
     body = connection.scalar(sa.select(table.c.body).where(table.c.name == name))
     return None if body is None else _application(body)
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from bus.message import ProviderId
 from bus.messages.hosts import HostState
 from bus.sql import among, columns_of, driver_of, moment_text
+from scheduler_worker.store import HostQuery
 from scheduler_worker.tables import hosts as table
 
 _POSTGRES_SAVE = """
@@ -52,16 +53,13 @@ def forget_hosts(connection: Connection, ids: Sequence[ProviderId]) -> None:
     connection.execute(sa.delete(table).where(among(connection, table.c.id, list(ids))))
 
 
-def find_hosts(connection: Connection, name: str, after: str, limit: int) -> list[HostState]:
-    query = sa.select(table.c.body).where(table.c.name == name if name else table.c.name > after)
-    return [_host(body) for body in connection.scalars(query.order_by(table.c.name, table.c.id).limit(limit))]
-
-
-def find_hosts_of(connection: Connection, ids: Sequence[ProviderId]) -> list[HostState]:
-    query = sa.select(table.c.body).where(among(connection, table.c.id, list(ids)))
-    return [_host(body) for body in connection.scalars(query)]
-
-
-def find_hosts_changed(connection: Connection, since: datetime) -> list[HostState]:
-    query = sa.select(table.c.body).where(table.c.changed_at >= since)
-    return [_host(body) for body in connection.scalars(query)]
+def find_hosts(connection: Connection, wanted: HostQuery) -> list[HostState]:
+    query = sa.select(table.c.body).where(table.c.name > wanted.after)
+    if wanted.ids is not None:
+        query = query.where(among(connection, table.c.id, wanted.ids))
+    if wanted.name is not None:
+        query = query.where(table.c.name == wanted.name)
+    if wanted.changed_since is not None:
+        query = query.where(table.c.changed_at >= wanted.changed_since)
+    found = connection.scalars(query.order_by(table.c.name, table.c.id).limit(wanted.limit))
+    return [_host(body) for body in found]

@@ -41,6 +41,7 @@ from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    HostQuery,
     InstanceQuery,
     InstancesTaken,
     Known,
@@ -497,11 +498,11 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
     await write(NOON, host(2), host(1), host(3))
     await write(LATER, host(2, io_ops=5, sequence=2))
 
-    assert await store.hosts("", "", 2) == [host(1), host(2, io_ops=5, sequence=2)]
-    assert await store.hosts("", "host-2", 2) == [host(3)]
-    assert await store.hosts("host-3", "", 2) == [host(3)]
-    assert await store.hosts_changed(LATER) == [host(2, io_ops=5, sequence=2)]
-    assert await store.hosts_of([host(2).id, host(99).id]) == [host(2, io_ops=5, sequence=2)]
+    assert await store.hosts(HostQuery(limit=2)) == [host(1), host(2, io_ops=5, sequence=2)]
+    assert await store.hosts(HostQuery(after="host-2", limit=2)) == [host(3)]
+    assert await store.hosts(HostQuery(name="host-3", limit=2)) == [host(3)]
+    assert await store.hosts(HostQuery(changed_since=LATER)) == [host(2, io_ops=5, sequence=2)]
+    assert await store.hosts(HostQuery(ids=(host(2).id, host(99).id))) == [host(2, io_ops=5, sequence=2)]
     async with store.transaction() as transaction:
         locked = await transaction.lock_hosts([host(1).id], ["host-3", "nobody"])
     assert sorted(each.name for each in locked) == ["host-1", "host-3"]
@@ -509,8 +510,8 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
     async with store.transaction() as transaction:
         await transaction.lock_hosts([host(2).id], ())
         await transaction.forget_hosts([host(2).id])
-    assert await store.hosts("", "", 3) == [host(1), host(3)]
-    assert await store.hosts_changed(LATER) == []
+    assert await store.hosts(HostQuery(limit=3)) == [host(1), host(3)]
+    assert await store.hosts(HostQuery(changed_since=LATER)) == []
 
 
 async def test_an_instance_keeps_all_that_is_told_of_it(store: SchedulerStore) -> None:
@@ -591,50 +592,48 @@ async def delete_while_it_is_accepted(store: SchedulerStore) -> None:
 
 async def test_orders_about_an_application_count_by_when_they_were_sent(store: SchedulerStore) -> None:
     elsewhere = timezone(timedelta(hours=5))
-    async with store.transaction() as transaction:
-        assert await transaction.application("shop") is None
-        assert await transaction.is_latest_order("shop", NOON)
-        await transaction.save_application(KnownApplication(name="shop", projects=("p",)))
-        assert await transaction.application("shop") == KnownApplication(name="shop", projects=("p",))
+    shop, other = (KnownApplication(name="shop", projects=(project,)) for project in ("p", "q"))
     earlier, later = NOON - timedelta(microseconds=1), (NOON + timedelta(seconds=1)).astimezone(elsewhere)
     async with store.transaction() as transaction:
-        assert not await transaction.is_latest_order("shop", earlier)
-        assert await transaction.is_latest_order("shop", NOON), "the same order comes again"
-        assert await transaction.is_latest_order("another", earlier)
-        assert await transaction.is_latest_order("shop", later)
+        assert await transaction.set_application("shop", NOON, shop) == shop
+    async with store.transaction() as transaction:
+        assert await transaction.set_application("shop", earlier, other) == shop
+        assert await transaction.set_application("shop", NOON, shop) == shop, "the same order comes again"
+        assert await transaction.set_application("another", earlier, None) is None
+        assert await transaction.set_application("shop", later, other) == other
 
     async def fail() -> None:
         async with store.transaction() as transaction:
-            assert await transaction.is_latest_order("shop", NOON + timedelta(days=1))
+            assert await transaction.set_application("shop", NOON + timedelta(days=1), shop) == shop
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await fail()
     async with store.transaction() as transaction:
-        await transaction.remove_application("shop")
-        assert not await transaction.is_latest_order("shop", NOON), "removed is not forgotten"
-        assert await transaction.is_latest_order("shop", NOON + timedelta(seconds=1))
+        assert await transaction.set_application("shop", later, None) is None
+        assert await transaction.set_application("shop", NOON, shop) is None, "removed is not forgotten"
+        assert await transaction.set_application("shop", NOON + timedelta(seconds=1), shop) == shop
 
 
 async def test_applications_are_written_over_found_in_order_and_forgotten(store: SchedulerStore) -> None:
     shop, admin = KnownApplication(name="shop", projects=("p", "q")), KnownApplication(name="a-1", admin=True)
-    async with store.transaction() as transaction:
-        await transaction.save_application(shop)
-        await transaction.save_application(admin)
     fewer = structs.replace(shop, projects=("q",))
     async with store.transaction() as transaction:
-        await transaction.save_application(fewer)
-        await transaction.remove_application("nobody")
+        await transaction.set_application("shop", NOON, shop)
+        await transaction.set_application("a-1", NOON, admin)
+    async with store.transaction() as transaction:
+        await transaction.set_application("shop", LATER, fewer)
+        await transaction.set_application("nobody", NOON, None)
 
     assert await store.applications() == [admin, fewer]
 
     async with store.transaction() as transaction:
-        await transaction.remove_application("a-1")
+        await transaction.set_application("a-1", LATER, None)
 
     async def fail() -> None:
         async with store.transaction() as transaction:
-            await transaction.remove_application("shop")
-            await transaction.save_application(admin)
+            await transaction.set_application("shop", LATER, None)
+            await transaction.set_application("a-1", LATER, admin)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -14,6 +14,7 @@ from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    HostQuery,
     InstanceQuery,
     Known,
     NewRequest,
@@ -70,21 +71,13 @@ class FaultySchedulerStore:
             await self._process.point("in_timer")
         return notes
 
-    async def hosts(self, name: str, after: str, limit: int) -> Sequence[HostState]:
+    async def hosts(self, query: HostQuery) -> Sequence[HostState]:
         await reach_database(self._process)
-        return await self._store.hosts(name, after, limit)
+        return await self._store.hosts(query)
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         await reach_database(self._process)
         return await self._store.prune(ended_before, limit)
-
-    async def hosts_of(self, ids: Sequence[ProviderId]) -> Sequence[HostState]:
-        await reach_database(self._process)
-        return await self._store.hosts_of(ids)
-
-    async def hosts_changed(self, since: datetime) -> Sequence[HostState]:
-        await reach_database(self._process)
-        return await self._store.hosts_changed(since)
 
     async def applications(self) -> Sequence[KnownApplication]:
         return await self._store.applications()
@@ -154,17 +147,10 @@ class RequestsTransaction:
         self.hosts += hosts
         await self._inner.save_hosts(hosts, at)
 
-    async def is_latest_order(self, name: str, sent_at: datetime) -> bool:
-        return await self._inner.is_latest_order(name, sent_at)
-
-    async def application(self, name: str) -> KnownApplication | None:
-        return await self._inner.application(name)
-
-    async def save_application(self, application: KnownApplication) -> None:
-        await self._inner.save_application(application)
-
-    async def remove_application(self, name: str) -> None:
-        await self._inner.remove_application(name)
+    async def set_application(
+        self, name: str, sent_at: datetime, application: KnownApplication | None
+    ) -> KnownApplication | None:
+        return await self._inner.set_application(name, sent_at, application)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         self.noted |= {row.id for rows in groups for row in rows}

@@ -54,7 +54,7 @@ from placement_worker.wiring import placement_parts
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store import HostQuery, SchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.scheduler_stores import open_scheduler_store
 from tests.contracts.stage import CELLS, PATIENCE_S, SETTINGS
@@ -293,7 +293,7 @@ class Cloud:
 
     async def disable(self, name: str) -> None:
         """Write the row directly, because no scheduler runs that could be asked."""
-        (host,) = await self.rows.hosts(name, "", 1)
+        (host,) = await self.rows.hosts(HostQuery(name=name))
         disabled = structs.replace(host, enabled=False, sequence=host.sequence + 1)
         async with self.rows.transaction() as transaction:
             await transaction.save_hosts([disabled], datetime.now(UTC))

@@ -17,6 +17,7 @@ from bus.topology import user_of
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts
+from scheduler_worker.store import HostQuery
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import SETTINGS, dead_letters, until
 from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
@@ -143,7 +144,7 @@ async def test_on_its_own_broker_a_cell_publishes_in_its_own_name_only(bus: str,
             await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=(stranger,)))
             await setup.until_registered("h1", "h2", "h3")
 
-            (known,) = await setup.rows.hosts("h3", "", 10)
+            (known,) = await setup.rows.hosts(HostQuery(name="h3"))
             assert known.cell == "c1"
 
 

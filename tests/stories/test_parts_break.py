@@ -313,7 +313,7 @@ OF_THE_STORE = {part: storing(*methods) for part, methods in {
     "feed": ("lead_feed",),
     "prune": ("prune",),
     "unsaid": ("unsaid",),
-    "hosts": ("hosts_changed",),
+    "hosts": ("hosts",),
     "overdue": ("overdue",),
     "pending": ("pending",),
     "transaction": ("transaction",),

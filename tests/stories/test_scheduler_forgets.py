@@ -13,6 +13,7 @@ from bus.messages.administration import DeleteProvider, WriteAnswered
 from bus.messages.build import BuildRejected, DeleteInstance, InstancesFound
 from bus.messages.hosts import HostSet, SetHost
 from bus.topology import API
+from scheduler_worker.store import HostQuery
 from tests.contracts.stage import send, until
 from tests.stories.cloud import QUICK, a_build, cloud, host_id, instance_of, wait_until
 
@@ -90,7 +91,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
 
         async def is_forgotten() -> bool:
             calendar.ahead += timedelta(minutes=30)
-            return {host.name for host in await setup.rows.hosts("", "", 9)} == {"silent"}
+            return {host.name for host in await setup.rows.hosts(HostQuery())} == {"silent"}
 
         await wait_until(is_forgotten, "it is forgotten")
         assert calendar.ahead >= DAY
@@ -111,7 +112,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
         # A host that comes back is a new host.
         await setup.add_host("removed")
         await setup.until_reported("removed")
-        (back,) = await setup.rows.hosts("removed", "", 1)
+        (back,) = await setup.rows.hosts(HostQuery(name="removed"))
         assert back.enabled
 
 

@@ -27,6 +27,7 @@ from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import HostQuery
 from scheduler_worker.store_memory import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s
 
@@ -284,7 +285,7 @@ def test_a_removed_host_is_forgotten_unless_another_worker_has_heard_of_it_since
         await until_s(15)
         await forgetting.stop()
         await running
-        return [*await store.hosts_of([HOST])]
+        return [*await store.hosts(HostQuery(ids=(HOST,)))]
 
     rows = run_simulated(scenario())
 
