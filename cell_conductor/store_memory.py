@@ -39,21 +39,11 @@ class _Cell:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.rows: dict[InstanceId, Instance] = {}
-        # The due rows, so that searching costs only as much as it finds.
-        self.due: dict[InstanceId, datetime] = {}
         self.notes: dict[int, _Note] = {}
         self.numbers = count(1)
 
     def unconfirmed(self) -> set[MessageKey]:
         return {each for note in self.notes.values() for each in note.said}
-
-    def write(self, instance: InstanceId, row: Instance | None) -> None:
-        self.rows.pop(instance, None)
-        self.due.pop(instance, None)
-        if row is not None:
-            self.rows[instance] = row
-            if row.due_at is not None:
-                self.due[instance] = row.due_at
 
 
 class _Transaction:
@@ -61,7 +51,8 @@ class _Transaction:
         self._cell = cell
         self._now = now
         self._loaded: set[InstanceId] = set()
-        self.written: dict[InstanceId, Instance | None] = {}
+        self.written: dict[InstanceId, Instance] = {}
+        self.forgotten: set[InstanceId] = set()
         self.noted: dict[int, _Note] = {}
         self.cleared: set[int] = set()
 
@@ -76,7 +67,9 @@ class _Transaction:
         return found
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
-        due = [(at, each) for each, at in self._cell.due.items() if at <= now]
+        due = [
+            (at, row.id) for row in self._cell.rows.values() if (at := row.due_at) is not None and at <= now
+        ]
         return await self.load([each for _, each in nsmallest(limit, due)])
 
     async def save(
@@ -87,8 +80,7 @@ class _Transaction:
                 raise Transient(f"instance {row.id} has a row already")
             self.written[row.id] = row
             self._loaded.add(row.id)
-        for each in forgotten:
-            self.written[each] = None
+        self.forgotten.update(forgotten)
         if not said:
             return None
         number = next(self._cell.numbers)
@@ -96,7 +88,7 @@ class _Transaction:
         return _key_of(number)
 
     def _row(self, instance: InstanceId) -> Instance | None:
-        return self.written[instance] if instance in self.written else self._cell.rows.get(instance)
+        return self.written.get(instance) or self._cell.rows.get(instance)
 
 
 class MemoryConductorStore:
@@ -115,8 +107,9 @@ class MemoryConductorStore:
         async with cell.lock:
             transaction = _Transaction(cell, self._clock())
             yield transaction
-            for instance, row in transaction.written.items():
-                cell.write(instance, row)
+            cell.rows |= transaction.written
+            for gone in transaction.forgotten:
+                cell.rows.pop(gone, None)
             cell.notes |= transaction.noted
             for number in transaction.cleared:
                 cell.notes.pop(number, None)

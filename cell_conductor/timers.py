@@ -16,7 +16,7 @@ from bus.errors import Operational, Transient, WrongAnswer
 from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, SwapClaim
-from bus.parts import Status, Supervised, wait_at_most
+from bus.parts import Periodic, Status, wait_at_most
 from bus.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, decide
 from cell_conductor.core.instance import Instance, Rules
@@ -52,20 +52,16 @@ class Timers:
         self._settings = settings
         self._clock = clock
         self._check_every = timedelta(seconds=settings.look_s)
-        self._due = asyncio.Event()
         # Due times of rows that are being saved, and of rows saved; those before the next check of all rows.
         self._expected: list[datetime] = []
         self._soon: list[datetime] = []
-        # The next check by the rows' clock, and by the event loop's clock: if the first is set back, it would come too
-        # late.
-        self._check_at: datetime | None = None
+        # By the event loop's clock: the rows' clock may be set back.
         self._check_by_s = 0.0
         self._rests_until_s = 0.0
+        self._has_more = False
         # Confirmed, but the notes still exist: deleted with the next check.
         self._confirmed: list[OutboxKey] = []
-        self._checking = Supervised(
-            "do what is due", self._check_until_stopped, is_cut_short=False, chance=chance
-        )
+        self._checking = Periodic("do what is due", self._check, self._pause_s, chance=chance)
         self._swapping = Status("swap claims", chance=chance)
         self._sending = Status("say what was decided", chance=chance)
         self.parts = (self._checking, self._swapping, self._sending)
@@ -89,7 +85,7 @@ class Timers:
 
     def _wake_if_due(self) -> None:
         if self._is_due(self._clock()):
-            self._due.set()
+            self._checking.wake()
 
     def _is_due(self, now: datetime) -> bool:
         return any(at <= now for at in self._soon)
@@ -104,22 +100,18 @@ class Timers:
                 for task in self._background:
                     task.cancel()
 
-    async def _check_until_stopped(self) -> None:
-        while not self._checking.stopping.is_set():
-            await self._until_rested()
-            await self._until_room()
-            # Cleared before the check: rows that fall due meanwhile are found next time.
-            self._due.clear()
-            if self._must_check():
-                has_more = await self._handle_due()
-                self._checking.status.well()
-                if has_more:
-                    continue
-            await wait_at_most(self._due, self._settings.poll_ms / 1000)
-
     async def stop(self) -> None:
         await self._checking.stop()
-        self._due.set()
+
+    async def _check(self) -> None:
+        await self._until_rested()
+        await self._until_room()
+        self._has_more = False
+        if self._must_check():
+            await self._handle_due()
+
+    def _pause_s(self) -> float:
+        return 0.0 if self._has_more else self._settings.poll_ms / 1000
 
     async def _until_rested(self) -> None:
         """Pause after a check. Rows fall due one by one, and checking one costs nearly as much as checking many, here
@@ -137,17 +129,13 @@ class Timers:
             stopping.cancel()
 
     def _must_check(self) -> bool:
-        now = self._clock()
         return (
-            self._check_at is None
-            or self._check_at <= now
-            or self._check_by_s <= asyncio.get_running_loop().time()
-            or self._is_due(now)
+            self._check_by_s <= asyncio.get_running_loop().time()
+            or self._is_due(self._clock())
             or bool(self._confirmed)
         )
 
-    async def _handle_due(self) -> bool:
-        """Handle due rows. True if there are more."""
+    async def _handle_due(self) -> None:
         confirmed = tuple(self._confirmed)
         now, known = self._clock(), len(self._soon)
         async with self._store.transaction() as tx:
@@ -156,11 +144,10 @@ class Timers:
             decision = decide(rows, [Due(each) for each in rows], now, self._rules)
             kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         del self._confirmed[: len(confirmed)]
-        is_all = len(rows) < self._settings.due_rows_max
-        self._check_at = now + self._check_every if is_all else now
+        self._has_more = len(rows) == self._settings.due_rows_max
         now_s = asyncio.get_running_loop().time()
-        self._check_by_s = now_s + self._settings.look_s
-        self._rests_until_s = now_s + self._settings.rest_ms / 1000 if is_all else now_s
+        self._check_by_s = now_s if self._has_more else now_s + self._settings.look_s
+        self._rests_until_s = now_s if self._has_more else now_s + self._settings.rest_ms / 1000
         # Rows saved during the check may have been missed.
         self._soon[:known] = [at for at in self._soon[:known] if at > now]
         self._soon += self._due_soon(decision.rows)
@@ -168,7 +155,6 @@ class Timers:
             self._in_background(self._sending, partial(self._send, decision.said, kept))
         if decision.swaps:
             self._in_background(self._swapping, partial(self._swap, decision.swaps))
-        return not is_all
 
     async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
         answered, problem = await self._answers_to(swaps)
