@@ -10,6 +10,7 @@ import os_resource_classes
 import os_traits
 
 from bus.messages.build import BuildInstance
+from bus.parts import Once
 from bus.process import Part
 from bus.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
@@ -168,32 +169,23 @@ class Staged:
         self, needed: Sequence[Part], ready: Sequence[asyncio.Event], workers: Sequence[Part]
     ) -> None:
         self._needed = needed
-        self._ready = ready
         self._workers = workers
         self.parts = (*needed, *workers)
-        self._stopping = asyncio.Event()
+        self._waiting = Once(
+            "wait for the first snapshot", lambda: asyncio.gather(*[each.wait() for each in ready])
+        )
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for part in self._needed:
                 tasks.create_task(part.run())
-            await self._until_ready()
-            if not self._stopping.is_set():
+            await self._waiting.run()
+            if not self._waiting.stopping.is_set():
                 await asyncio.gather(*(worker.run() for worker in self._workers))
             for part in self._needed:
                 await part.stop()
 
     async def stop(self) -> None:
-        self._stopping.set()
+        await self._waiting.stop()
         for worker in self._workers:
             await worker.stop()
-
-    async def _until_ready(self) -> None:
-        ready = asyncio.gather(*(event.wait() for event in self._ready))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
-            stopping.cancel()
-            await asyncio.gather(ready, stopping, return_exceptions=True)

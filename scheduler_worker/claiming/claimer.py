@@ -56,7 +56,6 @@ class Claimer:
     ) -> None:
         self._picture = picture
         self._replica = replica
-        self._choices = replica.choices
         self._registry = registry
         self._ask_all = ask_all
         self._make_sure = make_sure
@@ -76,7 +75,7 @@ class Claimer:
             await self._claim_chosen(searches)
         finally:
             lost = [one for one in searches if one.is_searching]
-            self._choices.drop(one.key for one in lost)
+            self._picture.drop(one.key for one in lost)
             for one in lost:
                 one.chosen = None
         for one in searches:
@@ -95,7 +94,7 @@ class Claimer:
         finally:
             # A search that could not ask begins anew with its request, if at all: by then it may be decided otherwise,
             # and nothing would drop its choice.
-            self._choices.drop(one.key for one in searches if one.is_searching)
+            self._picture.drop(one.key for one in searches if one.is_searching)
         for one in searches:
             self._refill(one)
 
@@ -175,7 +174,7 @@ class Claimer:
             else:
                 one.chosen = where
                 held.append((*one.key, where.choice.share))
-        self._choices.hold(held)
+        self._picture.hold(held)
         return nowhere
 
     def _refill(self, one: Search) -> None:
@@ -216,9 +215,9 @@ class Claimer:
     def _take(self, one: Search, chosen: Chosen, verdict: ClaimVerdict) -> bool:
         """Give the search its verdict. Returns whether the picture needs more than the verdict told."""
         if isinstance(verdict, Claimed):
-            self._choices.granted(*one.key)
+            self._picture.granted(*one.key)
         else:
-            self._choices.drop((one.key,))
+            self._picture.drop((one.key,))
         needs_more = isinstance(verdict, ShapeMoved) and not self._replica.moved(verdict)
         step = (
             self._adopted(one, verdict)
@@ -229,7 +228,7 @@ class Claimer:
             limits = self._settings
             one.refused(step, shape_tries_max=limits.shape_tries_max, claims_max=limits.claims_max)
             if one.is_searching and one.chosen is not None:
-                self._choices.hold(((*one.key, one.chosen.choice.share),))
+                self._picture.hold(((*one.key, one.chosen.choice.share),))
         else:
             one.outcome = step
         return needs_more

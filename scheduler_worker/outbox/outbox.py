@@ -1,7 +1,7 @@
 """The outbox: how a message that a row has to send reaches its broker at least once.
 
 1. A handler writes rows, and calls `transaction.note(rows)`: the same transaction stores a note that names them.
-2. `NotedRows.tells` turns a row into its messages. Messages for a cell on the API level's broker are returned by the
+2. `transaction.tells` turns a noted row into its messages. Messages for a cell on the API level's broker are returned by the
    handler, and the worker loop publishes them after the commit. Messages for a cell that has a broker of its own leave
    by that cell's dispatch (cell_dispatch.py), also after the commit; the batch does not wait for them.
 3. A confirmed note is deleted with the next batch's write, by `clear`, or by `transaction` for a cell's dispatch.
@@ -27,34 +27,6 @@ from scheduler_worker.store import Note, SchedulerStore, SchedulerTransaction
 Dispatches = Mapping[str, CellDispatch]
 
 
-class NotedRows:
-    """Rows that are noted: all by one note, but those of a dispatch each by a note of its own."""
-
-    def __init__(
-        self,
-        together: OutboxKey | None,
-        alone: Mapping[int, OutboxKey],
-        dispatches: Dispatches,
-        leaving: defaultdict[CellDispatch, list[tuple[OutboxKey, Sequence[Outgoing]]]],
-    ) -> None:
-        self._together = together
-        self._alone = alone
-        self._dispatches = dispatches
-        self._leaving = leaving
-
-    def tells(self, row: InstanceRow, cause: Received[Message]) -> Sequence[Tell]:
-        """The row's messages for the API level's broker; messages for another broker are left to its dispatch."""
-        messages = messages_of(row)
-        if not messages:
-            return ()
-        if (dispatch := self._dispatches.get(row.told.cell)) is None:
-            assert self._together is not None, "a row that has something to say is noted"
-            return [Tell(message, cause, self._together) for message in messages]
-        outgoing = [Outgoing(message, cause.id, cause.trace) for message in messages]
-        self._leaving[dispatch].append((self._alone[row.id.int], outgoing))
-        return ()
-
-
 class OutboxTransaction:
     """The transaction of a handler. It begins when the handler first asks for it (`begun`).
 
@@ -68,6 +40,8 @@ class OutboxTransaction:
         self._transaction: SchedulerTransaction | None = None
         self._when_committed: list[Callable[[], None]] = []
         self._dispatches = dispatches
+        # The note of each row that is noted, by the id of its instance.
+        self._kept: dict[int, OutboxKey] = {}
         self.leaving: defaultdict[CellDispatch, list[tuple[OutboxKey, Sequence[Outgoing]]]] = defaultdict(
             list
         )
@@ -85,20 +59,37 @@ class OutboxTransaction:
         for do in self._when_committed:
             do()
 
-    async def note(self, rows: Iterable[InstanceRow]) -> NotedRows:
+    async def note(self, rows: Iterable[InstanceRow]) -> None:
         """Note those of these rows that have something to say, until it is confirmed. A dispatch limits and confirms
         each row by itself, so each of its rows has its own note.
         """
         together: list[InstanceRow] = []
-        alone: list[InstanceRow] = []
+        groups: list[list[InstanceRow]] = []
         for row in rows:
             if row.has_to_say:
-                (alone if row.told.cell in self._dispatches else together).append(row)
-        groups = [*([together] if together else []), *[[row] for row in alone]]
-        kept = list(await (await self.begun()).note(groups)) if groups else []
-        common = kept.pop(0) if together else None
-        own = {row.id.int: each for row, each in zip(alone, kept, strict=True)}
-        return NotedRows(common, own, self._dispatches, self.leaving)
+                if row.told.cell in self._dispatches:
+                    groups.append([row])
+                else:
+                    together.append(row)
+        if together:
+            groups.append(together)
+        if groups:
+            keys = await (await self.begun()).note(groups)
+            for key, group in zip(keys, groups, strict=True):
+                self._kept.update(dict.fromkeys([row.id.int for row in group], key))
+
+    def tells(self, row: InstanceRow, cause: Received[Message]) -> Sequence[Tell]:
+        """A noted row's messages for the API level's broker; messages for another broker are left to its dispatch."""
+        messages = messages_of(row)
+        if not messages:
+            return ()
+        kept = self._kept[row.id.int]
+        if (dispatch := self._dispatches.get(row.told.cell)) is None:
+            return [Tell(message, cause, kept) for message in messages]
+        self.leaving[dispatch].append(
+            (kept, [Outgoing(message, cause.id, cause.trace) for message in messages])
+        )
+        return ()
 
 
 class Outbox:

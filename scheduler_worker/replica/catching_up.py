@@ -17,7 +17,6 @@ from bus.parts import SingleFlight
 from bus.station import Station
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
-from scheduler_worker.replica.own_choices import OwnChoices
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +28,6 @@ class CatchingUp:
         self,
         station: Station,
         picture: Picture,
-        choices: OwnChoices,
         progress: Progress,
         *,
         page: int,
@@ -37,7 +35,6 @@ class CatchingUp:
     ) -> None:
         self._station = station
         self._picture = picture
-        self._choices = choices
         self._progress = progress
         self._page_size = page
         # A change is missing, and it is not known since when.
@@ -62,10 +59,10 @@ class CatchingUp:
 
     async def verify(self) -> bool:
         """Compare the picture with placement, provider by provider. Returns whether no change was lost; else all is read."""
-        known, gone = self._picture.internals(), self._picture.gone()
+        known, gone = self._picture.trees.internals(), self._picture.trees.gone()
         listed = await self._revisions()
         # A deleted provider never comes back: so these were never deleted, and an answer or event was false.
-        self._picture.undelete(gone & listed.keys())
+        self._picture.trees.undelete(gone & listed.keys())
         # Changes that were only late are in the picture then. A provider that is still behind has lost one.
         await self.catch_up()
         lost = self._picture.behind(listed, known)
@@ -80,7 +77,7 @@ class CatchingUp:
 
     async def _read(self) -> None:
         self.readings += 1
-        granted_before = self._choices.granted_so_far()
+        granted_before = self._picture.granted_so_far()
         since, was_doubted = self._progress.cursor, self._is_doubted
         first = await self._read_changes(since) if since and not was_doubted else None
         if first is None:
@@ -88,7 +85,7 @@ class CatchingUp:
         if was_doubted:
             self._is_doubted = False
         self._progress.read(first.published, first.cursor)
-        self._choices.drop(granted_before)
+        self._picture.drop(granted_before)
         self.whole.set()
 
     async def _read_changes(self, since: str) -> SnapshotPage | None:
@@ -104,7 +101,7 @@ class CatchingUp:
 
     async def _read_all(self) -> SnapshotPage:
         self.readings_of_all += 1
-        known = self._picture.internals()
+        known = self._picture.trees.internals()
         there: set[int] = set()
         after: int | None = 0
         first: SnapshotPage | None = None

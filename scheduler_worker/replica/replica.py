@@ -17,7 +17,6 @@ from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.hosts.listening import feed_of
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.catching_up import CatchingUp
-from scheduler_worker.replica.own_choices import OwnChoices
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +40,7 @@ class Replica(PartGroup):
         self._picture = picture
         self._registry = registry
         self._progress = Progress()
-        self.choices = OwnChoices(picture)
-        self.catching_up = CatchingUp(
-            station, picture, self.choices, self._progress, page=page, chance=chance
-        )
+        self.catching_up = CatchingUp(station, picture, self._progress, page=page, chance=chance)
         self.whole = self.catching_up.whole
         self._hearing = Supervised("hear the feed", self._listen, is_needed=True, chance=chance)
         super().__init__(
@@ -88,7 +84,7 @@ class Replica(PartGroup):
         self._picture.apply(changed.providers)
         self._picture.remove(changed.gone)
         has_all = self._picture.use(changed.usage)
-        self.choices.drop((each.consumer, each.attempt) for each in (*changed.claimed, *changed.ended))
+        self._picture.drop((each.consumer, each.attempt) for each in (*changed.claimed, *changed.ended))
         if self._progress.heard(changed.at, changed.cursor):
             log.info("the feed jumped to %s: asking what was missed", changed.at)
             self.catching_up.soon()

@@ -26,7 +26,7 @@ from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.instances.messages import release_of
 from scheduler_worker.core.instances.outcomes import Holds, after_search
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.outbox.outbox import NotedRows, OutboxTransaction
+from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import (
     SENT_AT,
     accepted_answer,
@@ -88,11 +88,11 @@ class Builder:
         await self._claimer.find_hosts([build.searches[at] for build in searching for at in build.open])
         await self._write_at_once(found, transaction)
         await self._decide(builds, transaction)
-        noted = await transaction.note(row for build in builds if not build.rejection for row in build.rows)
+        await transaction.note(row for build in builds if not build.rejection for row in build.rows)
         for build in builds:
             said += await self._release(build, transaction)
             for each in build.requests:
-                said += _answered(each, build, noted)
+                said += _answered(each, build, transaction)
         for ask in came_back_too_late:
             said += await released_unless_held(ask, transaction, self._clock())
         return said
@@ -231,7 +231,7 @@ def rows_or_rejection(
             return taken_instances(request.id, instances)
 
 
-def _answered(request: ValidRequest, build: _Build, noted: NotedRows) -> list[Said]:
+def _answered(request: ValidRequest, build: _Build, transaction: OutboxTransaction) -> list[Said]:
     if build.rejection is not None:
         return list(rejected(request.ask, build.rejection))
     if request.digest != build.requests[0].digest:
@@ -239,5 +239,5 @@ def _answered(request: ValidRequest, build: _Build, noted: NotedRows) -> list[Sa
     said = list(accepted_answer(request.ask, request.id, [row.id for row in build.rows]))
     if request is build.requests[0]:
         for row in build.rows:
-            said += noted.tells(row, request.ask)
+            said += transaction.tells(row, request.ask)
     return said

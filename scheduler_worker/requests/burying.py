@@ -50,9 +50,9 @@ class Burial:
             if isinstance(rows, BuildRejected):
                 said += await released_unless_held(ask, transaction, now)
                 continue
-            noted = await transaction.note(rows)
+            await transaction.note(rows)
             for row in rows:
-                said += noted.tells(row, ask)
+                said += transaction.tells(row, ask)
         return said
 
     async def release(

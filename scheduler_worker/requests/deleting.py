@@ -24,9 +24,9 @@ def delete_handlers(clock: Callable[[], datetime]) -> Handlers:
             if row is not None:
                 changed[row.id] = rows[row.id] = row
         await store.save(list(changed.values()))
-        noted = await transaction.note(rows[id_] for id_ in wanted)
+        await transaction.note(rows[id_] for id_ in wanted)
         causes = {ask.message.instance: ask for ask in asks}
-        said: list[Said] = [tell for id_ in wanted for tell in noted.tells(rows[id_], causes[id_])]
+        said: list[Said] = [tell for id_ in wanted for tell in transaction.tells(rows[id_], causes[id_])]
         for ask in asks:
             row = rows[ask.message.instance]
             is_hidden = row.told.request_id == NO_REQUEST or not is_of(row, ask.message.project)

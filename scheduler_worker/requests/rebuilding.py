@@ -29,9 +29,9 @@ def rebuild_handlers(clock: Callable[[], datetime], *, timeout_s: int) -> Handle
                 changed[id_] = rows[id_] = verdict
             verdicts.append(verdict)
         await store.save(list(changed.values()))
-        noted = await transaction.note(rows.values())
+        await transaction.note(rows.values())
         causes = {ask.message.instance: ask for ask in asks}
-        said: list[Said] = [tell for id_, row in rows.items() for tell in noted.tells(row, causes[id_])]
+        said: list[Said] = [tell for id_, row in rows.items() for tell in transaction.tells(row, causes[id_])]
         for ask, verdict in zip(asks, verdicts, strict=True):
             if isinstance(verdict, BuildRejected):
                 said += rejected(ask, verdict)

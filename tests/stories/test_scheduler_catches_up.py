@@ -37,7 +37,6 @@ from placement_worker.store import (
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.replica.catching_up import CatchingUp
-from scheduler_worker.replica.own_choices import OwnChoices
 from tests.contracts.stage import SETTINGS, until
 from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, instance_of, wait_until
 
@@ -221,7 +220,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
         station = Station(setup.client.consuming.broker, "away", settings=SETTINGS, asks=True)
         async with setup.running((station,), station):
             picture = Picture()
-            catching_up = CatchingUp(station, picture, OwnChoices(picture), Progress(), page=2)
+            catching_up = CatchingUp(station, picture, Progress(), page=2)
             for name in ("h1", "h2", "h3"):
                 await setup.report(a_host(name))
             await catching_up.catch_up()
@@ -242,7 +241,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
             assert (catching_up.readings, catching_up.readings_of_all) == (3, 2)
             now = await setup.books.revisions_page(0, 10)
             assert picture.behind(dict(zip(now.internals, now.revisions, strict=True)), ()) == []
-            assert len(picture.internals()) == 3
+            assert len(picture.trees.internals()) == 3
 
 
 @STAGES

@@ -123,8 +123,8 @@ async def test_what_goes_down_is_noted_one_by_one_and_the_rest_together() -> Non
         new = [an_ended(number, cell) for number, cell in enumerate(("c1", "c2", "c1", "c2"), start=1)]
         async with outbox.transaction() as transaction:
             await (await transaction.begun()).accept(new)
-            noted = await transaction.note([row for each in new for row in each.rows])
-            said = [tell for each in new for row in each.rows for tell in noted.tells(row, CAUSE)]
+            await transaction.note([row for each in new for row in each.rows])
+            said = [tell for each in new for row in each.rows for tell in transaction.tells(row, CAUSE)]
             leaving = [kept for rows in transaction.leaving.values() for kept, _ in rows]
 
         together = {each.kept for each in said}

@@ -153,9 +153,9 @@ def test_what_a_whole_snapshot_does_not_have_is_pruned() -> None:
     kept, lost = a_state("kept"), a_state("lost")
     picture = a_picture(kept, lost, hosts=())
 
-    picture.prune(picture.internals() - {kept.internal})
+    picture.prune(picture.trees.internals() - {kept.internal})
 
-    assert picture.internals() == {kept.internal}
+    assert picture.trees.internals() == {kept.internal}
     assert len(picture) == 1
 
 
@@ -363,7 +363,7 @@ def test_a_choice_tells_what_its_tree_was_beside_its_amounts() -> None:
 def test_a_picture_knows_what_it_lacks_of_the_revisions_that_there_are() -> None:
     first, second = a_state("h1", internal=1, revision=4), a_state("h2", internal=2, revision=4)
     picture = a_picture(first, second)
-    known = picture.internals()
+    known = picture.trees.internals()
 
     assert picture.behind({1: 4, 2: 3}, known) == []
     assert picture.behind({1: 5, 2: 4}, known) == [1]

@@ -87,9 +87,5 @@ def _shortfall(hosts: Hosts, spec: InstanceSpec, lacking: Ints) -> Floats:
 
 
 def _reasons(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> str:
-    failed = [one for one in plugins.filters if not _passes(one.passes(hosts, spec), at)]
+    failed = [one for one in plugins.filters if not one.passes(hosts, spec)[at]]
     return "; ".join(one.reason(hosts, spec, at) for one in failed)
-
-
-def _passes(passed: Flags, at: int) -> bool:
-    return bool(passed[at])

@@ -19,14 +19,19 @@ from scheduler_worker.core.picture.trees import Tree, Trees
 
 _WORD = 2**64 - 1
 
+# A choice: the instance, and its attempt.
+Key = tuple[ConsumerId, int]
+
 
 class _Hold:
-    __slots__ = ("row", "share", "taken")
+    __slots__ = ("is_granted", "key", "row", "share", "taken")
 
-    def __init__(self, row: int, share: Share, taken: tuple[tuple[Stock, int], ...]) -> None:
+    def __init__(self, key: Key, row: int, share: Share, taken: tuple[tuple[Stock, int], ...]) -> None:
+        self.key = key
         self.row = row
         self.share = share
         self.taken = taken
+        self.is_granted = False
 
 
 class Picture:
@@ -34,10 +39,11 @@ class Picture:
 
     def __init__(self) -> None:
         self.columns = Columns()
-        self._trees = Trees()
+        self.trees = Trees()
         self._registry: dict[int, HostState] = {}
         self._rows: dict[int, int] = {}
         self._named: dict[str, set[int]] = {}
+        # By integers: the hash of a UUID is computed in Python.
         self._holds: dict[tuple[int, int], _Hold] = {}
         self._preferences: tuple[int, int, Words] | None = None
         self._compound: Flags | None = None
@@ -52,19 +58,19 @@ class Picture:
     def apply(self, states: Iterable[ProviderState]) -> None:
         """Merge these states; an older one, or one of a deleted provider, changes nothing."""
         for state in states:
-            merged = self._trees.merge(state)
+            merged = self.trees.merge(state)
             if merged.used is not None:
-                self._use(((merged.used, self._trees.used(state)),))
-                self._count_consumers(((merged.used, state.id, self._trees.consumers_of(state)),))
+                self._use(((merged.used, self.trees.used(state)),))
+                self._count_consumers(((merged.used, state.id, self.trees.consumers_of(state)),))
             for tree in merged.trees:
                 self._write_row(tree)
 
     def use(self, usages: Collection[ProviderUsage]) -> bool:
         """Merge usages. Returns whether the states that they are based on are all known."""
-        news = self._trees.use(usages)
+        news = self.trees.use(usages)
         self._use((tree, usage.used) for tree, usage in news)
         self._count_consumers((tree, usage.id, usage.consumers) for tree, usage in news)
-        return all(self._trees.has_base_of(usage) for usage in usages)
+        return all(self.trees.has_base_of(usage) for usage in usages)
 
     def remove(self, gone: Iterable[ProviderGone]) -> None:
         """These providers are deleted; a late message about them is ignored."""
@@ -73,35 +79,23 @@ class Picture:
     def prune(self, internals: Iterable[int]) -> None:
         """Remove providers by internal id: they were known before a snapshot began, and are not in it."""
         for internal in internals:
-            tree = self._trees.delete(internal)
+            tree = self.trees.delete(internal)
             if tree is not None:
                 self._write_row(tree)
-
-    def internals(self) -> frozenset[int]:
-        """The internal ids of all known providers."""
-        return frozenset(self._trees.internals())
-
-    def gone(self) -> frozenset[int]:
-        """The internal ids of providers that are known to be deleted."""
-        return self._trees.gone()
-
-    def undelete(self, internals: Iterable[int]) -> None:
-        """These are not deleted, contrary to an earlier message: accept messages about them again."""
-        self._trees.undelete(internals)
 
     def behind(self, revisions: Mapping[int, int], known: Iterable[int]) -> list[int]:
         """The internal ids of providers that are older here than in `revisions`, which has all providers; and of those
         that were `known` before, are not in it, and are still here.
         """
-        old = [internal for internal, revision in revisions.items() if self._trees.lacks(internal, revision)]
-        over = [internal for internal in known if internal not in revisions and self._trees.knows(internal)]
+        old = [internal for internal, revision in revisions.items() if self.trees.lacks(internal, revision)]
+        over = [internal for internal in known if internal not in revisions and self.trees.knows(internal)]
         return old + over
 
     def forget(self, gone: Iterable[ProviderId]) -> None:
         """Placement did not find these just now; if it has them again since, the feed says so."""
         for provider in gone:
-            internal = self._trees.internal_of(provider)
-            tree = None if internal is None else self._trees.drop(internal)
+            internal = self.trees.internal_of(provider)
+            tree = None if internal is None else self.trees.drop(internal)
             if tree is not None:
                 self._write_row(tree)
 
@@ -118,13 +112,13 @@ class Picture:
                 # Usually only the load has changed: the providers' columns stay.
                 self._write_registry(self._rows[host.id.int], host)
             else:
-                self._write_row(self._trees.by_root.get(host.id.int) or Tree(host.id))
+                self._write_row(self.trees.by_root.get(host.id.int) or Tree(host.id))
 
     def remove_hosts(self, hosts: Iterable[ProviderId]) -> None:
         """The registry has forgotten these hosts."""
         for host in hosts:
             if self._registry.pop(host.int, None) is not None:
-                self._write_row(self._trees.by_root.get(host.int) or Tree(host))
+                self._write_row(self.trees.by_root.get(host.int) or Tree(host))
 
     # This scheduler's choices
 
@@ -137,12 +131,20 @@ class Picture:
             if (hold := self._holds.pop(key, None)) is not None:
                 before.append(hold)
             if (row := self._rows.get(share.host.int)) is not None:
-                hold = self._holds[key] = _Hold(row, share, self._taken(share))
+                hold = self._holds[key] = _Hold((consumer, attempt), row, share, self._taken(share))
                 held.append(hold)
         self._count(before, -1)
         self._count(held, 1)
 
-    def drop(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
+    def granted(self, consumer: ConsumerId, attempt: int) -> None:
+        """The choice counts until the feed names it, or until a reading that began later has ended."""
+        if (hold := self._holds.get((consumer.int, attempt))) is not None:
+            hold.is_granted = True
+
+    def granted_so_far(self) -> Sequence[Key]:
+        return [hold.key for hold in self._holds.values() if hold.is_granted]
+
+    def drop(self, choices: Iterable[Key]) -> None:
         """These are answered, or a change names them: their usage counts by now, or they were refused."""
         holds = (self._holds.pop((consumer.int, attempt), None) for consumer, attempt in choices)
         self._count([hold for hold in holds if hold is not None], -1)
@@ -167,7 +169,7 @@ class Picture:
     @property
     def index(self) -> ProviderIndex:
         """All providers, as placement told of them."""
-        return self._trees.index
+        return self.trees.index
 
     @property
     def compound(self) -> Flags:
@@ -177,7 +179,7 @@ class Picture:
         return self._compound
 
     def shape_of(self, root: ProviderId) -> int:
-        return self._trees.by_root[root.int].shape
+        return self.trees.by_root[root.int].shape
 
     def held_on_compound(self) -> Iterable[Share]:
         """The unanswered choices on compound hosts."""
@@ -201,7 +203,7 @@ class Picture:
             is_alone = len(tree.providers) == 1
             for resource, amount in used.items():
                 if resource in tree.classes:
-                    in_all = amount if is_alone else self._trees.used_in_all(tree, resource)
+                    in_all = amount if is_alone else self.trees.used_in_all(tree, resource)
                     gathered.add(self.columns.stocks[resource], tree.row, in_all)
         for stock, rows, amounts in gathered:
             stock.use(rows, amounts)
@@ -224,7 +226,7 @@ class Picture:
         columns = self.columns
         row = tree.row = self._row_of(tree.root)
         top = tree.top
-        stocked = self._trees.stocked(tree)
+        stocked = self.trees.stocked(tree)
         for resource in tree.classes - stocked.keys():
             columns.stocks[resource].clear(row)
         tree.classes = frozenset(stocked)
@@ -239,7 +241,7 @@ class Picture:
         columns.shapes[row] = tree.shape
         columns.fingerprints[row] = tree_fingerprint(tree.providers.values())
         columns.provided[row] = top is not None
-        columns.consumers[row] = 0 if top is None else self._trees.consumers_of(top)
+        columns.consumers[row] = 0 if top is None else self.trees.consumers_of(top)
         self._write_registry(row, host)
         reported_cell, placement_cell = host.cell if host else "", top.cell if top else ""
         columns.cell[row] = columns.cells.code(placement_cell or reported_cell)

@@ -184,10 +184,11 @@ class Trees:
         return self.drop(internal)
 
     def gone(self) -> frozenset[int]:
+        """The internal ids of providers that are known to be deleted."""
         return frozenset(self._gone)
 
     def undelete(self, internals: Iterable[int]) -> None:
-        """These are not gone, contrary to an earlier message."""
+        """These are not deleted, contrary to an earlier message: accept messages about them again."""
         for internal in internals:
             self._gone.pop(internal, None)
 
@@ -206,8 +207,9 @@ class Trees:
             return state.revision < revision
         return usage.revision < revision or not self.has_base_of(usage)
 
-    def internals(self) -> Iterable[int]:
-        return self._states.keys()
+    def internals(self) -> frozenset[int]:
+        """The internal ids of all known providers."""
+        return frozenset(self._states)
 
     def _add(self, state: ProviderState) -> Merged:
         earlier = self._latest_by_id.get(state.id.int, -1)

@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import structs
 
 from bus.handling import OutboxKey
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
-from scheduler_worker.outbox.outbox import NotedRows, OutboxTransaction
-from scheduler_worker.replica.own_choices import OwnChoices
+from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests import cell_events
 from tests.simulation.replacing import replaced
@@ -30,7 +30,7 @@ def gap_in_the_feed_ignored() -> AbstractContextManager[None]:
 
 def choices_never_dropped() -> AbstractContextManager[None]:
     """A choice of this scheduler counts for ever, whatever its verdict was."""
-    return replaced(OwnChoices, "drop", lambda _real: lambda _self, _keys: None)
+    return replaced(Picture, "drop", lambda _real: lambda _self, _keys: None)
 
 
 def foreign_event_believed() -> AbstractContextManager[None]:
@@ -46,9 +46,8 @@ def no_notes_written() -> AbstractContextManager[None]:
     """No outbox note is written: after a crash only a repeated request makes the scheduler publish its decision."""
 
     def planted(_real: Any) -> Any:
-        async def note(self: Any, _rows: Any) -> NotedRows:
-            kept = OutboxKey("note", 0)
-            return NotedRows(kept, defaultdict(lambda: kept), self._dispatches, self.leaving)
+        async def note(self: Any, _rows: Any) -> None:
+            self._kept = defaultdict(lambda: OutboxKey("note", 0))
 
         return note
 
