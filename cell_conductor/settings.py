@@ -42,6 +42,7 @@ class ConductorSettings(Struct, frozen=True):
             "kept_after_end_s",
             "poll_ms",
             "look_s",
+            "due_rows_max",
         ):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
@@ -50,8 +51,6 @@ class ConductorSettings(Struct, frozen=True):
                 f"retry_delay_s_first is {self.retry_delay_s_first}, must be at most retry_delay_s_max "
                 f"({self.retry_delay_s_max})"
             )
-        if self.due_rows_max < 1:
-            raise ValueError(f"due_rows_max is {self.due_rows_max}, must be at least 1")
 
 
 SECTION = Section(

@@ -55,10 +55,6 @@ class SchedulerSettings(Struct, frozen=True):
             raise ValueError(
                 f"shape_tries_max is {self.shape_tries_max}, must be from 1 to claims_max ({self.claims_max})"
             )
-        if self.batches_in_flight < 1:
-            raise ValueError(f"batches_in_flight is {self.batches_in_flight}, must be at least 1")
-        if self.under_way_max < 1:
-            raise ValueError(f"under_way_max is {self.under_way_max}, must be at least 1")
         if self.node_request_timeout_s < self.request_timeout_s:
             raise ValueError(
                 f"node_request_timeout_s is {self.node_request_timeout_s}, must be at least request_timeout_s "
@@ -74,6 +70,8 @@ class SchedulerSettings(Struct, frozen=True):
             "horizon_s",
             "prune_every_s",
             "prune_rows_max",
+            "batches_in_flight",
+            "under_way_max",
         ):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")

@@ -186,9 +186,6 @@ def redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Reb
 
 def kind_of(row: Instance, host: ProviderId) -> str:
     """The kind of a host of this instance. Every host of an instance is a choice of its order."""
-    # It is nearly always the current host. Comparing UUIDs by value costs more than everything else here.
-    if row.host is not None and row.host.share.host is host:
-        return row.host.kind
     order = row.order
     choices = () if order is None else (order.chosen, *order.alternates)
     return next((each.kind for each in choices if each.share.host == host), "")

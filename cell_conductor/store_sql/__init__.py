@@ -11,7 +11,6 @@ statements.
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Protocol
 from uuid import UUID
 
 from msgspec import Struct
@@ -33,24 +32,8 @@ from cell_conductor.store import (
 )
 from cell_conductor.store_sql import reading
 from cell_conductor.store_sql.postgresql import PostgresRows
-from cell_conductor.store_sql.rows import Values, decode_note, encode_note, microseconds, values
+from cell_conductor.store_sql.rows import decode_note, encode_note, microseconds, values
 from cell_conductor.store_sql.sqlite import SqliteRows
-
-
-class Rows(Protocol):
-    """The hot statements."""
-
-    async def load(self, ids: Sequence[UUID]) -> list[bytes]: ...
-
-    async def add(self, rows: Sequence[Values]) -> int: ...
-
-    async def replace(self, rows: Sequence[Values]) -> int: ...
-
-    async def note(self, at_us: int, said: bytes) -> int: ...
-
-    async def notes(self) -> list[bytes]: ...
-
-    async def clear(self, numbers: Sequence[int]) -> None: ...
 
 
 class Loaded(Struct, frozen=True, gc=False):
@@ -69,7 +52,7 @@ class SqlConductorTransaction:
         clock: Callable[[], datetime],
     ) -> None:
         self._transaction = transaction
-        self._rows: Rows = (
+        self._rows = (
             PostgresRows(transaction, cell)
             if isinstance(transaction, PostgresTransaction)
             else SqliteRows(transaction, cell)

@@ -8,7 +8,6 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from msgspec import structs
 
@@ -16,20 +15,13 @@ from bus.handling import Received
 from bus.message import Message, ProviderId
 from bus.messages.hosts import NODE, HostsAlive, HostsReported, HostState
 from scheduler_worker.core.host_reports import reported, rewritten
+from scheduler_worker.core.picture.picture import Picture
 
 log = logging.getLogger(__name__)
 
 
-class KnowsHosts(Protocol):
-    """The part of a picture that the registry updates."""
-
-    def put_hosts(self, hosts: Iterable[HostState]) -> None: ...
-
-    def remove_hosts(self, hosts: Iterable[ProviderId]) -> None: ...
-
-
 class HostRegistry:
-    def __init__(self, picture: KnowsHosts, down_after: timedelta, clock: Callable[[], datetime]) -> None:
+    def __init__(self, picture: Picture, down_after: timedelta, clock: Callable[[], datetime]) -> None:
         self._picture = picture
         self._down_after = down_after
         self._clock = clock

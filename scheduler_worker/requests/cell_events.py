@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
+from functools import partial
 
 from bus.handling import Handlers, Received, Said, Tell
-from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceId
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
 from scheduler_worker.core.instances.lifecycle import CellEvent, heard, is_whole
-from scheduler_worker.core.instances.rows import InstanceRow  # noqa: TC001 - imported like every other type
+from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.requests.locked_rows import take_steps
 
 Repeat = Callable[[Sequence[Received[CellEvent]]], list[Said]]
 
@@ -44,14 +46,9 @@ async def _write(
     whole = [event for event in events if is_whole(event)]
     if await store.apply_events(whole) == len(whole):
         events = [event for event in events if not is_whole(event)]
-    if not events:
-        return
-    wanted = sorted({event.instance.id for event in events}, key=lambda id_: id_.int)
-    rows = dict(await store.lock(wanted))
-    changed: dict[InstanceId, InstanceRow] = {}
-    for event in events:
-        row = rows.get(event.instance.id)
-        now = None if row is None else heard(row, event, clock())
-        if now is not None:
-            changed[now.id] = rows[now.id] = now
-    await store.save(list(changed.values()))
+    if events:
+        await take_steps(store, [(event.instance.id, partial(_after, event, clock())) for event in events])
+
+
+def _after(event: CellEvent, now: datetime, row: InstanceRow | None) -> InstanceRow | None:
+    return None if row is None else heard(row, event, now)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from bus.handling import Answer, Handlers, Received, Said
-from bus.messages.build import DeleteInstance, InstanceId, InstancesFound
+from bus.messages.build import DeleteInstance, InstancesFound
 from scheduler_worker.core.instances.lifecycle import after_delete
-from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow, is_of
+from scheduler_worker.core.instances.rows import NO_REQUEST, is_of
 from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.requests.locked_rows import take_steps, tell_all
 
 
 def delete_handlers(clock: Callable[[], datetime]) -> Handlers:
@@ -15,18 +17,11 @@ def delete_handlers(clock: Callable[[], datetime]) -> Handlers:
         asks: Sequence[Received[DeleteInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         """The answer is the instance as it is known now; empty if its request was never seen."""
-        store = await transaction.begun()
-        wanted = sorted({ask.message.instance for ask in asks}, key=lambda id_: id_.int)
-        rows = dict(await store.lock(wanted))
-        changed: dict[InstanceId, InstanceRow] = {}
-        for ask in asks:
-            row = after_delete(rows.get(ask.message.instance), ask.message, clock())
-            if row is not None:
-                changed[row.id] = rows[row.id] = row
-        await store.save(list(changed.values()))
-        await transaction.note(rows[id_] for id_ in wanted)
-        causes = {ask.message.instance: ask for ask in asks}
-        said: list[Said] = [tell for id_ in wanted for tell in transaction.tells(rows[id_], causes[id_])]
+        steps = [
+            (ask.message.instance, partial(after_delete, order=ask.message, now=clock())) for ask in asks
+        ]
+        rows = await take_steps(await transaction.begun(), steps)
+        said = await tell_all(rows, asks, transaction)
         for ask in asks:
             row = rows[ask.message.instance]
             is_hidden = row.told.request_id == NO_REQUEST or not is_of(row, ask.message.project)

@@ -24,6 +24,7 @@ from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
 from scheduler_worker.core.instances.lifecycle import accepted, deleted, failed, heard, overdue, placed
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
@@ -138,10 +139,11 @@ def test_only_what_was_never_placed_is_ended_by_its_deadline() -> None:
     assert row.told.reason.startswith("not placed within 600 s of its acceptance")
 
 
-class Noticing:
+class Noticing(Picture):
     """A picture that remembers what it was told of hosts, and a clock to go with it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.now = NOON
         self.up: list[bool] = []
         self.sequences: list[int] = []

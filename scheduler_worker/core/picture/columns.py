@@ -105,8 +105,6 @@ class Columns:
         self.zones = Codes[str]()
         self.project_sets = Codes[tuple[str, ...]]()
         self.project_sets.code(())
-        # For each project, the codes of the sets that it is in.
-        self._sets_of: dict[str, list[int]] = {}
         self.traits = BitSets(self._length)
         self._traits_of_row: list[tuple[str, ...]] = []
         self._free_rows: list[int] = []
@@ -138,16 +136,12 @@ class Columns:
 
     def bind(self, row: int, projects: tuple[str, ...]) -> None:
         """Only these projects may use the host; with none, all may."""
-        sets = self.project_sets
-        known = len(sets.names)
-        code = self.projects[row] = sets.code(projects)
-        if code == known:
-            for project in projects:
-                self._sets_of.setdefault(project, []).append(code)
+        self.projects[row] = self.project_sets.code(projects)
 
     def sets_open_to(self, project: str) -> list[int]:
         """The codes of the sets of projects with this one in them, and of the empty set."""
-        return [0, *self._sets_of.get(project, ())]
+        sets = enumerate(self.project_sets.names)
+        return [code for code, projects in sets if not projects or project in projects]
 
     def _append(self, host: ProviderId) -> int:
         if self.rows == self._length:

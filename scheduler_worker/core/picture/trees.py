@@ -45,9 +45,6 @@ class Tree:
     @property
     def traits(self) -> tuple[str, ...]:
         """The traits of all its providers."""
-        if len(self.providers) == 1:
-            (only,) = self.providers.values()
-            return only.traits
         return tuple(dict.fromkeys(trait for state in self.providers.values() for trait in state.traits))
 
     @property
