@@ -44,12 +44,12 @@ def removal_forgotten() -> AbstractContextManager[None]:
     """A removal of an instance that the cell does not know leaves no row, so a later order to place it is obeyed."""
 
     def planted(real: Any) -> Any:
-        def on_remove(transition: Any) -> None:
+        def on_remove(transition: Any, order: Any) -> None:
             if transition.row.state == "unknown":
                 transition.end_deleted()
                 transition.is_over = True
             else:
-                real(transition)
+                real(transition, order)
 
         return on_remove
 
