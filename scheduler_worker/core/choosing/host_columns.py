@@ -23,16 +23,12 @@ class Draft:
         self.compounds = Compounds(picture) if picture.compound.any() else None
         # Most clouds have none: then the filters about nodes cost nothing.
         self.has_nodes = bool(self.columns.node[: self.columns.rows].any())
+        self.holding = self.columns.holding.copy()
         self._free: dict[str, Ints] = {}
-        self._holding: Ints | None = None
 
     def filling(self, spec: InstanceSpec) -> CompoundFill | None:
         """None if no host is compound."""
         return None if self.compounds is None else CompoundFill(self.compounds, spec)
-
-    @property
-    def holding(self) -> Ints:
-        return self.columns.holding if self._holding is None else self._holding
 
     def free(self, resource: str) -> Ints | None:
         """The free amounts of a class; None if no host ever had an inventory of it."""
@@ -53,9 +49,7 @@ class Draft:
             if free is None:
                 free = self._free[resource] = stock.free.copy()
             free[rows] -= times * amount
-        if self._holding is None:
-            self._holding = self.columns.holding.copy()
-        self._holding[rows] += times
+        self.holding[rows] += times
 
 
 class Hosts:
