@@ -16,7 +16,7 @@ from bus.errors import Operational, Transient, WrongAnswer
 from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, SwapClaim
-from bus.parts import Periodic, Status, wait_at_most
+from bus.parts import Background, Periodic, Status, wait_at_most
 from bus.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, decide
 from cell_conductor.core.instance import Instance, Rules
@@ -65,8 +65,7 @@ class Timers:
         self._swapping = Status("swap claims", chance=chance)
         self._sending = Status("say what was decided", chance=chance)
         self.parts = (self._checking, self._swapping, self._sending)
-        self._background: dict[asyncio.Task[None], None] = {}
-        self._group = asyncio.TaskGroup()
+        self._background = Background()
 
     def expect(self, rows: Sequence[Instance]) -> None:
         """These rows are about to be saved."""
@@ -91,21 +90,21 @@ class Timers:
         return any(at <= now for at in self._soon)
 
     async def run(self) -> None:
-        # A bug in a background task ends the whole part.
-        async with asyncio.TaskGroup() as self._group:
+        async with self._background:
             try:
                 await self._checking.run()
             finally:
-                # Questions are not awaited: their rows are due again when the lease ends.
-                for task in self._background:
-                    task.cancel()
+                self._background.cancel_all()
 
     async def stop(self) -> None:
         await self._checking.stop()
+        # Questions are not awaited: their rows are due again when the lease ends.
+        self._background.cancel_all()
 
     async def _check(self) -> None:
         await self._until_rested()
-        await self._until_room()
+        # Messages and questions of earlier checks may wait for the broker: rows stay due until some are done.
+        await self._background.until_fewer_than(BACKGROUND_MAX)
         self._has_more = False
         if self._must_check():
             await self._handle_due()
@@ -120,13 +119,6 @@ class Timers:
         rest_s = self._rests_until_s - asyncio.get_running_loop().time()
         if rest_s > 0:
             await wait_at_most(self._checking.stopping, rest_s)
-
-    async def _until_room(self) -> None:
-        """Messages and questions of earlier checks may wait for the broker: rows stay due until some are done."""
-        while len(self._background) >= BACKGROUND_MAX and not self._checking.stopping.is_set():
-            stopping = asyncio.ensure_future(self._checking.stopping.wait())
-            await asyncio.wait((*self._background, stopping), return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
 
     def _must_check(self) -> bool:
         return (
@@ -152,9 +144,9 @@ class Timers:
         self._soon[:known] = [at for at in self._soon[:known] if at > now]
         self._soon += self._due_soon(decision.rows)
         if decision.said:
-            self._in_background(self._sending, partial(self._send, decision.said, kept))
+            self._background.start(_with_status(self._sending, partial(self._send, decision.said, kept)))
         if decision.swaps:
-            self._in_background(self._swapping, partial(self._swap, decision.swaps))
+            self._background.start(_with_status(self._swapping, partial(self._swap, decision.swaps)))
 
     async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
         answered, problem = await self._answers_to(swaps)
@@ -204,11 +196,6 @@ class Timers:
         keys = () if kept is None else (kept,)
         await self._publisher.send_all([Outgoing(each.message) for each in said], keys)
         self._confirmed.extend(keys)
-
-    def _in_background(self, status: Status, work: Callable[[], Awaitable[None]]) -> None:
-        task = self._group.create_task(_with_status(status, work))
-        self._background[task] = None
-        task.add_done_callback(self._background.pop)
 
 
 async def _with_status(status: Status, work: Callable[[], Awaitable[None]]) -> None:
