@@ -5,7 +5,7 @@ all reads use memory. Writes go to the table before they go to memory; the table
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -15,10 +15,8 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.message import ProviderId
 from bus.sql import Database, DatabaseSettings, insert, open_database
 from compute_sim.core.attempts import AttemptKey, AttemptRecord
-from compute_sim.core.hosts import Load
 from compute_sim.store_memory import MemoryComputeStore
 from compute_sim.tables import compute_attempts as table
 
@@ -33,15 +31,10 @@ class _Transaction:
     """Reads committed data and collects changes."""
 
     def __init__(self, memory: MemoryComputeStore) -> None:
-        self._memory = memory
+        self.load = memory.load
+        self.due = memory.due
         self.saved: dict[AttemptKey, AttemptRecord] = {}
         self.remembered: list[AttemptRecord] = []
-
-    async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, AttemptRecord]:
-        return await self._memory.load(keys)
-
-    async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
-        return await self._memory.due(at_s, limit)
 
     async def save(self, attempts: Iterable[AttemptRecord]) -> None:
         self.saved |= {attempt.key: attempt for attempt in attempts}
@@ -52,7 +45,7 @@ class _Transaction:
 
     async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
         by_key = {before.key: (before, after) for before, after in pairs}
-        known = await self._memory.load(by_key)
+        known = await self.load(by_key)
         await self.save([after for key, (before, after) in by_key.items() if known.get(key) is before])
 
 
@@ -64,6 +57,12 @@ class SqlComputeStore:
         self._cell = cell
         self._memory = memory
         self._alone = asyncio.Lock()
+        # Only in memory: for a successor of this process, attempts are due as in the table.
+        self.due_again = memory.due_again
+        self.wake_with = memory.wake_with
+        self.next_due_s = memory.next_due_s
+        self.loads = memory.loads
+        self.take_changed = memory.take_changed
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[_Transaction]:
@@ -77,22 +76,6 @@ class SqlComputeStore:
                     await writing.run(_save, self._cell, attempts)
                 await memory.save(attempts)
             await memory.remember(transaction.remembered)
-
-    def wake_with(self, sooner: Callable[[], None]) -> None:
-        self._memory.wake_with(sooner)
-
-    async def next_due_s(self) -> float | None:
-        return await self._memory.next_due_s()
-
-    def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
-        # Only in memory: for a successor of this process they are due as in the table.
-        self._memory.due_again(keys, at_s)
-
-    async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
-        return await self._memory.loads(hosts)
-
-    async def take_changed(self) -> Sequence[ProviderId]:
-        return await self._memory.take_changed()
 
     async def forget(self, over_before_s: float) -> Sequence[AttemptKey]:
         async with self._alone:

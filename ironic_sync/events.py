@@ -5,8 +5,8 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
-from bus.errors import Operational
 from bus.inbox import Inbox, InboxBatch, InboxMessage, inbox_dead_letter, read_inbox
 from bus.link import Link
 from bus.parts import Supervised
@@ -69,20 +69,10 @@ class EventReader(Supervised):
                 if batch.gap:
                     self._on_gap(batch.gap)
                 began_s = loop.time()
-                await self._until_applied(batch)
+                # A database that is away is waited for here: to begin to read anew would count as a gap.
+                await self.status.until_done(partial(self._apply, batch))
                 if wait_s := rest_s(len(batch.messages), loop.time() - began_s):
                     await asyncio.sleep(wait_s)
-
-    async def _until_applied(self, batch: InboxBatch) -> None:
-        """A database that is away is waited for here: to begin to read anew would count as a gap."""
-        while True:
-            try:
-                await self._apply(batch)
-            except Operational as problem:
-                await asyncio.sleep(self.status.failed(problem))
-            else:
-                self.status.well()
-                return
 
     async def _apply(self, batch: InboxBatch) -> None:
         notifications: list[Notification] = []

@@ -111,16 +111,10 @@ class Membership:
     def is_draining(self) -> bool:
         return any(each.name == self.name and each.is_draining for each in self.members)
 
-    @property
-    def acting_left_s(self) -> float:
-        """How much longer this daemon may act without another renewal; 0 if it may not."""
-        if not self._has_lease or self._looked_under != self._leases:
-            return 0.0
-        return max(0.0, self._lease_time_left_s())
-
     def may_act(self) -> bool:
         """Ask before each step towards Ironic or placement, and again after each wait."""
-        return self.acting_left_s > 0
+        is_begun = self._has_lease and self._looked_under == self._leases
+        return is_begun and self._lease_time_left_s() > 0
 
     def may_act_on(self, node: ProviderId) -> bool:
         return node in self._owned and node not in self._giving and self.may_act()

@@ -1,7 +1,6 @@
 """Publishes notifications of nodes and allocations: once, twice, late or never, as the script says."""
 
 import random
-from functools import partial
 
 from compute_sim.ironic.core.allocations import Allocation, AllocationWritten
 from compute_sim.ironic.core.node import Node
@@ -47,28 +46,17 @@ class Announcer:
         payload = payload_of(said)
         key = routing_key(payload)
         body = body_of(payload, self._last_us, self._host, request_id, self._chance)
-        times = self._times(payload.event_type, said, at_s)
-        if not times:
-            self.lost += 1
+        times: tuple[float, ...] = (0.0,)
+        if self.script.faults:
+            subject = said.allocation if isinstance(said, AllocationWritten) else said.node
+            times = publishings(self.script, payload.event_type, self.about(subject, at_s))
+        self.lost += not times
         for late_s in times:
             if late_s:
-                self._timers.at(at_s + late_s, partial(self._send_late, key, body))
+                self._timers.at(at_s + late_s, lambda _: self._send(key, body))
             else:
                 self._send(key, body)
-
-    def _times(self, event_type: str, said: NodeEvent | AllocationWritten, at_s: float) -> tuple[float, ...]:
-        """The delays after which it is published, one for each time."""
-        if not self.script.faults:
-            return (0.0,)
-        return publishings(self.script, event_type, self.about(_subject(said), at_s))
-
-    def _send_late(self, key: str, body: bytes, _due_s: float) -> None:
-        self._send(key, body)
 
     def _send(self, key: str, body: bytes) -> None:
         self.published += 1
         self._publish(key, PROPERTIES, body)
-
-
-def _subject(said: NodeEvent | AllocationWritten) -> Node | Allocation:
-    return said.allocation if isinstance(said, AllocationWritten) else said.node

@@ -9,28 +9,17 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 import msgspec
-from msgspec import Struct
 
 from bus.unreadable import NOT_JSON
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node import Node
-from compute_sim.ironic.node_table import AllocationChange, Change, NodeChange
+from compute_sim.ironic.node_table import Change
 
 # The file is written again when it has more lines than this per node, and in total.
 LINES_PER_NODE_MAX = 8
 LINES_LEAST = 1000
-
-
-class Line(Struct, frozen=True, array_like=True):
-    """One change. An older file has only nodes, and lines that end with the node."""
-
-    uuid: str
-    node: Node | None
-    kind: Literal["node", "allocation"] = "node"
-    allocation: Allocation | None = None
 
 
 class NodeFile:
@@ -54,11 +43,10 @@ class NodeFile:
         return tuple(self._allocations.values())
 
     def keep(self, changes: Sequence[Change]) -> None:
-        lines = [*map(_line_of, changes)]
-        for line in lines:
-            self._take(line)
-        os.write(self._descriptor, b"".join(map(_text, lines)))
-        self._lines += len(lines)
+        for change in changes:
+            self._take(change)
+        os.write(self._descriptor, b"".join(map(_text, changes)))
+        self._lines += len(changes)
         if self._lines > max(LINES_LEAST, LINES_PER_NODE_MAX * (len(self._nodes) + len(self._allocations))):
             self._begin()
 
@@ -68,8 +56,8 @@ class NodeFile:
     def _begin(self) -> None:
         """Replace the file by a new one, with one line for each node and allocation."""
         new = self._path.with_suffix(".new")
-        lines = [Line(uuid, node) for uuid, node in self._nodes.items()]
-        lines += [Line(uuid, None, "allocation", each) for uuid, each in self._allocations.items()]
+        lines = [Change(uuid, node) for uuid, node in self._nodes.items()]
+        lines += [Change(uuid, None, "allocation", each) for uuid, each in self._allocations.items()]
         new.write_bytes(b"".join(map(_text, lines)))
         new.replace(self._path)
         if self._descriptor >= 0:
@@ -77,20 +65,20 @@ class NodeFile:
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         self._lines = len(lines)
 
-    def _take(self, line: Line) -> None:
-        if line.allocation is not None:
-            self._allocations[line.uuid] = line.allocation
-        elif line.node is not None:
-            self._nodes[line.uuid] = line.node
-        elif line.kind == "allocation":
-            self._allocations.pop(line.uuid, None)
+    def _take(self, change: Change) -> None:
+        if change.allocation is not None:
+            self._allocations[change.uuid] = change.allocation
+        elif change.node is not None:
+            self._nodes[change.uuid] = change.node
+        elif change.kind == "allocation":
+            self._allocations.pop(change.uuid, None)
         else:
-            self._nodes.pop(line.uuid, None)
+            self._nodes.pop(change.uuid, None)
 
 
-def _read(path: Path) -> list[Line]:
-    lines: list[Line] = []
-    decoder = msgspec.json.Decoder(Line)
+def _read(path: Path) -> list[Change]:
+    lines: list[Change] = []
+    decoder = msgspec.json.Decoder(Change)
     with suppress(FileNotFoundError):
         for text in path.read_bytes().split(b"\n")[:-1]:
             try:
@@ -100,13 +88,5 @@ def _read(path: Path) -> list[Line]:
     return lines
 
 
-def _line_of(change: Change) -> Line:
-    match change:
-        case NodeChange(uuid, node):
-            return Line(uuid, node)
-        case AllocationChange(uuid, allocation):
-            return Line(uuid, None, "allocation", allocation)
-
-
-def _text(line: Line) -> bytes:
-    return msgspec.json.encode(line) + b"\n"
+def _text(change: Change) -> bytes:
+    return msgspec.json.encode(change) + b"\n"

@@ -1,6 +1,7 @@
 """The current nodes and allocations, indexed by uuid, name and instance."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -9,21 +10,17 @@ from compute_sim.ironic.core.changes import NamesInUse
 from compute_sim.ironic.core.node import Node
 
 
-class NodeChange(Struct, frozen=True):
-    """A changed node; None if it was deleted."""
+class Change(Struct, frozen=True, array_like=True):
+    """A changed node or allocation; without either it was deleted. A line of the file of nodes is one change; an older file
+    has only nodes, and lines that end with the node.
+    """
 
     uuid: str
-    node: Node | None
+    node: Node | None = None
+    kind: Literal["node", "allocation"] = "node"
+    allocation: Allocation | None = None
 
 
-class AllocationChange(Struct, frozen=True):
-    """A changed allocation; None if it was deleted."""
-
-    uuid: str
-    allocation: Allocation | None
-
-
-Change = NodeChange | AllocationChange
 # Called for each change. Changes in one call must be stored together or not at all.
 Keep = Callable[[Sequence[Change]], None]
 
@@ -60,7 +57,7 @@ class NodeTable:
             raise ValueError(f"two nodes have the uuid {node.uuid}")
         self.nodes[node.uuid] = node
         self._index(node)
-        self._keep((NodeChange(node.uuid, node),))
+        self._keep((Change(node.uuid, node),))
 
     def replace(self, old: Node, new: Node, allocation: Allocation | None = None) -> None:
         """Replace a node, together with the `allocation` that takes it. An allocation that the node no longer has is
@@ -70,10 +67,10 @@ class NodeTable:
             self._unindex(old)
             self._index(new)
         self.nodes[new.uuid] = new
-        changes: list[Change] = [NodeChange(new.uuid, new)]
+        changes: list[Change] = [Change(new.uuid, new)]
         if allocation is not None:
             self.allocations[allocation.uuid] = allocation
-            changes.append(AllocationChange(allocation.uuid, allocation))
+            changes.append(Change(allocation.uuid, kind="allocation", allocation=allocation))
         if old.allocation_uuid is not None and new.allocation_uuid is None:
             changes += self._without_allocation(old.allocation_uuid)
         self._keep(changes)
@@ -82,18 +79,18 @@ class NodeTable:
         self._unindex(node)
         del self.nodes[node.uuid]
         gone = () if node.allocation_uuid is None else self._without_allocation(node.allocation_uuid)
-        self._keep((NodeChange(node.uuid, None), *gone))
+        self._keep((Change(node.uuid), *gone))
 
     def write_allocation(self, allocation: Allocation) -> None:
         self.allocations[allocation.uuid] = allocation
-        self._keep((AllocationChange(allocation.uuid, allocation),))
+        self._keep((Change(allocation.uuid, kind="allocation", allocation=allocation),))
 
     def remove_allocation(self, uuid: str) -> None:
         self._keep(self._without_allocation(uuid))
 
     def _without_allocation(self, uuid: str) -> Sequence[Change]:
         gone = self.allocations.pop(uuid, None)
-        return () if gone is None else (AllocationChange(uuid, None),)
+        return () if gone is None else (Change(uuid, kind="allocation"),)
 
     def _index(self, node: Node) -> None:
         if node.name is not None:

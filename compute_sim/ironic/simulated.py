@@ -4,15 +4,14 @@ All decisions are in core/. Nothing here awaits anything but the clock, so each 
 notifications.
 """
 
-import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import os_traits
 
+from bus.parts import Periodic
 from compute_sim.ironic.allocating import Allocator
 from compute_sim.ironic.announcing import Announcer
 from compute_sim.ironic.conductor import Conductor
@@ -34,6 +33,8 @@ LATEST_MINOR = 115
 _STANDARD_TRAITS = frozenset(os_traits.get_traits())
 # How many actions run before other tasks of the process get a turn.
 _ACTIONS_AT_ONCE = 200
+# While nothing is due, it waits to be woken.
+_PAUSE_S_MAX = 3600.0
 _VALIDATED = (
     "bios",
     "boot",
@@ -50,7 +51,7 @@ _VALIDATED = (
 )
 
 
-class SimulatedIronic:
+class SimulatedIronic(Periodic):
     """A simulated Ironic. The package's docstring lists its interface."""
 
     def __init__(
@@ -65,13 +66,12 @@ class SimulatedIronic:
         keep: Keep | None = None,
         allocations: Iterable[Allocation] = (),
     ) -> None:
+        super().__init__("work of the simulated Ironic", self._work_off, self._pause_s, is_cut_short=True)
         self.settings = settings or IronicSimSettings()
         delays, host = self.settings.delays, self.settings.host
         self._clock_s = clock_s
         self._chance = chance or random.Random()
         self._timers = Timers()
-        self._wake = asyncio.Event()
-        self._is_stopped = False
         self._away: tuple[float, bool] | None = None
         self._rules = Rules(delays, self.settings.cleans, host)
         self._table = NodeTable(self.settings.conductor_groups, keep or _forget, allocations)
@@ -94,21 +94,12 @@ class SimulatedIronic:
         """Do the work that is due; returns the number of actions."""
         return self._timers.run_due(self._clock_s(), count_max)
 
-    async def run(self) -> None:
-        while not self._is_stopped:
-            self._wake.clear()
-            if self.advance(_ACTIONS_AT_ONCE) >= _ACTIONS_AT_ONCE:
-                await asyncio.sleep(0)
-                continue
-            due_s = self.next_due_s
-            pause_s = None if due_s is None else max(0.0, due_s - self._clock_s())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._wake.wait()
+    async def _work_off(self) -> None:
+        self.advance(_ACTIONS_AT_ONCE)
 
-    async def stop(self) -> None:
-        self._is_stopped = True
-        self._wake.set()
+    def _pause_s(self) -> float:
+        due_s = self.next_due_s
+        return _PAUSE_S_MAX if due_s is None else min(max(0.0, due_s - self._clock_s()), _PAUSE_S_MAX)
 
     # Control by its owner
 
@@ -326,7 +317,7 @@ class SimulatedIronic:
 
     def _at(self, due_s: float, action: Action) -> None:
         self._timers.at(due_s, action)
-        self._wake.set()
+        self.wake()
 
 
 def _forget(_: Sequence[Change]) -> None:

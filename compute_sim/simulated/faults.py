@@ -7,71 +7,68 @@ and the same builds fail, whatever the order of events, and also after a restart
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from typing import Protocol
 
 from bus.messages.cell import SpawnInstance
 from bus.messages.placement import Trait, Value, Variant
 from compute_sim.core.attempts import WELL, Condition, Dead, Silent, Work
 
 
-class Timed(Protocol):
-    """Active from `after_s` for `for_s`, and again every `every_s`. 0 means for ever, and only once."""
-
-    @property
-    def after_s(self) -> float: ...
-    @property
-    def for_s(self) -> float: ...
-    @property
-    def every_s(self) -> float: ...
-
-
-def check_times(share: float, after_s: float, for_s: float, every_s: float) -> None:
-    if not 0 <= share <= 1:
-        raise ValueError(f"share is {share}, must be 0..1")
-    if after_s < 0 or for_s < 0 or every_s < 0:
-        raise ValueError(
-            f"after_s, for_s and every_s are {after_s}, {for_s} and {every_s}, must not be negative"
-        )
-    if every_s and not 0 < for_s < every_s:
-        raise ValueError(f"for_s is {for_s}, must be more than 0 and less than every_s ({every_s})")
-
-
-class TimedFault(Variant, frozen=True):
-    """A fault: which hosts have it, and when.
-
-    It affects hosts whose name matches one of the patterns, and of these a share. It is active from `after_s` (since
-    the process started) for `for_s`, and again every `every_s`. 0 means for ever, and only once.
+class TimedFault(Variant, frozen=True, kw_only=True):
+    """A fault is active from `after_s` (since the process began) for `for_s`, and again every `every_s`. 0 means for ever,
+    and only once.
     """
 
-    hosts: tuple[str, ...] = ("*",)
-    share: float = 1.0
     after_s: float = 0.0
     for_s: float = 0.0
     every_s: float = 0.0
 
     def __post_init__(self) -> None:
-        check_times(self.share, self.after_s, self.for_s, self.every_s)
+        if min(self.after_s, self.for_s, self.every_s) < 0:
+            raise ValueError(
+                f"after_s, for_s and every_s are {self.after_s}, {self.for_s} and {self.every_s}, must not be negative"
+            )
+        if self.every_s and not 0 < self.for_s < self.every_s:
+            raise ValueError(
+                f"for_s is {self.for_s}, must be more than 0 and less than every_s ({self.every_s})"
+            )
 
 
-class FailsToBuild(TimedFault, frozen=True, tag="fails_to_build"):
+class SharedFault(TimedFault, frozen=True, kw_only=True):
+    """It affects a share of the hosts or nodes that it is meant for."""
+
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}, must be 0..1")
+
+
+class HostFault(SharedFault, frozen=True, kw_only=True):
+    """It is meant for the hosts whose name matches one of the patterns."""
+
+    hosts: tuple[str, ...] = ("*",)
+
+
+class FailsToBuild(HostFault, frozen=True, kw_only=True, tag="fails_to_build"):
     """Builds fail with this probability, and are cleaned up."""
 
     probability: float = 1.0
     reason: str = "the hypervisor could not start it"
 
 
-class BuildsSlowly(TimedFault, frozen=True, kw_only=True, tag="builds_slowly"):
+class BuildsSlowly(HostFault, frozen=True, kw_only=True, tag="builds_slowly"):
     """Builds that begin while this is active take this long, with this probability."""
 
     spawn_ms: float
     probability: float = 1.0
 
 
-class FallsSilent(TimedFault, frozen=True, tag="falls_silent"):
+class FallsSilent(HostFault, frozen=True, kw_only=True, tag="falls_silent"):
     """The host receives orders and works, but cannot send: answers during this time are lost, and heartbeats stop."""
 
 
-class ComesBackLate(TimedFault, frozen=True, tag="comes_back_late"):
+class ComesBackLate(HostFault, frozen=True, kw_only=True, tag="comes_back_late"):
     """The host cannot send either, but its answers are kept and sent when this time ends."""
 
     def __post_init__(self) -> None:
@@ -80,7 +77,7 @@ class ComesBackLate(TimedFault, frozen=True, tag="comes_back_late"):
             raise ValueError("comes_back_late: for_s must be more than 0; for no end use falls_silent")
 
 
-class Dies(TimedFault, frozen=True, tag="dies"):
+class Dies(HostFault, frozen=True, kw_only=True, tag="dies"):
     """The host is lost for good, with everything on it."""
 
     def __post_init__(self) -> None:
@@ -89,7 +86,7 @@ class Dies(TimedFault, frozen=True, tag="dies"):
             raise ValueError("dies: for_s and every_s must be 0, since a dead host does not come back")
 
 
-class Changes(TimedFault, frozen=True, tag="changes"):
+class Changes(HostFault, frozen=True, kw_only=True, tag="changes"):
     """The host's inventory or traits differ during this time."""
 
     vcpus: int = 0
@@ -153,7 +150,7 @@ def spawn_work(script: FaultScript, faults: Sequence[Fault], order: SpawnInstanc
     return Work(after_ms, failure)
 
 
-def is_on(fault: Timed, at_s: float) -> bool:
+def is_on(fault: TimedFault, at_s: float) -> bool:
     if not fault.after_s and not fault.for_s:
         return True
     since, for_, every = _us(at_s) - _us(fault.after_s), _us(fault.for_s), _us(fault.every_s)
@@ -162,7 +159,7 @@ def is_on(fault: Timed, at_s: float) -> bool:
     return not for_ or (since % every if every else since) < for_
 
 
-def next_turn_s(fault: Timed, at_s: float) -> float | None:
+def next_turn_s(fault: TimedFault, at_s: float) -> float | None:
     """When the fault begins or ends next, after `at_s`; None if never."""
     after, for_, every = _us(fault.after_s), _us(fault.for_s), _us(fault.every_s)
     since = _us(at_s) - after

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from bus.parts import Supervised
 from compute_sim.ironic.api.app import ironic_app
 from compute_sim.ironic.simulated import SimulatedIronic
 
@@ -15,22 +16,22 @@ _DRAIN_S = 2
 _LOOKS_EVERY_S = 0.05
 
 
-class IronicServer:
+class IronicServer(Supervised):
     """Listens as soon as it is created. While Ironic takes no connections the port is closed; later it is opened again."""
 
     def __init__(self, ironic: SimulatedIronic, host: str = "127.0.0.1", port: int = 0) -> None:
+        super().__init__("API of the simulated Ironic", self._listen, is_cut_short=False)
         self._ironic = ironic
         self._app = ironic_app(ironic)
         self._socket = socket.create_server((host, port), backlog=_BACKLOG)
         self._address: tuple[str, int] = (host, self._socket.getsockname()[1])
-        self._is_stopped = False
 
     @property
     def url(self) -> str:
         return f"http://{self._address[0]}:{self._address[1]}"
 
-    async def run(self) -> None:
-        while not self._is_stopped:
+    async def _listen(self) -> None:
+        while not self.stopping.is_set():
             if self._ironic.refuses_connections:
                 self._socket.close()
                 await asyncio.sleep(_LOOKS_EVERY_S)
@@ -39,9 +40,6 @@ class IronicServer:
                 self._socket = socket.create_server(self._address, backlog=_BACKLOG)
             await self._serve()
         self._socket.close()
-
-    async def stop(self) -> None:
-        self._is_stopped = True
 
     async def _serve(self) -> None:
         """Serve until it is stopped, or Ironic takes no connections any more."""
@@ -58,7 +56,7 @@ class IronicServer:
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
-            while not serving.done() and not self._is_stopped and not self._ironic.refuses_connections:
+            while not serving.done() and not self.stopping.is_set() and not self._ironic.refuses_connections:
                 await asyncio.wait((serving,), timeout=_LOOKS_EVERY_S)
         finally:
             server.should_exit = True

@@ -36,13 +36,14 @@ nodes fail in each run, whatever the order of events. As a TOML file:
 Others: doubles, delays (late_s), node_locked.
 """
 
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from bus.messages.placement import Value, Variant
-from compute_sim.simulated.faults import check_times, happens, is_on
+from bus.messages.placement import Value
+from compute_sim.simulated.faults import SharedFault, TimedFault, happens, is_on
 
 Work = Literal[
     "verify",
@@ -60,23 +61,16 @@ Work = Literal[
 ]
 
 
-class NodeFault(Variant, frozen=True, kw_only=True):
-    """A fault: which nodes have it, when, and how likely.
-
-    It affects nodes whose name or uuid matches one of the patterns, and of these a share. It is active from `after_s`
-    (since the simulated Ironic began) for `for_s`, and again every `every_s`. 0 means for ever, and only once. While it
-    is active, it happens with this probability each time.
+class NodeFault(SharedFault, frozen=True, kw_only=True):
+    """It is meant for the nodes whose name or uuid matches one of the patterns. While it is active, it happens with this
+    probability each time.
     """
 
     nodes: tuple[str, ...] = ("*",)
-    share: float = 1.0
     probability: float = 1.0
-    after_s: float = 0.0
-    for_s: float = 0.0
-    every_s: float = 0.0
 
     def __post_init__(self) -> None:
-        check_times(self.share, self.after_s, self.for_s, self.every_s)
+        super().__post_init__()
         if not 0 <= self.probability <= 1:
             raise ValueError(f"probability is {self.probability}, must be 0..1")
 
@@ -112,16 +106,10 @@ class Delays(NodeFault, frozen=True, kw_only=True, tag="delays"):
     late_s: float
 
 
-class Away(Variant, frozen=True, kw_only=True, tag="away"):
+class Away(TimedFault, frozen=True, kw_only=True, tag="away"):
     """The API is down: it answers 503, or takes no connections."""
 
-    after_s: float = 0.0
-    for_s: float = 0.0
-    every_s: float = 0.0
     refuses: bool = False
-
-    def __post_init__(self) -> None:
-        check_times(1.0, self.after_s, self.for_s, self.every_s)
 
 
 IronicFault = WorkFails | BmcSilent | NodeLocked | Loses | Doubles | Delays | Away
@@ -130,6 +118,9 @@ IronicFault = WorkFails | BmcSilent | NodeLocked | Loses | Doubles | Delays | Aw
 class IronicScript(Value, frozen=True):
     seed: int = 0
     faults: tuple[IronicFault, ...] = ()
+
+
+F = TypeVar("F", bound=NodeFault)
 
 
 class Subject(Struct, frozen=True):
@@ -142,61 +133,41 @@ class Subject(Struct, frozen=True):
 
 
 def why_work_fails(script: IronicScript, work: str, about: Subject) -> str:
-    for number, fault in enumerate(script.faults):
-        match fault:
-            case WorkFails() if fault.work == work and _happens_to(script, number, fault, about):
-                return fault.reason
-            case _:
-                pass
-    return ""
+    return next((fault.reason for fault in _happening(script, WorkFails, about) if fault.work == work), "")
 
 
 def is_bmc_silent(script: IronicScript, about: Subject) -> bool:
-    return any(
-        isinstance(fault, BmcSilent) and _happens_to(script, number, fault, about)
-        for number, fault in enumerate(script.faults)
-    )
+    return any(_happening(script, BmcSilent, about))
 
 
 def is_locked(script: IronicScript, about: Subject) -> bool:
-    return any(
-        isinstance(fault, NodeLocked) and _happens_to(script, number, fault, about)
-        for number, fault in enumerate(script.faults)
-    )
+    return any(_happening(script, NodeLocked, about))
 
 
 def publishings(script: IronicScript, event_type: str, about: Subject) -> tuple[float, ...]:
     """The delays after which a notification is published, one for each time; empty if it is lost."""
-    late_s, times = 0.0, 1
-    for number, fault in enumerate(script.faults):
-        match fault:
-            case Loses() if any(
-                fnmatchcase(event_type, pattern) for pattern in fault.event_types
-            ) and _happens_to(script, number, fault, about):
-                return ()
-            case Delays() if _happens_to(script, number, fault, about):
-                late_s = max(late_s, fault.late_s)
-            case Doubles() if _happens_to(script, number, fault, about):
-                times = 2
-            case _:
-                pass
-    return (late_s,) * times
+    lost = (pattern for fault in _happening(script, Loses, about) for pattern in fault.event_types)
+    if any(fnmatchcase(event_type, pattern) for pattern in lost):
+        return ()
+    late_s = max((fault.late_s for fault in _happening(script, Delays, about)), default=0.0)
+    return (late_s,) * (1 + any(_happening(script, Doubles, about)))
 
 
 def away(script: IronicScript, since_s: float) -> Away | None:
-    for fault in script.faults:
-        if isinstance(fault, Away) and is_on(fault, since_s):
-            return fault
-    return None
+    return next((each for each in script.faults if isinstance(each, Away) and is_on(each, since_s)), None)
 
 
-def _happens_to(script: IronicScript, number: int, fault: NodeFault, about: Subject) -> bool:
-    return (
-        is_on(fault, about.since_s)
-        and any(
-            fnmatchcase(about.uuid, pattern) or fnmatchcase(about.name or "", pattern)
-            for pattern in fault.nodes
-        )
-        and happens(fault.share, script.seed, f"node {number} {about.uuid}")
-        and happens(fault.probability, script.seed, f"time {number} {about.uuid} {about.count}")
-    )
+def _happening(script: IronicScript, kind: type[F], about: Subject) -> Iterator[F]:
+    """The faults of a kind that happen to the node now."""
+    for number, fault in enumerate(script.faults):
+        if (
+            isinstance(fault, kind)
+            and is_on(fault, about.since_s)
+            and any(
+                fnmatchcase(about.uuid, pattern) or fnmatchcase(about.name or "", pattern)
+                for pattern in fault.nodes
+            )
+            and happens(fault.share, script.seed, f"node {number} {about.uuid}")
+            and happens(fault.probability, script.seed, f"time {number} {about.uuid} {about.count}")
+        ):
+            yield fault
