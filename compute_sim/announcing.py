@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bus.heartbeats import HostHeartbeats
-from bus.message import CellName, Message, ProviderId
+from bus.message import CellName, ProviderId
 from bus.messages.hosts import HostsReported, in_messages
 from bus.parts import PartGroup, Periodic
 from bus.publisher import Outgoing, Publisher
@@ -55,7 +55,7 @@ class Announcer(PartGroup):
         hosts = self._fleet.well(self._touched, self._fleet.clock_s())
         self._touched.clear()
         try:
-            await self._say(await self._facts(hosts))
+            await self._publisher.send_all(await self._facts(hosts))
         except Exception:
             self.touch(hosts)
             raise
@@ -63,15 +63,12 @@ class Announcer(PartGroup):
     def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
         return {self._settings.cell: self._fleet.well(self._fleet, self._fleet.clock_s())}
 
-    async def _facts(self, hosts: Sequence[ProviderId]) -> list[HostsReported]:
+    async def _facts(self, hosts: Sequence[ProviderId]) -> list[Outgoing]:
         # Taken before the loads are read, so that later facts have a higher number.
         sequence = self._next_sequence()
         loads = await self._store.loads(hosts)
         facts = [facts_of(id_, self._fleet[id_].host, loads[id_]) for id_ in hosts]
         return [
-            HostsReported(cell=self._settings.cell, hosts=some, sequence=sequence)
+            Outgoing(HostsReported(cell=self._settings.cell, hosts=some, sequence=sequence))
             for some in in_messages(facts)
         ]
-
-    async def _say(self, messages: Sequence[Message]) -> None:
-        await self._publisher.send_all([Outgoing(message) for message in messages])

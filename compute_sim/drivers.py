@@ -2,7 +2,7 @@
 
 Inventories go by `update_provider_tree`, as in Nova's drivers, but over values: a driver gets the known tree and returns
 an edited copy, and the diff is reported. Instances go by orders: a driver begins the work, and is asked later how far it
-is. Every driver must pass the test kit in contract.py; simulated/driver.py has the one of the simulated hosts.
+is. Every driver must pass tests/contracts/driver_contract.py; simulated/driver.py has the one of the simulated hosts.
 """
 
 from typing import Protocol

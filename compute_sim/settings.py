@@ -27,12 +27,10 @@ class ComputeSettings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.convert(self.cell, CellName)
-        for field in ("beat_s", "facts_every_s", "again_s", "over_kept_s"):
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
-        for field in ("reports_at_once_max", "due_at_once_max"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} is {getattr(self, field)}, must be at least 1")
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if field not in ("cell", "drain_s") and value <= 0:
+                raise ValueError(f"{field} is {value}, must be more than 0")
 
 
 SECTION = Section("compute", ComputeSettings, omitted=("cell",), others=("hosts", "faults"))

@@ -5,7 +5,8 @@ After the commit, listeners are called with the written rows.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from msgspec import structs
 
@@ -55,6 +56,11 @@ class NodeWriter:
     def listen_to_changes(self, listener: Callable[[Sequence[Written]], None]) -> None:
         """Call this listener with each row as it was before, and as stored now. It must not block."""
         self._comparing.append(listener)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator["NodeWriter"]:
+        """For the worker loop. Each change commits by itself, before any message is sent."""
+        yield self
 
     async def read(self, nodes: Iterable[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         """The rows of these nodes, not locked. A node without a row has an empty one."""

@@ -5,8 +5,7 @@ its row is written. An immediate answer is sent before that, so it is sent again
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from bus.handling import Handlers, Received, Said, Tell
@@ -23,17 +22,6 @@ from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.rows import Answer, NodeRow
 
 log = logging.getLogger(__name__)
-
-
-class OrderBook:
-    """The store that the worker loop uses. Each change commits by itself, before any message is sent."""
-
-    def __init__(self, writer: NodeWriter) -> None:
-        self._writer = writer
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[NodeWriter]:
-        yield self._writer
 
 
 def handlers(clock: Callable[[], datetime]) -> Handlers:

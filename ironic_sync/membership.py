@@ -119,11 +119,6 @@ class Membership:
     def may_act_on(self, node: ProviderId) -> bool:
         return node in self._owned and node not in self._giving and self.may_act()
 
-    async def drain(self) -> None:
-        """Give all nodes away and take none, until the daemon joins again."""
-        await self._store.set_draining(self.name, draining=True)
-        self._looking.wake()
-
     def overtake(self, epochs: Mapping[ProviderId, int]) -> None:
         """Placement has these epochs of nodes: those of this daemon's nodes that are behind are soon raised above them."""
         self._to_overtake.update(epochs)

@@ -35,6 +35,8 @@ from ironic_sync.store import IronicStore, NodeStore
 
 log = logging.getLogger(__name__)
 
+# The row after an answer of Ironic: of the row now, the version that was read before, and the time of the answer.
+Apply = Callable[[NodeRow, int, int], NodeRow | None]
 # More nodes than this are read as pages of the whole list.
 SINGLE_READS_MAX = 50
 
@@ -174,7 +176,7 @@ class Sweeper:
                 # Another daemon's, which compares it itself.
                 continue
             if row is None or _differs(row, node):
-                changes[node.id] = self._change_by(row.version if row else 0, node)
+                changes[node.id] = self._change_by(row.version if row else 0, _as_found(node))
         await self._writer.change(changes)
 
     async def _miss_those_not_in(
@@ -183,7 +185,9 @@ class Sweeper:
         """Only an answer about the node itself says that it is gone; and of too many at once not even that."""
         known = [row for row in rows.values() if not row.is_deleted]
         gone, held = self._decide([row for row in known if row.id not in listed], len(known))
-        changes: dict[ProviderId, Change] = {row.id: self._hold_by(row.version) for row in held}
+        changes: dict[ProviderId, Change] = {
+            row.id: self._change_by(row.version, held_missing) for row in held
+        }
         changes |= {row.id: not_listed for row in gone}
         await self._writer.change(changes)
         if held:
@@ -209,18 +213,6 @@ class Sweeper:
         )
         log.error("%s", problem)
         self._believing.failed(problem)
-
-    def _hold_by(self, version: int) -> Change:
-        at_us = self._writer.clock_us()
-
-        def change(row: NodeRow) -> NodeRow | None:
-            after = held_missing(row, version, at_us)
-            if after is None:
-                self._suspect((row.id,))
-                return None
-            return seen(after) if _is_owned(row, self._membership) else after
-
-        return change
 
     # Single nodes
 
@@ -256,8 +248,8 @@ class Sweeper:
         # A daemon reads nodes of others as well.
         known = max(len(self._membership.owned), len(nodes))
         gone, held = self._decide(missing, known)
-        changes = {node: self._change_by(rows[node].version, found[node]) for node in nodes}
-        changes |= {row.id: self._hold_by(row.version) for row in held}
+        changes = {node: self._change_by(rows[node].version, _as_found(found[node])) for node in nodes}
+        changes |= {row.id: self._change_by(row.version, held_missing) for row in held}
         await self._writer.change(changes)
         if lost := sum(not row.missing_since_us for row in gone):
             self._lost_at.append((self._steady_us(), lost))
@@ -275,22 +267,28 @@ class Sweeper:
             tasks = {node: reading.create_task(answer(node)) for node in nodes}
         return {node: task.result() for node, task in tasks.items()}
 
-    def _change_by(self, version: int, found: Node | None) -> Change:
+    def _change_by(self, version: int, apply: Apply) -> Change:
         at_us = self._writer.clock_us()
 
         def change(row: NodeRow) -> NodeRow | None:
-            if found is None:
-                after = None if not row.version else read_as_gone(row, version, at_us)
-            else:
-                after = read_again(row, found, version, at_us)
-            if after is None:
-                if row.version:
-                    # It was written since: what was read may be older.
-                    self._suspect((row.id,))
-                return None
-            return seen(after) if _is_owned(row, self._membership) else after
+            after = apply(row, version, at_us)
+            if after is not None:
+                return seen(after) if _is_owned(row, self._membership) else after
+            if row.version:
+                # It was written since: what was read may be older.
+                self._suspect((row.id,))
+            return None
 
         return change
+
+
+def _as_found(found: Node | None) -> Apply:
+    def apply(row: NodeRow, version: int, at_us: int) -> NodeRow | None:
+        if found is not None:
+            return read_again(row, found, version, at_us)
+        return read_as_gone(row, version, at_us) if row.version else None
+
+    return apply
 
 
 def _is_owned(row: NodeRow, membership: Membership) -> bool:

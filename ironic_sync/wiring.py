@@ -19,7 +19,7 @@ from ironic_sync.core.rows import Answer
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer
 from ironic_sync.events import EventReader
-from ironic_sync.handlers import OrderBook, handlers
+from ironic_sync.handlers import handlers
 from ironic_sync.membership import Membership
 from ironic_sync.reporting import Reporter
 from ironic_sync.rest import IronicApi
@@ -120,4 +120,4 @@ def _order_workers(
     for there, names in by_station(apart).items():
         at |= dict.fromkeys((name for name in names if name in at), there)
     taking = handlers(now)
-    return tuple(there.worker(f"ironic.{cell}.work", taking, OrderBook(writer)) for cell, there in at.items())
+    return tuple(there.worker(f"ironic.{cell}.work", taking, writer) for cell, there in at.items())

@@ -73,12 +73,8 @@ class Conductor:
         if step is not None:
             self.go(node, step, at_s, self._periodic)
 
-    def silence_bmc(self, node: Node, at_s: float) -> None:
-        self._silenced.add(node.uuid)
-        self.watch_power(at_s)
-
-    def wake_bmc(self, node: Node, at_s: float) -> None:
-        self._silenced.discard(node.uuid)
+    def answer_as_bmc(self, node: Node, at_s: float, *, is_silent: bool) -> None:
+        (self._silenced.add if is_silent else self._silenced.discard)(node.uuid)
         self.watch_power(at_s)
 
     def is_silent(self, node: Node, at_s: float) -> bool:

@@ -128,10 +128,10 @@ class SimulatedIronic(Periodic):
 
     def silence_bmc(self, ident: str) -> None:
         """Stop the BMC's answers. The next power sync sets the node to maintenance."""
-        self._conductor.silence_bmc(self._known(ident), self._clock_s())
+        self._conductor.answer_as_bmc(self._known(ident), self._clock_s(), is_silent=True)
 
     def wake_bmc(self, ident: str) -> None:
-        self._conductor.wake_bmc(self._known(ident), self._clock_s())
+        self._conductor.answer_as_bmc(self._known(ident), self._clock_s(), is_silent=False)
 
     def change_power_out_of_band(self, ident: str, power: str) -> None:
         """Change the power at the node itself; the conductor sets it back to its record."""

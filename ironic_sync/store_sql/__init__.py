@@ -51,9 +51,8 @@ class Rows(Protocol):
 
     async def load(self, ids: Sequence[UUID]) -> Sequence[Stored]: ...
 
-    async def add(self, rows: Sequence[Values]) -> set[UUID]: ...
-
-    async def replace(self, rows: Sequence[Values]) -> set[UUID]: ...
+    async def write(self, rows: Sequence[Values], *, are_new: bool) -> set[UUID]:
+        """The rows that were written. New ones must not exist yet; others must have the version that was read."""
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]: ...
 
@@ -71,13 +70,10 @@ class SqlIronicTransaction:
     async def save(self, rows: Sequence[NodeRow]) -> Saved:
         assert len({row.id for row in rows}) == len(rows), "a row is saved twice at once"
         ordered = sorted(rows, key=lambda row: number(row.id))
-        known = [values(row) for row in ordered if row.version]
-        new = [values(row) for row in ordered if not row.version]
         written = set[UUID]()
-        if known:
-            written |= await self._rows.replace(known)
-        if new:
-            written |= await self._rows.add(new)
+        for are_new in (False, True):
+            if some := [values(row) for row in ordered if (not row.version) == are_new]:
+                written |= await self._rows.write(some, are_new=are_new)
         return Saved(
             tuple(structs.replace(row, version=row.version + 1) for row in rows if row.id in written),
             tuple(row.id for row in rows if row.id not in written),

@@ -83,12 +83,6 @@ class PostgresRows:
         found: Sequence[Stored] = await driver.fetch(_LOAD, ids)
         return found
 
-    async def add(self, rows: Sequence[Values]) -> set[UUID]:
-        return await self._written(_ADD, rows)
-
-    async def replace(self, rows: Sequence[Values]) -> set[UUID]:
-        return await self._written(_REPLACE, rows)
-
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
         driver = await self._transaction.driver()
         rows = [
@@ -101,6 +95,7 @@ class PostgresRows:
         driver = await self._transaction.driver()
         return len(await driver.fetch(_FORGET, ids, versions))
 
-    async def _written(self, statement: str, rows: Sequence[Values]) -> set[UUID]:
+    async def write(self, rows: Sequence[Values], *, are_new: bool) -> set[UUID]:
         driver = await self._transaction.driver()
+        statement = _ADD if are_new else _REPLACE
         return {id_ for (id_,) in await driver.fetch(statement, *columns_of(rows, 8, ids=1))}

@@ -50,12 +50,6 @@ class SqliteRows:
     async def load(self, ids: Sequence[UUID]) -> Sequence[Stored]:
         return await self._here(lambda driver: driver.execute(_LOAD, (_encode(ids).decode(),)).fetchall())
 
-    async def add(self, rows: Sequence[Values]) -> set[UUID]:
-        return await self._written(_ADD, rows)
-
-    async def replace(self, rows: Sequence[Values]) -> set[UUID]:
-        return await self._written(_REPLACE, rows)
-
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
         def work(driver: sqlite3.Connection) -> tuple[Owned, ...]:
             return owned_of(
@@ -75,7 +69,9 @@ class SqliteRows:
 
         return await self._here(work)
 
-    async def _written(self, statement: str, rows: Sequence[Values]) -> set[UUID]:
+    async def write(self, rows: Sequence[Values], *, are_new: bool) -> set[UUID]:
+        statement = _ADD if are_new else _REPLACE
+
         def work(driver: sqlite3.Connection) -> set[UUID]:
             return {id_ for id_, *rest in rows if driver.execute(statement, (id_.hex, *rest)).rowcount}
 

@@ -15,11 +15,11 @@ from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, Spa
 from bus.messages.placement import ReportedInventory
 from bus.process import run_until
 from bus.station import Station
-from compute_sim.contract import breaches
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, State, Work
 from compute_sim.core.hosts import Host
 from compute_sim.core.tree import ProviderTree, TreeProvider, with_only, with_provider
 from compute_sim.wiring import compute_parts
+from tests.contracts.driver_contract import breaches
 from tests.contracts.stage import PATIENCE_S, SETTINGS
 from tests.stories.test_compute_sim import QUICK, ComputeSetup, compute_setup, destroy, gone, spawn
 

@@ -29,7 +29,6 @@ from bus.messages.placement import (
     Share,
 )
 from compute_sim.__main__ import main
-from compute_sim.contract import OPERATORS_TRAIT, STORAGE, breaches
 from compute_sim.core.attempts import (
     WELL,
     AttemptRecord,
@@ -71,6 +70,7 @@ from compute_sim.simulated.faults import (
 )
 from compute_sim.simulated.hosts import HostSize, SimulatedHost, equal_hosts, size_at
 from compute_sim.simulated.script_file import BadScript, load_script
+from tests.contracts.driver_contract import OPERATORS_TRAIT, STORAGE, breaches
 
 HOST = root_of("h1")
 CHILD = ProviderId(UUID(int=2))
@@ -539,7 +539,7 @@ def test_facts_are_cut_into_messages_by_their_number_and_their_size() -> None:
         ({"cell": "Not A Cell"}, "matching regex"),
         ({"beat_s": 0}, "beat_s is 0"),
         ({"again_s": -1.0}, "again_s is -1"),
-        ({"reports_at_once_max": 0}, "reports_at_once_max is 0"),
+        ({"reports_at_once_max": 0}, "reports_at_once_max is 0, must be more than 0"),
     ],
 )
 def test_invalid_settings_are_refused(wrong: dict[str, object], what: str) -> None:

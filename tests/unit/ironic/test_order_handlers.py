@@ -21,7 +21,7 @@ from ironic_sync.core.cells import CellMap
 from ironic_sync.core.orders import AT_ONCE, Order
 from ironic_sync.core.rows import NodeRow  # noqa: TC001 - like every other import
 from ironic_sync.core.settling import NodePolicy
-from ironic_sync.handlers import OrderBook, handlers
+from ironic_sync.handlers import handlers
 from ironic_sync.store_memory import MemoryIronicStore
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
@@ -52,7 +52,7 @@ class Daemon:
         received = [
             Received(message=each, id="m", trace="", sender="", reply_to="", attempts=0) for each in orders
         ]
-        async with OrderBook(self.writer).transaction() as book:
+        async with self.writer.transaction() as book:
             return await handler(received, book)
 
 
