@@ -20,6 +20,8 @@ from compute_sim.ironic.core.refusals import (
     NOT_ACCEPTABLE,
     NOT_FOUND,
     Refused,
+    Rule,
+    first_refusal,
     locked,
 )
 
@@ -256,48 +258,66 @@ def _check_conductor(driver: str, group: str, names_in_use: NamesInUse) -> None:
         raise Refused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
 
 
-def _conductor_refuses(  # noqa: PLR0911 - one for each rule
+def _conductor_refuses(
     node: Node, start: Node, changed: Mapping[str, Any], names_in_use: NamesInUse
 ) -> Refused | None:
-    state = node.provision_state
     if node.reservation:
         return locked(node.uuid, node.reservation)
-    if changed.get("protected") and state not in (states.ACTIVE, states.RESCUE):
-        return Refused(
-            CONFLICT, f"Node {node.uuid} is {state!r}: only active and rescue nodes are protected."
-        )
-    if changed.get("retired") and state == states.AVAILABLE:
-        return Refused(CONFLICT, f"Node {node.uuid} is {state!r}: retired can not be set there.")
-    for switch in ("retired", "protected"):
-        if changed.get(f"{switch}_reason") and not getattr(start, switch):
-            return Refused(BAD_REQUEST, f"{switch}_reason can only be set while {switch} is true.")
-    if changed.get("instance_uuid"):
-        if node.instance_uuid:
-            return Refused(CONFLICT, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
-        if start.instance_uuid in names_in_use.instances:
-            return Refused(CONFLICT, f"Instance {start.instance_uuid} is associated with another node.")
-    name = changed.get("name")
-    if name is not None and name in names_in_use.names:
-        return Refused(CONFLICT, f"There is a node with name {name} already.")
-    return _wrong_state_for(node, changed)
-
-
-def _wrong_state_for(node: Node, changed: Mapping[str, Any]) -> Refused | None:
-    state = node.provision_state
-    if state in states.CLASS_CHANGE_ALLOWED:
-        return None
+    state, name, is_associated = node.provision_state, changed.get("name"), changed.get("instance_uuid")
+    is_class_fixed = state not in states.CLASS_CHANGE_ALLOWED
     allowed = ", ".join(states.CLASS_CHANGE_ALLOWED)
-    if "resource_class" in changed and node.resource_class:
-        text = f"Node {node.uuid} is {state!r}: its resource_class changes only in {allowed}."
-        return Refused(CONFLICT, text)
-    interface = next((name for name in changed if name in INTERFACES), None)
-    if interface is not None and not node.maintenance:
-        text = f"Node {node.uuid} is {state!r}: its {interface} changes only in {allowed}, or in maintenance."
-        return Refused(CONFLICT, text)
-    if "instance_uuid" in changed and node.allocation_uuid and not node.maintenance:
-        text = f"Node {node.uuid} is {state!r} and allocated: its instance_uuid leaves only in {allowed}."
-        return Refused(CONFLICT, text)
-    return None
+    interface = next((each for each in changed if each in INTERFACES), None)
+    rules: list[Rule] = [
+        (
+            changed.get("protected") and state not in (states.ACTIVE, states.RESCUE),
+            CONFLICT,
+            f"Node {node.uuid} is {state!r}: only active and rescue nodes are protected.",
+        ),
+        (
+            changed.get("retired") and state == states.AVAILABLE,
+            CONFLICT,
+            f"Node {node.uuid} is {state!r}: retired can not be set there.",
+        ),
+        *(
+            (
+                changed.get(f"{switch}_reason") and not getattr(start, switch),
+                BAD_REQUEST,
+                f"{switch}_reason can only be set while {switch} is true.",
+            )
+            for switch in ("retired", "protected")
+        ),
+        (
+            is_associated and node.instance_uuid,
+            CONFLICT,
+            f"Node {node.uuid} is associated with instance {node.instance_uuid}.",
+        ),
+        (
+            is_associated and start.instance_uuid in names_in_use.instances,
+            CONFLICT,
+            f"Instance {start.instance_uuid} is associated with another node.",
+        ),
+        (
+            name is not None and name in names_in_use.names,
+            CONFLICT,
+            f"There is a node with name {name} already.",
+        ),
+        (
+            is_class_fixed and "resource_class" in changed and node.resource_class,
+            CONFLICT,
+            f"Node {node.uuid} is {state!r}: its resource_class changes only in {allowed}.",
+        ),
+        (
+            is_class_fixed and interface is not None and not node.maintenance,
+            CONFLICT,
+            f"Node {node.uuid} is {state!r}: its {interface} changes only in {allowed}, or in maintenance.",
+        ),
+        (
+            is_class_fixed and "instance_uuid" in changed and node.allocation_uuid and not node.maintenance,
+            CONFLICT,
+            f"Node {node.uuid} is {state!r} and allocated: its instance_uuid leaves only in {allowed}.",
+        ),
+    ]
+    return first_refusal(rules)
 
 
 def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
@@ -358,21 +378,27 @@ def _with_traits(node: Node, traits: Collection[str], refused: Refused | None) -
 
 
 def delete(node: Node) -> ChangedNode:
-    state = node.provision_state
-    refused = None
     if node.reservation:
-        refused = locked(node.uuid, node.reservation)
-    elif node.instance_uuid and not node.maintenance:
-        refused = Refused(CONFLICT, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
-    elif node.protected:
-        refused = Refused(
-            FORBIDDEN, f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting."
-        )
-    elif not node.maintenance and state not in states.DELETE_ALLOWED:
-        allowed = ", ".join(states.DELETE_ALLOWED)
-        text = f'Node "{node.uuid}" is {state!r}: it is deleted only in {allowed}, or in maintenance.'
-        refused = Refused(CONFLICT, text)
-    return ChangedNode(node, node, refused)
+        return ChangedNode(node, node, locked(node.uuid, node.reservation))
+    state, allowed = node.provision_state, ", ".join(states.DELETE_ALLOWED)
+    rules: list[Rule] = [
+        (
+            node.instance_uuid and not node.maintenance,
+            CONFLICT,
+            f"Node {node.uuid} is associated with instance {node.instance_uuid}.",
+        ),
+        (
+            node.protected,
+            FORBIDDEN,
+            f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.",
+        ),
+        (
+            not node.maintenance and state not in states.DELETE_ALLOWED,
+            CONFLICT,
+            f'Node "{node.uuid}" is {state!r}: it is deleted only in {allowed}, or in maintenance.',
+        ),
+    ]
+    return ChangedNode(node, node, first_refusal(rules))
 
 
 def attach_vif(node: Node, vif: str, ports_count: int) -> Node:

@@ -14,6 +14,7 @@ from compute_sim.ironic.core.refusals import (
     FORBIDDEN,
     NOT_ACCEPTABLE,
     Refused,
+    check,
 )
 from compute_sim.ironic.core.work import Job, JobName, Rules, Step, begin_cleaning, boot_agent, make_step
 
@@ -102,16 +103,34 @@ def _check_form(order: ProvisionOrder, event: str) -> None:
 
 def _check_by_conductor(node: Node, event: str) -> None:
     check_unlocked(node)
-    if node.protected and event in ("delete", "rebuild"):
-        raise Refused(FORBIDDEN, f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.")
-    if event == "provide" and node.retired:
-        raise Refused(BAD_REQUEST, f"Node {node.uuid} is retired: it can not be made available.")
-    if event == "clean" and node.maintenance:
-        raise Refused(BAD_REQUEST, f"Node {node.uuid} is in maintenance: it can not be cleaned.")
-    if event in ("deploy", "rebuild") and node.has_agent and not node.instance_info.get("image_source"):
-        raise Refused(SERVER_ERROR, f"Node {node.uuid} has no image_source in instance_info to deploy.")
-    if event == "rescue" and node.rescue_interface == "no-rescue":
-        raise Refused(BAD_REQUEST, f"Node {node.uuid} has rescue_interface no-rescue.")
+    lacks_image = node.has_agent and not node.instance_info.get("image_source")
+    check(
+        (
+            node.protected and event in ("delete", "rebuild"),
+            FORBIDDEN,
+            f"Node {node.uuid} is protected: no undeploying, rebuilding or deleting.",
+        ),
+        (
+            node.retired and event == "provide",
+            BAD_REQUEST,
+            f"Node {node.uuid} is retired: it can not be made available.",
+        ),
+        (
+            node.maintenance and event == "clean",
+            BAD_REQUEST,
+            f"Node {node.uuid} is in maintenance: it can not be cleaned.",
+        ),
+        (
+            lacks_image and event in ("deploy", "rebuild"),
+            SERVER_ERROR,
+            f"Node {node.uuid} has no image_source in instance_info to deploy.",
+        ),
+        (
+            node.rescue_interface == "no-rescue" and event == "rescue",
+            BAD_REQUEST,
+            f"Node {node.uuid} has rescue_interface no-rescue.",
+        ),
+    )
 
 
 def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Rules) -> Step:
@@ -170,16 +189,24 @@ def _job(event: str, at_s: float, rules: Rules) -> Job:
 
 
 def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Step:
-    if target not in states.POWER_TARGETS:
-        raise Refused(BAD_REQUEST, f'The requested power state "{target}" is not known.')
-    if node.provision_state in (states.CLEANING, states.CLEAN_WAIT):
-        raise Refused(BAD_REQUEST, f'The power of node "{node.uuid}" is not changed while it is cleaned.')
-    if node.disable_power_off and states.POWER_TARGETS[target] == states.POWER_OFF:
-        raise Refused(CONFLICT, f"Node {node.uuid} must not be powered off.")
+    power = states.POWER_TARGETS.get(target)
+    check(
+        (power is None, BAD_REQUEST, f'The requested power state "{target}" is not known.'),
+        (
+            node.provision_state in (states.CLEANING, states.CLEAN_WAIT),
+            BAD_REQUEST,
+            f'The power of node "{node.uuid}" is not changed while it is cleaned.',
+        ),
+        (
+            node.disable_power_off and power == states.POWER_OFF,
+            CONFLICT,
+            f"Node {node.uuid} must not be powered off.",
+        ),
+    )
     check_unlocked(node)
     node = structs.replace(
         node,
-        target_power_state=states.POWER_TARGETS[target],
+        target_power_state=power,
         last_error=None,
         updated_at=second(at_s),
         driver_internal_info=internal(node, last_power_state_change=microsecond(at_s)),

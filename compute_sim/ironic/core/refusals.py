@@ -1,5 +1,7 @@
 """The errors that the simulated Ironic returns."""
 
+from collections.abc import Iterable
+
 
 class Refused(Exception):  # noqa: N818 - named for what it is
     """An error: its HTTP status and its text. It is raised where it is found, and answered in one place (api/app.py)."""
@@ -10,6 +12,8 @@ class Refused(Exception):  # noqa: N818 - named for what it is
         self.text = text
 
 
+# Whether a rule is broken, and the status and the text of the refusal.
+Rule = tuple[object, int, str]
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, NOT_ACCEPTABLE, CONFLICT = 400, 403, 404, 406, 409
 
 
@@ -19,3 +23,13 @@ def no_such_node(ident: str) -> Refused:
 
 def locked(uuid: str, host: str) -> Refused:
     return Refused(CONFLICT, f"Node {uuid} is locked by host {host}: try again when its operation is over.")
+
+
+def first_refusal(rules: Iterable[Rule]) -> Refused | None:
+    return next((Refused(status, text) for is_broken, status, text in rules if is_broken), None)
+
+
+def check(*rules: Rule) -> None:
+    """Raise the refusal of the first rule that is broken."""
+    if refused := first_refusal(rules):
+        raise refused
