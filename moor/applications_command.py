@@ -25,13 +25,12 @@ from bus.messages.applications import (
     SetApplication,
 )
 from bus.topology import APPLICATION_NAME, APPLICATION_USER, Application
-from moor.client import client
+from moor.client import answer_of, ask_bus
 from moor.credentials import check_private, known_passwords, write_private
 from moor.deployments import BrokerDeployment, deployments_of
-from moor.options import AsJson, BusUrl, command_settings, fail, out, run
-from moor.settings import Settings
-from moor.showing import print_json
-from moor.tables import print_table, table_of
+from moor.options import AsJson, BusUrl, command_settings, fail, out
+from moor.showing import print_all
+from moor.tables import Rows, table_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -79,7 +78,7 @@ def add(
     channels_max: Annotated[int, typer.Option(min=1, help="How many channels it may open in all.")] = 100,
 ) -> None:
     """Create an application, or replace the projects of an existing one, which then has to reconnect."""
-    settings, deployment = _api_broker(bus)
+    deployment = _api_broker(bus)
     application = _application(name, project or (), admin=admin)
     check_private(credentials)
     known = known_passwords(credentials)
@@ -95,11 +94,11 @@ def add(
         limits=UserLimits(connections_max, channels_max),
     )
     command = shlex.split(ctl)
-    _rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
+    rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
     # RabbitMQ caches the rights of an open channel.
-    _rabbitmqctl(command, "close_all_user_connections", application.user, "its rights have changed")
+    rabbitmqctl(command, "close_all_user_connections", application.user, "its rights have changed")
     order = SetApplication(name=name, projects=application.projects, admin=admin)
-    run(_set(settings, order))
+    ask_bus(bus, lambda asking: answer_of(asking, order, ApplicationSet))
     where = f"its password is in {credentials}" if credentials else f"its password is {password}"
     acts_for = "all projects" if admin else ", ".join(application.projects)
     out.print(
@@ -112,43 +111,42 @@ def remove(
     name: Name, bus: BusUrl = "", *, credentials: Credentials = None, ctl: Ctl = "rabbitmqctl"
 ) -> None:
     """Delete an application's user; the broker then closes its connections."""
-    settings, _ = _api_broker(bus)
+    _api_broker(bus)
     if not APPLICATION_NAME.fullmatch(name):
         raise typer.BadParameter(
             f"NAME is {name!r}: an application's name must match {APPLICATION_NAME.pattern}"
         )
     check_private(credentials)
     user, command = f"{APPLICATION_USER}{name}", shlex.split(ctl)
-    listed = _rabbitmqctl(command, "list_users", "--silent", "--formatter", "json")
+    listed = rabbitmqctl(command, "list_users", "--silent", "--formatter", "json")
     was_there = any(each["user"] == user for each in json.loads(listed))
     if was_there:
-        _rabbitmqctl(command, "delete_user", user)
+        rabbitmqctl(command, "delete_user", user)
     known = known_passwords(credentials)
     if credentials is not None and known.pop(user, None) is not None:
         write_private(credentials, known)
-    run(_set(settings, SetApplication(name=name, removed=True)))
+    order = SetApplication(name=name, removed=True)
+    ask_bus(bus, lambda asking: answer_of(asking, order, ApplicationSet))
     out.print(f"[green]{user}[/green] is removed" if was_there else f"there was no user {user}")
 
 
 @app.command("list")
 def list_applications(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """List the applications that the schedulers know, with their projects."""
-    found = run(_ask(command_settings(bus=bus)))
-    if as_json:
-        print_json([msgspec.to_builtins(each) for each in found])
-        return
+    answer = ask_bus(bus, lambda asking: answer_of(asking, AskApplications(), ApplicationsFound))
+    print_all(answer.applications, _table, "no applications", as_json=as_json)
+
+
+def _table(applications: Sequence[KnownApplication]) -> Rows:
     table = table_of("application", "user", "acts for", prose=("acts for",))
-    for each in found:
+    for each in applications:
         projects = "all projects" if each.admin else ", ".join(each.projects)
         table.add_row(each.name, f"{APPLICATION_USER}{each.name}", projects)
-    if found:
-        print_table(table)
-    else:
-        out.print("no applications")
+    return table
 
 
-def _api_broker(bus: str) -> tuple[Settings, BrokerDeployment]:
-    """Settings, and the broker of the API level, where applications have their users."""
+def _api_broker(bus: str) -> BrokerDeployment:
+    """The broker of the API level, where applications have their users."""
     settings = command_settings(bus=bus)
     scheme = urlsplit(settings.bus_url).scheme
     if scheme not in ("amqp", "amqps"):
@@ -157,7 +155,7 @@ def _api_broker(bus: str) -> tuple[Settings, BrokerDeployment]:
             "`moor up` every local user may do everything"
         )
     addresses = msgspec.structs.replace(settings.addresses, bus_url=settings.bus_url)
-    return settings, deployments_of(addresses, addresses.cells)[0]
+    return deployments_of(addresses, addresses.cells)[0]
 
 
 def _application(name: str, projects: Sequence[str], *, admin: bool) -> Application:
@@ -167,20 +165,7 @@ def _application(name: str, projects: Sequence[str], *, admin: bool) -> Applicat
         raise typer.BadParameter(str(wrong)) from None
 
 
-async def _set(settings: Settings, order: SetApplication) -> None:
-    async with client(settings, operates=True) as asking:
-        answer = await asking.ask(order)
-    assert isinstance(answer, ApplicationSet), f"an order about an application was answered by {answer!r}"
-
-
-async def _ask(settings: Settings) -> Sequence[KnownApplication]:
-    async with client(settings, operates=True) as asking:
-        answer = await asking.ask(AskApplications())
-    assert isinstance(answer, ApplicationsFound), f"a question for applications was answered by {answer!r}"
-    return answer.applications
-
-
-def _rabbitmqctl(ctl: Sequence[str], *arguments: str, stdin: str = "") -> str:
+def rabbitmqctl(ctl: Sequence[str], *arguments: str, stdin: str = "") -> str:
     done = subprocess.run(  # noqa: S603 - the operator's own command
         [*ctl, *arguments], input=stdin, text=True, capture_output=True, check=False
     )

@@ -3,7 +3,6 @@
 import json
 import secrets
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -19,9 +18,10 @@ from bus.broker import Connection, NotFound
 from bus.definitions import SALT_BYTES, definitions_of
 from bus.topology import ROUTES, Objects, Queue, Site
 from moor.applications_command import app as applications
+from moor.applications_command import rabbitmqctl
 from moor.credentials import check_private, known_passwords, write_private
 from moor.deployments import BrokerDeployment, deployments_of
-from moor.options import AsJson, BusUrl, Cells, command_settings, fail, out, with_connection
+from moor.options import AsJson, BusUrl, Cells, command_settings, out, with_connection
 from moor.reference import asyncapi, reference
 from moor.settings import Settings
 
@@ -146,15 +146,7 @@ def _create_users(deployment: BrokerDeployment, file: Path, ctl: list[str]) -> N
     )
     # Write the file first: a password that reaches only the broker would be lost.
     write_private(file, {**known, **passwords})
-    done = subprocess.run(  # noqa: S603 - the operator's own command
-        [*ctl, "import_definitions"],
-        input=json.dumps(definitions),
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        fail(f"{shlex.join(ctl)} import_definitions failed: {(done.stderr or done.stdout).strip()}")
+    rabbitmqctl(ctl, "import_definitions", stdin=json.dumps(definitions))
     out.print(f"[green]created[/green] {len(names)} users; their passwords are in {file}")
 
 

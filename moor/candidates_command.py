@@ -17,12 +17,10 @@ from bus.messages.candidates import (
     TooCostly,
 )
 from bus.messages.placement import NotAllowed
-from moor.client import Client, client
-from moor.options import AsJson, BusUrl, command_settings, fail, run
-from moor.providers import providers_of
+from moor.client import Client, answer_of, ask_bus, providers_of
+from moor.options import AsJson, BusUrl, fail
 from moor.providers_showing import candidates_table
-from moor.showing import plain, print_json
-from moor.tables import print_table
+from moor.showing import print_all
 
 WORDS_HELP = (
     "CLASS=N (amount); TRAIT or TRAIT,TRAIT (required: any one of them); no:TRAIT (forbidden); better:TRAIT (preferred); "
@@ -65,13 +63,10 @@ def candidates(
         question = msgspec.convert(asked, AskCandidates)
     except msgspec.ValidationError as wrong:
         raise typer.BadParameter(str(wrong)) from None
-    found, names = run(_found(bus, question))
-    if as_json:
-        print_json([plain(each) for each in found])
-    elif found:
-        print_table(candidates_table(found, names))
-    else:
+    found, names = ask_bus(bus, lambda asking: _found(asking, question))
+    if not (found or as_json):
         fail("no provider can satisfy this now; `moor provider list` shows what exists")
+    print_all(found, lambda some: candidates_table(some, names), as_json=as_json)
 
 
 def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:
@@ -119,24 +114,17 @@ def _policy(named: Sequence[object], *, apart: bool) -> Literal["isolate", "none
     return "none" if len(named) > 1 else None
 
 
-async def _found(bus: str, question: AskCandidates) -> tuple[list[Candidate], dict[ProviderId, str]]:
-    async with client(command_settings(bus=bus), operates=True) as asking:
-        found: list[Candidate] = []
-        more: AskCandidates | AskMoreCandidates = question
-        while True:
-            page = await _page(asking, more)
-            found += page.candidates
-            if page.next is None:
-                break
-            more = AskMoreCandidates(answer=page.next.answer, page=page.next.page)
-        names = {each.id: each.name for each in await providers_of(asking)} if found else {}
-    return found, names
+async def _found(asking: Client, question: AskCandidates) -> tuple[list[Candidate], dict[ProviderId, str]]:
+    page = await _page(asking, question)
+    found = [*page.candidates]
+    while page.next is not None:
+        page = await _page(asking, AskMoreCandidates(answer=page.next.answer, page=page.next.page))
+        found += page.candidates
+    return found, {each.id: each.name for each in await providers_of(asking)} if found else {}
 
 
 async def _page(asking: Client, question: AskCandidates | AskMoreCandidates) -> Candidates:
-    answer = await asking.ask(question)
-    assert isinstance(answer, CandidatesFound), f"a question for candidates was answered by {answer!r}"
-    verdict = answer.verdict
+    verdict = (await answer_of(asking, question, CandidatesFound)).verdict
     if isinstance(verdict, StartAgain):
         fail("placement dropped the answer before its last page was read: run the command again")
     if isinstance(verdict, NotAllowed):

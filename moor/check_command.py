@@ -28,7 +28,7 @@ from moor.options import (
     run,
 )
 from moor.settings import Settings
-from moor.showing import plain, print_json
+from moor.showing import print_one
 
 SHOWN_MAX = 20
 
@@ -71,10 +71,7 @@ def check(
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
     known = known_flavors(flavors, settings)
     checked = check_nodes(run(_nodes(settings)).nodes, known)
-    if as_json:
-        print_json(plain(checked))
-    else:
-        _print(checked)
+    print_one(checked, _print, as_json=as_json)
     if known is None:
         err.print(
             "classes and flavors are not compared, since no file of flavors is named: give --flavors or MOOR_FLAVORS",

@@ -1,14 +1,26 @@
 """The bus client of the `moor` commands: it asks questions, hears events and follows instances to an end state."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Sequence,
+)
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import structs
 
-from bus.broker import AccessRefused, Refusal
+from bus.broker import AccessRefused, Broker, Refusal
 from bus.codec import CODEC
+from bus.errors import Unavailable
+from bus.handling import Received
 from bus.link import Link
 from bus.listening import listen
 from bus.message import Message
@@ -23,13 +35,16 @@ from bus.messages.build import (
     InstanceState,
 )
 from bus.messages.hosts import AskHosts, HostsFound, HostState
+from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
 from bus.permissions import key_pattern
-from bus.process import run_until
+from bus.process import Part, run_until
 from bus.settings import BusSettings
 from bus.station import Station, process_name
 from bus.topology import EVENTS, FEED, Application, Grant, broker_user_of, destination_of, user_of
-from moor.options import broker_of
+from moor.options import broker_of, command_settings, run
 from moor.settings import Settings
+
+T = TypeVar("T")
 
 # On the bus of `moor up`, a command connects as this application, unless it needs an operator's rights.
 LOCAL = Application("local", admin=True)
@@ -37,9 +52,133 @@ ASK_AGAIN_S = 1.0
 # Events are fast but may be missed; polling at this interval finds what was missed.
 LOOK_AGAIN_S = 2.0
 FOUND_AT_ONCE_MAX = 200
+PAGE = 500
+UNTIL_LOOK_S = 0.1
+DRAIN_S_MAX = 5.0
 
 InstanceEvent = InstancePlaced | InstanceActive | InstanceFailed | InstanceDeleted
 States = dict[InstanceId, InstanceState]
+Feed = AsyncGenerator[Sequence[Received[Message]], None]
+
+
+class Asks(Protocol):
+    """A `Client` or a `Station`."""
+
+    async def ask(self, question: Message) -> Message: ...
+
+
+class Page(Protocol):
+    """An answer that continues on the page after `next`, if that is set."""
+
+    @property
+    def next(self) -> object: ...
+
+
+P = TypeVar("P", bound=Page)
+
+
+async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
+    """The answer, which must be of this type."""
+    answer = await asking.ask(question)
+    assert isinstance(answer, kind), f"{question!r} was answered by {answer!r}"
+    return answer
+
+
+async def pages_of(asking: Asks, question: Message, kind: type[P]) -> AsyncIterator[P]:
+    while True:
+        page = await answer_of(asking, question, kind)
+        yield page
+        if not page.next:
+            return
+        question = structs.replace(question, after=page.next)
+
+
+async def hosts_of(asking: Asks, name: str = "") -> list[HostState]:
+    """All hosts, or only the host with this name."""
+    pages = pages_of(asking, AskHosts(name=name, limit=PAGE), HostsFound)
+    return [host async for page in pages for host in page.hosts]
+
+
+async def providers_of(asking: Asks) -> list[ProviderState]:
+    pages = pages_of(asking, AskSnapshot(limit=PAGE), SnapshotPage)
+    return [provider async for page in pages for provider in page.providers]
+
+
+async def until_choosable(
+    asking: Asks, are_enough: Callable[[Sequence[HostState]], bool]
+) -> Sequence[HostState]:
+    """Wait until schedulers can choose enough hosts: the hosts are up, and placement has their providers."""
+    while True:
+        # Raised while the workers that answer are still starting.
+        with suppress(Unavailable):
+            up = [host for host in await hosts_of(asking) if host.up]
+            if are_enough(up):
+                provided = {each.id for each in await providers_of(asking)}
+                found = [host for host in up if host.id in provided]
+                if are_enough(found):
+                    return found
+        await asyncio.sleep(UNTIL_LOOK_S)
+
+
+async def during(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, object]) -> T:
+    """Return the result of `work`. If one of the watches fails before, cancel the work and raise that failure."""
+    working = asyncio.create_task(work)
+    watching = [asyncio.create_task(each) for each in watches]
+    try:
+        await asyncio.wait((working, *watching), return_when=asyncio.FIRST_COMPLETED)
+        for task in watching:
+            if task.done():
+                task.result()
+        return await working
+    finally:
+        for task in (working, *watching):
+            task.cancel()
+        await asyncio.gather(working, *watching, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running(
+    parts: Sequence[Part], drain_s_max: float = DRAIN_S_MAX
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Run the parts while this context is open, then drain them. The task ends earlier if a part fails."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_until(stop, parts, drain_s_max))
+    try:
+        yield task
+    finally:
+        stop.set()
+        await task
+
+
+@asynccontextmanager
+async def station_on(
+    broker: Broker, role: str, settings: BusSettings | None = None
+) -> AsyncIterator[tuple[Station, asyncio.Task[None]]]:
+    """A station that asks questions, and the task in which it runs."""
+    async with AsyncExitStack() as stack:
+        station = Station(broker, process_name(role), settings=settings, asks=True)
+        stack.push_async_callback(station.close)
+        yield station, await stack.enter_async_context(running((station,)))
+
+
+@asynccontextmanager
+async def feed_of(station: Station, grant: Grant) -> AsyncIterator[Feed]:
+    """The events of this grant. The first batch is empty: it says that the subscription is active."""
+    link = Link(station.consuming.broker, station.settings)
+    feed = listen(link, (grant,), process=station.name, settings=station.settings, codec=CODEC)
+    try:
+        async with aclosing(feed):
+            yield feed
+    finally:
+        await link.close()
+
+
+@asynccontextmanager
+async def hearing(station: Station, *keys: str) -> AsyncIterator[Feed]:
+    """The events with these keys, from now on."""
+    async with feed_of(station, Grant(EVENTS, keys)) as feed:
+        await anext(feed)
+        yield feed
 
 
 class Client:
@@ -53,41 +192,22 @@ class Client:
 
     async def ask(self, question: Message) -> Message:
         """Return the answer. Raise the broker's refusal if this client may not ask or may not receive the answer."""
-        asking = asyncio.create_task(self._station.ask(question))
-        refused = asyncio.create_task(self._refused.get())
-        try:
-            await asyncio.wait((asking, refused, self._running), return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                return asking.result()
-            if refused.done():
-                raise refused.result()
-            self._running.result()
-            return await asking
-        finally:
-            asking.cancel()
-            refused.cancel()
+        return await during(self._station.ask(question), self._raise_refusal(), self._raise_failure())
 
-    async def instances(self, question: AskInstances) -> Sequence[InstanceState]:
-        return (await self._page(question)).instances
+    async def _raise_refusal(self) -> None:
+        raise await self._refused.get()
 
-    async def pages(self, question: AskInstances) -> AsyncIterator[Sequence[InstanceState]]:
-        """All matching instances, page by page."""
-        while True:
-            found = await self._page(question)
-            yield found.instances
-            if found.next is None:
-                return
-            question = structs.replace(question, after=found.next)
+    async def _raise_failure(self) -> None:
+        await asyncio.shield(self._running)
 
-    async def hosts(self, question: AskHosts) -> AsyncIterator[Sequence[HostState]]:
-        """All matching hosts, page by page."""
-        while True:
-            found = await self.ask(question)
-            assert isinstance(found, HostsFound), f"a question for hosts was answered by {found!r}"
-            yield found.hosts
-            if not found.next:
-                return
-            question = structs.replace(question, after=found.next)
+    async def instances(self, ids: Sequence[InstanceId], project: str = "") -> list[InstanceState]:
+        """The instances with these ids, as far as they exist."""
+        found: list[InstanceState] = []
+        for start in range(0, len(ids), FOUND_AT_ONCE_MAX):
+            some = tuple(ids[start : start + FOUND_AT_ONCE_MAX])
+            question = AskInstances(instances=some, limit=FOUND_AT_ONCE_MAX, project=project)
+            found += (await answer_of(self, question, InstancesFound)).instances
+        return found
 
     async def listen(self, *patterns: str, project: str = "") -> AsyncGenerator[Sequence[Message], None]:
         """Events with these keys, from now on. The first batch is empty: it says that the subscription is active.
@@ -98,38 +218,17 @@ class Client:
         if project and self._is_application:
             # An admin application has no feed of its own and may hear all events.
             with suppress(AccessRefused):
-                async with aclosing(self._listen(Grant(FEED, (project,)))) as heard:
-                    async for batch in heard:
-                        yield [each for each in batch if _has_key(each, patterns)]
-        async with aclosing(self._listen(Grant(EVENTS, patterns))) as heard:
-            async for batch in heard:
-                yield [each for each in batch if project in ("", _project_of(each))]
+                async with feed_of(self._station, Grant(FEED, (project,))) as feed:
+                    async for batch in feed:
+                        yield [each.message for each in batch if _has_key(each.message, patterns)]
+        async with feed_of(self._station, Grant(EVENTS, patterns)) as feed:
+            async for batch in feed:
+                yield [each.message for each in batch if project in ("", _project_of(each.message))]
 
     @property
     def _is_application(self) -> bool:
         speaker = broker_user_of(self._station.consuming.broker.user)
         return speaker is not None and bool(speaker.application)
-
-    async def _listen(self, grant: Grant) -> AsyncGenerator[Sequence[Message], None]:
-        link = Link(self._station.consuming.broker, self._station.settings)
-        heard = listen(
-            link,
-            (grant,),
-            process=self._station.name,
-            settings=self._station.settings,
-            codec=CODEC,
-        )
-        try:
-            async with aclosing(heard):
-                async for batch in heard:
-                    yield [each.message for each in batch]
-        finally:
-            await link.close()
-
-    async def _page(self, question: AskInstances) -> InstancesFound:
-        found = await self.ask(question)
-        assert isinstance(found, InstancesFound), f"a question for instances was answered by {found!r}"
-        return found
 
 
 @asynccontextmanager
@@ -143,15 +242,19 @@ async def client(
     broker = broker_of(_as_user(settings.bus_url, user_of("operator") if operates else LOCAL.user))
     await (await broker.connect()).close()
     bus = BusSettings(answer_timeout_ms=patience_s * 1000, ask_again_ms=min(ASK_AGAIN_S, patience_s) * 1000)
-    station = Station(broker, process_name("moor"), settings=bus, asks=True)
-    stop = asyncio.Event()
-    running = asyncio.create_task(run_until(stop, (station,), drain_s_max=5))
-    try:
-        yield Client(station, running)
-    finally:
-        stop.set()
-        await asyncio.wait((running,))
-        await station.close()
+    async with station_on(broker, "moor", bus) as (station, task):
+        yield Client(station, task)
+
+
+def ask_bus(bus: str, work: Callable[[Client], Awaitable[T]], *, operates: bool = True) -> T:
+    """Run a command's work with a client on this bus."""
+    settings = command_settings(bus=bus)
+
+    async def with_client() -> T:
+        async with client(settings, operates=operates) as asking:
+            return await work(asking)
+
+    return run(with_client())
 
 
 class InstanceFollower:
@@ -176,25 +279,20 @@ class InstanceFollower:
 
     async def until(self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None]) -> bool:
         """Show changes until `is_over` holds for all instances. Return False if time is up before."""
-        working = [asyncio.create_task(self._hear()), asyncio.create_task(self._look())]
         try:
             async with asyncio.timeout_at(self._by_s):
-                while not self._is_over(is_over):
-                    changed = asyncio.create_task(self._changed.wait())
-                    await asyncio.wait((changed, *working), return_when=asyncio.FIRST_COMPLETED)
-                    changed.cancel()
-                    for task in working:
-                        if task.done():
-                            task.result()
-                    self._changed.clear()
-                    show(self.states)
+                await during(self._show_until(is_over, show), self._hear(), self._look())
         except TimeoutError:
             return False
-        finally:
-            for task in working:
-                task.cancel()
-            await asyncio.wait(working)
         return True
+
+    async def _show_until(
+        self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None]
+    ) -> None:
+        while not self._is_over(is_over):
+            await self._changed.wait()
+            self._changed.clear()
+            show(self.states)
 
     def _is_over(self, is_over: Callable[[InstanceState], bool]) -> bool:
         return all(id_ in self.states and is_over(self.states[id_]) for id_ in self._ids)
@@ -210,10 +308,7 @@ class InstanceFollower:
         # and noticed only by the second poll.
         await self._listening.wait()
         while True:
-            for start in range(0, len(self._ids), FOUND_AT_ONCE_MAX):
-                some = self._ids[start : start + FOUND_AT_ONCE_MAX]
-                question = AskInstances(instances=some, limit=FOUND_AT_ONCE_MAX, project=self._project)
-                self.take(await self._client.instances(question))
+            self.take(await self._client.instances(self._ids, self._project))
             await asyncio.sleep(LOOK_AGAIN_S)
 
 

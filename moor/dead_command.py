@@ -1,6 +1,5 @@
 """`moor dead`: shows dead letters, and replays or drops them as an operator decides."""
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated
 
@@ -10,7 +9,8 @@ from rich.text import Text
 from bus.broker import Connection
 from bus.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
 from moor.options import AsJson, BusUrl, command_settings, fail, out, with_connection
-from moor.tables import print_table, table_of
+from moor.showing import print_all, print_json
+from moor.tables import Rows, table_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,16 +33,17 @@ def list_letters(
     """List the dead letters: the queue each came from, its type, and why it is dead."""
     letters = _look(bus, limit, lambda letter: queue in ("", letter.queue))
     if as_json:
-        out.print_json(json.dumps([_as_json(letter) for letter in letters]))
-        return
-    if not letters:
-        out.print("no dead letters")
-        return
+        print_json([_as_json(letter) for letter in letters])
+    else:
+        print_all(letters, _table, "no dead letters", as_json=False)
+
+
+def _table(letters: Sequence[DeadLetter]) -> Rows:
     table = table_of("handle", "queue", "type", "attempts", "reason", prose=("type", "reason"))
     for letter in letters:
         said = (letter.handle, letter.queue, letter.type, str(letter.attempts), letter.reason)
         table.add_row(*[Text(_printable(text)) for text in said])
-    print_table(table)
+    return table
 
 
 @app.command()
@@ -53,7 +54,7 @@ def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson 
         fail(f"no dead letter {handle!r} among the oldest {limit}; `moor dead list` shows which exist")
     letter = letters[0]
     if as_json:
-        out.print_json(json.dumps(_as_json(letter)))
+        print_json(_as_json(letter))
         return
     for name, value in (
         ("handle", letter.handle),
@@ -80,11 +81,14 @@ def replay(
     every: All = False,
 ) -> None:
     """Send dead letters back to the queues they came from, with their attempts reset."""
-
-    async def work(connection: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:
-        await opened.replay(connection, tags)
-
-    count = _decide(bus, handles, queue, limit, every=every, work=work)
+    count = _decide(
+        bus,
+        handles,
+        queue,
+        limit,
+        every=every,
+        work=lambda connection, opened, tags: opened.replay(connection, tags),
+    )
     out.print(f"[green]replayed[/green] {count}")
 
 
@@ -98,11 +102,7 @@ def drop(
     every: All = False,
 ) -> None:
     """Delete dead letters for good."""
-
-    async def work(_: Connection, opened: OpenedDeadLetters, tags: Sequence[int]) -> None:
-        await opened.drop(tags)
-
-    count = _decide(bus, handles, queue, limit, every=every, work=work)
+    count = _decide(bus, handles, queue, limit, every=every, work=lambda _, opened, tags: opened.drop(tags))
     out.print(f"[green]dropped[/green] {count}")
 
 

@@ -4,16 +4,14 @@ from typing import Annotated
 
 import typer
 
-from bus.messages.hosts import AskHosts, HostSet, HostState, SetHost
-from moor.client import client
-from moor.options import AsJson, BusUrl, command_settings, fail, out, run
-from moor.showing import check_known, hosts_table, plain, print_host, print_json
-from moor.tables import print_table
+from bus.messages.hosts import HostSet, HostState, SetHost
+from moor.client import answer_of, ask_bus, hosts_of
+from moor.options import AsJson, BusUrl, fail
+from moor.showing import check_known, hosts_table, print_all, print_host, print_one
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, show, disable, enable.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A host's name, from `moor host list`.")]
-PAGE = 500
 
 
 @app.command("list")
@@ -28,25 +26,21 @@ def list_hosts(
     as_json: AsJson = False,
 ) -> None:
     """List all hosts, ordered by name."""
-    known = run(_hosts(bus))
+    known = ask_bus(bus, hosts_of, operates=False)
     check_known("--cell", cell, (each.cell for each in known))
     hosts = [
         host
         for host in known
         if cell in ("", host.cell) and not (down and host.up) and not (disabled and host.enabled)
     ]
-    if as_json:
-        print_json([plain(host) for host in hosts])
-    elif hosts:
-        print_table(hosts_table(hosts))
-    else:
-        out.print("no hosts")
+    print_all(hosts, hosts_table, "no hosts", as_json=as_json)
 
 
 @app.command()
 def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Show one host, as the schedulers know it."""
-    _print(name, next(iter(run(_hosts(bus, name))), None), as_json=as_json)
+    found = ask_bus(bus, lambda asking: hosts_of(asking, name), operates=False)
+    _print(name, next(iter(found), None), as_json=as_json)
 
 
 @app.command()
@@ -67,26 +61,12 @@ def enable(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     _set(bus, SetHost(host=name, enabled=True), as_json=as_json)
 
 
-async def _hosts(bus: str, name: str = "") -> list[HostState]:
-    async with client(command_settings(bus=bus)) as asking:
-        return [host async for page in asking.hosts(AskHosts(name=name, limit=PAGE)) for host in page]
-
-
 def _set(bus: str, order: SetHost, *, as_json: bool) -> None:
-    async def work() -> HostState | None:
-        # Only an operator may set hosts: on a broker with users, the URL must name one.
-        async with client(command_settings(bus=bus), operates=True) as asking:
-            answer = await asking.ask(order)
-        assert isinstance(answer, HostSet), f"an order to set a host was answered by {answer!r}"
-        return answer.host
-
-    _print(order.host, run(work()), as_json=as_json)
+    answer = ask_bus(bus, lambda asking: answer_of(asking, order, HostSet))
+    _print(order.host, answer.host, as_json=as_json)
 
 
 def _print(name: str, host: HostState | None, *, as_json: bool) -> None:
     if host is None:
         fail(f"there is no host {name!r}, so nothing was done; `moor host list` shows all hosts")
-    if as_json:
-        print_json(plain(host))
-    else:
-        print_host(host)
+    print_one(host, print_host, as_json=as_json)

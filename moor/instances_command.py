@@ -2,9 +2,9 @@
 
 import asyncio
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -25,10 +25,20 @@ from bus.messages.build import (
     InstancesFound,
     InstanceState,
     NoValidHost,
+    RebuildInstance,
     RequestId,
 )
-from bus.messages.hosts import AskHosts
-from moor.client import Client, InstanceFollower, States, client
+from moor.client import (
+    FOUND_AT_ONCE_MAX,
+    Client,
+    InstanceFollower,
+    States,
+    answer_of,
+    ask_bus,
+    client,
+    hosts_of,
+    pages_of,
+)
 from moor.flavors import FlavorsFile, flavor_named
 from moor.options import (
     INTERRUPTED,
@@ -48,16 +58,18 @@ from moor.settings import Settings
 from moor.showing import (
     COLOURS,
     check_known,
-    followed,
     instances_table,
     plain,
+    print_all,
     print_instance,
     print_json,
     print_no_valid_host,
+    progress_of,
 )
 from moor.tables import print_table
 
-PAGE = 200
+T = TypeVar("T")
+
 Ids = Annotated[
     list[UUID],
     typer.Argument(metavar="ID...", help="Ids of instances, or of a request for all of its instances."),
@@ -181,67 +193,97 @@ def boot(
             deadline_s=deadline,
         )
     )
-    print_request_id(request.request_id)
+    how_to_follow = (
+        f"`moor show {request.request_id}` shows its state, `moor delete {request.request_id}` deletes it"
+    )
+    run_order(
+        _boot(settings, request, how_to_follow, timeout_s=timeout, wait=wait, for_programs=as_json),
+        request.request_id,
+        f"the request stays, and will be built: {how_to_follow}",
+    )
+
+
+def run_order(work: Coroutine[Any, Any, None], request: RequestId | None, stays: str) -> None:
+    """Print the request's id before anything else, so that a user whose command is cut off can find the request again."""
+    err.print(f"request {request}", style="dim", highlight=False, soft_wrap=True)
     try:
-        run(_boot(settings, request, timeout_s=timeout, wait=wait, for_programs=as_json))
+        run(work)
     except KeyboardInterrupt:
-        fail(f"the request stays, and will be built: {_how_to_follow(request.request_id)}", INTERRUPTED)
+        fail(stays, INTERRUPTED)
 
 
 async def _boot(
-    settings: Settings, request: BuildInstance, *, timeout_s: float, wait: bool, for_programs: bool
+    settings: Settings,
+    request: BuildInstance,
+    how_to_follow: str,
+    *,
+    timeout_s: float,
+    wait: bool,
+    for_programs: bool,
 ) -> None:
     by_s = asyncio.get_running_loop().time() + timeout_s
     async with client(settings, patience_s=timeout_s) as asking:
-        try:
-            answer = await asking.ask(request)
-        except NoAnswer:
-            if for_programs:
-                print_json({"request_id": str(request.request_id), "instances": []})
-            fail(
-                f"no scheduler has taken the request within {timeout_s:g} s. It stays on the bus, and is built when a "
-                f"scheduler takes it: {_how_to_follow(request.request_id)}",
-                NOT_IN_TIME,
-            )
-        if isinstance(answer, BuildRejected):
-            if for_programs:
-                print_json(
-                    {"request_id": str(request.request_id), "rejected": plain(answer), "instances": []}
-                )
-            fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
-        assert isinstance(answer, BuildAccepted), f"a request was answered by {answer!r}"
-        following = InstanceFollower(asking, answer.instances, by_s, request.project)
-        following.take(
-            await asking.instances(
-                AskInstances(instances=answer.instances, limit=PAGE, project=request.project)
-            )
+        shown = {"request_id": str(request.request_id), "instances": []} if for_programs else None
+        answer = await taken(
+            asking, request, BuildAccepted, timeout_s=timeout_s, how_to_follow=how_to_follow, shown=shown
         )
-        in_time = not wait or await followed_until(
-            following, lambda each: each.state in ENDED, quiet=for_programs
+        ids = answer.instances
+        states, in_time = await followed(
+            asking,
+            ids,
+            await asking.instances(ids, request.project),
+            has_ended if wait else None,
+            by_s=by_s,
+            project=request.project,
+            quiet=for_programs,
         )
-    states = [following.states[id_] for id_ in answer.instances if id_ in following.states]
     if for_programs:
-        print_json({"request_id": str(request.request_id), "instances": [plain(each) for each in states]})
+        print_json({"request_id": str(request.request_id), "instances": plain(states)})
     else:
         _print(states)
     if not in_time:
-        unfinished = sum(each.state not in ENDED for each in states)
+        unfinished = sum(not has_ended(each) for each in states)
         fail(
-            f"{unfinished} of {len(states)} instances have not ended within {timeout_s:g} s, and go on: "
-            f"{_how_to_follow(request.request_id)}",
+            f"{unfinished} of {len(states)} instances have not ended within {timeout_s:g} s, and go on: {how_to_follow}",
             NOT_IN_TIME,
         )
     if wait and any(each.state != "active" for each in states):
         raise typer.Exit(NOT_DONE)
 
 
-def print_request_id(request: RequestId | None) -> None:
-    """Called before anything else, so that a user whose command is cut off can find the request again."""
-    err.print(f"request {request}", style="dim", highlight=False, soft_wrap=True)
+async def taken(
+    asking: Client,
+    order: BuildInstance | RebuildInstance,
+    kind: type[T],
+    *,
+    timeout_s: float,
+    how_to_follow: str,
+    shown: Mapping[str, object] | None,
+) -> T:
+    """The schedulers' answer to the order. End the command if they do not take it in time or reject it; then `shown` is
+    printed as JSON, with the rejection.
+    """
+    what, done = ("request", "built") if isinstance(order, BuildInstance) else ("order", "done")
+    try:
+        answer = await asking.ask(order)
+    except NoAnswer:
+        if shown:
+            print_json(shown)
+        fail(
+            f"no scheduler has taken the {what} within {timeout_s:g} s. It stays on the bus, and is {done} when a scheduler "
+            f"takes it: {how_to_follow}",
+            NOT_IN_TIME,
+        )
+    if isinstance(answer, BuildRejected):
+        if shown:
+            print_json({**shown, "rejected": plain(answer)})
+        fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
+    assert isinstance(answer, kind), f"{order!r} was answered by {answer!r}"
+    return answer
 
 
-def _how_to_follow(request: RequestId | None) -> str:
-    return f"`moor show {request}` shows its state, `moor delete {request}` deletes it"
+def has_ended(instance: InstanceState) -> bool:
+    return instance.state in ENDED
 
 
 def show(
@@ -252,15 +294,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show an instance, or all instances of a request."""
-
-    async def work() -> Sequence[InstanceState]:
-        async with client(settings) as asking:
-            return [*(await _known(asking, [id_], project)).values()]
-
-    settings = command_settings(bus=bus)
-    states = run(work())
+    states = [*ask_bus(bus, lambda asking: _known(asking, [id_], project), operates=False).values()]
     if as_json:
-        print_json([plain(each) for each in states])
+        print_json(states)
         return
     for state in states:
         print_instance(state)
@@ -280,34 +316,27 @@ def list_instances(
     as_json: AsJson = False,
 ) -> None:
     """List the instances, deleted ones too, ordered by id."""
-    settings = command_settings(bus=bus)
     if state and state not in COLOURS:
         raise typer.BadParameter(f"--state is {state!r}; the states are {', '.join(COLOURS)}")
     wanted = {"cell": cell, "host": host, "project": project, "name": name}
 
-    async def work() -> list[InstanceState]:
+    async def work(asking: Client) -> list[InstanceState]:
         found: list[InstanceState] = []
-        async with client(settings) as asking:
-            async for page in asking.pages(AskInstances(state=state, project=project, limit=PAGE)):
-                found += [
-                    each
-                    for each in page
-                    if all(getattr(each, field) == value for field, value in wanted.items() if value)
-                ]
-                if len(found) > limit:
-                    break
-            if cell and not found:
-                hosts = [each async for page in asking.hosts(AskHosts()) for each in page]
-                check_known("--cell", cell, (each.cell for each in hosts))
+        question = AskInstances(state=state, project=project, limit=FOUND_AT_ONCE_MAX)
+        async for page in pages_of(asking, question, InstancesFound):
+            found += [
+                each
+                for each in page.instances
+                if all(getattr(each, field) == value for field, value in wanted.items() if value)
+            ]
+            if len(found) > limit:
+                break
+        if cell and not found:
+            check_known("--cell", cell, (each.cell for each in await hosts_of(asking)))
         return found
 
-    found = run(work())
-    if as_json:
-        print_json([plain(each) for each in found[:limit]])
-    elif found:
-        print_table(instances_table(found[:limit]))
-    else:
-        out.print("no instances")
+    found = ask_bus(bus, work, operates=False)
+    print_all(found[:limit], instances_table, "no instances", as_json=as_json)
     if len(found) > limit:
         err.print(f"there are more than {limit} instances: a higher --limit shows them", style="yellow")
 
@@ -346,19 +375,20 @@ async def _delete(
     by_s = asyncio.get_running_loop().time() + timeout_s
     async with client(settings, patience_s=timeout_s) as asking:
         known = await _known(asking, wanted, project)
-        ids = [*known]
-        following = InstanceFollower(asking, ids, by_s, project)
-        following.take(known.values())
-        for id_ in ids:
-            following.take(await _deleted(asking, id_, project))
-        in_time = not wait or await followed_until(
-            following, lambda each: each.state == "deleted", quiet=for_programs
+        answers = [
+            await answer_of(asking, DeleteInstance(instance=id_, project=project), InstancesFound)
+            for id_ in known
+        ]
+        states, in_time = await followed(
+            asking,
+            [*known],
+            [*known.values(), *(each for answer in answers for each in answer.instances)],
+            (lambda each: each.state == "deleted") if wait else None,
+            by_s=by_s,
+            project=project,
+            quiet=for_programs,
         )
-    states = [following.states[id_] for id_ in ids]
-    if for_programs:
-        print_json([plain(each) for each in states])
-    else:
-        print_table(instances_table(states))
+    print_all(states, instances_table, as_json=for_programs)
     if not in_time:
         fail(
             f"not all instances are deleted within {timeout_s:.0f} s; the delete goes on: `moor show` shows its state",
@@ -368,17 +398,14 @@ async def _delete(
 
 async def _known(asking: Client, ids: Sequence[UUID], project: str) -> States:
     """The instances with these ids; for an id of a request, all its instances. Fail if an id is neither."""
-    known: States = {}
-    for start in range(0, len(ids), PAGE):
-        some = tuple(map(InstanceId, ids[start : start + PAGE]))
-        found = await asking.instances(AskInstances(instances=some, limit=PAGE, project=project))
-        known |= {each.id: each for each in found}
+    known = {each.id: each for each in await asking.instances([*map(InstanceId, ids)], project)}
     unknown = []
     for id_ in ids:
         if InstanceId(id_) in known:
             continue
-        question = AskInstances(request_id=RequestId(id_), limit=PAGE, project=project)
-        of_request = {each.id: each async for page in asking.pages(question) for each in page}
+        question = AskInstances(request_id=RequestId(id_), limit=FOUND_AT_ONCE_MAX, project=project)
+        pages = pages_of(asking, question, InstancesFound)
+        of_request = {each.id: each async for page in pages for each in page.instances}
         known |= of_request
         if not of_request:
             unknown.append(str(id_))
@@ -391,20 +418,28 @@ async def _known(asking: Client, ids: Sequence[UUID], project: str) -> States:
     return known
 
 
-async def _deleted(asking: Client, id_: InstanceId, project: str) -> Sequence[InstanceState]:
-    answer = await asking.ask(DeleteInstance(instance=id_, project=project))
-    assert isinstance(answer, InstancesFound), f"a delete was answered by {answer!r}"
-    return answer.instances
-
-
-async def followed_until(
-    following: InstanceFollower, is_over: Callable[[InstanceState], bool], *, quiet: bool
-) -> bool:
-    """Wait until `is_over` holds for all instances; in a terminal, show their states meanwhile."""
-    if quiet or not out.is_terminal:
-        return await following.until(is_over, lambda _: None)
-    with Live(followed(following.states.values()), console=out, transient=True) as live:
-        return await following.until(is_over, lambda states: live.update(followed(states.values())))
+async def followed(
+    asking: Client,
+    ids: Sequence[InstanceId],
+    states: Iterable[InstanceState],
+    is_over: Callable[[InstanceState], bool] | None,
+    *,
+    by_s: float,
+    project: str,
+    quiet: bool,
+) -> tuple[list[InstanceState], bool]:
+    """Wait until `is_over` holds for all instances; in a terminal, show their states meanwhile. Return the states, and
+    whether they came in time.
+    """
+    following = InstanceFollower(asking, ids, by_s, project)
+    following.take(states)
+    in_time = True
+    if is_over and (quiet or not out.is_terminal):
+        in_time = await following.until(is_over, lambda _: None)
+    elif is_over:
+        with Live(progress_of(following.states.values()), console=out, transient=True) as live:
+            in_time = await following.until(is_over, lambda states: live.update(progress_of(states.values())))
+    return [following.states[id_] for id_ in ids if id_ in following.states], in_time
 
 
 def _print(states: Sequence[InstanceState]) -> None:

@@ -20,18 +20,10 @@ from bus.messages.administration import (
     Write,
     WriteAnswered,
 )
-from bus.messages.placement import (
-    AskSnapshot,
-    InventoryInUse,
-    NotAllowed,
-    ProviderState,
-    ReportedInventory,
-    SnapshotPage,
-)
-from moor.client import Client
+from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, ReportedInventory
+from moor.client import Client, answer_of
 from moor.options import fail
 
-PAGE = 500
 ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", help="A provider's name or id.")]
 # The reason for each refusing verdict, filled from its fields.
 REASONS: dict[type, str] = {
@@ -56,18 +48,6 @@ FIELDS: dict[str, tuple[str, type[int] | type[float]]] = {
 }
 
 
-async def providers_of(asking: Client) -> list[ProviderState]:
-    """All providers; they are read page by page."""
-    found: list[ProviderState] = []
-    after: int | None = 0
-    while after is not None:
-        page = await asking.ask(AskSnapshot(after=after, limit=PAGE))
-        assert isinstance(page, SnapshotPage), f"a question for providers was answered by {page!r}"
-        found += page.providers
-        after = page.next
-    return found
-
-
 def found_in(providers: Iterable[ProviderState], name: str) -> ProviderState:
     """The provider with this name or id. If there is none, end the command."""
     found = next((each for each in providers if name in (each.name, str(each.id))), None)
@@ -78,9 +58,7 @@ def found_in(providers: Iterable[ProviderState], name: str) -> ProviderState:
 
 async def write(asking: Client, order: Write) -> None:
     """Send the order. If placement refuses it, end the command with the reason."""
-    answer = await asking.ask(order)
-    assert isinstance(answer, WriteAnswered), f"an order was answered by {answer!r}"
-    verdict = answer.verdict
+    verdict = (await answer_of(asking, order, WriteAnswered)).verdict
     if not isinstance(verdict, ProviderWritten | Done):
         why = REASONS.get(type(verdict))
         # No order of these commands gets a verdict outside the table; if one does, print it as it is on the bus.

@@ -1,6 +1,7 @@
 """`moor provider`: shows placement's providers, inventories and their holders."""
 
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -8,9 +9,9 @@ import typer
 
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
-from moor.client import client
-from moor.options import AsJson, BusUrl, command_settings, out, run
-from moor.providers import ProviderName, found_in, providers_of
+from moor.client import Client, ask_bus, pages_of, providers_of
+from moor.options import AsJson, BusUrl, out
+from moor.providers import ProviderName, found_in
 from moor.providers_orders import app as orders
 from moor.providers_showing import (
     holders_table,
@@ -19,7 +20,7 @@ from moor.providers_showing import (
     providers_table,
     tree_of,
 )
-from moor.showing import check_known, plain, print_json
+from moor.showing import check_known, plain, print_all, print_json, print_one
 from moor.tables import print_table
 
 app = typer.Typer(
@@ -45,7 +46,7 @@ def list_providers(
     as_json: AsJson = False,
 ) -> None:
     """List all providers, each below the root of its tree."""
-    everything = run(_all(bus))
+    everything = ask_bus(bus, providers_of)
     check_known("--cell", cell, (each.cell for each in everything))
     for one in trait or ():
         check_known("--trait", one, (name for each in everything for name in each.traits))
@@ -60,41 +61,29 @@ def list_providers(
         and not (roots and each.parent is not None)
     ]
     found.sort(key=lambda each: (names[each.root], each.parent is not None, each.name))
-    if as_json:
-        print_json([plain(each) for each in found])
-    elif found:
-        print_table(providers_table(found))
-    else:
-        out.print("no providers")
+    print_all(found, providers_table, "no providers", as_json=as_json)
 
 
 @app.command()
 def show(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Show one provider: its place in the tree, traits, aggregates and inventories."""
-    everything = run(_all(bus))
-    provider = found_in(everything, which)
-    if as_json:
-        print_json(plain(provider))
-    else:
-        print_provider(provider, everything)
+    everything = ask_bus(bus, providers_of)
+    print_one(found_in(everything, which), partial(print_provider, tree=everything), as_json=as_json)
 
 
 @app.command()
 def tree(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Show the whole tree that a provider belongs to."""
-    everything = run(_all(bus))
+    everything = ask_bus(bus, providers_of)
     root = found_in(everything, which).root
     members = [each for each in everything if each.root == root]
-    if as_json:
-        print_json([plain(each) for each in members])
-    else:
-        out.print(tree_of(members))
+    print_one(members, lambda tree: out.print(tree_of(tree)), as_json=as_json)
 
 
 @app.command()
 def inventory(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Show a provider's inventory of each class: amount, usage, and the limits of one claim."""
-    provider = found_in(run(_all(bus)), which)
+    provider = found_in(ask_bus(bus, providers_of), which)
     if as_json:
         print_json({name: plain(stock) for name, stock in provider.inventories.items()})
     elif provider.inventories:
@@ -107,31 +96,14 @@ def inventory(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False)
 def holders(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """List the consumers that hold something of a provider."""
 
-    async def work() -> tuple[ProviderState, list[ConsumerState]]:
-        async with client(command_settings(bus=bus), operates=True) as asking:
-            provider = found_in(await providers_of(asking), which)
-            found: list[ConsumerState] = []
-            question = AskHolders(provider=provider.id)
-            while True:
-                page = await asking.ask(question)
-                assert isinstance(page, HoldersFound), f"a question for holders was answered by {page!r}"
-                found += page.holders
-                if page.next is None:
-                    return provider, found
-                question = AskHolders(provider=provider.id, after=page.next)
+    async def work(asking: Client) -> tuple[ProviderState, list[ConsumerState]]:
+        provider = found_in(await providers_of(asking), which)
+        pages = pages_of(asking, AskHolders(provider=provider.id), HoldersFound)
+        return provider, [each async for page in pages for each in page.holders]
 
-    provider, held_by = run(work())
-    if as_json:
-        print_json([plain(each) for each in held_by])
-    elif held_by:
-        print_table(holders_table(provider, held_by))
-    else:
-        out.print(f"no consumer holds anything of {provider.name}", markup=False)
-
-
-async def _all(bus: str) -> list[ProviderState]:
-    async with client(command_settings(bus=bus), operates=True) as asking:
-        return await providers_of(asking)
+    provider, found = ask_bus(bus, work)
+    nothing = f"no consumer holds anything of {provider.name}"
+    print_all(found, partial(holders_table, provider), nothing, as_json=as_json)
 
 
 app.add_typer(orders)

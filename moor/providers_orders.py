@@ -18,11 +18,11 @@ from bus.messages.administration import (
     Write,
 )
 from bus.messages.placement import ProviderState
-from moor.client import client
-from moor.options import AsJson, BusUrl, command_settings, fail, out, run
-from moor.providers import ProviderName, amounts_from, found_in, providers_of, write
+from moor.client import Client, ask_bus, providers_of
+from moor.options import AsJson, BusUrl, fail, out
+from moor.providers import ProviderName, amounts_from, found_in, write
 from moor.providers_showing import providers_table
-from moor.showing import plain, print_json
+from moor.showing import print_one
 from moor.tables import print_table
 
 app = typer.Typer(add_completion=False)
@@ -183,18 +183,15 @@ def _write(
 ) -> None:
     """Read the providers, build the order from them, send it, and print the provider `which` afterwards."""
 
-    async def work() -> ProviderState | None:
-        async with client(command_settings(bus=bus), operates=True) as asking:
-            await write(asking, order(await providers_of(asking)))
-            return found_in(await providers_of(asking), which) if which else None
+    async def work(asking: Client) -> ProviderState | None:
+        await write(asking, order(await providers_of(asking)))
+        return found_in(await providers_of(asking), which) if which else None
 
-    provider = run(work())
+    provider = ask_bus(bus, work)
     if provider is None:
         out.print("done")
-    elif as_json:
-        print_json(plain(provider))
     else:
-        print_table(providers_table([provider]))
+        print_one(provider, lambda shown: print_table(providers_table([shown])), as_json=as_json)
 
 
 def _validated(message: M) -> M:

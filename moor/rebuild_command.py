@@ -6,19 +6,16 @@ from uuid import UUID
 
 import typer
 
-from bus.asking import NoAnswer
 from bus.messages.build import (
-    BuildRejected,
     InstanceId,
     InstancesFound,
     InstanceState,
     RebuildInstance,
     RequestId,
 )
-from moor.client import InstanceFollower, client
-from moor.instances_command import ENDED, Timeout, followed_until, image_of, print_request_id
+from moor.client import client
+from moor.instances_command import Timeout, followed, has_ended, image_of, run_order, taken
 from moor.options import (
-    INTERRUPTED,
     NOT_DONE,
     NOT_IN_TIME,
     AsJson,
@@ -26,11 +23,10 @@ from moor.options import (
     Project,
     command_settings,
     fail,
-    run,
 )
 from moor.request_ids import new_request_ids
 from moor.settings import Settings
-from moor.showing import instances_table, plain, print_json
+from moor.showing import instances_table, print_one
 from moor.tables import print_table
 
 
@@ -81,17 +77,25 @@ def rebuild(
         project=project,
         deadline_s=deadline,
     )
-    settings = command_settings(bus=bus)
-    print_request_id(order.request_id)
-    try:
-        run(_rebuild(settings, order, timeout_s=timeout, wait=wait, for_programs=as_json))
-    except KeyboardInterrupt:
-        fail(f"the order stays, and will be done: {_how_to_follow(order)}", INTERRUPTED)
+    how_to_follow = f"`moor show {order.instance}` shows its state"
+    run_order(
+        _rebuild(
+            command_settings(bus=bus),
+            order,
+            how_to_follow,
+            timeout_s=timeout,
+            wait=wait,
+            for_programs=as_json,
+        ),
+        order.request_id,
+        f"the order stays, and will be done: {how_to_follow}",
+    )
 
 
 async def _rebuild(
     settings: Settings,
     order: RebuildInstance,
+    how_to_follow: str,
     *,
     timeout_s: float,
     wait: bool,
@@ -99,42 +103,24 @@ async def _rebuild(
 ) -> None:
     by_s = asyncio.get_running_loop().time() + timeout_s
     async with client(settings, patience_s=timeout_s) as asking:
-        try:
-            answer = await asking.ask(order)
-        except NoAnswer:
-            if for_programs:
-                print_json({"request_id": str(order.request_id)})
-            fail(
-                f"no scheduler has taken the order within {timeout_s:g} s. It stays on the bus, and is done when a scheduler "
-                f"takes it: {_how_to_follow(order)}",
-                NOT_IN_TIME,
-            )
-        if isinstance(answer, BuildRejected):
-            if for_programs:
-                print_json({"request_id": str(order.request_id), "rejected": plain(answer)})
-            fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
-        assert isinstance(answer, InstancesFound), f"a rebuild was answered by {answer!r}"
-        following = InstanceFollower(asking, (order.instance,), by_s, order.project)
-        following.take(answer.instances)
-        in_time = not wait or await followed_until(
-            following, lambda each: each.state in ENDED, quiet=for_programs
+        shown = {"request_id": str(order.request_id)} if for_programs else None
+        answer = await taken(
+            asking, order, InstancesFound, timeout_s=timeout_s, how_to_follow=how_to_follow, shown=shown
         )
-    state = following.states[order.instance]
-    if for_programs:
-        print_json(plain(state))
-    else:
-        print_table(instances_table((state,)))
+        (state,), in_time = await followed(
+            asking,
+            (order.instance,),
+            answer.instances,
+            has_ended if wait else None,
+            by_s=by_s,
+            project=order.project,
+            quiet=for_programs,
+        )
+    print_one(state, lambda shown: print_table(instances_table((shown,))), as_json=for_programs)
     if not in_time:
-        fail(
-            f"the rebuild has not ended within {timeout_s:g} s, and goes on: {_how_to_follow(order)}",
-            NOT_IN_TIME,
-        )
+        fail(f"the rebuild has not ended within {timeout_s:g} s, and goes on: {how_to_follow}", NOT_IN_TIME)
     if wait and (why := _why_not_done(state, order)):
         fail(f"{order.image.source} is not on the node: {why}", NOT_DONE)
-
-
-def _how_to_follow(order: RebuildInstance) -> str:
-    return f"`moor show {order.instance}` shows its state"
 
 
 def _why_not_done(state: InstanceState, order: RebuildInstance) -> str:

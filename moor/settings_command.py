@@ -1,12 +1,14 @@
 """`moor settings`: shows the value of each worker setting, and where it was set."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 from msgspec import structs, to_builtins
 
-from moor.options import AsJson, out, tuned, tuning
-from moor.tables import print_table, table_of
+from moor.options import AsJson, tuned, tuning
+from moor.showing import print_all
+from moor.tables import Rows, table_of
 from moor.tuning import SECTIONS
 
 
@@ -22,16 +24,14 @@ def settings(
     if section and section not in SECTIONS:
         raise typer.BadParameter(f"SECTION is {section!r}; the sections are {', '.join(SECTIONS)}")
     rows = [row for name in SECTIONS if section in ("", name) for row in _rows(name)]
-    if json:
-        out.print_json(data=rows)
-        return
+    print_all(rows, _table, as_json=json)
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> Rows:
     table = table_of("variable", "value", "stated")
     for row in rows:
-        table.add_row(
-            *(str(row[column]) for column in ("variable", "value")),
-            str(row["stated"]) or "[dim]default[/dim]",
-        )
-    print_table(table)
+        table.add_row(*map(str, (row["variable"], row["value"], row["stated"] or "[dim]default[/dim]")))
+    return table
 
 
 def _rows(name: str) -> list[dict[str, object]]:

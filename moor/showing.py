@@ -2,10 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,9 @@ from rich.text import Text
 from bus.messages.build import InstanceState, NoValidHost
 from bus.messages.hosts import NODE, HostState
 from moor.options import fail, out
-from moor.tables import GAP, Rows, table_of
+from moor.tables import GAP, Rows, print_table, table_of
+
+T = TypeVar("T")
 
 COLOURS: Mapping[str, str] = {
     "accepted": "cyan",
@@ -46,10 +48,29 @@ def plain(value: object) -> Any:
 
 
 def print_json(value: object) -> None:
-    out.print_json(json.dumps(value))
+    out.print_json(json.dumps(plain(value)))
 
 
-def followed(states: Iterable[InstanceState]) -> RenderableType:
+def print_all(
+    found: Sequence[T], table: Callable[[Sequence[T]], Rows], nothing: str = "", *, as_json: bool
+) -> None:
+    """Print the items as JSON or as a table; in place of an empty table, print `nothing`."""
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table(table(found))
+    else:
+        out.print(nothing, markup=False, highlight=False)
+
+
+def print_one(found: T, show: Callable[[T], None], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    else:
+        show(found)
+
+
+def progress_of(states: Iterable[InstanceState]) -> RenderableType:
     """The live view of instances that a command follows."""
     known = list(states)
     counts = Counter(each.state for each in known)

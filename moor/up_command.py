@@ -26,7 +26,7 @@ from bus.definitions import rights_by_user
 from bus.health import Health
 from bus.health_server import BadAddressError, HealthServer
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
-from bus.messages.hosts import NODE, AskHosts, HostState
+from bus.messages.hosts import NODE
 from bus.running import about
 from bus.settings import BusSettings
 from bus.topology import objects_of
@@ -39,7 +39,7 @@ from compute_sim.simulated.script_file import BadScript, load_script
 from ironic_sync.core.cells import CellMap
 from ironic_sync.settings import IronicSettings
 from moor.bare_metal import BareMetal, BareMetalPlan, IronicPortTaken, cells_of_groups, flavor_of_nodes
-from moor.client import LOCAL, Client, client
+from moor.client import LOCAL, client, until_choosable
 from moor.cloud import cloud
 from moor.flavors import write_flavors
 from moor.options import (
@@ -58,7 +58,6 @@ from moor.options import (
     tuned_cloud,
 )
 from moor.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
-from moor.providers import providers_of
 from moor.settings import Settings
 from moor.tuning import PLACEMENT_API, CloudSettings
 from placement_worker.api.server import BadListenError
@@ -67,8 +66,6 @@ from placement_worker.store_sql import SqlPlacementStore
 
 DEFAULT_CELLS = ("harbour", "island")
 DEFAULT_IRONIC_LISTEN = LISTEN
-LOOK_AGAIN_S = 0.1
-HOSTS_PAGE = 500
 JOURNAL = "bus.journal"
 NODES = "ironic.nodes"
 
@@ -275,11 +272,8 @@ async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan |
     an operator does.
     """
     wanted = hosts + (metal.nodes if metal else 0)
-    up: Sequence[HostState] = ()
     async with client(settings, operates=True) as asking:
-        while len(up) < wanted:
-            await asyncio.sleep(LOOK_AGAIN_S)
-            up = await _choosable(asking, wanted)
+        up = await until_choosable(asking, lambda known: len(known) >= wanted)
     nodes = sum(host.kind == NODE for host in up)
     hypervisors = len(up) - nodes
     try_ = "`moor boot --vcpus 2`, " + ("`moor boot --flavor metal`, `moor node list`, " if metal else "")
@@ -289,15 +283,6 @@ async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan |
         highlight=False,
         soft_wrap=True,
     )
-
-
-async def _choosable(asking: Client, wanted: int) -> Sequence[HostState]:
-    """The hosts that are up and have a provider. Ask for the providers only when enough hosts are up."""
-    up = [host async for page in asking.hosts(AskHosts(limit=HOSTS_PAGE)) for host in page if host.up]
-    if len(up) < wanted:
-        return ()
-    provided = {each.id for each in await providers_of(asking)}
-    return [host for host in up if host.id in provided]
 
 
 def _metal(

@@ -4,12 +4,11 @@ from typing import Annotated
 
 import typer
 
-from bus.messages.administration import AskUsages, TypeUsage, UsagesFound
-from moor.client import client
-from moor.options import AsJson, BusUrl, command_settings, out, run
+from bus.messages.administration import AskUsages, UsagesFound
+from moor.client import answer_of, ask_bus
+from moor.options import AsJson, BusUrl
 from moor.providers_showing import usages_table
-from moor.showing import plain, print_json
-from moor.tables import print_table
+from moor.showing import print_all
 
 
 def usage(
@@ -20,17 +19,6 @@ def usage(
     as_json: AsJson = False,
 ) -> None:
     """Show how much a project holds of each class, by the type of consumer."""
-
-    async def work() -> tuple[TypeUsage, ...]:
-        async with client(command_settings(bus=bus), operates=True) as asking:
-            found = await asking.ask(AskUsages(project=project, user=user))
-        assert isinstance(found, UsagesFound), f"a question for usages was answered by {found!r}"
-        return found.usages
-
-    usages = run(work())
-    if as_json:
-        print_json([plain(each) for each in usages])
-    elif usages:
-        print_table(usages_table(usages))
-    else:
-        out.print(f"project {project!r} holds nothing", markup=False)
+    question = AskUsages(project=project, user=user)
+    usages = ask_bus(bus, lambda asking: answer_of(asking, question, UsagesFound)).usages
+    print_all(usages, usages_table, f"project {project!r} holds nothing", as_json=as_json)
