@@ -114,11 +114,6 @@ def check_nodes(nodes: Sequence[NodeShown], flavors: Flavors | None) -> CheckRes
 
 
 async def _nodes(settings: Settings) -> Nodes:
-    if not settings.ironic_url and not settings.ironic_db_url:
-        raise typer.BadParameter(
-            "neither an Ironic nor the daemons' database is named: give --ironic or MOOR_IRONIC_URL, or --ironic-db or "
-            "MOOR_IRONIC_DB_URL"
-        )
     async with reading_nodes(settings) as reader:
         return await reader.all()
 

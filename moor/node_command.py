@@ -5,7 +5,7 @@ Moorage by Ironic's notifications, as always. Only `moor boot` and `moor delete`
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -13,12 +13,11 @@ import msgspec
 import typer
 
 from bus.message import ProviderId
-from ironic_sync.rest import CleanStep, Refused, UnreadableNode
+from ironic_sync.rest import CleanStep, Refused
 from ironic_sync.rest_http import HttpIronicApi
 from moor.nodes import (
     TEMPORARY_REASONS,
     NodeReader,
-    Nodes,
     NodeShown,
     SeveralNodesError,
     reading_nodes,
@@ -34,12 +33,10 @@ from moor.options import (
     command_settings,
     err,
     fail,
-    out,
     run,
 )
 from moor.settings import Settings
-from moor.showing import plain, print_json
-from moor.tables import print_table
+from moor.showing import print_all, print_one
 
 T = TypeVar("T")
 Order = Callable[[HttpIronicApi, ProviderId], Awaitable[Refused | None]]
@@ -75,6 +72,12 @@ VERBS = {
     "adopt": "Adopt `manageable` nodes that already run something. Moorage then leaves them alone.",
     "abort": "Abort a cleaning or inspection that waits for the node.",
 }
+# By the command: Ironic's name of the target, and the help.
+POWER = {
+    "on": ("power on", "Switch nodes on."),
+    "off": ("power off", "Switch nodes off immediately."),
+    "reboot": ("rebooting", "Switch nodes off and on again."),
+}
 
 
 @app.command("list")
@@ -92,12 +95,7 @@ def list_nodes(
     as_json: AsJson = False,
 ) -> None:
     """List all nodes, ordered by name: Ironic's state, and what is offered to placement, or why nothing is."""
-    settings = _settings(ironic, ironic_db, db)
-
-    async def work(reader: NodeReader) -> Nodes:
-        return await reader.all()
-
-    found = _with_reader(settings, work)
+    found = _with_reader(command_settings(ironic=ironic, ironic_db=ironic_db, db=db), NodeReader.all)
     nodes = [
         each
         for each in found.nodes
@@ -106,13 +104,9 @@ def list_nodes(
         and state in ("", (each.ironic and each.ironic.provision_state) or "")
         and not (unavailable and each.offered.amount)
     ]
-    if as_json:
-        print_json([plain(each) for each in nodes])
-    elif nodes:
-        print_table(nodes_table(nodes))
-    else:
-        out.print("no nodes")
-    _print_unreadable(found.unreadable)
+    print_all(nodes, nodes_table, "no nodes", as_json=as_json)
+    for each in found.unreadable:
+        _print_error(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}")
 
 
 @app.command()
@@ -125,16 +119,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show everything that is known of one node."""
-    settings = _settings(ironic, ironic_db, db)
-
-    async def work(reader: NodeReader) -> NodeShown:
-        return (await _found(reader, [node]))[0]
-
-    found = _with_reader(settings, work)
-    if as_json:
-        print_json(plain(found))
-    else:
-        print_node(found)
+    settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
+    (found,) = _with_reader(settings, lambda reader: _found(reader, [node]))
+    print_one(found, print_node, as_json=as_json)
 
 
 @maintenance.command("on")
@@ -151,21 +138,21 @@ def maintenance_on(
     as_json: AsJson = False,
 ) -> None:
     """Put nodes into maintenance: nothing new is built on them from now on. Their instances stay."""
-
-    async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
-        return await api.set_maintenance(id_, reason)
-
-    _order(nodes, "maintenance on", order, ironic, as_json=as_json)
+    _order(
+        nodes, "maintenance on", lambda api, id_: api.set_maintenance(id_, reason), ironic, as_json=as_json
+    )
 
 
 @maintenance.command("off")
 def maintenance_off(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
     """Take nodes out of maintenance: they may be used again."""
-
-    async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
-        return await api.set_maintenance(id_, is_on=False)
-
-    _order(nodes, "maintenance off", order, ironic, as_json=as_json)
+    _order(
+        nodes,
+        "maintenance off",
+        lambda api, id_: api.set_maintenance(id_, is_on=False),
+        ironic,
+        as_json=as_json,
+    )
 
 
 def _add_verb(verb: str, help_text: str) -> None:
@@ -180,14 +167,26 @@ def _add_verb(verb: str, help_text: str) -> None:
         timeout: Timeout = WAIT_S,
         as_json: AsJson = False,
     ) -> None:
-        async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
-            return await api.set_provision_state(id_, verb)
+        _order(
+            nodes,
+            verb,
+            lambda api, id_: api.set_provision_state(id_, verb),
+            ironic,
+            wait_s=timeout if wait else 0.0,
+            as_json=as_json,
+        )
 
-        _order(nodes, verb, order, ironic, wait_s=timeout if wait else 0.0, as_json=as_json)
+
+def _add_power(name: str, target: str, help_text: str) -> None:
+    @power.command(name, help=help_text)
+    def command(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
+        _order(nodes, target, lambda api, id_: api.set_power_state(id_, target), ironic, as_json=as_json)
 
 
 for _verb, _help_text in VERBS.items():
     _add_verb(_verb, _help_text)
+for _name, (_target, _help_text) in POWER.items():
+    _add_power(_name, _target, _help_text)
 
 
 @app.command()
@@ -208,29 +207,14 @@ def clean(
 ) -> None:
     """Clean `manageable` nodes manually, by these steps. After that they are `manageable` again."""
     parsed = _steps(steps)
-
-    async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
-        return await api.clean(id_, parsed)
-
-    _order(nodes, "clean", order, ironic, wait_s=timeout if wait else 0.0, as_json=as_json)
-
-
-@power.command("on")
-def power_on(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
-    """Switch nodes on."""
-    _set_power(nodes, "power on", ironic, as_json=as_json)
-
-
-@power.command("off")
-def power_off(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
-    """Switch nodes off immediately."""
-    _set_power(nodes, "power off", ironic, as_json=as_json)
-
-
-@power.command("reboot")
-def power_reboot(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
-    """Switch nodes off and on again."""
-    _set_power(nodes, "rebooting", ironic, as_json=as_json)
+    _order(
+        nodes,
+        "clean",
+        lambda api, id_: api.clean(id_, parsed),
+        ironic,
+        wait_s=timeout if wait else 0.0,
+        as_json=as_json,
+    )
 
 
 def _steps(given: str) -> list[CleanStep]:
@@ -252,18 +236,11 @@ def _steps(given: str) -> list[CleanStep]:
     return steps
 
 
-def _set_power(nodes: Sequence[str], target: str, ironic: str, *, as_json: bool) -> None:
-    async def order(api: HttpIronicApi, id_: ProviderId) -> Refused | None:
-        return await api.set_power_state(id_, target)
-
-    _order(nodes, target, order, ironic, as_json=as_json)
-
-
 def _order(
     names: Sequence[str], what: str, order: Order, ironic: str, *, wait_s: float = 0.0, as_json: bool
 ) -> None:
     """Send the order for each node. If Ironic refuses one, go on with the next."""
-    settings = _settings(ironic)
+    settings = command_settings(ironic=ironic)
     if not settings.ironic_url:
         raise typer.BadParameter(
             "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
@@ -278,21 +255,13 @@ def _order(
                 refused[name] = answer
         ids = [str(node.id) for node in found]
         waited_for = [id_ for id_, name in zip(ids, names, strict=True) if name not in refused]
-        in_time = await _until_settled(reader, waited_for, wait_s) if wait_s else True
-        await _until_heard(reader, ids)
+        in_time = not wait_s or await _until_none(_is_under_way, reader, waited_for, wait_s)
+        # Otherwise the command would show the offer from before the order.
+        await _until_none(_is_unheard, reader, ids, HEARD_S)
         return await _found(reader, ids), refused, in_time
 
     nodes, refused, in_time = _with_reader(settings, work)
-    if as_json:
-        print_json([plain(each) for each in nodes])
-    else:
-        print_table(nodes_table(nodes))
-    _conclude(nodes, what, refused, in_time=in_time, wait_s=wait_s)
-
-
-def _conclude(
-    nodes: Sequence[NodeShown], what: str, refused: Mapping[str, Refused], *, in_time: bool, wait_s: float
-) -> None:
+    print_all(nodes, nodes_table, as_json=as_json)
     for name, answer in refused.items():
         _print_error(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}")
     failed = [each for each in nodes if wait_s and _has_failed(each)]
@@ -309,35 +278,21 @@ def _conclude(
         )
 
 
-async def _until_settled(reader: NodeReader, ids: Sequence[str], wait_s: float) -> bool:
-    """Wait until Ironic works on none of the nodes. Return False if time is up before."""
-
-    def are_settled(nodes: Iterable[NodeShown | None]) -> bool:
-        return not any(map(_is_under_way, nodes))
-
-    return await _until(reader, ids, are_settled, wait_s)
-
-
-async def _until_heard(reader: NodeReader, ids: Sequence[str]) -> None:
-    """Wait until the daemons have heard of the change and reported it to placement. Without this, the command would show the
-    offer from before the order.
-    """
-
-    def are_heard(nodes: Iterable[NodeShown | None]) -> bool:
-        return not any(node and TEMPORARY_REASONS & {*node.offered.reasons} for node in nodes)
-
-    await _until(reader, ids, are_heard, HEARD_S)
-
-
-async def _until(
-    reader: NodeReader, ids: Sequence[str], is_so: Callable[[Iterable[NodeShown | None]], bool], wait_s: float
+async def _until_none(
+    is_so: Callable[[NodeShown | None], bool], reader: NodeReader, ids: Sequence[str], wait_s: float
 ) -> bool:
+    """Wait until `is_so` holds for none of the nodes. Return False if time is up before."""
     by_s = asyncio.get_running_loop().time() + wait_s
-    while not is_so((await reader.find(ids)).values()):
+    while any(map(is_so, (await reader.find(ids)).values())):
         if asyncio.get_running_loop().time() > by_s:
             return False
         await asyncio.sleep(LOOK_AGAIN_S)
     return True
+
+
+def _is_unheard(node: NodeShown | None) -> bool:
+    """Have the daemons not yet heard of the node's change, or not yet reported it to placement?"""
+    return node is not None and not TEMPORARY_REASONS.isdisjoint(node.offered.reasons)
 
 
 def _is_under_way(node: NodeShown | None) -> bool:
@@ -361,27 +316,12 @@ async def _found(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
     return [node for name in names if (node := found[name]) is not None]
 
 
-def _settings(ironic: str, ironic_db: str = "", db: str = "") -> Settings:
-    return command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
-
-
 def _with_reader(settings: Settings, work: Callable[[NodeReader], Awaitable[T]]) -> T:
-    if not settings.ironic_url and not settings.ironic_db_url:
-        raise typer.BadParameter(
-            "neither an Ironic nor the daemons' database is named, and no `moor up --nodes` runs on this machine: "
-            "give --ironic or MOOR_IRONIC_URL, or --ironic-db or MOOR_IRONIC_DB_URL"
-        )
-
     async def with_reader() -> T:
         async with reading_nodes(settings) as reader:
             return await work(reader)
 
     return run(with_reader())
-
-
-def _print_unreadable(nodes: Sequence[UnreadableNode]) -> None:
-    for each in nodes:
-        _print_error(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}")
 
 
 def _print_error(line: str) -> None:

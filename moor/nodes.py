@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from uuid import UUID
 
+import typer
 from msgspec import Struct
 
 from bus.message import ProviderId
@@ -146,6 +147,11 @@ class NodeReader:
 @asynccontextmanager
 async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
     """A reader of Ironic's REST API, the daemons' database, or both, as the settings name them."""
+    if not settings.ironic_url and not settings.ironic_db_url:
+        raise typer.BadParameter(
+            "neither an Ironic nor the daemons' database is named, and no `moor up --nodes` runs on this machine: "
+            "give --ironic or MOOR_IRONIC_URL, or --ironic-db or MOOR_IRONIC_DB_URL"
+        )
     async with AsyncExitStack() as stack:
         api = rows = None
         if settings.ironic_url:

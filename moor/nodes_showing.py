@@ -1,13 +1,13 @@
 """How bare-metal nodes look in a terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.markup import escape
 
 from ironic_sync.core.node import Node
 from moor.nodes import NodeShown, Offered
 from moor.options import out
-from moor.showing import grid_of
+from moor.showing import grid_of, moment
 from moor.tables import Rows, table_of
 
 STATE_COLOURS = {
@@ -47,47 +47,62 @@ def print_node(node: NodeShown) -> None:
     out.print(grid_of(*_of_ironic(node), *_of_moorage(node)), highlight=False)
 
 
-def _of_ironic(shown: NodeShown) -> Iterator[tuple[str, str]]:
-    yield "node", str(shown.id)
-    yield "name", escape(shown.name)
+def _of_ironic(shown: NodeShown) -> list[tuple[str, str]]:
+    first = [("node", str(shown.id)), ("name", escape(shown.name))]
     node = shown.ironic
     if node is None:
-        yield "state", "[red]Ironic has no such node[/red]"
-        return
-    yield "state", _state(node)
-    yield "power", node.power_state or ""
-    yield "maintenance", escape(node.maintenance_reason or "no reason is given") if node.maintenance else ""
-    yield "fault", f"[red]{escape(node.fault)}[/red]" if node.fault else ""
-    yield "last error", f"[red]{escape(node.last_error)}[/red]" if node.last_error else ""
-    yield "retired", "yes" if node.retired else ""
-    yield "class", escape(node.resource_class or "[yellow]none[/yellow]")
-    yield "traits", escape(", ".join(node.traits))
-    yield "instance", str(node.instance_uuid or "")
-    yield "driver", escape(node.driver or "")
-    yield "group", escape(node.conductor_group)
-    yield "shard", escape(node.shard or "")
-    yield "projects", escape(", ".join(dict.fromkeys(each for each in (node.owner, node.lessee) if each)))
-    since = node.provision_updated_at
-    yield "since", f"{since:%Y-%m-%d %H:%M:%S %Z}" if since else ""
+        return [*first, ("state", "[red]Ironic has no such node[/red]")]
+    reason = escape(node.maintenance_reason or "no reason is given")
+    projects = dict.fromkeys(each for each in (node.owner, node.lessee) if each)
+    return [
+        *first,
+        ("state", _state(node)),
+        ("power", node.power_state or ""),
+        ("maintenance", reason if node.maintenance else ""),
+        ("fault", _red(node.fault)),
+        ("last error", _red(node.last_error)),
+        ("retired", "yes" if node.retired else ""),
+        ("class", escape(node.resource_class or "") or "[yellow]none[/yellow]"),
+        ("traits", escape(", ".join(node.traits))),
+        ("instance", str(node.instance_uuid or "")),
+        ("driver", escape(node.driver or "")),
+        ("group", escape(node.conductor_group)),
+        ("shard", escape(node.shard or "")),
+        ("projects", escape(", ".join(projects))),
+        ("since", moment(node.provision_updated_at)),
+    ]
 
 
-def _of_moorage(shown: NodeShown) -> Iterator[tuple[str, str]]:
-    yield "cell", shown.cell
-    yield "daemon", f"{escape(shown.daemon)}, epoch {shown.epoch}" if shown.daemon else ""
+def _of_moorage(shown: NodeShown) -> list[tuple[str, str]]:
     offered = shown.offered
-    if offered.resource_class:
-        colour = "green" if offered.amount else "yellow"
-        yield "offered", f"[{colour}]{offered.amount}[/{colour}] {offered.resource_class}"
-    else:
-        yield "offered", "[yellow]nothing[/yellow]"
-    yield "kept class", offered.kept_class
-    for number, reason in enumerate(offered.reasons):
-        yield "" if number else "why", f"[yellow]{escape(reason)}[/yellow]"
+    colour = "green" if offered.amount else "yellow"
+    amount = (
+        f"{offered.amount}[/{colour}] {offered.resource_class}"
+        if offered.resource_class
+        else "nothing[/yellow]"
+    )
+    rows = [
+        ("cell", shown.cell),
+        ("daemon", f"{escape(shown.daemon)}, epoch {shown.epoch}" if shown.daemon else ""),
+        ("offered", f"[{colour}]{amount}"),
+        ("kept class", offered.kept_class),
+        *(
+            ("" if number else "why", f"[yellow]{escape(reason)}[/yellow]")
+            for number, reason in enumerate(offered.reasons)
+        ),
+    ]
     if (deploy := shown.deploy) is not None:
-        yield "order", f"{deploy.kind} of instance {deploy.instance}, attempt {deploy.attempt}"
-        yield "step", escape(deploy.words)
-        yield "tries", str(deploy.tries) if deploy.tries else ""
-        yield "failed", f"[red]{escape(deploy.failure)}[/red]" if deploy.failure else ""
+        rows += [
+            ("order", f"{deploy.kind} of instance {deploy.instance}, attempt {deploy.attempt}"),
+            ("step", escape(deploy.words)),
+            ("tries", str(deploy.tries or "")),
+            ("failed", _red(deploy.failure)),
+        ]
+    return rows
+
+
+def _red(text: str | None) -> str:
+    return f"[red]{escape(text)}[/red]" if text else ""
 
 
 def _state(node: Node | None) -> str:

@@ -4,7 +4,7 @@ It also drains daemons, and removes nodes that Ironic has lost. It reads and wri
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 from uuid import UUID
@@ -20,8 +20,8 @@ from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
 from moor.daemon_rows import with_rows
 from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
-from moor.showing import plain, print_json
-from moor.tables import print_table, table_of
+from moor.showing import plain, print_all, print_json, print_one
+from moor.tables import Rows, print_table, table_of
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -88,33 +88,33 @@ def ring(
     """List the daemons, with their leases and nodes. The others take over the nodes of a daemon whose lease has expired."""
     if context.invoked_subcommand is not None:
         return
-    shown = with_rows(ironic_db, db, _ring)
-    if as_json:
-        print_json(plain(shown))
-        return
-    if not shown.daemons:
-        out.print("no daemons")
-    else:
-        table = table_of("name", "state", "lease left", "nodes", "with instances", "incarnation")
-        for each in shown.daemons:
-            left = f"{each.lease_left_s:.1f} s" if each.lease_left_s else ""
-            state = f"[{_COLOURS[each.state]}]{each.state}[/{_COLOURS[each.state]}]"
-            counts = (str(each.nodes), str(each.with_instances))
-            table.add_row(escape(each.name), state, left, *counts, escape(each.incarnation))
-        print_table(table)
-    if shown.untaken:
-        out.print(f"[yellow]{shown.untaken} nodes that no daemon has taken yet[/yellow]")
-    if shown.missing:
-        out.print(
-            f"[red]{shown.missing} nodes that Ironic no longer lists, kept reserved until an operator confirms: "
-            "`moor ring missing`[/red]"
-        )
-    if shown.moving:
-        out.print(
-            f"[yellow]{shown.moving} nodes that move to another cell once no consumer holds them[/yellow]"
-        )
-    if shown.foreign:
-        out.print(f"[yellow]{shown.foreign} nodes whose provider another service writes[/yellow]")
+    print_one(with_rows(ironic_db, db, _ring), _print_ring, as_json=as_json)
+
+
+def _print_ring(shown: RingShown) -> None:
+    print_all(shown.daemons, _daemons_table, "no daemons", as_json=False)
+    for count, colour, what in (
+        (shown.untaken, "yellow", "that no daemon has taken yet"),
+        (
+            shown.missing,
+            "red",
+            "that Ironic no longer lists, kept reserved until an operator confirms: `moor ring missing`",
+        ),
+        (shown.moving, "yellow", "that move to another cell once no consumer holds them"),
+        (shown.foreign, "yellow", "whose provider another service writes"),
+    ):
+        if count:
+            out.print(f"[{colour}]{count} nodes {what}[/{colour}]")
+
+
+def _daemons_table(daemons: Sequence[DaemonShown]) -> Rows:
+    table = table_of("name", "state", "lease left", "nodes", "with instances", "incarnation")
+    for each in daemons:
+        left = f"{each.lease_left_s:.1f} s" if each.lease_left_s else ""
+        state = f"[{_COLOURS[each.state]}]{each.state}[/{_COLOURS[each.state]}]"
+        counts = (str(each.nodes), str(each.with_instances))
+        table.add_row(escape(each.name), state, left, *counts, escape(each.incarnation))
+    return table
 
 
 @app.command()
@@ -167,7 +167,7 @@ def missing(
     """List nodes that Ironic no longer lists. Too many vanished at once, so they stay reserved until confirmed."""
 
     async def find(store: SqlIronicStore) -> tuple[NodeRow, ...]:
-        rows = [row for row in await _rows(store) if row.missing_since_us]
+        rows = [row async for row in _rows(store) if row.missing_since_us]
         if remove and rows:
             async with store.transaction() as transaction:
                 locked = await transaction.load([row.id for row in rows])
@@ -176,7 +176,7 @@ def missing(
 
     found = [_missing_of(row) for row in with_rows(ironic_db, db, find)]
     if as_json:
-        print_json([plain(each) for each in found])
+        print_json(found)
         return
     for each in found:
         out.print(
@@ -254,7 +254,7 @@ def _missing_of(row: NodeRow) -> MissingNode:
 
 async def _ring(store: SqlIronicStore) -> RingShown:
     shown = ring_shown(await store.members(), await store.owners())
-    rows = await _rows(store)
+    rows = [row async for row in _rows(store)]
     return structs.replace(
         shown,
         missing=sum(bool(row.missing_since_us) for row in rows),
@@ -263,14 +263,13 @@ async def _ring(store: SqlIronicStore) -> RingShown:
     )
 
 
-async def _rows(store: SqlIronicStore) -> list[NodeRow]:
-    rows: list[NodeRow] = []
+async def _rows(store: SqlIronicStore) -> AsyncIterator[NodeRow]:
     for owner in sorted({each.owner for each in await store.owners()}):
         after: ProviderId | None = None
         while page := await store.page_of(owner, ROWS_PER_PAGE, after):
-            rows += page
+            for row in page:
+                yield row
             after = page[-1].id
-    return rows
 
 
 async def _set(

@@ -104,7 +104,7 @@ def print_instance(state: InstanceState) -> None:
         ("state", _state(state)),
         ("host", f"{state.host} in {state.cell}" if state.host else ""),
         ("reason", escape(state.reason)),
-        ("since", _moment(state.changed_at)),
+        ("since", moment(state.changed_at)),
         ("rebuild", _rebuild(state)),
     )
     for failure in state.failures:
@@ -159,7 +159,7 @@ def print_host(host: HostState) -> None:
             ("projects", escape(", ".join(host.projects))),
             ("state", host_state(host)),
             ("reason", escape(host.disabled_reason)),
-            ("heard", _moment(host.heard_at)),
+            ("heard", moment(host.heard_at)),
             ("instances", str(host.instances)),
             ("building", str(host.io_ops)),
         ),
@@ -200,7 +200,7 @@ def _kind(host: HostState) -> str:
     return "node" if host.kind == NODE else "hypervisor"
 
 
-def _moment(at: datetime | None) -> str:
+def moment(at: datetime | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S %Z}" if at else ""
 
 
