@@ -3,24 +3,22 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
+import typer
 from msgspec import Struct
 
 from bus.broker import Broker
+from bus.errors import Failure
 from bus.topology import objects_of
 from compute_sim.simulated.faults import FaultScript
 from moor.bare_metal import BareMetalPlan
 from moor.cloud import upgrade_all
-
-T = TypeVar("T")
 
 END_S_MAX = 30.0
 KILL_S_MAX = 5.0
@@ -36,17 +34,15 @@ class WorkerSpec(Struct, frozen=True):
 
 
 class Servers(Struct, frozen=True):
-    """The URLs of the broker and the databases, and the variables with the workers' settings."""
+    """The URLs of the broker and the databases."""
 
     bus_url: str
     database_url: str
     placement_url: str = ""
-    settings: Mapping[str, str] = {}
 
     @property
     def environment(self) -> dict[str, str]:
         return {
-            **self.settings,
             "MOOR_BUS_URL": self.bus_url,
             "MOOR_DB_URL": self.database_url,
             # Empty counts as not set: variables of the operator's shell, for other servers, must not leak in.
@@ -56,7 +52,20 @@ class Servers(Struct, frozen=True):
         }
 
 
-class WorkerEnded(RuntimeError):  # noqa: N818 - named for what happened
+def servers_at(bus: str, db: str, placement_db: str) -> Servers | None:
+    """The servers of a demo or load run; None if it runs in one process."""
+    if bool(bus) != bool(db):
+        raise typer.BadParameter(
+            "only one of --bus and --db is given: a real broker needs a real database; give both or neither"
+        )
+    if placement_db and not db:
+        raise typer.BadParameter(
+            f"--placement-db is {placement_db!r} without --db: then everything is in one SQLite file; give both or neither"
+        )
+    return Servers(bus, db, placement_db) if bus else None
+
+
+class WorkerEnded(Failure):
     """A worker ended although nobody stopped it; the message has the last lines of its log."""
 
 
@@ -96,29 +105,6 @@ class WorkerProcess:
         await self._process.wait()
 
 
-class WorkerProcesses:
-    """All workers of a cloud; `ironic_url` is the API of the simulated Ironic, if there is one."""
-
-    def __init__(self, workers: Sequence[WorkerProcess], ironic_url: str = "") -> None:
-        self.workers = workers
-        self.ironic_url = ironic_url
-
-    async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work`; raise `WorkerEnded` as soon as a worker ends."""
-        working = asyncio.create_task(work)
-        watching = [asyncio.create_task(worker.ended()) for worker in self.workers]
-        try:
-            done, _ = await asyncio.wait((working, *watching), return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if task is not working:
-                    task.result()
-            return working.result()
-        finally:
-            for task in (working, *watching):
-                task.cancel()
-            await asyncio.gather(working, *watching, return_exceptions=True)
-
-
 def worker_specs(cells: Mapping[str, int], counts: Mapping[str, int], script: Path) -> list[WorkerSpec]:
     """`counts` says how many workers of each kind to run (conductors: per cell), `cells` how many simulated hosts each has."""
     specs = [
@@ -135,22 +121,6 @@ def worker_specs(cells: Mapping[str, int], counts: Mapping[str, int], script: Pa
         simulated = {"MOOR_COMPUTE_HOSTS": str(hosts), "MOOR_COMPUTE_FAULTS": str(script)}
         specs.append(WorkerSpec(f"compute-{cell}", "compute_sim", here | simulated))
     return specs
-
-
-def simulated_ironic_spec(metal: BareMetalPlan, bus_url: str, address: str, script: Path) -> WorkerSpec:
-    """The simulated Ironic, which serves its API at this address."""
-    return WorkerSpec(
-        "simulated-ironic",
-        "compute_sim.ironic",
-        {
-            "MOOR_IRONIC_BUS_URL": bus_url,
-            "MOOR_IRONIC_SIM_NODES": str(metal.nodes),
-            "MOOR_IRONIC_SIM_GROUPS": ",".join(metal.groups),
-            "MOOR_IRONIC_SIM_LISTEN": address,
-            "MOOR_IRONIC_SIM_PACE": str(metal.pace),
-            "MOOR_IRONIC_SIM_SCRIPT": str(script),
-        },
-    )
 
 
 def daemon_specs(metal: BareMetalPlan, ironic_url: str) -> list[WorkerSpec]:
@@ -184,11 +154,10 @@ async def cloud_in_processes(
     *,
     metal: BareMetalPlan | None = None,
     ironic_url: str = "",
-) -> AsyncIterator[WorkerProcesses]:
-    """Run all workers while this context is open; with `metal`, also a simulated Ironic and its daemons.
+) -> AsyncIterator[Sequence[WorkerProcess]]:
+    """Run all workers while this context is open; with `metal`, also its daemons, for the Ironic at `ironic_url`.
 
-    With an `ironic_url`, the caller runs the simulated Ironic. `urls` go into the workers' environment, so that no password
-    shows in a list of processes.
+    `urls` go into the workers' environment, so that no password shows in a list of processes.
     """
     connection = await broker.connect()
     try:
@@ -204,24 +173,12 @@ async def cloud_in_processes(
         workers: list[WorkerProcess] = []
         stack.push_async_callback(_end, workers)
         specs = worker_specs(cells, counts, script)
-        if metal is not None and not ironic_url:
-            address = _free_address()
-            ironic_script = directory / "ironic_script.json"
-            ironic_script.write_bytes(msgspec.json.encode(metal.script))
-            specs.append(simulated_ironic_spec(metal, urls["MOOR_BUS_URL"], address, ironic_script))
-            ironic_url = f"http://{address}"
         if metal is not None:
             specs += daemon_specs(metal, ironic_url)
         for spec in specs:
             worker = await _start(spec, urls, directory / f"{spec.name}.log")
             workers.append(worker)
-        yield WorkerProcesses(workers, ironic_url)
-
-
-def _free_address() -> str:
-    """A free loopback port for a process to listen on. If another process takes it first, the started process ends."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+        yield workers
 
 
 async def _start(spec: WorkerSpec, urls: Mapping[str, str], log: Path) -> WorkerProcess:

@@ -1,41 +1,32 @@
 """`moor load`: makes boots as fast as possible, measures what each costs, and audits the result."""
 
-import asyncio
 import os
-import tempfile
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 
-from bus.broker import ConnectionLost, Refusal
-from bus.errors import Failure
 from bus.process import run_process
-from moor.cloud_processes import Servers, WorkerEnded
-from moor.load.firing import NoProgress
-from moor.load.metal.results import as_json as metal_as_json
+from moor.cloud_processes import servers_at
 from moor.load.metal.results import as_table as metal_as_table
 from moor.load.metal.running import DEFAULTS as METAL_DEFAULTS
 from moor.load.metal.running import MetalPlan
-from moor.load.metal.running import run_embedded as run_metal_embedded
-from moor.load.metal.running import run_on_servers as run_metal_on_servers
-from moor.load.results import as_json, as_table
-from moor.load.running import Plan, run_embedded, run_on_servers
+from moor.load.metal.running import run_load as run_metal
+from moor.load.results import RunResult, as_json, as_table
+from moor.load.running import Plan, run_load
 from moor.options import (
+    NOT_DONE,
     BusUrl,
     DatabaseUrl,
     PlacementDatabaseUrl,
     check_writable,
-    fail,
     log_as,
     out,
+    run,
     tuned_cloud,
-    tuning,
 )
-
-R = TypeVar("R")
 
 IN_FLIGHT, METAL_IN_FLIGHT = 2000, 100
 # How many workers of each kind a run has, conductors per cell. There is always one compute process per cell.
@@ -101,24 +92,18 @@ def load(
 
     With --bus and --db the workers run on real servers, each as its own process. Without them, all run in this process.
     """
-    if bool(bus) != bool(db):
-        raise typer.BadParameter(
-            "only one of --bus and --db is given: a real broker needs a real database; give both or neither"
-        )
-    if placement_db and not db:
-        raise typer.BadParameter(
-            f"--placement-db is {placement_db!r} without --db: then everything is in one SQLite file; give both or neither"
-        )
+    servers = servers_at(bus, db, placement_db)
     check_writable("--json", json)
     if hosts < cells:
         raise typer.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
-    servers = Servers(bus, db, placement_db, tuning().variables()) if bus else None
     counts = counts_of(workers or [])
     if workers and servers is None:
         raise typer.BadParameter(
             f"--workers is {', '.join(workers)} without --bus and --db: then one worker of each kind runs in this process"
         )
     if bare_metal:
+        # Deploys fail on purpose.
+        log_as(os.environ, level="ERROR")
         metal = MetalPlan(
             changes=changes,
             deploys=deploys,
@@ -128,48 +113,30 @@ def load(
             failing=failing,
             in_flight=in_flight or METAL_IN_FLIGHT,
             rate=rate,
+            counts=counts,
+            settings=tuned_cloud(METAL_DEFAULTS),
         )
-        # Deploys fail on purpose.
-        log_as(os.environ, level="ERROR")
-        settings = tuned_cloud(METAL_DEFAULTS)
-        on_metal = _run(
-            lambda url: run_metal_embedded(metal, url, settings),
-            None if servers is None else lambda: run_metal_on_servers(metal, servers, counts),
-        )
-        _print(json, metal_as_json(on_metal), metal_as_table(on_metal), passed=on_metal.audit.passed)
+        on_metal = run(run_metal(metal, servers), by=run_process)
+        _print(json, on_metal, metal_as_table(on_metal))
         return
-    plan = Plan(boots=boots, cells=_spread(hosts, cells), failing=failing, in_flight=in_flight or IN_FLIGHT)
-    result = _run(
-        lambda url: run_embedded(plan, url, tuned_cloud()),
-        None if servers is None else lambda: run_on_servers(plan, servers, counts),
+    plan = Plan(
+        boots=boots,
+        cells=_spread(hosts, cells),
+        failing=failing,
+        in_flight=in_flight or IN_FLIGHT,
+        counts=counts,
+        settings=tuned_cloud(),
     )
-    _print(json, as_json(result), as_table(result), passed=result.audit.passed)
+    result = run(run_load(plan, servers), by=run_process)
+    _print(json, result, as_table(result))
 
 
-def _print(file: Path | None, figures: bytes, table: RenderableType, *, passed: bool) -> None:
+def _print(file: Path | None, result: RunResult, table: RenderableType) -> None:
     if file is not None:
-        file.write_bytes(figures)
+        file.write_bytes(as_json(result))
     out.print(table)
-    if not passed:
-        raise typer.Exit(1)
-
-
-def _run(
-    embedded: Callable[[str], Coroutine[Any, Any, R]],
-    on_servers: Callable[[], Coroutine[Any, Any, R]] | None,
-) -> R:
-    """Run on servers if they were named; else embedded, with a temporary database."""
-    try:
-        if on_servers is not None:
-            return run_process(on_servers())
-        with tempfile.TemporaryDirectory(prefix="moor-load-") as directory:
-            return run_process(embedded(f"sqlite+aiosqlite:///{Path(directory) / 'moor.db'}"))
-    except asyncio.CancelledError:
-        fail("stopped by a signal")
-    except ConnectionLost as lost:
-        fail(f"no broker: {lost}")
-    except (Refusal, Failure, NoProgress, WorkerEnded) as problem:
-        fail(str(problem))
+    if not result.audit.passed:
+        raise typer.Exit(NOT_DONE)
 
 
 def counts_of(workers: Sequence[str]) -> Mapping[str, int]:

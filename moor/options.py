@@ -252,10 +252,12 @@ def with_connection(url: str, work: Callable[[Connection], Awaitable[T]]) -> T:
     return run(connected())
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run) -> T:
     """Run the command's work; print an expected failure as one line, without a traceback."""
     try:
-        return asyncio.run(work)
+        return by(work)
+    except asyncio.CancelledError:
+        fail("stopped by a signal")
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except NotFound as missing:

@@ -36,6 +36,7 @@ BAR = 24
 FOLLOWED_MAX = 16
 # How many existing names an error suggests in place of an unknown one.
 NAMED_MAX = 8
+LINES_MAX = 20
 
 
 def plain(value: object) -> Any:
@@ -61,6 +62,12 @@ def print_all(
         print_table(table(found))
     else:
         out.print(nothing, markup=False, highlight=False)
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """At most LINES_MAX lines, and how many more there are."""
+    more = len(lines) - LINES_MAX
+    return [*lines[:LINES_MAX], *([f"and {more} more"] if more > 0 else [])]
 
 
 def print_one(found: T, show: Callable[[T], None], *, as_json: bool) -> None:

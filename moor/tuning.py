@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.database_settings import SECTION as DATABASE
 from bus.database_settings import DatabaseSettings
@@ -33,6 +33,7 @@ __all__ = [
     "SECTIONS",
     "CloudSettings",
     "Tuning",
+    "environment_of",
 ]
 
 S = TypeVar("S", bound=Struct)
@@ -41,6 +42,7 @@ SECTIONS: Mapping[str, Section[Any]] = {
     section.name: section
     for section in (SCHEDULER, CONDUCTOR, PLACEMENT, PLACEMENT_API, COMPUTE, IRONIC, BUS, DATABASE)
 }
+_BY_KIND = {section.kind: section for section in SECTIONS.values()}
 
 
 class CloudSettings(Struct, frozen=True, kw_only=True):
@@ -71,20 +73,15 @@ class Tuning(Struct, frozen=True):
         return settings_of(base or section.kind(), section, {**self.stated(section), **(flags or {})})
 
     def of_cloud(self, base: CloudSettings) -> CloudSettings:
-        return CloudSettings(
-            placement=self.of(PLACEMENT, base.placement),
-            scheduler=self.of(SCHEDULER, base.scheduler),
-            conductor=self.of(CONDUCTOR, base.conductor),
-            compute=self.of(COMPUTE, base.compute),
-            ironic=self.of(IRONIC, base.ironic),
-            bus=self.of(BUS, base.bus),
-            database=self.of(DATABASE, base.database),
-        )
+        settings = structs.asdict(base).items()
+        return CloudSettings(**{name: self.of(_BY_KIND[type(each)], each) for name, each in settings})
 
-    def variables(self) -> dict[str, str]:
-        """The settings as variables, for worker processes, which read no file. Variables override the file's values."""
-        return {
-            section.variable(field): str(stated.value)
-            for section in SECTIONS.values()
-            for field, stated in self.stated(section).items()
-        }
+
+def environment_of(settings: CloudSettings) -> dict[str, str]:
+    """The settings as variables, for worker processes, which read no file; without those that are the worker's default."""
+    return {
+        _BY_KIND[type(each)].variable(field): str(getattr(each, field))
+        for each in structs.asdict(settings).values()
+        for field in _BY_KIND[type(each)].types
+        if getattr(each, field) != getattr(type(each)(), field)
+    }

@@ -1,6 +1,6 @@
 """`moor demo`: builds a thousand instances while hosts fail, stop answering and change their traits.
 
-- running.py: starts the cloud, embedded or on real servers, and sends the requests.
+- running.py: sends the requests.
 - tally.py: counts the events that were received.
 - screen.py: draws these counts while the demo runs.
 - checking.py: compares them with placement's books at the end.

@@ -1,16 +1,18 @@
 """The end of the demo: compares the events with placement's books. Any problem ends the demo with exit code 1."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from bus.messages.build import InstanceState
 from bus.station import Station
+from moor.client import providers_of
 from moor.demo.tally import Tally, short
-from moor.load.auditing import all_providers, capacity_problems
+from moor.load.auditing import capacity_problems
 from moor.options import fail, out
+from moor.showing import shortened
 
 ALTERNATES_SHOWN = 5
 REASONS_SHOWN = 3
@@ -21,7 +23,7 @@ async def conclude(client: Station, tally: Tally, books: Sequence[str]) -> None:
     _tell_of_alternates(tally)
     _tell_of_conflicts(tally)
     _tell_of_errors(tally)
-    providers = [provider async for provider in all_providers(client)]
+    providers = await providers_of(client)
     problems = [*books, *capacity_problems(providers)]
     if tally.count("active") + tally.count("error") != tally.wanted:
         problems.append(
@@ -29,15 +31,22 @@ async def conclude(client: Station, tally: Tally, books: Sequence[str]) -> None:
         )
     if not tally.conflicts_won:
         problems.append("no conflict was retried and won, though hosts changed under the boots")
+    print_end(
+        problems,
+        (
+            f"all {tally.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error",
+            f"none of {len(providers)} hosts is used beyond its capacity",
+            "placement's books are consistent",
+            f"{tally.conflicts_won} conflicts were retried and won",
+        ),
+    )
+
+
+def print_end(problems: Sequence[str], checked: Iterable[str]) -> None:
     if problems:
-        fail("the demo found problems:\n" + "\n".join(problems))
-    for checked in (
-        f"all {tally.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error",
-        f"none of {len(providers)} hosts is used beyond its capacity",
-        "placement's books are consistent",
-        f"{tally.conflicts_won} conflicts were retried and won",
-    ):
-        out.print(f"[green]✓[/green] {checked}", highlight=False)
+        fail("\n".join(["the demo found problems:", *shortened(problems)]))
+    for each in checked:
+        out.print(f"[green]✓[/green] {each}", highlight=False)
 
 
 def _tell_of_alternates(tally: Tally) -> None:

@@ -30,10 +30,20 @@ def screen(tally: Tally, title: str) -> RenderableType:
         "",
         *[part for cell in CELLS for part in _cell(tally, cell)],
         _counters(tally),
-        "",
-        _news(tally),
     )
-    return Panel(body, title=title, title_align="left", border_style="blue", width=WIDTH, padding=(1, 2))
+    return panel(body, tally, title)
+
+
+def panel(body: RenderableType, tally: Tally, title: str) -> RenderableType:
+    """A frame around `body` and the latest news."""
+    return Panel(
+        Group(body, "", _news(tally)),
+        title=f"[bold]Moorage[/bold]  {title}",
+        title_align="left",
+        border_style="blue",
+        width=WIDTH,
+        padding=(1, 2),
+    )
 
 
 def _progress(tally: Tally) -> Table:

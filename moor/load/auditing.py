@@ -9,31 +9,30 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
 
 from bus.broker import Connection
 from bus.message import ProviderId
 from bus.messages.build import AskInstances, InstanceId, InstancesFound, InstanceState
-from bus.messages.hosts import AskHosts, HostsFound, HostState
+from bus.messages.hosts import HostState
 from bus.messages.placement import (
     AlreadyClaimed,
-    AskSnapshot,
     ClaimAnswered,
     ClaimResources,
     ProviderState,
     ResourceAmount,
     Share,
-    SnapshotPage,
 )
 from bus.station import Station
 from bus.topology import CELL0, DEAD_QUEUE, QueueKind, objects_of
+from moor.client import hosts_of, providers_of
 from moor.load.firing import FLAVOR, Boot
+from moor.temporary_cloud import TemporaryCloud
 
 HELD = {"VCPU": FLAVOR.vcpus, "MEMORY_MB": FLAVOR.ram_mb, "DISK_GB": FLAVOR.root_gb}
 ENDS = ("active", "error")
-SHOWN_MAX = 20
 # Longer than hosts take to report their number of instances.
 PATIENCE_S = 15.0
 PAUSE_S = 0.1
@@ -61,45 +60,31 @@ async def until_quiet(connection: Connection, cells: Sequence[str]) -> None:
             await asyncio.sleep(PAUSE_S)
 
 
-async def audit(
-    client: Station, connection: Connection, boots: Mapping[InstanceId, Boot], books: Sequence[str]
-) -> list[str]:
-    """List all problems as sentences; `books` are the problems that placement's own audit found."""
-    rows = await _instances(client, list(boots))
-    shares = await _held(client, list(boots))
-    providers = {provider.id: provider async for provider in all_providers(client)}
-    problems = [
-        *books,
-        *problems_of_ends(boots, rows),
-        *problems_of_shares(rows, shares, providers),
-        *problems_of_usage(shares, providers),
-        *await _of_hosts(client, rows),
-    ]
-    if dead := await connection.depth(DEAD_QUEUE):
-        problems.append(f"{dead} parcels are among the dead letters")
-    if len(problems) > SHOWN_MAX:
-        return [*problems[:SHOWN_MAX], f"and {len(problems) - SHOWN_MAX} more"]
+async def problems_left(find: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    """The problems that are left after some time for late updates."""
+    problems = await find()
+    by_s = asyncio.get_running_loop().time() + PATIENCE_S
+    while problems and asyncio.get_running_loop().time() < by_s:
+        await asyncio.sleep(PAUSE_S)
+        problems = await find()
     return problems
 
 
-async def all_hosts(client: Station) -> AsyncIterator[HostState]:
-    after: str | None = ""
-    while after is not None:
-        page = await client.ask(AskHosts(after=after, limit=500))
-        assert isinstance(page, HostsFound)
-        for host in page.hosts:
-            yield host
-        after = page.next or None
-
-
-async def all_providers(client: Station) -> AsyncIterator[ProviderState]:
-    after: int | None = 0
-    while after is not None:
-        page = await client.ask(AskSnapshot(after=after, limit=500))
-        assert isinstance(page, SnapshotPage)
-        for provider in page.providers:
-            yield provider
-        after = page.next
+async def problems_of(cloud: TemporaryCloud, boots: Mapping[InstanceId, Boot]) -> list[str]:
+    """List all problems as sentences."""
+    rows = await _instances(cloud.client, list(boots))
+    shares = await _held(cloud.client, list(boots))
+    providers = {provider.id: provider for provider in await providers_of(cloud.client)}
+    problems = [
+        *await cloud.placement.audit(),
+        *problems_of_ends(boots, rows),
+        *problems_of_shares(rows, shares, providers),
+        *problems_of_usage(shares, providers),
+        *problems_of_hosts(await hosts_of(cloud.client), rows),
+    ]
+    if dead := await cloud.connection.depth(DEAD_QUEUE):
+        problems.append(f"{dead} parcels are among the dead letters")
+    return problems
 
 
 def capacity_problems(providers: Sequence[ProviderState]) -> list[str]:
@@ -112,21 +97,15 @@ def capacity_problems(providers: Sequence[ProviderState]) -> list[str]:
 
 
 async def _instances(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
-    """The instances as the API level has them. Wait up to PATIENCE_S until all have ended there."""
+    """The instances as the API level has them."""
+    questions = [
+        AskInstances(instances=tuple(ids[at : at + AT_ONCE]), limit=AT_ONCE)
+        for at in range(0, len(ids), AT_ONCE)
+    ]
     found: dict[InstanceId, InstanceState] = {}
-    waited_s = 0.0
-    while open_ := [id_ for id_ in ids if id_ not in found or found[id_].state not in ENDS]:
-        if waited_s > PATIENCE_S:
-            break
-        if found:
-            await asyncio.sleep(PAUSE_S)
-            waited_s += PAUSE_S
-        questions = [
-            AskInstances(instances=tuple(open_[at : at + AT_ONCE])) for at in range(0, len(open_), AT_ONCE)
-        ]
-        for answer in await client.ask_all(questions):
-            assert isinstance(answer, InstancesFound)
-            found |= {state.id: state for state in answer.instances}
+    for answer in await client.ask_all(questions):
+        assert isinstance(answer, InstancesFound)
+        found |= {state.id: state for state in answer.instances}
     return found
 
 
@@ -200,21 +179,11 @@ def problems_of_usage(
     return leaks + capacity_problems(list(providers.values()))
 
 
-async def _of_hosts(client: Station, rows: Mapping[InstanceId, InstanceState]) -> list[str]:
-    """Each host must report as many instances as are active there; an instance that was built twice counts as one more.
-    Wait up to PATIENCE_S for late reports.
-    """
+def problems_of_hosts(hosts: Sequence[HostState], rows: Mapping[InstanceId, InstanceState]) -> list[str]:
+    """Each host must report as many instances as are active there; an instance that was built twice counts as one more."""
     active = Counter(row.host for row in rows.values() if row.state == "active")
-    problems: list[str] = []
-    waited_s = 0.0
-    while waited_s < PATIENCE_S:
-        problems = [
-            f"{host.name} has {host.instances} instances, of which {active[host.name]} are active"
-            async for host in all_hosts(client)
-            if host.instances != active[host.name]
-        ]
-        if not problems:
-            break
-        await asyncio.sleep(PAUSE_S)
-        waited_s += PAUSE_S
-    return problems
+    return [
+        f"{host.name} has {host.instances} instances, of which {active[host.name]} are active"
+        for host in hosts
+        if host.instances != active[host.name]
+    ]

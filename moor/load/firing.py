@@ -6,15 +6,12 @@ instance is active, or in error, is received.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from bus.codec import CODEC
+from bus.errors import Failure
 from bus.handling import Received
-from bus.link import Link
-from bus.listening import listen
 from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
@@ -28,7 +25,7 @@ from bus.messages.build import (
 )
 from bus.publisher import Outgoing
 from bus.station import Station
-from bus.topology import EVENTS, Grant
+from moor.client import Feed
 from moor.request_ids import new_request_ids
 from scheduler_worker.requests.instance_ids import instance_id_of
 
@@ -39,10 +36,8 @@ DEADLINE_S = 300
 # The run fails if no boot ends for this long.
 SILENCE_S_MAX = 60.0
 
-Feed = AsyncGenerator[Sequence[Received[Message]], None]
 
-
-class NoProgress(RuntimeError):  # noqa: N818 - named for what happened
+class NoProgress(Failure):
     """Boots are under way, but none has ended for SILENCE_S_MAX."""
 
 
@@ -67,26 +62,16 @@ class FiredBoots(Struct):
         return {instance_id_of(request, 0): boot for request, boot in self.boots.items()}
 
     @property
+    def states(self) -> list[InstanceState]:
+        return [boot.state for boot in self.boots.values() if boot.state is not None]
+
+    @property
     def latencies_s(self) -> list[float]:
-        return sorted(
+        return [
             boot.ended_s - boot.sent_s
             for boot in self.boots.values()
             if boot.state is not None and boot.state.state == "active"
-        )
-
-
-@asynccontextmanager
-async def hearing(client: Station) -> AsyncGenerator[Feed]:
-    """A feed of the events that end boots, from now on."""
-    link = Link(client.consuming.broker, client.settings)
-    keys = ("instance.active.#", "instance.error.#", "build.rejected")
-    feed = listen(link, [Grant(EVENTS, keys)], process=client.name, settings=client.settings, codec=CODEC)
-    await anext(feed)
-    try:
-        yield feed
-    finally:
-        await feed.aclose()
-        await link.close()
+        ]
 
 
 async def fire(

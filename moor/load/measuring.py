@@ -37,7 +37,7 @@ class Meter:
         generator: Callable[[], float] | None = None,
     ) -> None:
         self._cpu_clocks = cpu_clocks
-        self._boots = boots
+        self.count = boots
         self._generator = generator
         self.readings: list[Reading] = []
 
@@ -49,24 +49,21 @@ class Meter:
 
     def progress(self, ended: int) -> None:
         """Take one reading per tenth of the boots: a reading costs about a millisecond."""
-        if (
-            ended < self._boots
-            and ended * PARTS // self._boots > self.readings[-1].ended * PARTS // self._boots
-        ):
+        if ended < self.count and ended * PARTS // self.count > self.readings[-1].ended * PARTS // self.count:
             self.read(ended)
 
     def us_per_boot(self) -> dict[str, float]:
         """CPU time per boot of each process, and the total."""
         first, last = self.readings[0], self.readings[-1]
         cpu_us = {
-            name: (last.cpu_s[name] - first.cpu_s[name]) * 1e6 / self._boots for name in self._cpu_clocks
+            name: (last.cpu_s[name] - first.cpu_s[name]) * 1e6 / self.count for name in self._cpu_clocks
         }
         return {"total": sum(cpu_us.values()), **cpu_us}
 
     def generator_us_per_boot(self) -> float | None:
         if self._generator is None:
             return None
-        return (self.readings[-1].generator_s - self.readings[0].generator_s) * 1e6 / self._boots
+        return (self.readings[-1].generator_s - self.readings[0].generator_s) * 1e6 / self.count
 
     def parts_us_per_boot(self) -> tuple[float, ...]:
         """CPU time per boot in each part of the run, in the order of time."""

@@ -7,9 +7,12 @@ from msgspec import Struct
 from bus.message import ProviderId
 from bus.messages.build import InstanceId, InstanceState
 from bus.messages.placement import ProviderState
+from bus.topology import DEAD_QUEUE
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
+from moor.client import providers_of
+from moor.temporary_cloud import TemporaryCloud
 
 # The names of instances on hypervisors start with this.
 VIRTUAL_NAME = "web-"
@@ -27,6 +30,23 @@ class Reported(Struct, frozen=True, kw_only=True):
     alive: Sequence[str]
     books: Sequence[str] = ()
     dead_letters: int = 0
+
+
+async def reported_by(
+    cloud: TemporaryCloud, *, wanted: int, ended: int, instances: Mapping[InstanceId, InstanceState]
+) -> Reported:
+    owned = await cloud.rows.owners()
+    return Reported(
+        wanted=wanted,
+        ended=ended,
+        instances=instances,
+        ironic={node.id: node for node in await cloud.nodes()},
+        rows=await cloud.rows.read([each.id for each in owned]),
+        providers={each.id: each for each in await providers_of(cloud.client)},
+        alive=[each.name for each in await cloud.rows.members() if each.is_alive],
+        books=await cloud.placement.audit(),
+        dead_letters=await cloud.connection.depth(DEAD_QUEUE),
+    )
 
 
 def problems_of(reported: Reported) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The figures of a load run, as JSON and as a table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -20,19 +20,31 @@ class Audited(Struct, frozen=True):
     problems: tuple[str, ...]
 
 
-class LoadResult(Struct, frozen=True):
+class RunResult(Struct, frozen=True, kw_only=True):
+    """What every load run reports. `workers`: how many of each kind; none if all are in one process."""
+
+    mode: str
+    cells: int
+    failing: float
+    workers: Mapping[str, int]
+    active: int
+    in_error: int
+    # How many active instances are on an alternate.
+    by_alternate: int
+    processors: int
+    notes: tuple[str, ...]
+    audit: Audited
+
+
+class LoadResult(RunResult, frozen=True, kw_only=True):
     """The figures of a load run.
 
     `cpu_us_per_boot` has each process and their `total`. It excludes the load generator, except in an embedded run, where
     both share one process. `flatness`: the cost of a boot in the last tenth of the run, divided by that in the second tenth.
     """
 
-    mode: str
     boots: int
     hosts: int
-    cells: int
-    failing: float
-    workers: Mapping[str, int]
     seconds: float
     boots_per_s: float
     latency_ms: Latency
@@ -40,23 +52,40 @@ class LoadResult(Struct, frozen=True):
     load_generator_us_per_boot: float | None
     cpu_us_per_boot_by_tenth: tuple[float, ...]
     flatness: float
-    processors: int
     # The shares of all processors' time that this run used, and that other processes used.
     share_of_machine: float
     share_of_others: float
-    active: int
-    in_error: int
-    by_alternate: int
-    notes: tuple[str, ...]
-    audit: Audited
 
 
-def as_json(result: LoadResult) -> bytes:
+def latency_of(unsorted_s: Sequence[float]) -> Latency:
+    ordered = sorted(unsorted_s)
+
+    def at(share: float) -> float:
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1000 if ordered else 0.0
+
+    return Latency(p50=at(0.5), p99=at(0.99), max=at(1.0))
+
+
+def as_json(result: RunResult) -> bytes:
     return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
 
 
 def as_table(result: LoadResult) -> RenderableType:
-    return Group(_headline(result), "", _cpu(result), "", *map(_note, result.notes), _verdict(result))
+    return framed(
+        result,
+        _headline(result),
+        _cpu(result),
+        "every request ended, every active instance holds exactly its share on its host,\n"
+        "nothing else is in use, no host is over capacity, and no host has an extra instance",
+    )
+
+
+def framed(result: RunResult, headline: Table, cpu: Table, well: str) -> RenderableType:
+    """The tables, the notes, and `well` if the audit passed, or else its problems."""
+    passed = Text.from_markup(f"[green]audit passed[/green]: {well}")
+    failed = (Text("audit failed", style="bold red"), *map(Text, result.audit.problems))
+    notes = (Text(note, style="yellow") for note in result.notes)
+    return Group(headline, "", cpu, "", *notes, *((passed,) if result.audit.passed else failed))
 
 
 def _headline(result: LoadResult) -> Table:
@@ -93,18 +122,3 @@ def _cpu(result: LoadResult) -> Table:
         f"other processes {result.share_of_others:.0%}[/dim]"
     )
     return table
-
-
-def _note(note: str) -> Text:
-    return Text(note, style="yellow")
-
-
-def _verdict(result: LoadResult) -> RenderableType:
-    if result.audit.passed:
-        return Text.from_markup(
-            "[green]audit passed[/green]: every request ended, every active instance holds exactly its share on its host,\n"
-            "nothing else is in use, no host is over capacity, and no host has an extra instance"
-        )
-    return Group(
-        Text("audit failed", style="bold red"), *(Text(problem) for problem in result.audit.problems)
-    )

@@ -1,94 +1,111 @@
 """Runs a load run: starts the workers, waits for the hosts, fires and measures the boots, and audits the result."""
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bus.broker import Broker
-from bus.errors import Failure, Unavailable
-from bus.memory import MemoryBroker
-from bus.process import run_until
-from bus.station import Station, process_name
-from bus.urls import broker_at
+from bus.errors import Failure
+from bus.messages.build import InstanceState
+from bus.messages.placement import ProviderState
 from compute_sim.simulated.faults import FailsToBuild, FaultScript
-from compute_sim.simulated.hosts import equal_hosts
-from moor.cloud import cloud
-from moor.cloud_processes import Servers, WorkerProcesses, cloud_in_processes
-from moor.load.auditing import all_hosts, all_providers, audit, until_quiet
+from moor.client import hearing, providers_of, until_choosable
+from moor.cloud_processes import Servers, WorkerProcess
+from moor.load.auditing import problems_left, problems_of, until_quiet
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.load.firing import FiredBoots, fire, hearing
+from moor.load.firing import FiredBoots, fire
 from moor.load.listeners import NotVisible, listener_of
 from moor.load.measuring import Meter
-from moor.load.results import Audited, Latency, LoadResult
+from moor.load.results import Audited, LoadResult, latency_of
 from moor.options import err
+from moor.showing import shortened
+from moor.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.tuning import CloudSettings
-from placement_worker.store_sql import SqlPlacementStore
 
 SPAWN_MS = 50.0
-READY_S_MAX = 120.0
-DRAIN_S_MAX = 5.0
 # How the names of the servers' processes start.
 BROKER, DATABASE = ("beam", "erl"), ("postgres", "postmaster")
+ENDS_OF_BOOTS = ("instance.active.#", "instance.error.#", "build.rejected")
+OWN_SERVERS = "a load run needs its own servers, a new database and a new virtual host"
 
 
-class Plan(Struct, frozen=True):
+class Plan(Struct, frozen=True, kw_only=True):
     """What to run. `cells` has the number of hosts of each cell; `failing` is the share of spawns that fail."""
 
     boots: int
     cells: Mapping[str, int]
     failing: float
     in_flight: int
+    counts: Mapping[str, int]
+    settings: CloudSettings = CloudSettings()
 
     @property
-    def hosts(self) -> int:
-        return sum(self.cells.values())
-
-    @property
-    def faults(self) -> FaultScript:
+    def cloud(self) -> CloudPlan:
         faults = (FailsToBuild(probability=self.failing),) if self.failing else ()
-        return FaultScript(seed=1, spawn_ms=SPAWN_MS, faults=faults)
+        return CloudPlan(
+            role="load",
+            cells=self.cells,
+            counts=self.counts,
+            settings=self.settings,
+            faults=FaultScript(seed=1, spawn_ms=SPAWN_MS, faults=faults),
+        )
 
 
 class ServersInUse(Failure):
     """These servers already hold other data, which would distort the figures."""
 
 
-async def run_embedded(plan: Plan, database_url: str, settings: CloudSettings) -> LoadResult:
-    """Run all workers and the load generator in this process."""
-    broker = MemoryBroker().as_user()
-    hosts = {cell: equal_hosts(cell, count) for cell, count in plan.cells.items()}
-    meter = Meter({"embedded": partial(process_cpu_s, os.getpid())}, plan.boots)
-    notes = ("embedded: the load generator is in the same process, so the total includes it",)
-    async with cloud(broker, database_url, hosts, faults=plan.faults, settings=settings) as store:
-        fired, problems = await _measured(plan, broker, meter, store.audit)
-    return _result(plan, meter, fired, problems, mode="embedded", workers={}, notes=notes)
+class Clocks(Struct, frozen=True):
+    """The CPU clocks of the processes that count, that of the load generator unless it is one of them, and notes on what
+    the total includes.
+    """
+
+    processes: Mapping[str, Callable[[], float]]
+    generator: Callable[[], float] | None
+    notes: tuple[str, ...]
 
 
-async def run_on_servers(plan: Plan, servers: Servers, counts: Mapping[str, int]) -> LoadResult:
-    """Run each worker as its own process, on these servers."""
-    broker = broker_at(servers.bus_url)
-    async with cloud_in_processes(broker, servers.environment, plan.cells, counts, plan.faults) as processes:
-        cpu_clocks, notes = cpu_clocks_of(processes, servers)
-        meter = Meter(cpu_clocks, plan.boots, partial(process_cpu_s, os.getpid()))
-        store = SqlPlacementStore(servers.placement_url or servers.database_url)
-        try:
-            fired, problems = await processes.during(_measured(plan, broker, meter, store.audit))
-        finally:
-            await store.close()
-    return _result(plan, meter, fired, problems, mode="real", workers=counts, notes=tuple(notes))
+async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
+    async with temporary_cloud(plan.cloud, servers) as cloud:
+        clocks = clocks_of(cloud.workers, servers)
+        meter = Meter(clocks.processes, plan.boots, clocks.generator)
+        fired, problems = await cloud.during(_measured(plan, cloud, meter))
+    seconds = fired.ended_s - fired.began_s
+    tenths = meter.parts_us_per_boot()
+    ours, others = meter.shares(os.cpu_count() or 1)
+    return LoadResult(
+        **summary_of(fired.states, problems, clocks, servers, plan.counts),
+        boots=plan.boots,
+        hosts=sum(plan.cells.values()),
+        cells=len(plan.cells),
+        failing=plan.failing,
+        seconds=seconds,
+        boots_per_s=plan.boots / seconds,
+        latency_ms=latency_of(fired.latencies_s),
+        cpu_us_per_boot=meter.us_per_boot(),
+        load_generator_us_per_boot=meter.generator_us_per_boot(),
+        cpu_us_per_boot_by_tenth=tenths,
+        flatness=tenths[-1] / tenths[1] if len(tenths) > 1 else 1.0,
+        share_of_machine=ours,
+        share_of_others=others,
+    )
 
 
-def cpu_clocks_of(
-    processes: WorkerProcesses, servers: Servers
-) -> tuple[dict[str, Callable[[], float]], list[str]]:
+def clocks_of(workers: Sequence[WorkerProcess], servers: Servers | None) -> Clocks:
     """A CPU clock for each worker and server process; and notes that say which servers cannot be measured, and why."""
+    own = partial(process_cpu_s, os.getpid())
+    if servers is None:
+        return Clocks(
+            {"embedded": own},
+            None,
+            ("embedded: all is in one process, so the total includes the load generator",),
+        )
     clocks: dict[str, Callable[[], float]] = {
-        worker.name: partial(process_cpu_s, worker.pid) for worker in processes.workers
+        worker.name: partial(process_cpu_s, worker.pid) for worker in workers
     }
     notes = []
     seen: set[int] = set()
@@ -102,129 +119,73 @@ def cpu_clocks_of(
             case pid if pid not in seen:
                 seen.add(pid)
                 clocks[name] = partial(process_tree_cpu_s, pid)
-    return clocks, notes
+    return Clocks(clocks, own, tuple(notes))
 
 
-async def _measured(
-    plan: Plan, broker: Broker, meter: Meter, books: Callable[[], Awaitable[Sequence[str]]]
-) -> tuple[FiredBoots, list[str]]:
+async def _measured(plan: Plan, cloud: TemporaryCloud, meter: Meter) -> tuple[FiredBoots, list[str]]:
     """Fire and measure the boots, then audit; return the boots and the problems."""
-    connection = await broker.connect()
-    try:
-        async with client_on(broker) as client:
-            await _until_ready(client, plan)
-            async with hearing(client) as feed:
-                await until_quiet(connection, tuple(plan.cells))
-                meter.read(0)
-                with progress_of("booting") as progress:
-                    bar = progress.add_task("boots", total=plan.boots)
+    providers = await until_ready(cloud, plan.cloud.host_names)
+    if any(stock.used for provider in providers for stock in provider.inventories.values()):
+        raise ServersInUse(f"some inventory is already in use: {OWN_SERVERS}")
+    async with (
+        hearing(cloud.client, *ENDS_OF_BOOTS) as feed,
+        measuring(plan.cloud, cloud, meter, "boots") as tell,
+    ):
+        fired = await fire(cloud.client, feed, plan.boots, plan.in_flight, tell)
+    return fired, await problems_left(lambda: problems_of(cloud, fired.instances))
 
-                    def tell(ended: int) -> None:
-                        meter.progress(ended)
-                        progress.update(bar, completed=ended)
 
-                    fired = await fire(client, feed, plan.boots, plan.in_flight, tell)
-                # Work that follows a boot (rows, schedulers' pictures) is part of its cost.
-                await until_quiet(connection, tuple(plan.cells))
-                meter.read(plan.boots)
-            return fired, await audit(client, connection, fired.instances, await books())
-    finally:
-        await connection.close()
+async def until_ready(cloud: TemporaryCloud, names: Collection[str]) -> list[ProviderState]:
+    """Wait until schedulers can choose the hosts with these names; return all providers, which must be theirs."""
+    await until_choosable(cloud.client, lambda hosts: {*names} <= {host.name for host in hosts})
+    providers = await providers_of(cloud.client)
+    if others := sorted({provider.name for provider in providers} - {*names}):
+        raise ServersInUse(
+            f"placement has {len(others)} providers that do not belong to this run, for example {others[0]}: {OWN_SERVERS}"
+        )
+    return providers
 
 
 @asynccontextmanager
-async def client_on(broker: Broker) -> AsyncIterator[Station]:
-    client = Station(broker, process_name("load"), asks=True)
-    stop = asyncio.Event()
-    running = asyncio.create_task(run_until(stop, (client,), DRAIN_S_MAX))
-    try:
-        yield client
-    finally:
-        stop.set()
-        await running
-        await client.close()
+async def measuring(
+    plan: CloudPlan, cloud: TemporaryCloud, meter: Meter, what: str
+) -> AsyncIterator[Callable[[int], None]]:
+    """Measure what happens in this context, which tells how much has ended. It begins and ends when no work is left: work
+    that follows a boot (rows, schedulers' pictures) is part of its cost.
+    """
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=50), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeElapsedColumn(), console=err, refresh_per_second=4, transient=True
+    ) as progress:
+        bar = progress.add_task(what, total=meter.count)
+
+        def tell(ended: int) -> None:
+            meter.progress(ended)
+            progress.update(bar, completed=ended)
+
+        await until_quiet(cloud.connection, tuple(plan.cells))
+        meter.read(0)
+        yield tell
+        await until_quiet(cloud.connection, tuple(plan.cells))
+        meter.read(meter.count)
 
 
-async def _until_ready(client: Station, plan: Plan) -> None:
-    """Wait until schedulers and placement know every host: schedulers never choose an unknown host."""
-    names = {host.name for cell, count in plan.cells.items() for host in equal_hosts(cell, count)}
-    known: set[str] = set()
-    async with asyncio.timeout(READY_S_MAX):
-        while known != names:
-            await asyncio.sleep(0.1)
-            try:
-                up = {host.name async for host in all_hosts(client) if host.up}
-                providers = [provider async for provider in all_providers(client)]
-            except Unavailable:
-                # The workers that answer are still starting.
-                continue
-            known = up & {provider.name for provider in providers}
-            if others := sorted({provider.name for provider in providers} - names):
-                raise ServersInUse(
-                    f"placement has {len(others)} providers that do not belong to this run, for example {others[0]}: "
-                    "a load run needs its own servers, a new database and a new virtual host"
-                )
-            if any(stock.used for provider in providers for stock in provider.inventories.values()):
-                raise ServersInUse(
-                    "some inventory is already in use: a load run needs its own servers, a new database and a new virtual host"
-                )
-
-
-def progress_of(what: str) -> Progress:
-    return Progress(
-        TextColumn(f"[bold]{what}"),
-        BarColumn(bar_width=50),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=err,
-        refresh_per_second=4,
-        transient=True,
-    )
-
-
-def _result(
-    plan: Plan,
-    meter: Meter,
-    fired: FiredBoots,
+def summary_of(
+    states: Sequence[InstanceState],
     problems: Sequence[str],
-    *,
-    mode: str,
+    clocks: Clocks,
+    servers: Servers | None,
     workers: Mapping[str, int],
-    notes: tuple[str, ...],
-) -> LoadResult:
-    states = [boot.state for boot in fired.boots.values() if boot.state is not None]
-    active = [state for state in states if state.state == "active"]
-    seconds = fired.ended_s - fired.began_s
-    tenths = meter.parts_us_per_boot()
-    processors = os.cpu_count() or 1
-    ours, others = meter.shares(processors)
-    return LoadResult(
-        mode=mode,
-        boots=plan.boots,
-        hosts=plan.hosts,
-        cells=len(plan.cells),
-        failing=plan.failing,
-        workers=workers,
-        seconds=seconds,
-        boots_per_s=plan.boots / seconds,
-        latency_ms=_latency(fired.latencies_s),
-        cpu_us_per_boot=meter.us_per_boot(),
-        load_generator_us_per_boot=meter.generator_us_per_boot(),
-        cpu_us_per_boot_by_tenth=tenths,
-        flatness=tenths[-1] / tenths[1] if len(tenths) > 1 else 1.0,
-        processors=processors,
-        share_of_machine=ours,
-        share_of_others=others,
-        active=len(active),
-        in_error=len(states) - len(active),
-        by_alternate=sum(bool(state.failures) for state in active),
-        notes=notes,
-        audit=Audited(passed=not problems, problems=tuple(problems)),
-    )
-
-
-def _latency(sorted_s: Sequence[float]) -> Latency:
-    def at(share: float) -> float:
-        return sorted_s[min(int(share * len(sorted_s)), len(sorted_s) - 1)] * 1000 if sorted_s else 0.0
-
-    return Latency(p50=at(0.5), p99=at(0.99), max=at(1.0))
+) -> dict[str, Any]:
+    """The fields that the results of all load runs share."""
+    active = [each for each in states if each.state == "active"]
+    return {
+        "mode": "real" if servers else "embedded",
+        "workers": workers if servers else {},
+        "active": len(active),
+        "in_error": len(states) - len(active),
+        "by_alternate": sum(bool(each.failures) for each in active),
+        "processors": os.cpu_count() or 1,
+        "notes": clocks.notes,
+        "audit": Audited(passed=not problems, problems=tuple(shortened(problems))),
+    }

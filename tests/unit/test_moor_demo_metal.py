@@ -15,8 +15,9 @@ from bus.messages.placement import InventoryState, LogPosition, ProvidersChanged
 from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deploy, NodeRow, Offer
 from moor.demo.metal.checking import problems_of_the_kill
-from moor.demo.metal.screen import WIDTH, kind_of, metal_screen
+from moor.demo.metal.screen import kind_of, metal_screen
 from moor.demo.metal.tally import MetalTally
+from moor.demo.screen import WIDTH
 from moor.load.node_auditing import Reported, problems_of
 
 FREE, BUSY = (ProviderId(UUID(int=number)) for number in (1, 2))

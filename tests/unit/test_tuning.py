@@ -20,7 +20,16 @@ from compute_sim.__main__ import main as compute_main
 from moor.__main__ import app
 from moor.options import use_config
 from moor.settings import tuning_from
-from moor.tuning import COMPUTE, CONDUCTOR, IRONIC, PLACEMENT, SCHEDULER, SECTIONS, CloudSettings
+from moor.tuning import (
+    COMPUTE,
+    CONDUCTOR,
+    IRONIC,
+    PLACEMENT,
+    SCHEDULER,
+    SECTIONS,
+    CloudSettings,
+    environment_of,
+)
 from placement_worker.__main__ import main as placement_main
 from scheduler_worker.__main__ import main as scheduler_main
 from scheduler_worker.settings import SchedulerSettings
@@ -121,7 +130,9 @@ def test_contradicting_limits_of_the_database_are_refused_with_both_values() -> 
 def test_processes_that_read_only_variables_get_the_values_of_the_file(tmp_path: Path) -> None:
     file = a_file(tmp_path / "c.toml", "[bus]\nprefetch = 9\n[compute]\nbeat_s = 2\n")
 
-    variables = tuning_from({"MOOR_BUS_PREFETCH": "10"}, config=file, here=HERE).variables()
+    variables = environment_of(
+        tuning_from({"MOOR_BUS_PREFETCH": "10"}, config=file, here=HERE).of_cloud(CloudSettings())
+    )
 
     assert variables == {"MOOR_BUS_PREFETCH": "10", "MOOR_COMPUTE_BEAT_S": "2.0"}
     assert settings_in(variables, COMPUTE) == structs.replace(COMPUTE.kind(), beat_s=2.0)

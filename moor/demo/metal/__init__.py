@@ -1,6 +1,5 @@
 """`moor demo --bare-metal`: builds instances on nodes, while nodes go into maintenance and a daemon is killed.
 
-- clouds.py: starts the cloud, embedded or on real servers, with Ironic's API and the daemons' rows.
 - running.py: sends the requests, switches maintenance on and off, and kills the daemon.
 - tally.py: counts the received events and reads the daemons' rows.
 - screen.py: draws these counts while the demo runs.

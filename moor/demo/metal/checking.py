@@ -1,36 +1,25 @@
 """The end of the demo: compares what Ironic, the daemons, placement and the instances' cells report.
 
-The check waits up to PATIENCE_S for late updates. Any remaining problem is printed and ends the demo with exit code 1.
+The check waits for late updates. Any remaining problem is printed and ends the demo with exit code 1.
 """
 
-import asyncio
 from collections.abc import Iterator
 
-from bus.topology import DEAD_QUEUE
-from moor.demo.metal.clouds import DemoCloud
+from moor.demo.checking import print_end
 from moor.demo.metal.tally import MetalTally
-from moor.load.auditing import all_providers
-from moor.load.node_auditing import VIRTUAL_NAME, Reported, problems_of
-from moor.options import fail, out
-
-PATIENCE_S = 15.0
-LOOK_AGAIN_S = 0.3
-PROBLEMS_SHOWN = 20
+from moor.load.auditing import problems_left
+from moor.load.node_auditing import VIRTUAL_NAME, Reported, problems_of, reported_by
+from moor.options import out
+from moor.temporary_cloud import TemporaryCloud
 
 
-async def conclude(cloud: DemoCloud, tally: MetalTally) -> None:
-    by_s = asyncio.get_running_loop().time() + PATIENCE_S
-    reported = await _reported(cloud, tally)
-    while (problems := [*problems_of(reported)]) and asyncio.get_running_loop().time() < by_s:
-        await asyncio.sleep(LOOK_AGAIN_S)
-        reported = await _reported(cloud, tally)
-    problems += problems_of_the_kill(tally)
+async def conclude(cloud: TemporaryCloud, tally: MetalTally) -> None:
+    async def problems() -> list[str]:
+        return [*problems_of(await _reported(cloud, tally))]
+
+    found = [*await problems_left(problems), *problems_of_the_kill(tally)]
     out.print()
-    if problems:
-        more = [f"and {len(problems) - PROBLEMS_SHOWN} more"] if len(problems) > PROBLEMS_SHOWN else []
-        fail("the demo found problems:\n" + "\n".join([*problems[:PROBLEMS_SHOWN], *more]))
-    for checked in _checked(tally, reported):
-        out.print(f"[green]✓[/green] {checked}", highlight=False)
+    print_end(found, _checked(tally, await _reported(cloud, tally)))
 
 
 def problems_of_the_kill(tally: MetalTally) -> list[str]:
@@ -64,17 +53,10 @@ def _checked(tally: MetalTally, reported: Reported) -> Iterator[str]:
     yield "placement's books are consistent, and there are no dead letters"
 
 
-async def _reported(cloud: DemoCloud, tally: MetalTally) -> Reported:
-    ironic = {node.id: node async for page in cloud.api.pages() for node in page.nodes}
-    owned = await cloud.rows.owners()
-    return Reported(
+async def _reported(cloud: TemporaryCloud, tally: MetalTally) -> Reported:
+    return await reported_by(
+        cloud,
         wanted=tally.wanted,
         ended=tally.count("active") + tally.count("error"),
         instances={id_: state for id_, state in tally.states.items() if id_ not in tally.deleted},
-        ironic=ironic,
-        rows=await cloud.rows.read([each.id for each in owned]),
-        providers={each.id: each async for each in all_providers(cloud.client)},
-        alive=[each.name for each in await cloud.rows.members() if each.is_alive],
-        books=await cloud.audit(),
-        dead_letters=await cloud.connection.depth(DEAD_QUEUE),
     )

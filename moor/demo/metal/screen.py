@@ -5,16 +5,14 @@ from collections.abc import Sequence
 from math import ceil
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from ironic_sync.core.rows import NodeRow
 from moor.demo.metal.tally import MetalTally
-from moor.demo.tally import NEWS_MAX
+from moor.demo.screen import panel
 
-WIDTH = 92
 BAR = 40
 TILES_A_ROW = 72
 TILES_MAX = 2 * TILES_A_ROW
@@ -41,10 +39,8 @@ def metal_screen(tally: MetalTally, daemons: Sequence[str], title: str) -> Rende
         _legend(tally),
         "",
         _counters(tally),
-        "",
-        _news(tally),
     )
-    return Panel(body, title=title, title_align="left", border_style="blue", width=WIDTH, padding=(1, 2))
+    return panel(body, tally, title)
 
 
 def kind_of(row: NodeRow) -> str:
@@ -119,11 +115,3 @@ def _counters(tally: MetalTally) -> Text:
         Text(f"● {tally.count('error')} in error", style="red"),
     )
     return Text("\n").join((Text("   ").join(boots), Text(f"◆ {tally.flips} flips{middle}", style="magenta")))
-
-
-def _news(tally: MetalTally) -> Text:
-    """Always NEWS_MAX lines, so that the screen does not jump."""
-    lines = [Text(news.text, style=news.style) for news in tally.news]
-    text = Text("\n").join([*lines, *[Text("")] * (NEWS_MAX - len(lines))])
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text

@@ -1,14 +1,12 @@
 """The figures of a load run on bare metal, as JSON and as a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import msgspec
 from msgspec import Struct
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
-from moor.load.results import Audited, Latency
+from moor.load.results import Latency, RunResult, framed
 
 
 class Phase(Struct, frozen=True, kw_only=True):
@@ -29,49 +27,25 @@ class Phase(Struct, frozen=True, kw_only=True):
     share_of_others: float
 
 
-class MetalLoadResult(Struct, frozen=True, kw_only=True):
+class MetalLoadResult(RunResult, frozen=True, kw_only=True):
     """The figures of a run. `free_again_ms`: from the delete of an instance until placement offers its node again."""
 
-    mode: str
     nodes: int
     daemons: int
-    cells: int
-    failing: float
     # The requested state changes per second; 0: as fast as possible.
     rate: float
-    workers: Mapping[str, int]
     changes: Phase
     deploys: Phase
     free_again_ms: Latency
-    active: int
-    in_error: int
-    by_alternate: int
-    processors: int
-    notes: tuple[str, ...]
-    audit: Audited
-
-
-def latency_of(unsorted_s: Sequence[float]) -> Latency:
-    ordered = sorted(unsorted_s)
-
-    def at(share: float) -> float:
-        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1000 if ordered else 0.0
-
-    return Latency(p50=at(0.5), p99=at(0.99), max=at(1.0))
-
-
-def as_json(result: MetalLoadResult) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
 
 
 def as_table(result: MetalLoadResult) -> RenderableType:
-    return Group(
+    return framed(
+        result,
         _headlines(result),
-        "",
         _cpu(result),
-        "",
-        *(Text(note, style="yellow") for note in result.notes),
-        _verdict(result),
+        f"{result.active:,} active ({result.by_alternate:,} by an alternate), {result.in_error:,} in error, all deleted "
+        "again;\nevery node is clean and owned, placement offers what Ironic has available, and nothing is in use",
     )
 
 
@@ -113,15 +87,3 @@ def _cpu(result: MetalLoadResult) -> Table:
     )
     table.add_row(f"[dim]of this machine's {result.processors} processors[/dim]", *shares)
     return table
-
-
-def _verdict(result: MetalLoadResult) -> RenderableType:
-    if result.audit.passed:
-        return Text.from_markup(
-            f"[green]audit passed[/green]: {result.active:,} active ({result.by_alternate:,} by an alternate), "
-            f"{result.in_error:,} in error, all deleted again;\nevery node is clean and owned, placement offers what Ironic "
-            "has available, and nothing is in use"
-        )
-    return Group(
-        Text("audit failed", style="bold red"), *(Text(problem) for problem in result.audit.problems)
-    )

@@ -1,21 +1,14 @@
 """Receives the events about nodes and the instances on them, for the load run that waits for them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from msgspec import Struct
 
-from bus.codec import CODEC
-from bus.link import Link
-from bus.listening import listen
 from bus.message import Message, ProviderId
 from bus.messages.placement import InventoryState, ProvidersChanged, ProviderState
-from bus.station import Station
-from bus.topology import EVENTS, Grant
-from moor.load.firing import Feed, NoProgress
-
-SILENCE_S_MAX = 60.0
+from moor.client import Feed
+from moor.load.firing import SILENCE_S_MAX, NoProgress
 
 
 class NodeStock(Struct, frozen=True):
@@ -43,6 +36,11 @@ class NodeWatch:
         self._changed = asyncio.Event()
         for provider in providers:
             self._take(provider)
+
+    async def listen(self, feed: Feed) -> None:
+        async for batch in feed:
+            for heard in batch:
+                self.hear(heard.message)
 
     def hear(self, message: Message) -> None:
         if isinstance(message, ProvidersChanged):
@@ -75,28 +73,3 @@ class NodeWatch:
         stock = next(iter(provider.inventories.values()), InventoryState(total=0))
         self.stocks[provider.id] = NodeStock(stock.reserved, stock.used)
         self.on_stock(provider.id)
-
-
-async def listen_on(watch: NodeWatch, feed: Feed) -> None:
-    async for batch in feed:
-        for heard in batch:
-            watch.hear(heard.message)
-
-
-@asynccontextmanager
-async def hearing_nodes(client: Station) -> AsyncGenerator[Feed]:
-    link = Link(client.consuming.broker, client.settings)
-    keys = (
-        "instance.active.#",
-        "instance.error.#",
-        "instance.deleted.#",
-        "build.rejected",
-        "providers.changed",
-    )
-    feed = listen(link, [Grant(EVENTS, keys)], process=client.name, settings=client.settings, codec=CODEC)
-    await anext(feed)
-    try:
-        yield feed
-    finally:
-        await feed.aclose()
-        await link.close()
