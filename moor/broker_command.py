@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 from msgspec import structs
-from rich.table import Table
+from rich.markup import escape
 
 from bus.addresses import without_password
 from bus.broker import Connection, NotFound
@@ -24,6 +24,8 @@ from moor.deployments import BrokerDeployment, deployments_of
 from moor.options import AsJson, BusUrl, Cells, command_settings, out, with_connection
 from moor.reference import asyncapi, reference
 from moor.settings import Settings
+from moor.showing import print_json
+from moor.tables import Rows, print_table, table_of
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="The broker's exchanges, queues, users and rights."
@@ -104,16 +106,18 @@ def show(
     depths = [_depths(each.url, each.objects().queues) if is_named else {} for each in deployments]
     if as_json:
         brokers = [_as_json(*each) for each in zip(deployments, depths, strict=True)]
-        out.print_json(json.dumps({"brokers": brokers, "messages": _messages_as_json()}))
+        print_json({"brokers": brokers, "messages": _messages_as_json()})
         return
     for deployment, waiting in zip(deployments, depths, strict=True):
         if len(deployments) > 1:
             out.rule(
                 f"broker of {', '.join(deployment.names)}: {without_password(deployment.url)}", align="left"
             )
-        out.print(_queues_table(deployment.objects().queues, waiting))
-        out.print(_rights_table(deployment))
-    out.print(_routes_table())
+        print_table(_queues_table(deployment.objects().queues, waiting))
+        out.print()
+        print_table(_rights_table(deployment))
+        out.print()
+    print_table(_routes_table())
 
 
 def _deployments(
@@ -164,45 +168,42 @@ async def _depth(connection: Connection, queue: str) -> int | None:
         return None
 
 
-def _queues_table(queues: Iterable[Queue], depths: dict[str, int | None]) -> Table:
-    table = Table(title="Queues", title_justify="left")
-    for column in ("queue", "kind", "on", "bound to"):
-        table.add_column(column)
-    if depths:
-        table.add_column("waiting", justify="right")
+def _queues_table(queues: Iterable[Queue], depths: dict[str, int | None]) -> Rows:
+    table = table_of("queue", "kind", "on", "waiting", "bound to", lists=("bound to",))
     for queue in queues:
-        bindings = "\n".join(f"{binding.exchange} [dim]{binding.pattern}[/dim]" for binding in queue.bindings)
-        waiting = depths.get(queue.name)
-        cells = [queue.name, queue.kind.value, _where(queue.site), bindings]
-        table.add_row(*cells, *([] if not depths else ["not declared" if waiting is None else str(waiting)]))
+        waiting = depths.get(queue.name, "") if depths else ""
+        table.add_row(
+            queue.name,
+            queue.kind.value,
+            _where(queue.site),
+            "not declared" if waiting is None else str(waiting),
+            _lines((binding.exchange, binding.pattern) for binding in queue.bindings),
+        )
     return table
 
 
-def _routes_table() -> Table:
-    table = Table(title="Messages", title_justify="left")
-    for column in ("type", "is", "goes to"):
-        table.add_column(column)
+def _routes_table() -> Rows:
+    table = table_of("message", "is", "goes to")
     for kind, route in sorted(ROUTES.items()):
         table.add_row(kind, route.kind.value, route.exchange)
     return table
 
 
-def _rights_table(deployment: BrokerDeployment) -> Table:
-    table = Table(title="Rights", title_justify="left")
-    for column in ("user", "publishes", "consumes"):
-        table.add_column(column)
+def _rights_table(deployment: BrokerDeployment) -> Rows:
+    table = table_of("user", "may", "what", lists=("what",))
     for user, rights in sorted(deployment.rights().items()):
         if not rights.topics:
-            table.add_row(user, "everything", "everything")
+            table.add_row(user, "publish and consume", "everything")
             continue
-        writes = "\n".join(
-            f"{topic.exchange} [dim]{_plain(topic.write)}[/dim]"
-            for topic in rights.topics
-            if topic.write != "^$"
-        )
-        reads = "\n".join(queue.name for queue in deployment.objects().queues if rights.may_read(queue.name))
-        table.add_row(user, writes, reads)
+        writes = ((topic.exchange, each) for topic in rights.topics for each in _plain(topic.write))
+        table.add_row(user, "publish", _lines(writes))
+        queues = [queue.name for queue in deployment.objects().queues if rights.may_read(queue.name)]
+        table.add_row(user, "consume", "\n".join(queues))
     return table
+
+
+def _lines(keys: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{exchange} [dim]{escape(key)}[/dim]" for exchange, key in keys)
 
 
 def _as_json(deployment: BrokerDeployment, depths: dict[str, int | None]) -> object:
@@ -242,15 +243,12 @@ def _where(site: Site) -> str:
     return {Site.API: "API", Site.CELL: "cell", Site.BOTH: "every broker", Site.IRONIC: "Ironic's"}[site]
 
 
-def _plain(pattern: str) -> str:
-    """A right in readable form: without the anchors and escapes of its regular expression."""
-    return (
-        pattern.removeprefix("^(")
-        .removesuffix(")$")
-        .replace("\\", "")
-        .replace("[^.]+", "*")
-        .replace("|", "  ")
-    )
+def _plain(pattern: str) -> list[str]:
+    """A right's keys in readable form: without the anchors and escapes of its regular expression."""
+    if pattern == "^$":
+        return []
+    keys = pattern.removeprefix("^(").removesuffix(")$").replace("\\", "").replace("[^.]+", "*")
+    return keys.split("|")
 
 
 @app.command("reference")

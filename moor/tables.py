@@ -15,13 +15,14 @@ GAP = 2
 
 
 class Rows:
-    """A table without rules and without empty columns. The columns in `prose` may be wrapped; if they do not fit beside the
-    others, they are printed below each row.
+    """A table without rules and without empty columns. The columns in `prose` may be wrapped; the cells of those in `lists`
+    have several lines. If these columns do not fit beside the others, they are printed below each row.
     """
 
-    def __init__(self, columns: Sequence[str], prose: Sequence[str]) -> None:
+    def __init__(self, columns: Sequence[str], prose: Sequence[str], lists: Sequence[str]) -> None:
         self._columns = columns
         self._prose = prose
+        self._lists = lists
         self._rows: list[Sequence[Text]] = []
 
     def add_row(self, *cells: str | Text) -> None:
@@ -41,8 +42,12 @@ class Rows:
             return
         for number, cells in enumerate(zip(*(cells for _, cells in columns), strict=True)):
             row = dict(zip((name for name, _ in columns), cells, strict=True))
-            yield _line([_padded(row[name], width) for name, width in whole.items()])
+            yield _line(
+                [_padded(row[name], width) for name, width in whole.items() if name not in self._lists]
+            )
             if number:
+                lists = [line for name in self._lists for line in row[name].split()]
+                yield from (_line((Text(), line)) for line in lists)
                 yield from (Padding(row[name], (0, 0, 0, GAP), expand=False) for name in prose if row[name])
 
 
@@ -74,8 +79,8 @@ def _padded(cell: Text, width: int) -> Text:
     return padded
 
 
-def table_of(*columns: str, prose: Sequence[str] = ()) -> Rows:
-    return Rows(columns, prose)
+def table_of(*columns: str, prose: Sequence[str] = (), lists: Sequence[str] = ()) -> Rows:
+    return Rows(columns, prose, lists)
 
 
 def print_table(rows: Rows) -> None:

@@ -60,6 +60,19 @@ async def test_lists_never_fold_ids_and_states(cloud: str, columns: str) -> None
     assert one["id"] in booted.out
 
 
+@pytest.mark.parametrize("columns", ["80", ""])
+async def test_no_line_about_a_broker_is_folded(columns: str) -> None:
+    shown = await moor("broker", "show", "--cells", "harbour", **({"COLUMNS": columns} if columns else {}))
+
+    lines = [line.strip() for line in shown.out.splitlines()]
+    for whole in (
+        "moor.api instance.rebuild.*",
+        "moor.retry.conductor.harbour conductor.harbour.work",
+        "moor.cell.harbour spawn.failed.harbour",
+    ):
+        assert any(line.endswith(whole) for line in lines)
+
+
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_host_is_shown_whole(cloud: str) -> None:
     (known, *_) = await moor_json("host", "list", "--bus", cloud)

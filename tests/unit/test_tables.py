@@ -54,3 +54,19 @@ def test_without_room_long_texts_follow_below_the_row() -> None:
 
 def test_an_empty_column_is_left_out() -> None:
     assert shown(80, [(ID, "", "active", "")]) == [f"id{'':34}  state", f"{ID}  active"]
+
+
+@pytest.mark.parametrize("width", [30, 80, 200])
+def test_cells_of_several_lines_are_never_folded(width: int) -> None:
+    table = table_of("queue", "kind", "bound to", lists=("bound to",))
+    bindings = [f"moor.cell.harbour a_rather_long_key_of_a_binding_{number}.harbour" for number in range(3)]
+    table.add_row("conductor.harbour.work", "work", "\n".join(bindings))
+    console = Console(file=io.StringIO(), width=width)
+
+    console.print(table, crop=False, highlight=False)
+
+    assert isinstance(console.file, io.StringIO)
+    _, first, *_ = lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert first.split()[:2] == ["conductor.harbour.work", "work"]
+    for binding in bindings:
+        assert sum(line.endswith(binding) for line in lines) == 1
