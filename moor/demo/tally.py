@@ -19,7 +19,6 @@ from bus.messages.placement import ProvidersChanged, ProviderState, ProviderUsag
 
 NEWS_MAX = 5
 SLICE_S = 0.1
-ENDS = (InstanceActive, InstanceFailed)
 
 
 class News(Struct, frozen=True):
