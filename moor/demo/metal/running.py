@@ -9,6 +9,7 @@
 
 import asyncio
 import random
+from contextlib import suppress
 
 from msgspec import Struct
 
