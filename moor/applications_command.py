@@ -28,7 +28,7 @@ from bus.topology import APPLICATION_NAME, APPLICATION_USER, Application
 from moor.client import answer_of, ask_bus
 from moor.credentials import check_private, known_passwords, write_private
 from moor.deployments import BrokerDeployment, deployments_of
-from moor.options import AsJson, BusUrl, command_settings, fail, out
+from moor.options import AsJson, BusUrl, command_settings, fail, out, wrong_value
 from moor.showing import print_all
 from moor.tables import Rows, table_of
 
@@ -159,10 +159,8 @@ def _api_broker(bus: str) -> BrokerDeployment:
 
 
 def _application(name: str, projects: Sequence[str], *, admin: bool) -> Application:
-    try:
+    with wrong_value():
         return Application(name, tuple(dict.fromkeys(projects)), admin)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def rabbitmqctl(ctl: Sequence[str], *arguments: str, stdin: str = "") -> str:

@@ -18,7 +18,7 @@ from bus.messages.candidates import (
 )
 from bus.messages.placement import NotAllowed
 from moor.client import Client, answer_of, ask_bus, providers_of
-from moor.options import AsJson, BusUrl, fail
+from moor.options import AsJson, BusUrl, fail, wrong_value
 from moor.providers_showing import candidates_table
 from moor.showing import print_all
 
@@ -59,10 +59,8 @@ def candidates(
         "same_subtree": [part.split(",") for part in together or ()],
         "limit": limit,
     }
-    try:
+    with wrong_value():
         question = msgspec.convert(asked, AskCandidates)
-    except msgspec.ValidationError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
     found, names = ask_bus(bus, lambda asking: _found(asking, question))
     if not (found or as_json):
         fail("no provider can satisfy this now; `moor provider list` shows what exists")

@@ -36,21 +36,20 @@ def upgrade(
 ) -> None:
     """Create or alter the tables that this release needs, in every named database. Safe to repeat and to run concurrently."""
     addresses = command_settings(db=db, placement_db=placement_db, ironic_db=ironic_db).addresses
-    if not addresses.placement_db and not addresses.ironic_db and not addresses.cell_db_urls:
+    named = [
+        (addresses.placement_db, (PLACEMENT,), ""),
+        (addresses.db_url, OTHERS, ""),
+        (addresses.ironic_db, (IRONIC,), ""),
+        *((url, OF_CELLS, f" of {cell}") for cell, url in addresses.cell_db_urls.items()),
+    ]
+    if not any(url for url, _, _ in named):
         raise typer.BadParameter("no database is named: give --db, MOOR_DB_URL or db_url in a file")
-
     settings = tuned(DATABASE)
 
     async def work() -> None:
-        if addresses.placement_db:
-            await _upgrade(addresses.placement_db, PLACEMENT, PLACEMENT, settings)
-        for owner in OTHERS if addresses.db_url else ():
-            await _upgrade(addresses.db_url, owner, owner, settings)
-        if addresses.ironic_db:
-            await _upgrade(addresses.ironic_db, IRONIC, IRONIC, settings)
-        for cell, url in addresses.cell_db_urls.items():
-            for owner in OF_CELLS:
-                await _upgrade(url, owner, f"{owner} of {cell}", settings)
+        for url, owners, of_cell in named:
+            for owner in owners if url else ():
+                await _upgrade(url, owner, f"{owner}{of_cell}", settings)
 
     run(work())
 

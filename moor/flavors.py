@@ -24,6 +24,7 @@ import msgspec
 import typer
 
 from bus.messages.build import Flavor
+from moor.options import wrong_value
 from moor.settings import Settings
 
 
@@ -49,10 +50,8 @@ def known_flavors(file: Path | None, settings: Settings) -> Flavors | None:
     """The flavors of the named file, or else of a `moor up` on this machine; None if there is neither."""
     if file is None and not (settings.is_of_up and settings.flavors_file.is_file()):
         return None
-    try:
+    with wrong_value("--flavors: "):
         return read_flavors(file or settings.flavors_file)
-    except BadFlavors as wrong:
-        raise typer.BadParameter(f"--flavors: {wrong}") from None
 
 
 def flavor_named(name: str, file: Path | None, settings: Settings) -> Flavor:

@@ -52,6 +52,7 @@ from moor.options import (
     fail,
     out,
     run,
+    wrong_value,
 )
 from moor.request_ids import new_request_ids
 from moor.settings import Settings
@@ -498,7 +499,5 @@ def config_drive_of(given: str) -> str:
 
 def _validated(request: BuildInstance) -> BuildInstance:
     """Decode the request as the scheduler will. A message that cannot be decoded would get no answer there."""
-    try:
+    with wrong_value("the request cannot be sent: "):
         return msgspec.convert(msgspec.to_builtins(request), BuildInstance)
-    except msgspec.ValidationError as wrong:
-        raise typer.BadParameter(f"the request cannot be sent: {wrong}") from None

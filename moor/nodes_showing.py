@@ -25,21 +25,19 @@ WIDE = 120
 def nodes_table(nodes: Sequence[NodeShown]) -> Rows:
     """A table of nodes; on a narrow terminal, without name, cell and daemon."""
     is_wide = out.width >= WIDE
-    table = table_of(
-        "id",
-        *(("name",) if is_wide else ()),
-        "state",
-        "class",
-        *(("cell", "daemon") if is_wide else ()),
-        "offered",
-        prose=("offered",),
-    )
+    table = table_of("id", "name", "state", "class", "cell", "daemon", "offered", prose=("offered",))
     for each in nodes:
+        name, cell, daemon = (each.name, each.cell, each.daemon) if is_wide else ("", "", "")
         resource_class = (each.ironic.resource_class if each.ironic else "") or ""
-        name = (escape(each.name),) if is_wide else ()
-        whose = (each.cell, escape(each.daemon)) if is_wide else ()
-        state = _state(each.ironic)
-        table.add_row(str(each.id), *name, state, escape(resource_class), *whose, _in_short(each.offered))
+        table.add_row(
+            str(each.id),
+            escape(name),
+            _state(each.ironic),
+            escape(resource_class),
+            cell,
+            escape(daemon),
+            _in_short(each.offered),
+        )
     return table
 
 

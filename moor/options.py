@@ -5,7 +5,8 @@ Exit codes: 0 done; 1 not done (stderr says why); 2 a flag or setting is wrong; 
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -14,11 +15,10 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
-from bus.addresses import BadSetting
 from bus.asking import NoAnswer
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
 from bus.errors import Failure, NotFound
-from bus.logs import BadLogSettingError, begin_to_log
+from bus.logs import begin_to_log
 from bus.tuning import Section, Tuned
 from bus.urls import broker_at
 from moor.settings import Settings, of_commands, settings_from, tuning_from
@@ -132,12 +132,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 _config: ContextVar[Path | None] = ContextVar("config", default=None)
 
 
+@contextmanager
+def wrong_value(prefix: str = "") -> Iterator[None]:
+    """Report a value that cannot be used as a wrong flag or setting, with exit code 2."""
+    try:
+        yield
+    except ValueError as wrong:
+        raise typer.BadParameter(f"{prefix}{wrong}") from None
+
+
 def log_as(environment: Mapping[str, str], *, level: str = "INFO") -> None:
     """Start logging, with the format and level that these variables set."""
-    try:
+    with wrong_value():
         begin_to_log(environment, level=level)
-    except BadLogSettingError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def use_config(file: Path | None) -> None:
@@ -146,10 +153,8 @@ def use_config(file: Path | None) -> None:
 
 def flags_in_file() -> Mapping[str, object]:
     """The values that the settings file has for commands' flags, by its keys."""
-    try:
+    with wrong_value():
         return of_commands(os.environ, config=_config.get(), here=Path.cwd())
-    except BadSetting as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def defaults_of(command: Any, written: Mapping[str, object]) -> dict[str, Any]:
@@ -187,35 +192,27 @@ def command_settings(
         "cells": cells,
         "data": data,
     }
-    try:
+    with wrong_value():
         return settings_from(flags, os.environ, config=_config.get(), here=Path.cwd())
-    except BadSetting as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def tuning() -> Tuning:
     """The workers' settings from variables and the settings file."""
-    try:
+    with wrong_value():
         return tuning_from(os.environ, config=_config.get(), here=Path.cwd())
-    except BadSetting as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def tuned(section: Section[S], base: S | None = None, **flags: object) -> S:
     """The settings of one worker. `flags` are named after its fields; a flag that is None was not given."""
     given = {field: Tuned(value, flag_of(field)) for field, value in flags.items() if value is not None}
-    try:
+    with wrong_value():
         return tuning().of(section, base, given)
-    except BadSetting as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def tuned_cloud(base: CloudSettings | None = None) -> CloudSettings:
     """The settings of all workers in this process; `base` has the command's own defaults."""
-    try:
+    with wrong_value():
         return tuning().of_cloud(base or CloudSettings())
-    except BadSetting as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def flag_of(field: str) -> str:
@@ -228,10 +225,8 @@ def broker_of(url: str) -> Broker:
             f"bus_url is {url!r}: a memory bus exists only inside its own process; `moor up` serves its bus at a Unix socket: "
             "name it as unix:///path, or leave bus_url out"
         )
-    try:
+    with wrong_value():
         return broker_at(url)
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def with_connection(url: str, work: Callable[[Connection], Awaitable[T]]) -> T:

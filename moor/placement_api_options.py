@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 from msgspec import Struct, structs
 
+from moor.options import wrong_value
 from placement_worker.api.auth import Authentication
-from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, users_in
+from placement_worker.api.auth.basic import BasicAuthentication, users_in
 from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication, keystone_client
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.policy import BadPolicyError, policy_named
-from placement_worker.api.server import BadListenError, read_certificate, read_listen
+from placement_worker.api.policy import policy_named
+from placement_worker.api.server import read_certificate, read_listen
 from placement_worker.api.settings import ApiSettings
 from placement_worker.http_service import ServiceOptions
 
@@ -207,15 +208,6 @@ KeystoneCa = Annotated[
 ]
 
 
-class KeystoneFlags(Struct, frozen=True):
-    url: str
-    user: str
-    password: str
-    project: str
-    domain: str
-    ca_file: Path | None
-
-
 class ConnectionFlags(Struct, frozen=True):
     idle_s: int = IDLE_S
     head_s: int = HEAD_S
@@ -235,7 +227,8 @@ class ApiFlags(Struct, frozen=True, kw_only=True):
     prefix: str = ""
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    keystone: KeystoneFlags | None = None
+    keystone: KeystoneAccount | None = None
+    keystone_ca: Path | None = None
     connections: ConnectionFlags = ConnectionFlags()
     # Settings without a flag.
     settings: ApiSettings = ApiSettings()
@@ -243,7 +236,7 @@ class ApiFlags(Struct, frozen=True, kw_only=True):
 
 def serving_of(flags: ApiFlags) -> ServiceOptions:
     """Check the flags. Raise typer.BadParameter, which names the wrong flag."""
-    try:
+    with wrong_value():
         listen = read_listen(flags.listen, is_shared=flags.share_port)
         if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
             raise typer.BadParameter(
@@ -257,8 +250,6 @@ def serving_of(flags: ApiFlags) -> ServiceOptions:
             settings=_settings(flags),
             tls=_tls(flags),
         )
-    except (BadListenError, BadPolicyError, BadPasswordFileError, ValueError) as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 def _settings(flags: ApiFlags) -> ApiSettings:
@@ -288,27 +279,19 @@ def _authentication(flags: ApiFlags) -> Authentication:
                 )
             return BasicAuthentication(users_in(flags.users))
         case Auth.KEYSTONE:
-            return _keystone(flags.keystone)
+            return _keystone(flags.keystone, flags.keystone_ca)
 
 
-def _keystone(flags: KeystoneFlags | None) -> Authentication:
-    if flags is None or not (flags.url and flags.user and flags.password):
+def _keystone(account: KeystoneAccount | None, ca_file: Path | None) -> Authentication:
+    if account is None or not (account.url and account.user and account.password):
         raise typer.BadParameter(
             "auth is keystone, which needs --keystone-url (MOOR_KEYSTONE_URL), --keystone-user (MOOR_KEYSTONE_USER) and "
             "MOOR_KEYSTONE_PASSWORD: the account with which placement asks Keystone about tokens"
         )
-    account = KeystoneAccount(
-        url=flags.url,
-        user=flags.user,
-        password=flags.password,
-        project=flags.project,
-        user_domain=flags.domain,
-        project_domain=flags.domain,
-    )
     try:
-        return KeystoneAuthentication(account, keystone_client(flags.ca_file))
+        return KeystoneAuthentication(account, keystone_client(ca_file))
     except (OSError, ssl.SSLError) as problem:
-        raise typer.BadParameter(f"keystone-ca is {flags.ca_file}: {problem}") from None
+        raise typer.BadParameter(f"keystone-ca is {ca_file}: {problem}") from None
 
 
 def _tls(flags: ApiFlags) -> ssl.SSLContext | None:

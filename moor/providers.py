@@ -22,7 +22,7 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import InventoryInUse, NotAllowed, ProviderState, ReportedInventory
 from moor.client import Client, answer_of
-from moor.options import fail
+from moor.options import fail, wrong_value
 
 ProviderName = Annotated[str, typer.Argument(metavar="PROVIDER", help="A provider's name or id.")]
 # The reason for each refusing verdict, filled from its fields.
@@ -81,10 +81,8 @@ def _amount_from(text: str) -> tuple[str, ReportedInventory]:
             raise typer.BadParameter(f"{text!r}: {key!r} must be one of {', '.join(FIELDS)}")
         field, kind = FIELDS[key]
         written[field] = _number(text, key, value, kind)
-    try:
+    with wrong_value(f"{text!r}: "):
         return resource, msgspec.convert(written, ReportedInventory)
-    except msgspec.ValidationError as wrong:
-        raise typer.BadParameter(f"{text!r}: {wrong}") from None
 
 
 def _number(text: str, what: str, value: str, kind: type[int] | type[float]) -> int | float:

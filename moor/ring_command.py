@@ -10,7 +10,7 @@ from typing import Annotated
 from uuid import UUID
 
 import typer
-from msgspec import Struct, structs
+from msgspec import Struct
 from rich.markup import escape
 
 from bus.message import ProviderId
@@ -204,26 +204,6 @@ def undrain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseU
     out.print(f"{escape(daemon)} no longer drains")
 
 
-def ring_shown(members: Sequence[Member], owned: Sequence[Owned]) -> RingShown:
-    """All daemons that are members of the ring or own a node."""
-    nodes = Counter(each.owner for each in owned)
-    with_instances = Counter(each.owner for each in owned if each.holds_instance)
-    by_name = {each.name: each for each in members}
-    shares = [
-        DaemonShown(
-            name=name,
-            state=_state(by_name.get(name)),
-            incarnation=by_name[name].incarnation if name in by_name else "",
-            lease_left_s=max(0.0, by_name[name].lease_left_s) if name in by_name else 0.0,
-            joined_at=by_name[name].joined_at if name in by_name else None,
-            nodes=nodes[name],
-            with_instances=with_instances[name],
-        )
-        for name in sorted({*by_name, *nodes} - {""})
-    ]
-    return RingShown(daemons=tuple(shares), untaken=nodes[""])
-
-
 _COLOURS = {"alive": "green", "draining": "yellow", "gone": "red"}
 
 
@@ -253,10 +233,26 @@ def _missing_of(row: NodeRow) -> MissingNode:
 
 
 async def _ring(store: SqlIronicStore) -> RingShown:
-    shown = ring_shown(await store.members(), await store.owners())
+    """All daemons that are members of the ring or own a node."""
+    by_name = {each.name: each for each in await store.members()}
+    owned = await store.owners()
+    nodes = Counter(each.owner for each in owned)
+    with_instances = Counter(each.owner for each in owned if each.holds_instance)
     rows = [row async for row in _rows(store)]
-    return structs.replace(
-        shown,
+    return RingShown(
+        daemons=tuple(
+            DaemonShown(
+                name=name,
+                state=_state(by_name.get(name)),
+                incarnation=by_name[name].incarnation if name in by_name else "",
+                lease_left_s=max(0.0, by_name[name].lease_left_s) if name in by_name else 0.0,
+                joined_at=by_name[name].joined_at if name in by_name else None,
+                nodes=nodes[name],
+                with_instances=with_instances[name],
+            )
+            for name in sorted({*by_name, *nodes} - {""})
+        ),
+        untaken=nodes[""],
         missing=sum(bool(row.missing_since_us) for row in rows),
         moving=sum(bool(row.cell_wanted) for row in rows),
         foreign=sum(row.is_foreign for row in rows),

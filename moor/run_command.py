@@ -18,9 +18,8 @@ from compute_sim.ironic.__main__ import Options as SimulatedIronicOptions
 from compute_sim.ironic.__main__ import read_listen as read_ironic_listen
 from compute_sim.ironic.__main__ import run as run_simulated_ironic
 from compute_sim.ironic.core.script import IronicScript
-from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import equal_hosts
-from compute_sim.simulated.script_file import BadScript, load_script
+from compute_sim.simulated.script_file import load_script
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
 from moor.options import (
@@ -35,6 +34,7 @@ from moor.options import (
     fail,
     log_as,
     tuned,
+    wrong_value,
 )
 from moor.placement_api_options import (
     BODY_S,
@@ -55,7 +55,6 @@ from moor.placement_api_options import (
     IdleSeconds,
     KeystoneCa,
     KeystoneDomain,
-    KeystoneFlags,
     KeystonePassword,
     KeystoneProject,
     KeystoneUrl,
@@ -80,8 +79,10 @@ from moor.tuning import (
     PLACEMENT_API,
     SCHEDULER,
 )
+from moor.up_command import faults_in
 from placement_worker.__main__ import run as run_placement
 from placement_worker.__main__ import serve as serve_placement
+from placement_worker.api.auth.keystone import KeystoneAccount
 from placement_worker.api.server import BadListenError
 from scheduler_worker.__main__ import run as run_scheduler
 
@@ -193,10 +194,7 @@ def compute(
 ) -> None:
     """A compute process, which simulates the hosts of one cell."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
-    try:
-        script = load_script(faults, FaultScript) if faults else FaultScript()
-    except BadScript as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+    script = faults_in(faults)
     url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
     settings = structs.replace(tuned(COMPUTE), cell=cell)
     _run(
@@ -224,10 +222,8 @@ def ironic(
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     addresses = _stated(bus, db, ironic_db=ironic_db)
     _require_database("ironic", addresses.ironic_db)
-    try:
+    with wrong_value("--name, or MOOR_IRONIC_NAME: "):
         check_name(name)
-    except ValueError as wrong:
-        raise typer.BadParameter(f"--name, or MOOR_IRONIC_NAME: {wrong}") from None
     _run(run_ironic(addresses, name, tuned(IRONIC), tuned(BUS), tuned(DATABASE), health_at=health_listen))
 
 
@@ -269,7 +265,7 @@ def simulated_ironic(
     """
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     url = _stated(bus, "").ironic_bus
-    try:
+    with wrong_value():
         options = SimulatedIronicOptions(
             nodes_count=nodes,
             groups=tuple(name for part in groups.split(",") if (name := part.strip())),
@@ -277,8 +273,6 @@ def simulated_ironic(
             pace=pace,
             script=load_script(script, IronicScript) if script else IronicScript(),
         )
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
     try:
         _run(run_simulated_ironic(broker_of(url), url, options, health_at=health_listen))
     except OSError as problem:
@@ -332,24 +326,27 @@ def placement_api(
             settings=tuned(PLACEMENT_API),
             tls_cert=tls_cert,
             tls_key=tls_key,
-            keystone=KeystoneFlags(
-                keystone_url, keystone_user, keystone_password, keystone_project, keystone_domain, keystone_ca
+            keystone=KeystoneAccount(
+                url=keystone_url,
+                user=keystone_user,
+                password=keystone_password,
+                project=keystone_project,
+                user_domain=keystone_domain,
+                project_domain=keystone_domain,
             ),
+            keystone_ca=keystone_ca,
             connections=ConnectionFlags(
                 http_idle_s, http_head_s, http_body_s, http_connections, http_connections_per_address
             ),
         )
     )
-    try:
-        _run(serve_placement(addresses.placement_db, serving, tuned(DATABASE), health_listen))
-    except BadListenError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+    _run(serve_placement(addresses.placement_db, serving, tuned(DATABASE), health_listen))
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
     try:
         run_process(work)
-    except BadAddressError as wrong:
+    except (BadAddressError, BadListenError) as wrong:
         raise typer.BadParameter(str(wrong)) from None
 
 

@@ -155,8 +155,7 @@ def settings_from(
     flags: Mapping[str, str], environment: Mapping[str, str], *, config: Path | None = None, here: Path
 ) -> Settings:
     """`flags` maps keys to values, empty for flags that were not given. `here` is the directory of ./moorage.toml."""
-    file = _file(config, environment, here)
-    written = {} if file is None else _written(file)
+    file, written = _written(config, environment, here)
     stated = {key: Stated(value, str(file)) for key, value in written.items() if key in _SHAPES}
     stated |= stated_in(environment)
     if data := environment.get(DATA_VARIABLE):
@@ -177,25 +176,31 @@ def of_commands(
     environment: Mapping[str, str], *, config: Path | None = None, here: Path
 ) -> Mapping[str, object]:
     """The file's values for flags of single commands, by key."""
-    file = _file(config, environment, here)
-    written = {} if file is None else _written(file)
+    _, written = _written(config, environment, here)
     return {key: value for key, value in written.items() if key in OF_COMMANDS}
 
 
 def tuning_from(environment: Mapping[str, str], *, config: Path | None = None, here: Path) -> Tuning:
     """The workers' settings from the variables and the file."""
-    file = _file(config, environment, here)
-    written = {} if file is None else _written(file)
+    _, written = _written(config, environment, here)
     return Tuning(environment, {key: value for key, value in written.items() if key in SECTIONS})
 
 
-def _file(config: Path | None, environment: Mapping[str, str], here: Path) -> Path | None:
-    named = config or (Path(text) if (text := environment.get(CONFIG_VARIABLE, "")) else None)
-    if named is not None:
-        return named
+def _written(
+    config: Path | None, environment: Mapping[str, str], here: Path
+) -> tuple[Path | None, dict[str, Any]]:
+    """The settings file, if there is one, and the checked values in it."""
     home = _home(environment, "XDG_CONFIG_HOME", ".config")
-    files = (here / "moorage.toml", home / "moorage" / "config.toml")
-    return next((file for file in files if file.is_file()), None)
+    named = config or environment.get(CONFIG_VARIABLE, "")
+    usual = (each for each in (here / "moorage.toml", home / "moorage" / "config.toml") if each.is_file())
+    file = Path(named) if named else next(usual, None)
+    if file is None:
+        return None, {}
+    try:
+        written = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise BadSetting("config", str(file), "the settings file", f"cannot be read: {problem}") from None
+    return file, {key: _value(key, value, str(file)) for key, value in written.items()}
 
 
 def _state_home(environment: Mapping[str, str]) -> Path:
@@ -208,15 +213,6 @@ def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:
     if stated.is_absolute():
         return stated
     return (Path(environment["HOME"]) if environment.get("HOME") else Path.home()) / usual
-
-
-def _written(file: Path) -> dict[str, Any]:
-    where = str(file)
-    try:
-        written = tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
-        raise BadSetting("config", where, "the settings file", f"cannot be read: {problem}") from None
-    return {key: _value(key, value, where) for key, value in written.items()}
 
 
 def _value(key: str, value: object, where: str) -> Value | bool | int | dict[str, Tuned]:

@@ -12,7 +12,6 @@ After a kill at any moment, a restart on the same directory continues where it w
 
 import asyncio
 import os
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +26,7 @@ from bus.health import Health
 from bus.health_server import BadAddressError, HealthServer
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
 from bus.messages.hosts import NODE
+from bus.process import stopped_by_signals
 from bus.running import about
 from bus.settings import BusSettings
 from bus.topology import objects_of
@@ -35,7 +35,7 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.ironic.__main__ import LISTEN, read_listen
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost, equal_hosts
-from compute_sim.simulated.script_file import BadScript, load_script
+from compute_sim.simulated.script_file import load_script
 from ironic_sync.core.cells import CellMap
 from ironic_sync.settings import IronicSettings
 from moor.bare_metal import BareMetal, BareMetalPlan, IronicPortTaken, cells_of_groups, flavor_of_nodes
@@ -56,6 +56,7 @@ from moor.options import (
     run,
     tuned,
     tuned_cloud,
+    wrong_value,
 )
 from moor.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
 from moor.settings import Settings
@@ -137,10 +138,10 @@ def up(
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format}, level="INFO" if verbose else "WARNING")
     settings = command_settings(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
-    script = _script(faults)
+    script = faults_in(faults)
     serving = serving_of(ApiFlags(listen=listen, settings=tuned(PLACEMENT_API)))
     workers = tuned_cloud(IN_ONE_PROCESS)
-    cells_hosts = _hosts(settings, hosts)
+    cells_hosts = {cell: equal_hosts(cell, hosts) for cell in settings.addresses.cells or DEFAULT_CELLS}
     metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
     run(
         _up(
@@ -173,11 +174,7 @@ async def _up(
         highlight=False,
         soft_wrap=True,
     )
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stop, number)
-    with _opened_broker(settings.data / JOURNAL, hosts) as broker:
+    with stopped_by_signals() as stop, _opened_broker(settings.data / JOURNAL, hosts) as broker:
         try:
             async with serve_unix(broker, socket):
                 await _serve(
@@ -215,7 +212,6 @@ async def _serve(
     metal: BareMetalPlan | None,
 ) -> None:
     """Run until `stop` is set or a worker fails; raise that failure on exit."""
-    ended = asyncio.Event()
     url = settings.addresses.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
     async with cloud(
         broker.as_user(),
@@ -228,18 +224,16 @@ async def _serve(
         as_user=broker.as_user,
         api_part=partial(_placement_api, serving),
         health_part=partial(_health, health_at) if health_at else None,
-        ended=ended,
+        ended=stop,
         metal=metal,
         on_metal=partial(_announce_metal, settings),
     ):
-        waiting = [asyncio.create_task(event.wait()) for event in (stop, ended)]
         count = sum(map(len, hosts.values()))
         getting_ready = asyncio.create_task(_announce_ready(settings, count, metal))
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in (*waiting, getting_ready):
-            task.cancel()
+        await stop.wait()
+        getting_ready.cancel()
         out.print("stopping: workers finish the messages that they have taken ...")
-        await asyncio.wait((*waiting, getting_ready))
+        await asyncio.wait((getting_ready,))
     settings.ironic_url_file.unlink(missing_ok=True)
 
 
@@ -295,10 +289,8 @@ def _metal(
             f"--nodes is {nodes}, and ironic_url, ironic_bus_url or ironic_db_url is set: --nodes starts a simulated Ironic in "
             "this process, so set none of them"
         )
-    try:
+    with wrong_value():
         address = read_listen(listen, "--ironic-listen")
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
     write_flavors(settings.flavors_file, flavor_of_nodes())
     stated = CellMap(
         groups=addresses.ironic_groups, shards=addresses.ironic_shards, default=addresses.ironic_cell
@@ -334,15 +326,9 @@ def _socket(settings: Settings) -> Path:
     return Path(parts.path) if parts.scheme == "unix" else settings.socket
 
 
-def _hosts(settings: Settings, count: int) -> Cloud:
-    return {cell: equal_hosts(cell, count) for cell in settings.addresses.cells or DEFAULT_CELLS}
-
-
-def _script(file: Path | None) -> FaultScript:
-    try:
+def faults_in(file: Path | None) -> FaultScript:
+    with wrong_value():
         return load_script(file, FaultScript) if file else FaultScript()
-    except BadScript as wrong:
-        raise typer.BadParameter(str(wrong)) from None
 
 
 @contextmanager
@@ -356,10 +342,3 @@ def _opened_broker(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
             yield broker
     except (JournalTakenError, JournalUnreadableError) as problem:
         fail(f"no bus: {problem}")
-
-
-def _on_signal(stop: asyncio.Event, number: int) -> None:
-    """The first signal drains the workers, a second one ends the process at once."""
-    if stop.is_set():
-        raise SystemExit(128 + number)
-    stop.set()

@@ -6,18 +6,20 @@ import bcrypt
 import pytest
 import typer
 
-from moor.placement_api_options import ApiFlags, Auth, ConnectionFlags, KeystoneFlags, serving_of
+from moor.placement_api_options import ApiFlags, Auth, ConnectionFlags, serving_of
 from placement_worker.api.auth.basic import BasicAuthentication
-from placement_worker.api.auth.keystone import KeystoneAuthentication
+from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
 
 EVERYWHERE = "[::]:8780"
 
 
-def keystone(**said: str) -> KeystoneFlags:
+def keystone(**said: str) -> KeystoneAccount:
     usual = {"url": "https://cloud.example.com/identity", "user": "placement", "password": "known to both"}
-    return KeystoneFlags(**{**usual, **said}, project="service", domain="Default", ca_file=None)
+    return KeystoneAccount(
+        **{**usual, **said}, project="service", user_domain="Default", project_domain="Default"
+    )
 
 
 def users(directory: Path) -> Path:
