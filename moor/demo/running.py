@@ -1,9 +1,9 @@
 """Runs the demo: sends the requests, and hears the events until all has ended. The bare-metal demo uses most of this too."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from math import ceil
-from typing import Any
 
 from msgspec import Struct
 from rich.console import RenderableType
@@ -81,26 +81,26 @@ async def run_demo(plan: DemoPlan, cloud: TemporaryCloud) -> None:
         await conclude(cloud.client, tally, await cloud.placement.audit())
         await clean_up(cloud, tally, [*tally.states])
 
-    async with asyncio.timeout(PATIENCE_S):
-        await watch(cloud, tally, lambda hosts: names <= {host.name for host in hosts}, work())
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        listening(cloud, tally, lambda hosts: names <= {host.name for host in hosts}) as feed,
+    ):
+        await during(work(), hear(feed, tally))
 
 
-async def watch(
-    cloud: TemporaryCloud,
-    tally: Tally,
-    are_enough: Callable[[Sequence[HostState]], bool],
-    work: Coroutine[Any, Any, None],
-    *others: Coroutine[Any, Any, object],
-) -> None:
-    """Wait until there are enough hosts; then do the work while `tally` hears all events."""
+@asynccontextmanager
+async def listening(
+    cloud: TemporaryCloud, tally: Tally, are_enough: Callable[[Sequence[HostState]], bool]
+) -> AsyncIterator[Feed]:
+    """Wait until there are enough hosts; yield a feed of all events since before."""
     async with hearing(cloud.client, "instance.#", "providers.changed") as feed:
         await until_choosable(cloud.client, are_enough)
         for provider in await providers_of(cloud.client):
             tally.providers[provider.id] = provider
-        await during(work, _hear(feed, tally), *others)
+        yield feed
 
 
-async def _hear(feed: Feed, tally: Tally) -> None:
+async def hear(feed: Feed, tally: Tally) -> None:
     async for batch in feed:
         for heard in batch:
             tally.hear(heard.message)

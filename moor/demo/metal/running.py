@@ -24,7 +24,7 @@ from moor.client import during
 from moor.demo.metal.checking import conclude
 from moor.demo.metal.screen import metal_screen
 from moor.demo.metal.tally import MetalTally
-from moor.demo.running import ask, clean_up, delete, live, servers_of, until, watch
+from moor.demo.running import ask, clean_up, delete, hear, listening, live, servers_of, until
 from moor.demo.tally import News
 from moor.load.node_auditing import VIRTUAL_NAME
 from moor.temporary_cloud import CloudPlan, TemporaryCloud
@@ -100,14 +100,11 @@ class MetalDemoPlan(Struct, frozen=True):
 async def run_demo(plan: MetalDemoPlan, cloud: TemporaryCloud) -> None:
     tally = MetalTally(plan.first + VIRTUAL)
     wanted = plan.nodes + HOSTS_PER_CELL * len(CELLS)
-    async with asyncio.timeout(PATIENCE_S):
-        await watch(
-            cloud,
-            tally,
-            lambda hosts: len(hosts) >= wanted,
-            _run(plan, cloud, tally),
-            _poll_rows(cloud, tally),
-        )
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        listening(cloud, tally, lambda hosts: len(hosts) >= wanted) as feed,
+    ):
+        await during(_run(plan, cloud, tally), hear(feed, tally), _poll_rows(cloud, tally))
 
 
 async def _run(plan: MetalDemoPlan, cloud: TemporaryCloud, tally: MetalTally) -> None:
