@@ -74,9 +74,9 @@ async def first_page(
     if flaw := flaw_in(ask):
         return flaw
     replica = await view.caught_up()
-    if unknown := await names.unknown_classes(replica, _classes_in(ask)):
+    if unknown := await names.unknown("classes", _classes_in(ask), replica):
         return UnknownClass(names=unknown)
-    if unknown := await names.unknown_traits(replica, _traits_in(ask)):
+    if unknown := await names.unknown("traits", _traits_in(ask), replica):
         return UnknownTrait(names=unknown)
     query = _query(ask)
     pages = await searcher.done(replica, lambda index, budget: _found_pages(index, budget, query))

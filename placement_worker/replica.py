@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from msgspec import structs
 
 from bus.message import ProviderId
+from bus.messages.administration import KindOfNames
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage
 from placement_worker.core.candidates.provider_index import ProviderIndex
 
@@ -63,15 +64,9 @@ class Replica:
             return ()
         return tuple([self._by_id[member] for member in self._trees[state.root.int]])
 
-    def has_class(self, name: str) -> bool:
-        """Does any provider have an inventory of it?"""
-        stock = self.index.stocks.get(name)
-        # Each inventory has a step size of at least 1.
-        return stock is not None and bool(stock.step_size[: self.index.rows].any())
-
-    def has_trait(self, name: str) -> bool:
-        """Does any provider have it?"""
-        return name in self.index.traits
+    def has_name(self, of: KindOfNames, name: str) -> bool:
+        """Does any provider have an inventory of this class, or this trait?"""
+        return name in (self.index.stocks if of == "classes" else self.index.traits)
 
     def internals(self) -> AbstractSet[int]:
         return self._ids.keys()

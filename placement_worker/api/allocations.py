@@ -9,15 +9,13 @@ from bus.messages.administration import (
     ConsumerAllocations,
     ConsumerState,
     DeleteAllocations,
-    Done,
     SetAllocations,
-    UnknownConsumer,
 )
 from bus.messages.placement import NO_OWNER, ResourceAmount
 from placement_worker.api import schemas
-from placement_worker.api.endpoint_inputs import PAGE, Records, View, Writer, provider_of_path
+from placement_worker.api.endpoint_inputs import PAGE, Backend
 from placement_worker.api.problems import bad_request, not_found
-from placement_worker.api.refusals import refusal
+from placement_worker.api.refusals import AS_USUAL
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.usages import UNKNOWN
@@ -25,93 +23,67 @@ from placement_worker.api.validators import VersionedValidators, uuid_in
 from placement_worker.api.versions import Version
 from placement_worker.replica import Replica
 
-OF_ONE = VersionedValidators(
-    ((1, 0), schemas.ALLOCATIONS_1_0),
-    ((1, 8), schemas.ALLOCATIONS_1_8),
-    ((1, 12), schemas.ALLOCATIONS_1_12),
-    ((1, 28), schemas.ALLOCATIONS_1_28),
-    ((1, 34), schemas.ALLOCATIONS_1_34),
-    ((1, 38), schemas.ALLOCATIONS_1_38),
-)
-OF_SEVERAL = VersionedValidators(
-    ((1, 13), schemas.SEVERAL_1_13),
-    ((1, 28), schemas.SEVERAL_1_28),
-    ((1, 34), schemas.SEVERAL_1_34),
-    ((1, 38), schemas.SEVERAL_1_38),
-)
+OF_ONE = VersionedValidators(schemas.ALLOCATIONS)
+OF_SEVERAL = VersionedValidators(schemas.SEVERAL)
 _BY_PROVIDER: Version = (1, 12)
 _GENERATIONS: Version = (1, 28)
 _TYPES: Version = (1, 38)
 
 
-class Allocations:
-    def __init__(self, writer: Writer, view: View, records: Records) -> None:
-        self._writer = writer
-        self._view = view
-        self._records = records
+async def show(books: Backend, request: Request) -> Reply:
+    """The allocations of a consumer. An unknown consumer holds nothing, and is no error."""
+    found = uuid_in(request.params["consumer_uuid"])
+    consumer = None if found is None else await books.records.consumer(ConsumerId(found))
+    if consumer is None:
+        return Reply(body={"allocations": {}}, is_fresh=True)
+    replica = await books.view.caught_up()
+    return Reply(body=_of_consumer(consumer, replica, request.version), is_fresh=True)
 
-    async def show(self, request: Request) -> Reply:
-        """The allocations of a consumer. An unknown consumer holds nothing, and is no error."""
-        named = request.params["consumer_uuid"]
-        found = uuid_in(named)
-        consumer = None if found is None else await self._records.consumer(ConsumerId(found))
-        if consumer is None:
-            return Reply(body={"allocations": {}}, is_fresh=True)
-        replica = await self._view.caught_up()
-        return Reply(body=_of_consumer(consumer, replica, request.version), is_fresh=True)
 
-    async def show_of(self, request: Request) -> Reply:
-        """The allocations of a provider."""
-        state = provider_of_path(await self._view.caught_up(), request.params)
-        allocations: dict[str, dict[str, object]] = {}
-        after: ConsumerId | None = None
-        while page := await self._records.holders_of(state.id, after, PAGE):
-            for holder in page:
-                row: dict[str, object] = {"resources": _held_of(holder, state.id)}
-                if request.version >= _GENERATIONS:
-                    row["consumer_generation"] = holder.generation
-                allocations[str(holder.id)] = row
-            after = page[-1].id
-        body = {"allocations": allocations, "resource_provider_generation": state.generation}
-        return Reply(body=body, is_fresh=True)
+async def show_of_provider(books: Backend, request: Request) -> Reply:
+    state = await books.provider(request)
+    allocations: dict[str, dict[str, object]] = {}
+    after: ConsumerId | None = None
+    while page := await books.records.holders_of(state.id, after, PAGE):
+        for holder in page:
+            row: dict[str, object] = {"resources": _held_of(holder, state.id)}
+            if request.version >= _GENERATIONS:
+                row["consumer_generation"] = holder.generation
+            allocations[str(holder.id)] = row
+        after = page[-1].id
+    body = {"allocations": allocations, "resource_provider_generation": state.generation}
+    return Reply(body=body, is_fresh=True)
 
-    async def set(self, request: Request) -> Reply:
-        named = request.params["consumer_uuid"]
-        found = uuid_in(named)
-        if found is None:
-            raise bad_request(f"Malformed consumer_uuid: {named}")
-        said = OF_ONE.at(request.version).body(request.body)
-        if request.version < _BY_PROVIDER:
-            said = {**said, "allocations": _by_provider(said["allocations"])}
-        consumer = _consumer_in(found, said, request.version)
-        return await self._write(
-            SetAllocations(consumers=(consumer,)),
-            f"Unable to allocate inventory for consumer {consumer.consumer}",
-        )
 
-    async def set_several(self, request: Request) -> Reply:
-        said = OF_SEVERAL.at(request.version).body(request.body)
-        consumers = consumers_in(said, request.version)
-        return await self._write(SetAllocations(consumers=consumers), "Unable to allocate inventory")
+async def replace(books: Backend, request: Request) -> Reply:
+    named = request.params["consumer_uuid"]
+    found = uuid_in(named)
+    if found is None:
+        raise bad_request(f"Malformed consumer_uuid: {named}")
+    said = OF_ONE.at(request.version).body(request.body)
+    if request.version < _BY_PROVIDER:
+        said = {**said, "allocations": _by_provider(said["allocations"])}
+    consumer = _consumer_in(found, said, request.version)
+    doing = f"Unable to allocate inventory for consumer {consumer.consumer}"
+    await books.write(SetAllocations(consumers=(consumer,)), doing, AS_USUAL)
+    return Reply(HTTPStatus.NO_CONTENT)
 
-    async def delete(self, request: Request) -> Reply:
-        named = request.params["consumer_uuid"]
-        consumer = uuid_in(named)
-        if consumer is None:
-            raise not_found(f"No allocations for consumer '{named}'")
-        match verdict := await self._writer.ask(DeleteAllocations(consumer=ConsumerId(consumer))):
-            case Done():
-                return Reply(HTTPStatus.NO_CONTENT)
-            case UnknownConsumer():
-                raise not_found(f"No allocations for consumer '{named}'")
-            case _:
-                raise refusal(verdict, f"Unable to delete the allocations of consumer {named}")
 
-    async def _write(self, order: SetAllocations, doing: str) -> Reply:
-        verdict = await self._writer.ask(order)
-        if not isinstance(verdict, Done):
-            raise refusal(verdict, doing)
-        return Reply(HTTPStatus.NO_CONTENT)
+async def replace_several(books: Backend, request: Request) -> Reply:
+    said = OF_SEVERAL.at(request.version).body(request.body)
+    consumers = consumers_in(said, request.version)
+    await books.write(SetAllocations(consumers=consumers), "Unable to allocate inventory", AS_USUAL)
+    return Reply(HTTPStatus.NO_CONTENT)
+
+
+async def delete(books: Backend, request: Request) -> Reply:
+    named = request.params["consumer_uuid"]
+    consumer = uuid_in(named)
+    if consumer is None:
+        raise not_found(f"No allocations for consumer '{named}'")
+    doing = f"Unable to delete the allocations of consumer {named}"
+    await books.write(DeleteAllocations(consumer=ConsumerId(consumer)), doing, AS_USUAL)
+    return Reply(HTTPStatus.NO_CONTENT)
 
 
 def consumers_in(said: dict[str, Any], version: Version) -> tuple[ConsumerAllocations, ...]:
@@ -122,7 +94,6 @@ def consumers_in(said: dict[str, Any], version: Version) -> tuple[ConsumerAlloca
 
 
 def _consumer_in(consumer: UUID, said: dict[str, Any], version: Version) -> ConsumerAllocations:
-    judges_generation = version >= _GENERATIONS
     generation = said.get("consumer_generation")
     return ConsumerAllocations(
         consumer=ConsumerId(consumer),
@@ -131,7 +102,7 @@ def _consumer_in(consumer: UUID, said: dict[str, Any], version: Version) -> Cons
         user=said.get("user_id", NO_OWNER),
         generation=None if generation is None else int(generation),
         type=said.get("consumer_type"),
-        judges_generation=judges_generation,
+        judges_generation=version >= _GENERATIONS,
     )
 
 

@@ -52,6 +52,19 @@ _ROOT = Route("GET", "/", version_document, rule="", tells_json=False)
 _FOR_EVERYBODY: Final = (_ROOT.path, openapi_document.PATH)
 
 
+# The reasons go to the log only: they name hosts, and more.
+_UNAVAILABLE: Final = ApiError(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "The server cannot reach something that it needs for this request. Try again; its log has the reason under the "
+    "request id",
+    headers={"retry-after": "1"},
+)
+_FAILED: Final = ApiError(
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    "The server failed at this request; its log has the reason under the request id",
+)
+
+
 class PlacementApp:
     def __init__(
         self,
@@ -86,7 +99,7 @@ class PlacementApp:
         took_s = time.perf_counter() - began
         self._metrics.answered(call.counted_method, call.route, answer.status.value, took_s)
         if access_log.is_kept():
-            access_log.note(call.access(answer, took_s))
+            access_log.note(call, answer, took_s)
 
     async def _answer(self, call: Call, receive: Receive) -> Answer:
         if (preflight := self._cors.preflight(call.method, call.headers)) is not None:
@@ -95,24 +108,24 @@ class PlacementApp:
             call.route = metrics.PATH
             return _page(self._metrics.page())
         try:
-            return answer_to(call.exchange, _located(await self._reply(call, receive), call))
+            return answer_to(call, _located(await self._reply(call, receive), call))
         except ApiError as problem:
-            return refusal_of(call.exchange, problem)
+            return refusal_of(call, problem)
         except Transient as problem:
-            log.warning("%s: not served for now: %s", call.exchange.request_id, problem)
-            return refusal_of(call.exchange, _unavailable())
+            log.warning("%s: not served for now: %s", call.request_id, problem)
+            return refusal_of(call, _UNAVAILABLE)
         except ClientGone:
             raise
         except Exception:
             # This is the loop around all handlers: a faulty one must not stop the others. The details are for the operator,
             # in the log, and never for the client.
-            log.exception("%s: %s %s failed", call.exchange.request_id, call.method, call.path)
-            return refusal_of(call.exchange, _ours())
+            log.exception("%s: %s %s failed", call.request_id, call.method, call.path)
+            return refusal_of(call, _FAILED)
 
     async def _reply(self, call: Call, receive: Receive) -> Reply:
         if call.path not in _FOR_EVERYBODY:
             call.caller = await self._auth.caller(call.headers)
-        call.exchange.version = version = _version(call.headers)
+        call.version = version = _version(call.headers)
         _check_type_is_said(call.headers)
         match = self._router.match(call.method, call.path, version)
         call.route = match.route.path
@@ -121,7 +134,7 @@ class PlacementApp:
         if match.route.rule:
             self._policy.check(match.route.rule, call.caller, query)
         request = Request(
-            id=call.exchange.request_id,
+            id=call.request_id,
             method=call.method,
             path=call.path,
             prefix=call.prefix,
@@ -194,23 +207,6 @@ def _decoded(match: Match) -> Mapping[str, str]:
 def _page(body: bytes) -> Answer:
     return Answer(
         HTTPStatus.OK, {"content-type": metrics.CONTENT_TYPE, "content-length": str(len(body))}, body
-    )
-
-
-def _unavailable() -> ApiError:
-    """The reason goes to the log only: it names hosts, and more."""
-    return ApiError(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "The server cannot reach something that it needs for this request. Try again; its log has the reason under the "
-        "request id",
-        headers={"retry-after": "1"},
-    )
-
-
-def _ours() -> ApiError:
-    return ApiError(
-        HTTPStatus.INTERNAL_SERVER_ERROR,
-        "The server failed at this request; its log has the reason under the request id",
     )
 
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.messages.candidates import TooCostly
 from placement_worker.api import query_schemas
 from placement_worker.api.candidates_text import TREES, Summaries, requests_text
-from placement_worker.api.endpoint_inputs import View
+from placement_worker.api.endpoint_inputs import Backend
 from placement_worker.api.names import check_names
 from placement_worker.api.pieces import Pieces, pieces_of, with_commas
 from placement_worker.api.queries import candidates_query, traits_named
@@ -23,40 +23,29 @@ from placement_worker.core.candidates.found import Candidates as Found
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
-from placement_worker.known_names import KnownNames
 from placement_worker.searching import Searcher
 
-QUERY = VersionedValidators(
-    ((1, 10), query_schemas.CANDIDATES_1_10),
-    ((1, 16), query_schemas.CANDIDATES_1_16),
-    ((1, 17), query_schemas.CANDIDATES_1_17),
-    ((1, 21), query_schemas.CANDIDATES_1_21),
-    ((1, 25), query_schemas.CANDIDATES_1_25),
-    ((1, 31), query_schemas.CANDIDATES_1_31),
-    ((1, 33), query_schemas.CANDIDATES_1_33),
-    ((1, 35), query_schemas.CANDIDATES_1_35),
-    ((1, 36), query_schemas.CANDIDATES_1_36),
-)
+QUERY = VersionedValidators(query_schemas.CANDIDATES)
 # The limit for clients that ask for all candidates. With eight groups and eight devices each, one host has more candidates
 # than a client can read.
 CANDIDATES_MAX = 100_000
 
 
 class Candidates:
-    def __init__(self, view: View, names: KnownNames, searcher: Searcher) -> None:
-        self._view = view
-        self._names = names
+    """Caches the summaries of providers from one answer to the next."""
+
+    def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher
         self._summaries = Summaries()
 
-    async def show(self, request: Request) -> Reply:
+    async def show(self, books: Backend, request: Request) -> Reply:
         version = request.version
         QUERY.at(version).query(request.query)
         query = candidates_query(request.query, version)
         query = structs.replace(query, limit=min(query.limit or CANDIDATES_MAX, CANDIDATES_MAX))
         classes = {resource: None for group in query.groups for resource in group.resources}
-        replica = await self._view.caught_up()
-        await check_names(self._names, replica, classes, traits_named(query))
+        replica = await books.view.caught_up()
+        await check_names(books.names, replica, classes, traits_named(query))
 
         def search(index: ProviderIndex, budget: Budget) -> Pieces:
             return self._body(index, budget, query, version, classes)

@@ -1,6 +1,8 @@
 """Resource classes: the names that exist."""
 
 from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
 
 from bus.messages.administration import (
     AlreadyThere,
@@ -13,86 +15,79 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import NotAllowed
 from placement_worker.api import schemas
-from placement_worker.api.endpoint_inputs import Writer
+from placement_worker.api.endpoint_inputs import Backend
 from placement_worker.api.names import classes_in_order
-from placement_worker.api.problems import bad_request, conflict, not_found
-from placement_worker.api.refusals import no_such_class, refusal
+from placement_worker.api.problems import not_found
+from placement_worker.api.refusals import NO_SUCH_CLASS, Refusal, Refusals, refusal
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.validators import VersionedValidators
-from placement_worker.known_names import KnownNames
 
-NAMED = VersionedValidators(((1, 2), schemas.RESOURCE_CLASS))
-_NAMED = NAMED.at((1, 2))
+NAMED = VersionedValidators(schemas.RESOURCE_CLASS)
+
+_CREATE_REFUSED: Final[Refusals] = MappingProxyType(
+    {AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Conflicting resource class already exists: {name}")}
+)
+_RENAME_REFUSED: Final[Refusals] = MappingProxyType(
+    {
+        UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+        AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Resource class already exists: {name}"),
+        NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "Cannot update standard resource class {name}"),
+    }
+)
+_DELETE_REFUSED: Final[Refusals] = MappingProxyType(
+    {
+        UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+        NameInUse: Refusal(
+            HTTPStatus.CONFLICT, "{doing}: Class is in use in inventory. One that has it is {provider}."
+        ),
+        NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "{doing}: Cannot delete standard resource class {name}."),
+    }
+)
 
 
-class ResourceClasses:
-    def __init__(self, writer: Writer, names: KnownNames) -> None:
-        self._writer = writer
-        self._names = names
+async def show_all(books: Backend, request: Request) -> Reply:
+    rows = [_row(name, request) for name in classes_in_order(await books.names.every("classes"))]
+    return Reply(body={"resource_classes": rows}, is_fresh=True)
 
-    async def show_all(self, request: Request) -> Reply:
-        rows = [_row(name, request) for name in classes_in_order(await self._names.classes())]
-        return Reply(body={"resource_classes": rows}, is_fresh=True)
 
-    async def show(self, request: Request) -> Reply:
-        name = request.params["name"]
-        if not await self._names.is_class(name):
-            raise not_found(no_such_class((name,)))
-        return Reply(body=_row(name, request), is_fresh=True)
+async def show(books: Backend, request: Request) -> Reply:
+    name = request.params["name"]
+    if await books.names.unknown("classes", (name,)):
+        raise not_found(NO_SUCH_CLASS.format(names=name))
+    return Reply(body=_row(name, request), is_fresh=True)
 
-    async def create(self, request: Request) -> Reply:
-        name = _NAMED.body(request.body)["name"]
-        match verdict := await self._writer.ask(CreateClass(name=name)):
-            case Done():
-                return Reply(HTTPStatus.CREATED, headers={"location": _url(name, request)})
-            case AlreadyThere():
-                raise conflict(f"Conflicting resource class already exists: {name}")
-            case _:
-                raise refusal(verdict, f"Unable to create resource class {name}")
 
-    async def rename(self, request: Request) -> Reply:
-        """Until 1.6."""
-        name, to = request.params["name"], _NAMED.body(request.body)["name"]
-        match verdict := await self._writer.ask(RenameClass(name=name, to=to)):
-            case Done():
-                return Reply(body=_row(to, request), is_fresh=True)
-            case UnknownClass():
-                raise not_found(no_such_class((name,)))
-            case AlreadyThere():
-                raise conflict(f"Resource class already exists: {to}")
-            case NotAllowed(field="name"):
-                raise bad_request(f"Cannot update standard resource class {name}")
-            case _:
-                raise refusal(verdict, f"Unable to rename resource class {name}")
+async def create(books: Backend, request: Request) -> Reply:
+    name = NAMED.at(request.version).body(request.body)["name"]
+    await books.write(CreateClass(name=name), f"Unable to create resource class {name}", _CREATE_REFUSED)
+    return Reply(HTTPStatus.CREATED, headers={"location": _url(name, request)})
 
-    async def ensure(self, request: Request) -> Reply:
-        """From 1.7 on: make sure that the class exists, whichever client created it."""
-        name = request.params["name"]
-        _NAMED.check({"name": name})
-        headers = {"location": _url(name, request)}
-        match verdict := await self._writer.ask(CreateClass(name=name)):
-            case Done():
-                return Reply(HTTPStatus.CREATED, headers=headers)
-            case AlreadyThere():
-                return Reply(HTTPStatus.NO_CONTENT, headers=headers)
-            case _:
-                raise refusal(verdict, f"Unable to create resource class {name}")
 
-    async def delete(self, request: Request) -> Reply:
-        name = request.params["name"]
-        doing = f"Error in delete resource class {name}"
-        match verdict := await self._writer.ask(DeleteClass(name=name)):
-            case Done():
-                return Reply(HTTPStatus.NO_CONTENT)
-            case UnknownClass():
-                raise not_found(no_such_class((name,)))
-            case NameInUse(provider=provider):
-                raise conflict(f"{doing}: Class is in use in inventory. One that has it is {provider}.")
-            case NotAllowed():
-                raise bad_request(f"{doing}: Cannot delete standard resource class {name}.")
-            case _:
-                raise refusal(verdict, doing)
+async def rename(books: Backend, request: Request) -> Reply:
+    """Until 1.6."""
+    name, to = request.params["name"], NAMED.at(request.version).body(request.body)["name"]
+    order, doing = RenameClass(name=name, to=to), f"Unable to rename resource class {name}"
+    await books.write(order, doing, _RENAME_REFUSED, name=name)
+    return Reply(body=_row(to, request), is_fresh=True)
+
+
+async def ensure(books: Backend, request: Request) -> Reply:
+    """From 1.7 on: make sure that the class exists, whichever client created it."""
+    name = request.params["name"]
+    NAMED.at(request.version).check({"name": name})
+    verdict = await books.writer.ask(CreateClass(name=name))
+    if not isinstance(verdict, Done | AlreadyThere):
+        raise refusal(verdict, f"Unable to create resource class {name}")
+    status = HTTPStatus.CREATED if isinstance(verdict, Done) else HTTPStatus.NO_CONTENT
+    return Reply(status, headers={"location": _url(name, request)})
+
+
+async def delete(books: Backend, request: Request) -> Reply:
+    name = request.params["name"]
+    doing = f"Error in delete resource class {name}"
+    await books.write(DeleteClass(name=name), doing, _DELETE_REFUSED, name=name)
+    return Reply(HTTPStatus.NO_CONTENT)
 
 
 def _url(name: str, request: Request) -> str:

@@ -1,16 +1,19 @@
-"""What endpoints share: the interfaces that they write to and read from, and the provider that a path names."""
+"""What endpoints share: where they read and write, and the provider that a path names."""
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage, Write, WriteVerdict
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.administration import Done, ProviderWritten, Write, WriteVerdict
 from bus.messages.placement import ProviderState
 from placement_worker.api.problems import ApiError
-from placement_worker.api.refusals import no_such_provider
+from placement_worker.api.refusals import Refusals, no_such_provider, refusal
 from placement_worker.api.request import Request
-from placement_worker.api.validators import Validator, uuid_in
-from placement_worker.replica import Replica
+from placement_worker.api.validators import VersionedValidators, uuid_in
+from placement_worker.candidate_handlers import ProviderView
+from placement_worker.known_names import KnownNames
+from placement_worker.store import Records
 
 # How many rows are read from the store at once.
 PAGE = 1_000
@@ -22,47 +25,49 @@ class Writer(Protocol):
     async def ask(self, message: Write) -> WriteVerdict: ...
 
 
-class View(Protocol):
-    """Has all providers."""
+class Backend(Struct, frozen=True):
+    """Where endpoints read and write. `records` are read from the store each time: there is too much of them for memory, or
+    they are needed too rarely.
+    """
 
-    async def caught_up(self) -> Replica:
-        """All providers, with everything committed before the call."""
+    writer: Writer
+    view: ProviderView
+    records: Records
+    names: KnownNames
+
+    async def write(
+        self, order: Write, doing: str, special: Refusals, **words: str
+    ) -> Done | ProviderWritten:
+        """Raises the refusal of the verdict, by the table `special` or else by the usual one. `words` are for the texts of `special`."""
+        verdict = await self.writer.ask(order)
+        if isinstance(verdict, Done | ProviderWritten):
+            return verdict
+        raise refusal(verdict, doing, special, **words)
+
+    async def write_provider(self, order: Write, doing: str, special: Refusals) -> ProviderWritten:
+        verdict = await self.write(order, doing, special)
+        assert isinstance(verdict, ProviderWritten), f"{order!r} leaves a provider"
+        return verdict
+
+    async def provider(self, request: Request) -> ProviderState:
+        """The provider that the path names. Raises a 404 if there is none."""
+        state = (await self.view.caught_up()).get(path_provider(request))
+        if state is None:
+            raise no_such_provider(request.params["uuid"])
+        return state
+
+    async def body_for_provider(self, validators: VersionedValidators, request: Request) -> Any:
+        """Decode the body. If the provider does not exist, its 404 comes before any error in the body."""
+        try:
+            return validators.at(request.version).body(request.body)
+        except ApiError:
+            await self.provider(request)
+            raise
 
 
-class Records(Protocol):
-    """Data that is read from the store each time: there is too much of it for memory, or it is needed too rarely."""
-
-    async def consumer(self, consumer: ConsumerId) -> ConsumerState | None: ...
-
-    async def holders_of(
-        self, provider: ProviderId, after: ConsumerId | None, limit: int
-    ) -> tuple[ConsumerState, ...]: ...
-
-    async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]: ...
-
-    async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]: ...
-
-
-def path_provider(params: Mapping[str, str]) -> ProviderId:
+def path_provider(request: Request) -> ProviderId:
     """The id in the path; an id that is not a UUID is a 404."""
-    provider = uuid_in(params["uuid"])
+    provider = uuid_in(request.params["uuid"])
     if provider is None:
-        raise no_such_provider(params["uuid"])
+        raise no_such_provider(request.params["uuid"])
     return ProviderId(provider)
-
-
-def provider_of_path(replica: Replica, params: Mapping[str, str]) -> ProviderState:
-    """The provider that the path names. Raises a 404 if there is none."""
-    state = replica.get(path_provider(params))
-    if state is None:
-        raise no_such_provider(params["uuid"])
-    return state
-
-
-async def body_for_provider(validator: Validator, request: Request, view: View) -> Any:
-    """Decode the body. If the provider does not exist, its 404 comes before any error in the body."""
-    try:
-        return validator.body(request.body)
-    except ApiError:
-        provider_of_path(await view.caught_up(), request.params)
-        raise

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import os_resource_classes
 
 from placement_worker.api.problems import bad_request
-from placement_worker.api.refusals import no_such_class, no_such_trait
+from placement_worker.api.refusals import NO_SUCH_CLASS, NO_SUCH_TRAIT
 from placement_worker.core.vocabulary import CUSTOM
 from placement_worker.known_names import KnownNames
 from placement_worker.replica import Replica
@@ -27,7 +27,9 @@ async def check_names(
     names: KnownNames, replica: Replica, classes: Iterable[str], traits: Iterable[str]
 ) -> None:
     """Refuse a request that asks for names that do not exist."""
-    if unknown := await names.unknown_classes(replica, classes):
-        raise bad_request(f"Invalid resource class in resources parameter: {no_such_class(unknown)}")
-    if unknown := await names.unknown_traits(replica, traits):
-        raise bad_request(no_such_trait(unknown))
+    if unknown := await names.unknown("classes", classes, replica):
+        raise bad_request(
+            f"Invalid resource class in resources parameter: {NO_SUCH_CLASS.format(names=', '.join(unknown))}"
+        )
+    if unknown := await names.unknown("traits", traits, replica):
+        raise bad_request(NO_SUCH_TRAIT.format(names=", ".join(unknown)))

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
 from bus.messages.placement import ProviderState
 from placement_worker.api.queries import ProviderQuery
 from placement_worker.core.candidates.columns import Flags
@@ -18,22 +20,22 @@ def providers_that(replica: Replica, query: ProviderQuery) -> Iterator[ProviderS
 
 
 def _found(replica: Replica, query: ProviderQuery) -> Iterable[ProviderState]:
-    """Narrow down by name, id or tree first, since they leave few providers."""
-    found: Iterable[ProviderState] = replica
+    """Narrow down by id, name or tree first, since they leave few providers."""
+    found: Iterable[ProviderState | None] = replica
     if query.id is not None:
-        state = replica.get(query.id)
-        found = () if state is None else (state,)
+        found = (replica.get(query.id),)
     elif query.name:
-        state = replica.named(query.name)
-        found = () if state is None else (state,)
+        found = (replica.named(query.name),)
     elif query.in_tree is not None:
-        return replica.tree_of(query.in_tree)
-    if query.name:
-        found = [state for state in found if state.name == query.name]
-    if query.in_tree is not None:
-        inside = {state.id.int for state in replica.tree_of(query.in_tree)}
-        found = [state for state in found if state.id.int in inside]
-    return found
+        found = replica.tree_of(query.in_tree)
+    tree = None if query.in_tree is None else replica.get(query.in_tree)
+    return [
+        state
+        for state in found
+        if state is not None
+        and query.name in ("", state.name)
+        and (query.in_tree is None or (tree is not None and state.root == tree.root))
+    ]
 
 
 def _having(index: ProviderIndex, query: ProviderQuery) -> Flags | None:
@@ -49,9 +51,4 @@ def _having(index: ProviderIndex, query: ProviderQuery) -> Flags | None:
         conditions.append(~index.traits.having_any(query.forbidden, rows))
     if query.forbidden_aggregates:
         conditions.append(~index.members(query.forbidden_aggregates))
-    if not conditions:
-        return None
-    having = conditions[0]
-    for condition in conditions[1:]:
-        having = having & condition
-    return having
+    return np.logical_and.reduce(conditions) if conditions else None

@@ -3,42 +3,41 @@
 queries.py reads their values. This file has only what is refused with the words of a schema.
 """
 
-from placement_worker.api.schemas import LABEL, NAME, SUFFIX, UUID, Schema, record
+from collections.abc import Mapping
+from itertools import accumulate
+
+from placement_worker.api.schemas import LABEL, NAME, SUFFIX, UUID, Schema, Schemas, record
+from placement_worker.api.versions import Version
 
 TEXT: Schema = {"type": "string"}
 _NUMBERED = "[1-9][0-9]*"
-
-NOTHING = record({})
-
-PROVIDERS_1_0 = record({"name": TEXT, "uuid": UUID})
-PROVIDERS_1_3 = record({"name": TEXT, "uuid": UUID, "member_of": TEXT})
-PROVIDERS_1_4 = record({"name": TEXT, "uuid": UUID, "member_of": TEXT, "resources": TEXT})
-PROVIDERS_1_14 = record({"name": TEXT, "uuid": UUID, "member_of": TEXT, "resources": TEXT, "in_tree": UUID})
-PROVIDERS_1_18 = record(
-    {"name": TEXT, "uuid": UUID, "member_of": TEXT, "resources": TEXT, "in_tree": UUID, "required": TEXT}
-)
-
-TRAITS = record({"name": TEXT, "associated": TEXT})
-
-USAGES_1_9 = record({"project_id": LABEL, "user_id": LABEL}, required=("project_id",))
-USAGES_1_38 = record(
-    {
-        "project_id": LABEL,
-        "user_id": LABEL,
-        # Two values that are no consumer types: "all" is the sum of all of them, "unknown" is for consumers without a type.
-        "consumer_type": {**LABEL, "pattern": f"{NAME}|^all$|^unknown$"},
-    },
-    required=("project_id",),
-)
-
 _LIMIT: Schema = {"type": "string", "pattern": "^[1-9][0-9]*$", "minLength": 1}
 _POLICY: Schema = {"type": "string", "enum": ["none", "isolate"]}
 
-CANDIDATES_1_10 = record({"resources": TEXT}, required=("resources",))
-CANDIDATES_1_16 = record({"resources": TEXT, "limit": _LIMIT}, required=("resources",))
-CANDIDATES_1_17 = record({"resources": TEXT, "limit": _LIMIT, "required": TEXT}, required=("resources",))
-CANDIDATES_1_21 = record(
-    {"resources": TEXT, "limit": _LIMIT, "required": TEXT, "member_of": TEXT}, required=("resources",)
+
+def _growing(added: Mapping[Version, dict[str, Schema]], *, required: tuple[str, ...] = ()) -> Schemas:
+    """Each version has the keys that it adds, and those of all versions before it."""
+    keys = accumulate(added.values(), dict.__or__)
+    return {since: record(each, required=required) for since, each in zip(added, keys, strict=True)}
+
+
+PROVIDERS = _growing(
+    {
+        (1, 0): {"name": TEXT, "uuid": UUID},
+        (1, 3): {"member_of": TEXT},
+        (1, 4): {"resources": TEXT},
+        (1, 14): {"in_tree": UUID},
+        (1, 18): {"required": TEXT},
+    }
+)
+TRAITS: Schemas = {(1, 6): record({"name": TEXT, "associated": TEXT})}
+USAGES = _growing(
+    {
+        (1, 9): {"project_id": LABEL, "user_id": LABEL},
+        # Two values that are no consumer types: "all" is the sum of all of them, "unknown" is for consumers without a type.
+        (1, 38): {"consumer_type": {**LABEL, "pattern": f"{NAME}|^all$|^unknown$"}},
+    },
+    required=("project_id",),
 )
 
 
@@ -50,8 +49,19 @@ def _grouped(suffix: str, grouped: tuple[str, ...], **others: Schema) -> Schema:
 
 
 _OF_A_GROUP = ("resources", "required", "member_of")
-CANDIDATES_1_25 = _grouped(_NUMBERED, _OF_A_GROUP)
-CANDIDATES_1_31 = _grouped(_NUMBERED, (*_OF_A_GROUP, "in_tree"))
-CANDIDATES_1_33 = _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"))
-CANDIDATES_1_35 = _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT)
-CANDIDATES_1_36 = _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT, same_subtree=TEXT)
+CANDIDATES: Schemas = {
+    **_growing(
+        {
+            (1, 10): {"resources": TEXT},
+            (1, 16): {"limit": _LIMIT},
+            (1, 17): {"required": TEXT},
+            (1, 21): {"member_of": TEXT},
+        },
+        required=("resources",),
+    ),
+    (1, 25): _grouped(_NUMBERED, _OF_A_GROUP),
+    (1, 31): _grouped(_NUMBERED, (*_OF_A_GROUP, "in_tree")),
+    (1, 33): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree")),
+    (1, 35): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT),
+    (1, 36): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT, same_subtree=TEXT),
+}

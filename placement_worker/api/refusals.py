@@ -1,10 +1,15 @@
 """Translates refusing verdicts into HTTP errors.
 
 Clients of Placement read the text as well as the status and the code, and its conformance suite requires many texts; those
-are used here. `doing` says what was tried, and begins the sentence.
+are used here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import Struct
 
 from bus.messages.administration import (
     AlreadyThere,
@@ -31,70 +36,107 @@ from placement_worker.api.problems import (
     INVENTORY_IN_USE,
     PROVIDER_NOT_FOUND,
     TOO_COSTLY,
+    UNDEFINED,
     ApiError,
     bad_request,
-    conflict,
     not_found,
 )
 
 _SHORTFALLS_TOLD_MAX = 10
 
+NO_SUCH_CLASS: Final = "No such resource class {names}."
+NO_SUCH_TRAIT: Final = "No such trait(s): {names}."
+IN_USE: Final = "Inventory for '{resource}' on resource provider '{provider}' in use"
 
-# A table: one case for each verdict.
-def refusal(verdict: WriteVerdict, doing: str) -> ApiError:  # noqa: C901, PLR0911, PLR0912
-    """The usual meaning of this verdict; endpoints handle their special cases themselves."""
-    match verdict:
-        case UnknownProvider():
-            return _unknown_provider(verdict, doing)
-        case UnknownClass(names=names):
-            return bad_request(f"{doing}: {no_such_class(names)}")
-        case UnknownTrait(names=names):
-            return bad_request(f"{doing}: {no_such_trait(names)}")
-        case UnknownConsumer(consumer=consumer):
-            return not_found(f"No allocations for consumer '{consumer}'")
-        case GenerationMoved(provider=provider, seen=seen, current=current):
-            return conflict(
-                f"{doing}: resource provider generation conflict: {provider} has moved, "
-                f"actual: {current}, given: {seen}",
-                CONCURRENT_UPDATE,
-            )
-        case ConsumerMoved(consumer=consumer, seen=seen, current=current):
-            return conflict(
-                f"{doing}: {consumer}: consumer generation conflict - "
-                f"expected {_or_null(current)} but got {_or_null(seen)}",
-                CONCURRENT_UPDATE,
-            )
-        case NameTaken(name=name):
-            return conflict(f"Conflicting resource provider name: {name} already exists.", DUPLICATE_NAME)
-        case IdTaken(provider=provider):
-            return conflict(f"Conflicting resource provider uuid: {provider} already exists.", DUPLICATE_NAME)
-        case HasChildren(provider=provider, child=child):
-            return conflict(
-                f"Unable to delete parent resource provider {provider}: It has child resource providers. "
-                f"One of them is {child}.",
-                CANNOT_DELETE_PARENT,
-            )
-        case InventoryPresent(provider=provider, resource=resource):
-            return conflict(
-                f"Update conflict: {provider} has an inventory of {resource} already", CONCURRENT_UPDATE
-            )
-        case InventoryAbsent(provider=provider, resource=resource):
-            return not_found(f"No inventory of class {resource} for {provider}")
-        case InventoryInUse(provider=provider, resource=resource, used=used):
-            return conflict(
-                f"{doing}: {in_use(str(provider), (resource,))}: {used} of {resource} is held",
-                INVENTORY_IN_USE,
-            )
-        case NameInUse(name=name, provider=provider):
-            return conflict(f"{doing}: {name} is in use by provider {provider}")
-        case AlreadyThere(name=name):
-            return conflict(f"{doing}: {name} exists already")
-        case DoesNotFit(shortfalls=shortfalls):
-            return conflict(f"{doing}: {_what_is_short(shortfalls)}")
-        case NotAllowed(field=field, reason=reason):
-            return bad_request(f"{doing}: {field}: {reason}")
-        case _:
-            raise AssertionError(f"{verdict!r} is not a refusal")
+
+class Refusal(Struct, frozen=True):
+    """`text` has the verdict's fields in braces; `{doing}` says what was tried, and begins the sentence."""
+
+    status: HTTPStatus
+    text: str
+    code: str = UNDEFINED
+
+
+Refusals = Mapping[type[WriteVerdict], Refusal]
+
+# For endpoints without special cases.
+AS_USUAL: Final[Refusals] = MappingProxyType({})
+
+_USUAL: Final[Refusals] = MappingProxyType(
+    {
+        UnknownProvider: Refusal(HTTPStatus.NOT_FOUND, "No resource provider with uuid {provider} found"),
+        UnknownClass: Refusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_CLASS}"),
+        UnknownTrait: Refusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_TRAIT}"),
+        UnknownConsumer: Refusal(HTTPStatus.NOT_FOUND, "No allocations for consumer '{consumer}'"),
+        GenerationMoved: Refusal(
+            HTTPStatus.CONFLICT,
+            "{doing}: resource provider generation conflict: {provider} has moved, actual: {current}, given: {seen}",
+            CONCURRENT_UPDATE,
+        ),
+        ConsumerMoved: Refusal(
+            HTTPStatus.CONFLICT,
+            "{doing}: {consumer}: consumer generation conflict - expected {current} but got {seen}",
+            CONCURRENT_UPDATE,
+        ),
+        NameTaken: Refusal(
+            HTTPStatus.CONFLICT,
+            "Conflicting resource provider name: {name} already exists.",
+            DUPLICATE_NAME,
+        ),
+        IdTaken: Refusal(
+            HTTPStatus.CONFLICT,
+            "Conflicting resource provider uuid: {provider} already exists.",
+            DUPLICATE_NAME,
+        ),
+        HasChildren: Refusal(
+            HTTPStatus.CONFLICT,
+            "Unable to delete parent resource provider {provider}: It has child resource providers. "
+            "One of them is {child}.",
+            CANNOT_DELETE_PARENT,
+        ),
+        InventoryPresent: Refusal(
+            HTTPStatus.CONFLICT,
+            "Update conflict: {provider} has an inventory of {resource} already",
+            CONCURRENT_UPDATE,
+        ),
+        InventoryAbsent: Refusal(HTTPStatus.NOT_FOUND, "No inventory of class {resource} for {provider}"),
+        InventoryInUse: Refusal(
+            HTTPStatus.CONFLICT, f"{{doing}}: {IN_USE}: {{used}} of {{resource}} is held", INVENTORY_IN_USE
+        ),
+        NameInUse: Refusal(HTTPStatus.CONFLICT, "{doing}: {name} is in use by provider {provider}"),
+        AlreadyThere: Refusal(HTTPStatus.CONFLICT, "{doing}: {name} exists already"),
+        DoesNotFit: Refusal(HTTPStatus.CONFLICT, "{doing}: {shortfalls}"),
+        NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "{doing}: {field}: {reason}"),
+    }
+)
+# A provider that a body names is no 404; by the field that names it.
+_UNKNOWN_IN_BODY: Final[Mapping[str, Refusal]] = MappingProxyType(
+    {
+        "parent": Refusal(HTTPStatus.BAD_REQUEST, "{doing}: parent provider UUID does not exist: {provider}"),
+        "allocations": Refusal(
+            HTTPStatus.BAD_REQUEST,
+            "{doing}: Allocation for resource provider '{provider}' that does not exist",
+        ),
+        "inventories": Refusal(
+            HTTPStatus.BAD_REQUEST,
+            "{doing}: resource provider {provider} does not exist",
+            PROVIDER_NOT_FOUND,
+        ),
+    }
+)
+
+
+def refusal(verdict: WriteVerdict, doing: str, special: Refusals = AS_USUAL, **words: str) -> ApiError:
+    """The error for this verdict, by the table `special` or else by the usual one. `words` are for the texts of `special`."""
+    said = special.get(type(verdict)) or _USUAL.get(type(verdict))
+    if isinstance(verdict, UnknownProvider):
+        said = _UNKNOWN_IN_BODY.get(verdict.field, said)
+    if said is None:
+        raise AssertionError(f"{verdict!r} is not a refusal")
+    fields = {field: _in_words(getattr(verdict, field)) for field in verdict.__struct_fields__}
+    if isinstance(verdict, DoesNotFit):
+        fields["shortfalls"] = _what_is_short(verdict.shortfalls)
+    return ApiError(said.status, said.text.format_map({"doing": doing, **words, **fields}), said.code)
 
 
 def too_costly(verdict: TooCostly) -> ApiError:
@@ -110,37 +152,18 @@ def too_costly(verdict: TooCostly) -> ApiError:
     )
 
 
-def no_such_class(names: tuple[str, ...]) -> str:
-    return f"No such resource class {', '.join(names)}."
-
-
-def no_such_trait(names: tuple[str, ...]) -> str:
-    return f"No such trait(s): {', '.join(names)}."
-
-
 def no_such_provider(provider: str) -> ApiError:
     return not_found(f"No resource provider with uuid {provider} found")
 
 
-def in_use(provider: str, resources: Iterable[str]) -> str:
-    return f"Inventory for '{', '.join(resources)}' on resource provider '{provider}' in use"
-
-
-def _unknown_provider(verdict: UnknownProvider, doing: str) -> ApiError:
-    """Depends on where it was named: in a path it is a 404, in a body a 400."""
-    match verdict.field:
-        case "parent":
-            return bad_request(f"{doing}: parent provider UUID does not exist: {verdict.provider}")
-        case "allocations":
-            return bad_request(
-                f"{doing}: Allocation for resource provider '{verdict.provider}' that does not exist"
-            )
-        case "inventories":
-            return bad_request(
-                f"{doing}: resource provider {verdict.provider} does not exist", PROVIDER_NOT_FOUND
-            )
+def _in_words(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case tuple():
+            return ", ".join(map(str, value))
         case _:
-            return no_such_provider(str(verdict.provider))
+            return str(value)
 
 
 def _what_is_short(shortfalls: tuple[Shortfall, ...]) -> str:
@@ -164,7 +187,3 @@ def _shortfall(short: Shortfall) -> str:
             )
         case rule:
             return f"{where}: asked {short.asked}, and its {rule} is {short.bound}"
-
-
-def _or_null(generation: int | None) -> str:
-    return "null" if generation is None else str(generation)

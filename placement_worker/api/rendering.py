@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from placement_worker.api.accept_header import HTML, JSON, TEXT, accepts
+from placement_worker.api.call import Call
 from placement_worker.api.pieces import Pieces
 from placement_worker.api.problems import ApiError
 from placement_worker.api.reply import Reply
@@ -58,22 +59,13 @@ class Answer(Struct, frozen=True):
         return len(self.body) + sum(map(len, self.more))
 
 
-class Exchange(Struct):
-    """The known facts about a request so far; it may end with an error at any point."""
-
-    request_id: str
-    accept: str
-    # None until it is decided; afterwards every answer names it.
-    version: Version | None = None
-
-
-def answer_to(exchange: Exchange, reply: Reply) -> Answer:
-    headers = {**reply.headers, **_headers(exchange)}
+def answer_to(call: Call, reply: Reply) -> Answer:
+    headers = {**reply.headers, **_headers(call)}
     pieces: tuple[bytes, ...] = (b"",)
     if reply.body is not None:
         headers["content-type"] = JSON
         pieces = reply.body.of if isinstance(reply.body, Pieces) else (_encode(reply.body),)
-    if reply.is_fresh and exchange.version is not None and exchange.version >= FRESHNESS_SINCE:
+    if reply.is_fresh and call.version is not None and call.version >= FRESHNESS_SINCE:
         headers["cache-control"] = "no-cache"
         headers["last-modified"] = formatdate(usegmt=True)
     answer = Answer(reply.status, headers, pieces[0], pieces[1:])
@@ -82,11 +74,11 @@ def answer_to(exchange: Exchange, reply: Reply) -> Answer:
     return answer
 
 
-def refusal_of(exchange: Exchange, problem: ApiError) -> Answer:
-    media, body = _told(exchange, problem)
+def refusal_of(call: Call, problem: ApiError) -> Answer:
+    media, body = _told(call, problem)
     headers = {
         **problem.headers,
-        **_headers(exchange),
+        **_headers(call),
         "content-type": media,
         "content-length": str(len(body)),
     }
@@ -114,11 +106,12 @@ def detail_text(problem: ApiError) -> str:
     return f"{general}\n\n{_LINE_BREAK.sub(' ', problem.detail.strip())}"
 
 
-def _told(exchange: Exchange, problem: ApiError) -> tuple[str, bytes]:
+def _told(call: Call, problem: ApiError) -> tuple[str, bytes]:
     title, detail = problem.status.phrase, problem.detail
-    if accepts(exchange.accept, JSON):
-        return JSON, error_body(exchange.request_id, problem, exchange.version)
-    if accepts(exchange.accept, HTML):
+    accept = call.headers.get("accept", "")
+    if accepts(accept, JSON):
+        return JSON, error_body(call.request_id, problem, call.version)
+    if accepts(accept, HTML):
         page = (
             f"<html><head><title>{title}</title></head><body><h1>{title}</h1>{escape(detail)}</body></html>"
         )
@@ -126,11 +119,11 @@ def _told(exchange: Exchange, problem: ApiError) -> tuple[str, bytes]:
     return f"{TEXT}; charset=utf-8", f"{problem.status.value} {title}\n\n{detail}\n".encode()
 
 
-def _headers(exchange: Exchange) -> dict[str, str]:
-    if exchange.version is None:
-        return {REQUEST_ID: exchange.request_id}
+def _headers(call: Call) -> dict[str, str]:
+    if call.version is None:
+        return {REQUEST_ID: call.request_id}
     return {
-        REQUEST_ID: exchange.request_id,
-        HEADER: f"{SERVICE} {version_text(exchange.version)}",
+        REQUEST_ID: call.request_id,
+        HEADER: f"{SERVICE} {version_text(call.version)}",
         "vary": HEADER,
     }

@@ -69,18 +69,15 @@ async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> 
 
 
 async def _whole_body(receive: Receive, settings: ApiSettings) -> bytes:
-    message = await receive()
-    if message["type"] != "http.disconnect" and not message.get("more_body", False):
-        return bytes(message.get("body", b""))
-    body = bytearray()
-    while True:
+    body, is_whole = bytearray(), False
+    while not is_whole:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         body += message.get("body", b"")
         _check_length(len(body), settings)
-        if not message.get("more_body", False):
-            return bytes(body)
-        message = await receive()
+        is_whole = not message.get("more_body", False)
+    return bytes(body)
 
 
 def _stated_length(text: str) -> int:

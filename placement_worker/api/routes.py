@@ -1,5 +1,8 @@
 """The route table of the API: which handler serves which method and path, from which version on, and what it reads."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+
 from placement_worker.api import (
     aggregates,
     allocations,
@@ -11,13 +14,18 @@ from placement_worker.api import (
     traits,
     usages,
 )
-from placement_worker.api.endpoint_inputs import Records, View, Writer
-from placement_worker.api.routing import Route
+from placement_worker.api.endpoint_inputs import Backend, Writer
+from placement_worker.api.reply import Reply
+from placement_worker.api.request import Request
+from placement_worker.api.routing import Handler, Route
+from placement_worker.candidate_handlers import ProviderView
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.known_names import KnownNames
 from placement_worker.searching import Searcher
+from placement_worker.store import Records
 
+_RULE = "placement:resource_providers"
 _PROVIDERS = "/resource_providers"
 _PROVIDER = "/resource_providers/{uuid}"
 _INVENTORIES = f"{_PROVIDER}/inventories"
@@ -32,24 +40,112 @@ _CONSUMER = "/allocations/{consumer_uuid}"
 
 def routes_of(
     writer: Writer,
-    view: View,
+    view: ProviderView,
     records: Records,
     standard: Vocabulary,
     limits: SearchLimits = DEFAULT_LIMITS,
 ) -> tuple[Route, ...]:
-    names = KnownNames(standard, records)
+    books = Backend(writer, view, records, KnownNames(standard, records))
+
+    def to(endpoint: Callable[[Backend, Request], Awaitable[Reply]]) -> Handler:
+        return partial(endpoint, books)
+
     return (
-        *_of_providers(providers.Providers(writer, view, names)),
-        *_of_inventories(inventories.Inventories(writer, view)),
-        *_of_aggregates(aggregates.Aggregates(writer, view)),
-        *_of_traits(traits.Traits(writer, view, names)),
-        *_of_classes(classes.ResourceClasses(writer, names)),
-        *_of_allocations(allocations.Allocations(writer, view, records)),
-        *_of_usages(usages.Usages(view, records)),
+        Route("GET", _PROVIDERS, to(providers.show_all), f"{_RULE}:list", query=providers.LISTED),
+        Route("POST", _PROVIDERS, to(providers.create), f"{_RULE}:create", body=providers.NEW),
+        Route("GET", _PROVIDER, to(providers.show), f"{_RULE}:show"),
+        Route("PUT", _PROVIDER, to(providers.update), f"{_RULE}:update", body=providers.CHANGED),
+        Route("DELETE", _PROVIDER, to(providers.delete), f"{_RULE}:delete"),
+        # Inventories
+        Route("GET", _INVENTORIES, to(inventories.show_all), f"{_RULE}:inventories:list"),
+        Route(
+            "POST", _INVENTORIES, to(inventories.create), f"{_RULE}:inventories:create", body=inventories.NEW
+        ),
+        Route(
+            "PUT",
+            _INVENTORIES,
+            to(inventories.replace_all),
+            f"{_RULE}:inventories:update",
+            body=inventories.ALL,
+        ),
+        Route("DELETE", _INVENTORIES, to(inventories.delete_all), f"{_RULE}:inventories:delete", (1, 5)),
+        Route("GET", _INVENTORY, to(inventories.show), f"{_RULE}:inventories:show"),
+        Route(
+            "PUT", _INVENTORY, to(inventories.replace), f"{_RULE}:inventories:update", body=inventories.ONE
+        ),
+        Route("DELETE", _INVENTORY, to(inventories.delete), f"{_RULE}:inventories:delete"),
+        # Aggregates
+        Route("GET", _ITS_AGGREGATES, to(aggregates.show), f"{_RULE}:aggregates:list", (1, 1)),
+        Route(
+            "PUT",
+            _ITS_AGGREGATES,
+            to(aggregates.replace),
+            f"{_RULE}:aggregates:update",
+            (1, 1),
+            body=aggregates.SET,
+        ),
+        # Traits
+        Route("GET", _ITS_TRAITS, to(traits.show_of_provider), f"{_RULE}:traits:list", (1, 6)),
+        Route(
+            "PUT",
+            _ITS_TRAITS,
+            to(traits.replace_of_provider),
+            f"{_RULE}:traits:update",
+            (1, 6),
+            body=traits.OF_PROVIDER,
+        ),
+        Route("DELETE", _ITS_TRAITS, to(traits.delete_of_provider), f"{_RULE}:traits:delete", (1, 6)),
+        Route("GET", "/traits", to(traits.show_all), "placement:traits:list", (1, 6), query=traits.LISTED),
+        Route("GET", _TRAIT, to(traits.show), "placement:traits:show", (1, 6), tells_json=False),
+        Route("PUT", _TRAIT, to(traits.create), "placement:traits:update", (1, 6)),
+        Route("DELETE", _TRAIT, to(traits.delete), "placement:traits:delete", (1, 6)),
+        # Resource classes
+        Route("GET", _CLASSES, to(classes.show_all), "placement:resource_classes:list", (1, 2)),
+        Route(
+            "POST",
+            _CLASSES,
+            to(classes.create),
+            "placement:resource_classes:create",
+            (1, 2),
+            body=classes.NAMED,
+        ),
+        Route("GET", _CLASS, to(classes.show), "placement:resource_classes:show", (1, 2)),
+        Route(
+            "PUT",
+            _CLASS,
+            to(classes.rename),
+            "placement:resource_classes:update",
+            (1, 2),
+            (1, 6),
+            body=classes.NAMED,
+        ),
+        Route("PUT", _CLASS, to(classes.ensure), "placement:resource_classes:update", (1, 7)),
+        Route("DELETE", _CLASS, to(classes.delete), "placement:resource_classes:delete", (1, 2)),
+        # Allocations and usages
+        Route(
+            "GET", f"{_PROVIDER}/allocations", to(allocations.show_of_provider), f"{_RULE}:allocations:list"
+        ),
+        Route(
+            "POST",
+            "/allocations",
+            to(allocations.replace_several),
+            "placement:allocations:manage",
+            (1, 13),
+            body=allocations.OF_SEVERAL,
+        ),
+        Route("GET", _CONSUMER, to(allocations.show), "placement:allocations:list"),
+        Route(
+            "PUT", _CONSUMER, to(allocations.replace), "placement:allocations:update", body=allocations.OF_ONE
+        ),
+        Route("DELETE", _CONSUMER, to(allocations.delete), "placement:allocations:delete"),
+        Route("GET", f"{_PROVIDER}/usages", to(usages.show_of_provider), f"{_RULE}:usages"),
+        Route(
+            "GET", "/usages", to(usages.show_of_project), "placement:usages", (1, 9), query=usages.OF_PROJECT
+        ),
         Route(
             "GET",
             "/allocation_candidates",
-            candidates.Candidates(view, names, Searcher(limits)).show,
+            to(candidates.Candidates(Searcher(limits)).show),
             "placement:allocation_candidates:list",
             (1, 10),
             query=candidates.QUERY,
@@ -57,87 +153,9 @@ def routes_of(
         Route(
             "POST",
             "/reshaper",
-            reshaper.Reshaper(writer).reshape,
+            to(reshaper.reshape),
             "placement:reshaper:reshape",
             (1, 30),
             body=reshaper.RESHAPE,
         ),
-    )
-
-
-def _of_providers(them: providers.Providers) -> tuple[Route, ...]:
-    rule = "placement:resource_providers"
-    return (
-        Route("GET", _PROVIDERS, them.show_all, f"{rule}:list", query=providers.LISTED),
-        Route("POST", _PROVIDERS, them.create, f"{rule}:create", body=providers.NEW),
-        Route("GET", _PROVIDER, them.show, f"{rule}:show"),
-        Route("PUT", _PROVIDER, them.update, f"{rule}:update", body=providers.CHANGED),
-        Route("DELETE", _PROVIDER, them.delete, f"{rule}:delete"),
-    )
-
-
-def _of_inventories(them: inventories.Inventories) -> tuple[Route, ...]:
-    rule = "placement:resource_providers:inventories"
-    return (
-        Route("GET", _INVENTORIES, them.show_all, f"{rule}:list"),
-        Route("POST", _INVENTORIES, them.create, f"{rule}:create", body=inventories.NEW),
-        Route("PUT", _INVENTORIES, them.set_all, f"{rule}:update", body=inventories.ALL),
-        Route("DELETE", _INVENTORIES, them.delete_all, f"{rule}:delete", (1, 5)),
-        Route("GET", _INVENTORY, them.show, f"{rule}:show"),
-        Route("PUT", _INVENTORY, them.set_one, f"{rule}:update", body=inventories.ONE),
-        Route("DELETE", _INVENTORY, them.delete, f"{rule}:delete"),
-    )
-
-
-def _of_aggregates(them: aggregates.Aggregates) -> tuple[Route, ...]:
-    rule = "placement:resource_providers:aggregates"
-    return (
-        Route("GET", _ITS_AGGREGATES, them.show, f"{rule}:list", (1, 1)),
-        Route("PUT", _ITS_AGGREGATES, them.set, f"{rule}:update", (1, 1), body=aggregates.SET),
-    )
-
-
-def _of_traits(them: traits.Traits) -> tuple[Route, ...]:
-    rule, of_provider = "placement:traits", "placement:resource_providers:traits"
-    return (
-        Route("GET", _ITS_TRAITS, them.show_of, f"{of_provider}:list", (1, 6)),
-        Route("PUT", _ITS_TRAITS, them.set_of, f"{of_provider}:update", (1, 6), body=traits.OF_PROVIDER),
-        Route("DELETE", _ITS_TRAITS, them.delete_of, f"{of_provider}:delete", (1, 6)),
-        Route("GET", "/traits", them.show_all, f"{rule}:list", (1, 6), query=traits.LISTED),
-        Route("GET", _TRAIT, them.show, f"{rule}:show", (1, 6), tells_json=False),
-        Route("PUT", _TRAIT, them.create, f"{rule}:update", (1, 6)),
-        Route("DELETE", _TRAIT, them.delete, f"{rule}:delete", (1, 6)),
-    )
-
-
-def _of_classes(them: classes.ResourceClasses) -> tuple[Route, ...]:
-    rule = "placement:resource_classes"
-    return (
-        Route("GET", _CLASSES, them.show_all, f"{rule}:list", (1, 2)),
-        Route("POST", _CLASSES, them.create, f"{rule}:create", (1, 2), body=classes.NAMED),
-        Route("GET", _CLASS, them.show, f"{rule}:show", (1, 2)),
-        Route("PUT", _CLASS, them.rename, f"{rule}:update", (1, 2), (1, 6), body=classes.NAMED),
-        Route("PUT", _CLASS, them.ensure, f"{rule}:update", (1, 7)),
-        Route("DELETE", _CLASS, them.delete, f"{rule}:delete", (1, 2)),
-    )
-
-
-def _of_allocations(them: allocations.Allocations) -> tuple[Route, ...]:
-    rule = "placement:allocations"
-    of_provider = "placement:resource_providers:allocations:list"
-    return (
-        Route("GET", f"{_PROVIDER}/allocations", them.show_of, of_provider),
-        Route(
-            "POST", "/allocations", them.set_several, f"{rule}:manage", (1, 13), body=allocations.OF_SEVERAL
-        ),
-        Route("GET", _CONSUMER, them.show, f"{rule}:list"),
-        Route("PUT", _CONSUMER, them.set, f"{rule}:update", body=allocations.OF_ONE),
-        Route("DELETE", _CONSUMER, them.delete, f"{rule}:delete"),
-    )
-
-
-def _of_usages(them: usages.Usages) -> tuple[Route, ...]:
-    return (
-        Route("GET", f"{_PROVIDER}/usages", them.show_of, "placement:resource_providers:usages"),
-        Route("GET", "/usages", them.show_all, "placement:usages", (1, 9), query=usages.OF_PROJECT),
     )

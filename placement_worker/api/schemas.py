@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from bus.messages.placement import INTEGER_MAX
+from placement_worker.api.versions import Version
 
 Schema = dict[str, Any]
+# The schemas of one kind of body or query, by the version that introduced each.
+Schemas = Mapping[Version, Schema]
 
 NAME = "^[A-Z0-9_]+$"
 CUSTOM_NAME = "^CUSTOM_[A-Z0-9_]+$"
@@ -50,10 +53,14 @@ def whole(at_least: int) -> Schema:
 
 _PROVIDER = {"name": {"type": "string", "minLength": 1, "maxLength": 200}}
 _PARENT = {"parent_provider_uuid": {"anyOf": [UUID, {"type": "null"}]}}
-NEW_PROVIDER_1_0 = record(_PROVIDER | {"uuid": UUID}, required=("name",))
-NEW_PROVIDER_1_14 = record(_PROVIDER | {"uuid": UUID} | _PARENT, required=("name",))
-PROVIDER_1_0 = record(_PROVIDER, required=("name",))
-PROVIDER_1_14 = record(_PROVIDER | _PARENT, required=("name",))
+NEW_PROVIDER: Schemas = {
+    (1, 0): record(_PROVIDER | {"uuid": UUID}, required=("name",)),
+    (1, 14): record(_PROVIDER | {"uuid": UUID} | _PARENT, required=("name",)),
+}
+PROVIDER: Schemas = {
+    (1, 0): record(_PROVIDER, required=("name",)),
+    (1, 14): record(_PROVIDER | _PARENT, required=("name",)),
+}
 
 _INVENTORY = {
     "resource_provider_generation": INTEGER,
@@ -64,41 +71,50 @@ _INVENTORY = {
     "step_size": whole(1),
     "allocation_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": RATIO_MAX},
 }
-INVENTORY = record(_INVENTORY, required=("total", "resource_provider_generation"))
-NEW_INVENTORY = record(
-    _INVENTORY | {"resource_class": {"type": "string", "pattern": NAME}}, required=("total", "resource_class")
-)
-INVENTORIES = record(
+INVENTORY: Schemas = {(1, 0): record(_INVENTORY, required=("total", "resource_provider_generation"))}
+NEW_INVENTORY: Schemas = {
+    (1, 0): record(
+        _INVENTORY | {"resource_class": {"type": "string", "pattern": NAME}},
+        required=("total", "resource_class"),
+    )
+}
+_INVENTORIES = record(
     {
         "resource_provider_generation": INTEGER,
         "inventories": table(NAME, record(_INVENTORY, required=("total",)), at_most=INVENTORIES_MAX),
     },
     required=("resource_provider_generation", "inventories"),
 )
+INVENTORIES: Schemas = {(1, 0): _INVENTORIES}
 
-AGGREGATES_1_1: Schema = {
+_AGGREGATES: Schema = {
     "type": "array",
     "items": UUID,
     "uniqueItems": True,
     "maxItems": QUALITIES_MAX,
 }
-AGGREGATES_1_19 = record(
-    {"aggregates": AGGREGATES_1_1, "resource_provider_generation": INTEGER},
-    required=("aggregates", "resource_provider_generation"),
-)
+AGGREGATES: Schemas = {
+    (1, 1): _AGGREGATES,
+    (1, 19): record(
+        {"aggregates": _AGGREGATES, "resource_provider_generation": INTEGER},
+        required=("aggregates", "resource_provider_generation"),
+    ),
+}
 
 CUSTOM_TRAIT: Schema = {**LABEL, "pattern": CUSTOM_NAME}
-TRAITS = record(
-    {
-        "traits": {"type": "array", "items": LABEL, "maxItems": QUALITIES_MAX},
-        "resource_provider_generation": INTEGER,
-    },
-    required=("traits", "resource_provider_generation"),
-)
+TRAITS: Schemas = {
+    (1, 6): record(
+        {
+            "traits": {"type": "array", "items": LABEL, "maxItems": QUALITIES_MAX},
+            "resource_provider_generation": INTEGER,
+        },
+        required=("traits", "resource_provider_generation"),
+    )
+}
 
-RESOURCE_CLASS = record(
-    {"name": {"type": "string", "pattern": CUSTOM_NAME, "maxLength": 255}}, required=("name",)
-)
+RESOURCE_CLASS: Schemas = {
+    (1, 2): record({"name": {"type": "string", "pattern": CUSTOM_NAME, "maxLength": 255}}, required=("name",))
+}
 
 _RESOURCES = table(NAME, whole(1), at_least=1, at_most=INVENTORIES_MAX)
 _BY_PROVIDER = table(
@@ -131,34 +147,40 @@ _NEEDED_1_12 = ("allocations", "project_id", "user_id")
 _NEEDED_1_28 = (*_NEEDED_1_12, "consumer_generation")
 _ALLOCATIONS = {"allocations": {**_BY_PROVIDER, "minProperties": 0}}
 
-ALLOCATIONS_1_0 = record({"allocations": _LIST_OF_ALLOCATIONS}, required=("allocations",))
-ALLOCATIONS_1_8 = record({"allocations": _LIST_OF_ALLOCATIONS} | _OWNER, required=_NEEDED_1_12)
-ALLOCATIONS_1_12 = record({"allocations": _BY_PROVIDER} | _OWNER, required=_NEEDED_1_12)
-# Empty allocations: allowed in lists of several consumers from the first version on, for one consumer from 1.28 on.
-_EMPTIABLE_1_13 = record(_ALLOCATIONS | _OWNER, required=_NEEDED_1_12)
-ALLOCATIONS_1_28 = record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION, required=_NEEDED_1_28)
-ALLOCATIONS_1_34 = record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION | _MAPPINGS, required=_NEEDED_1_28)
-ALLOCATIONS_1_38 = record(
-    _ALLOCATIONS | _OWNER | _CONSUMER_GENERATION | _MAPPINGS | _CONSUMER_TYPE,
-    required=(*_NEEDED_1_28, "consumer_type"),
-)
-
-SEVERAL_1_13 = table(UUID_KEY, _EMPTIABLE_1_13, at_least=1, at_most=MANY)
-SEVERAL_1_28 = table(UUID_KEY, ALLOCATIONS_1_28, at_least=1, at_most=MANY)
-SEVERAL_1_34 = table(UUID_KEY, ALLOCATIONS_1_34, at_least=1, at_most=MANY)
-SEVERAL_1_38 = table(UUID_KEY, ALLOCATIONS_1_38, at_least=1, at_most=MANY)
+# From 1.28 on a consumer's allocations may be empty.
+ALLOCATIONS: Schemas = {
+    (1, 0): record({"allocations": _LIST_OF_ALLOCATIONS}, required=("allocations",)),
+    (1, 8): record({"allocations": _LIST_OF_ALLOCATIONS} | _OWNER, required=_NEEDED_1_12),
+    (1, 12): record({"allocations": _BY_PROVIDER} | _OWNER, required=_NEEDED_1_12),
+    (1, 28): record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION, required=_NEEDED_1_28),
+    (1, 34): record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION | _MAPPINGS, required=_NEEDED_1_28),
+    (1, 38): record(
+        _ALLOCATIONS | _OWNER | _CONSUMER_GENERATION | _MAPPINGS | _CONSUMER_TYPE,
+        required=(*_NEEDED_1_28, "consumer_type"),
+    ),
+}
+# In lists of several consumers they may be empty from the first version on.
+_OF_ONE_OF_SEVERAL: Schemas = {
+    (1, 13): record(_ALLOCATIONS | _OWNER, required=_NEEDED_1_12),
+    **{since: ALLOCATIONS[since] for since in ((1, 28), (1, 34), (1, 38))},
+}
+SEVERAL: Schemas = {
+    since: table(UUID_KEY, one, at_least=1, at_most=MANY) for since, one in _OF_ONE_OF_SEVERAL.items()
+}
 
 
 def _reshape(allocations: Schema) -> Schema:
     return record(
         {
-            "inventories": table(UUID_KEY, INVENTORIES, at_least=1, at_most=MANY),
+            "inventories": table(UUID_KEY, _INVENTORIES, at_least=1, at_most=MANY),
             "allocations": {**allocations, "minProperties": 0},
         },
         required=("inventories", "allocations"),
     )
 
 
-RESHAPE_1_30 = _reshape(SEVERAL_1_28)
-RESHAPE_1_34 = _reshape(SEVERAL_1_34)
-RESHAPE_1_38 = _reshape(SEVERAL_1_38)
+RESHAPE: Schemas = {
+    (1, 30): _reshape(SEVERAL[1, 28]),
+    (1, 34): _reshape(SEVERAL[1, 34]),
+    (1, 38): _reshape(SEVERAL[1, 38]),
+}

@@ -2,36 +2,32 @@
 
 from bus.messages.administration import TypeUsage
 from placement_worker.api import query_schemas
-from placement_worker.api.endpoint_inputs import Records, View, provider_of_path
+from placement_worker.api.endpoint_inputs import Backend
 from placement_worker.api.reply import Reply
 from placement_worker.api.request import Request
 from placement_worker.api.validators import VersionedValidators
 from placement_worker.api.versions import Version
 
-OF_PROJECT = VersionedValidators(((1, 9), query_schemas.USAGES_1_9), ((1, 38), query_schemas.USAGES_1_38))
+OF_PROJECT = VersionedValidators(query_schemas.USAGES)
 _BY_TYPE: Version = (1, 38)
 # The type of consumers that have none; "all" in a query asks for the sum of all types.
 UNKNOWN = "unknown"
 _ALL = "all"
 
 
-class Usages:
-    def __init__(self, view: View, records: Records) -> None:
-        self._view = view
-        self._records = records
+async def show_of_provider(books: Backend, request: Request) -> Reply:
+    state = await books.provider(request)
+    used = {resource: inventory.used for resource, inventory in state.inventories.items()}
+    body = {"resource_provider_generation": state.generation, "usages": used}
+    return Reply(body=body, is_fresh=True)
 
-    async def show_of(self, request: Request) -> Reply:
-        state = provider_of_path(await self._view.caught_up(), request.params)
-        used = {resource: inventory.used for resource, inventory in state.inventories.items()}
-        body = {"resource_provider_generation": state.generation, "usages": used}
-        return Reply(body=body, is_fresh=True)
 
-    async def show_all(self, request: Request) -> Reply:
-        query = OF_PROJECT.at(request.version).query(request.query)
-        usages = await self._records.usages(query["project_id"], query.get("user_id", ""))
-        if request.version < _BY_TYPE:
-            return Reply(body={"usages": _together(usages)}, is_fresh=True)
-        return Reply(body={"usages": _by_type(usages, query.get("consumer_type"))}, is_fresh=True)
+async def show_of_project(books: Backend, request: Request) -> Reply:
+    query = OF_PROJECT.at(request.version).query(request.query)
+    usages = await books.records.usages(query["project_id"], query.get("user_id", ""))
+    if request.version < _BY_TYPE:
+        return Reply(body={"usages": _together(usages)}, is_fresh=True)
+    return Reply(body={"usages": _by_type(usages, query.get("consumer_type"))}, is_fresh=True)
 
 
 def _together(usages: tuple[TypeUsage, ...]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from jsonschema.validators import extend
 from msgspec import Struct
 
 from placement_worker.api.problems import DETAIL_CHARACTERS_MAX, ApiError, bad_request
-from placement_worker.api.schemas import Schema
+from placement_worker.api.schemas import Schema, Schemas
 from placement_worker.api.versions import Version
 
 # For larger bodies the fast validator's shorter message is used: to find the best message, and to print a body for people,
@@ -100,21 +100,16 @@ class Validator:
 
 
 class VersionedValidators:
-    """The validators of one kind of body or query, by the version that introduced each."""
+    """The validators of one kind of body or query."""
 
-    def __init__(self, *of: tuple[Version, Schema]) -> None:
-        self.by_version = tuple(
-            (since, Validator(schema)) for since, schema in sorted(of, key=lambda one: one[0])
+    def __init__(self, schemas: Schemas) -> None:
+        self._newest_first = tuple(
+            (since, Validator(schema)) for since, schema in sorted(schemas.items(), reverse=True)
         )
-        self._found: dict[Version, Validator] = {}
 
     def at(self, version: Version) -> Validator:
         """The validator that applies to this version."""
-        validator = self._found.get(version)
-        if validator is None:
-            validator = [validator for since, validator in self.by_version if since <= version][-1]
-            self._found[version] = validator
-        return validator
+        return next(validator for since, validator in self._newest_first if since <= version)
 
 
 def _briefly(problem: _Problem) -> str:

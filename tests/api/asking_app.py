@@ -67,7 +67,7 @@ ROUTES: Final[Sequence[Route]] = (
         "/things",
         say_body,
         "placement:resource_providers:create",
-        body=VersionedValidators(((1, 0), {})),
+        body=VersionedValidators({(1, 0): {}}),
     ),
     Route("GET", "/things/{name}", say_all, LIST),
     Route("DELETE", "/things/{name}", say_nothing, LIST, since=(1, 5)),

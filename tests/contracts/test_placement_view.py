@@ -92,8 +92,8 @@ async def test_a_provider_is_found_by_its_name_its_tree_and_what_it_has_as_they_
         )
         replica = await view.caught_up()
         assert [state.id for state in replica.tree_of(nic)] == [HOST, nic]
-        assert replica.has_trait("CUSTOM_FAST")
-        assert replica.has_class("VGPU")
+        assert replica.has_name("traits", "CUSTOM_FAST")
+        assert replica.has_name("classes", "VGPU")
         assert replica.index.members((aggregate("rack"),)).tolist() == [True, False]
 
         await client.report(
@@ -103,8 +103,8 @@ async def test_a_provider_is_found_by_its_name_its_tree_and_what_it_has_as_they_
             )
         )
         replica = await view.caught_up()
-        assert not replica.has_trait("CUSTOM_FAST")
-        assert not replica.has_class("VGPU")
+        assert not replica.has_name("traits", "CUSTOM_FAST")
+        assert not replica.has_name("classes", "VGPU")
         assert not replica.index.members((aggregate("rack"),)).any()
 
         await client.report(a_report(a_provider("host-1"), removed=(nic,)))

@@ -122,8 +122,8 @@ def test_a_deleted_provider_is_not_found() -> None:
         None,
         (),
     )
-    assert not replica.has_trait("CUSTOM_A")
-    assert not replica.has_class("VCPU")
+    assert not replica.has_name("traits", "CUSTOM_A")
+    assert not replica.has_name("classes", "VCPU")
     assert not replica.index.members((RACK,)).any()
 
 
