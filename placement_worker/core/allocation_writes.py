@@ -15,7 +15,7 @@ All consumers of one write change together or not at all. What some give back co
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import (
@@ -31,17 +31,10 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import NO_OWNER, DoesNotFit, NotAllowed, Shortfall
-from placement_worker.core.ledger import AllocationKeys, ClaimChanges, Consumer, Ledger
+from placement_worker.core.ledger import AllocationKeys, ClaimChanges, Consumer, Decision, Ledger
 from placement_worker.core.ledger_draft import Amounts, ConsumerDraft, LedgerDraft, amounts_in
 from placement_worker.core.usage_draft import UsageDraft, shortfalls_of
-from placement_worker.core.vocabulary import Vocabulary, unknown_classes
-
-
-class AllocationDecision(Struct, frozen=True):
-    """One verdict for each write, in order, and everything they write together."""
-
-    verdicts: tuple[WriteVerdict, ...]
-    changes: ClaimChanges
+from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 
 def keys_of_allocation_writes(writes: Sequence[AllocationWrite]) -> AllocationKeys:
@@ -78,7 +71,7 @@ def new_consumer(allocations: ConsumerAllocations, cell: str) -> Consumer:
 
 def decide_allocations(
     ledger: Ledger, writes: Sequence[AllocationWrite], vocabulary: Vocabulary, now: datetime
-) -> AllocationDecision:
+) -> Decision[WriteVerdict, ClaimChanges]:
     """Judge each write on the ledger as the earlier writes of the batch left it."""
     draft = LedgerDraft(ledger)
     verdicts: list[WriteVerdict] = []
@@ -89,14 +82,14 @@ def decide_allocations(
                 verdicts.append(allocate(draft, write.consumers, unknown, now))
             case DeleteAllocations():
                 verdicts.append(_delete(draft, write, now))
-    return AllocationDecision(tuple(verdicts), draft.changes())
+    return Decision(tuple(verdicts), draft.changes())
 
 
 def _unknown(
     ledger: Ledger, vocabulary: Vocabulary, consumers: Iterable[ConsumerAllocations]
 ) -> tuple[str, ...]:
     named = {amount.resource for one in consumers for amount in one.amounts}
-    return unknown_classes(named, vocabulary, ledger.classes)
+    return unknown_names(named, vocabulary.classes, ledger.classes)
 
 
 def allocate(

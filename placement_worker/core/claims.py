@@ -20,8 +20,6 @@ finds it. Rows are forgotten after a horizon; an order older than the horizon th
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from msgspec import Struct
-
 from bus.messages.placement import (
     NO_OWNER,
     AlreadyClaimed,
@@ -36,7 +34,7 @@ from bus.messages.placement import (
     SwapClaim,
     TooOld,
 )
-from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, SentOrder
+from placement_worker.core.ledger import ClaimChanges, Consumer, Decision, Ledger, SentOrder
 from placement_worker.core.ledger_draft import ConsumerDraft, LedgerDraft
 from placement_worker.core.shares import MovedRoots, judge_share, merged_amounts, wrong_cell
 
@@ -45,20 +43,15 @@ ClaimJudgement = (
 )
 
 
-class Decision(Struct, frozen=True):
-    """One judgement for each order, in order, and everything they write together."""
-
-    verdicts: tuple[ClaimJudgement, ...]
-    changes: ClaimChanges
-
-
 CLAIMED = Claimed()
 # API-level callers release claims that were never placed under this cell name, whichever cell was meant. No cell has this
 # name, so no cell can act for another one by it.
 NO_CELL = "cell0"
 
 
-def decide_claims(ledger: Ledger, asked: Sequence[SentOrder], now: datetime, horizon: timedelta) -> Decision:
+def decide_claims(
+    ledger: Ledger, asked: Sequence[SentOrder], now: datetime, horizon: timedelta
+) -> Decision[ClaimJudgement, ClaimChanges]:
     """Judge each order on the ledger as the earlier orders of the batch left it."""
     draft = LedgerDraft(ledger)
     verdicts = tuple([_judge(draft, one, now, horizon) for one in asked])

@@ -7,6 +7,7 @@ database: providers and consumers have their public ids.
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
@@ -28,6 +29,10 @@ from placement_worker.core.capacity import InventoryLimits
 ClaimOrder = ClaimResources | SwapClaim | ReleaseClaim
 
 
+Verdict = TypeVar("Verdict")
+Changes = TypeVar("Changes")
+
+
 class SentOrder(Struct, frozen=True, gc=False):
     """An order, and the one cell its sender may act for; None if it may act for all."""
 
@@ -40,6 +45,13 @@ class SentReport(Struct, frozen=True):
 
     report: ReportInventory
     speaks_for: str | None = None
+
+
+class Decision(Struct, Generic[Verdict, Changes], frozen=True):
+    """One verdict for each order, report or write, in order, and everything they write together."""
+
+    verdicts: tuple[Verdict, ...]
+    changes: Changes
 
 
 class Consumer(Struct, frozen=True, gc=False):

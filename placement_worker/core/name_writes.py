@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
-
 from bus.message import ProviderId
 from bus.messages.administration import (
     AlreadyThere,
@@ -20,15 +18,8 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import NotAllowed
-from placement_worker.core.ledger import NameChanges, NameKeys, StoredNames
+from placement_worker.core.ledger import Decision, NameChanges, NameKeys, StoredNames
 from placement_worker.core.vocabulary import Vocabulary
-
-
-class NameDecision(Struct, frozen=True):
-    """One verdict for each write, in order, and everything they write together."""
-
-    verdicts: tuple[WriteVerdict, ...]
-    changes: NameChanges
 
 
 def keys_of_name_writes(writes: Iterable[NameWrite]) -> NameKeys:
@@ -45,12 +36,14 @@ def keys_of_name_writes(writes: Iterable[NameWrite]) -> NameKeys:
     return NameKeys(frozenset(classes), frozenset(traits))
 
 
-def decide_names(names: StoredNames, writes: Sequence[NameWrite], vocabulary: Vocabulary) -> NameDecision:
+def decide_names(
+    names: StoredNames, writes: Sequence[NameWrite], vocabulary: Vocabulary
+) -> Decision[WriteVerdict, NameChanges]:
     """Judge each write on the names as the earlier writes of the batch left them."""
     classes = _NamesDraft(names.classes, names.users_of_classes, vocabulary.classes)
     traits = _NamesDraft(names.traits, names.users_of_traits, vocabulary.traits)
     verdicts = tuple([_judge(classes, traits, write) for write in writes])
-    return NameDecision(
+    return Decision(
         verdicts,
         NameChanges(
             new_classes=classes.new(),

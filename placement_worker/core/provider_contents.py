@@ -27,7 +27,7 @@ from bus.messages.placement import InventoryInUse, InventoryState, NotAllowed, R
 from placement_worker.core.apply_report import with_usage
 from placement_worker.core.forest_draft import ForestDraft
 from placement_worker.core.ledger import ProviderBook, TreeBook
-from placement_worker.core.vocabulary import Vocabulary, unknown_classes, unknown_traits
+from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 
 class ExistingNames(Struct, frozen=True):
@@ -38,7 +38,7 @@ class ExistingNames(Struct, frozen=True):
     traits: frozenset[str] = frozenset()
 
     def unknown_class_in(self, resources: Iterable[str]) -> UnknownClass | None:
-        unknown = unknown_classes(resources, self.standard, self.classes)
+        unknown = unknown_names(resources, self.standard.classes, self.classes)
         return UnknownClass(names=unknown) if unknown else None
 
 
@@ -142,7 +142,7 @@ def _set_traits(
 ) -> WriteVerdict:
     if moved := moved_generation(book, write.generation):
         return moved
-    if unknown := unknown_traits(write.traits, names.standard, names.traits):
+    if unknown := unknown_names(write.traits, names.standard.traits, names.traits):
         return UnknownTrait(names=unknown)
     wanted = frozenset(write.traits)
     if wanted == book.traits | book.operator_traits:

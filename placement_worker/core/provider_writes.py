@@ -7,7 +7,7 @@ move when something changes that claims may rely on.
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, structs
 
 from bus.message import ProviderId
 from bus.messages.administration import (
@@ -30,16 +30,9 @@ from bus.messages.administration import (
 from bus.messages.placement import NotAllowed
 from placement_worker.core.apply_report import depths_under
 from placement_worker.core.forest_draft import ForestDraft
-from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, TreeChanges
+from placement_worker.core.ledger import Decision, Forest, ForestKeys, ProviderBook, TreeChanges
 from placement_worker.core.provider_contents import ExistingNames, inventory_lost, write_contents, written
 from placement_worker.core.vocabulary import Vocabulary
-
-
-class ProviderDecision(Struct, frozen=True):
-    """One verdict for each write, in order, and everything they write together."""
-
-    verdicts: tuple[WriteVerdict, ...]
-    changes: TreeChanges
 
 
 def keys_of_provider_writes(writes: Iterable[ProviderWrite]) -> ForestKeys:
@@ -82,12 +75,12 @@ def keys_of_provider_writes(writes: Iterable[ProviderWrite]) -> ForestKeys:
 
 def decide_provider_writes(
     forest: Forest, writes: Sequence[ProviderWrite], vocabulary: Vocabulary
-) -> ProviderDecision:
+) -> Decision[WriteVerdict, TreeChanges]:
     """Judge each write on the forest as the earlier writes of the batch left it."""
     draft = ForestDraft(forest)
     names = ExistingNames(vocabulary, forest.classes, forest.traits)
     verdicts = tuple([_judge(draft, names, write) for write in writes])
-    return ProviderDecision(verdicts, draft.changes())
+    return Decision(verdicts, draft.changes())
 
 
 def _judge(draft: ForestDraft, names: ExistingNames, write: ProviderWrite) -> WriteVerdict:

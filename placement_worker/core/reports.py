@@ -6,7 +6,7 @@ a later report, reach into another cell or tree, or take away what consumers hol
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.placement import (
@@ -19,15 +19,16 @@ from bus.messages.placement import (
 )
 from placement_worker.core.apply_report import flaw_of, is_same_to_claims, lost_inventory, reported_tree
 from placement_worker.core.forest_draft import ForestDraft
-from placement_worker.core.ledger import Forest, ForestKeys, ProviderBook, SentReport, TreeBook, TreeChanges
+from placement_worker.core.ledger import (
+    Decision,
+    Forest,
+    ForestKeys,
+    ProviderBook,
+    SentReport,
+    TreeBook,
+    TreeChanges,
+)
 from placement_worker.core.vocabulary import Vocabulary, report_problem
-
-
-class ReportDecision(Struct, frozen=True):
-    """One verdict for each report, in order, and everything they write together."""
-
-    verdicts: tuple[ReportVerdict, ...]
-    changes: TreeChanges
 
 
 def keys_of_reports(reports: Sequence[ReportInventory]) -> ForestKeys:
@@ -47,11 +48,13 @@ def _providers_in(report: ReportInventory) -> Iterator[ProviderId]:
             yield one.parent
 
 
-def decide_reports(forest: Forest, reports: Sequence[SentReport], vocabulary: Vocabulary) -> ReportDecision:
+def decide_reports(
+    forest: Forest, reports: Sequence[SentReport], vocabulary: Vocabulary
+) -> Decision[ReportVerdict, TreeChanges]:
     """Judge each report on the forest as the earlier reports of the batch left it."""
     draft = ForestDraft(forest)
     verdicts = tuple([_judge(draft, one, vocabulary) for one in reports])
-    return ReportDecision(verdicts, draft.changes())
+    return Decision(verdicts, draft.changes())
 
 
 def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> ReportVerdict:

@@ -29,7 +29,7 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.ledger_draft import LedgerDraft
 from placement_worker.core.provider_contents import impossible_inventory, moved_generation, with_usages
-from placement_worker.core.vocabulary import Vocabulary, unknown_classes
+from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 
 class ReshapeDecision(Struct, frozen=True):
@@ -64,7 +64,7 @@ def decide_reshape(
     draft = LedgerDraft(_with_both(ledger, books, reshape.inventories))
     resources = {amount.resource for one in reshape.allocations for amount in one.amounts}
     resources.update(resource for one in reshape.inventories for resource in one.inventories)
-    unknown = unknown_classes(resources, vocabulary, ledger.classes | forest.classes)
+    unknown = unknown_names(resources, vocabulary.classes, ledger.classes | forest.classes)
     verdict = allocate(draft, reshape.allocations, unknown, now)
     # As in Placement, the client first learns that something moved since it read, then what its inventories lack.
     if isinstance(verdict, Done):

@@ -27,19 +27,11 @@ def custom_of(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if _is_custom(name)))
 
 
-def unknown_classes(
-    resources: Iterable[str], vocabulary: Vocabulary, custom: AbstractSet[str]
+def unknown_names(
+    names: Iterable[str], standard: AbstractSet[str], custom: AbstractSet[str]
 ) -> tuple[str, ...]:
     """Those that are neither standard nor among these custom names, each once."""
-    return tuple(
-        sorted(name for name in set(resources) if name not in vocabulary.classes and name not in custom)
-    )
-
-
-def unknown_traits(
-    traits: Iterable[str], vocabulary: Vocabulary, custom: AbstractSet[str]
-) -> tuple[str, ...]:
-    return tuple(sorted(name for name in set(traits) if name not in vocabulary.traits and name not in custom))
+    return tuple(sorted(set(names) - standard - custom))
 
 
 def report_problem(report: ReportInventory, vocabulary: Vocabulary) -> NotAllowed | None:

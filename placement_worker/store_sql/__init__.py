@@ -1,12 +1,12 @@
 """Placement's tables in SQL: on PostgreSQL for many workers, on SQLite for one process with everything.
 
-Claims are the hot path and are written for each database by itself; the rest is written once for both.
+Only the writing of claims, the hot path, is written for each database by itself.
 """
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Protocol
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -20,6 +20,7 @@ from bus.sql import (
     POOL_SIZE,
     DatabaseSettings,
     PostgresDatabase,
+    PostgresTransaction,
     SqliteDatabase,
     Transaction,
     open_database,
@@ -41,18 +42,19 @@ from placement_worker.store import ChangeFeed, KeptPage, Unpublished
 from placement_worker.store_sql import consumer_reads
 from placement_worker.store_sql.answers import keep_answer, kept_page, prune_answers
 from placement_worker.store_sql.audit import audit
-from placement_worker.store_sql.claim_keys import ClaimKeys, keys_of_orders, keys_of_shares
+from placement_worker.store_sql.claim_keys import keys_of_orders, keys_of_shares
+from placement_worker.store_sql.claim_locks import ClaimLocks
 from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
 from placement_worker.store_sql.feed import SqlFeed, begin_term
 from placement_worker.store_sql.forest import LockedTrees, lock_trees
-from placement_worker.store_sql.log_reader import changes_since
+from placement_worker.store_sql.log_reader import read_log, unpublished
 from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
 from placement_worker.store_sql.pages import changes_page, prune_log, revisions_page, snapshot_page
 from placement_worker.store_sql.postgresql import PostgresClaims
 from placement_worker.store_sql.provider_cache import CachedProviders, ProviderCache
-from placement_worker.store_sql.provider_states import read_trees
 from placement_worker.store_sql.single_provider_trees import are_single_providers, write_single_providers
 from placement_worker.store_sql.sqlite import SqliteClaims
+from placement_worker.store_sql.stored_providers import numbers_of, read_trees_of, state_of
 from placement_worker.store_sql.tombstones import prune_tombstones
 from placement_worker.store_sql.trees import write_trees
 from placement_worker.tables import consumers, resource_classes
@@ -63,14 +65,10 @@ _LEAD = "SELECT pg_try_advisory_lock(1836019570, 1)"
 _led: set[str] = set()
 
 
-class Claims(Protocol):
-    async def lock(self, keys: ClaimKeys) -> Ledger: ...
-
-    async def write(self, changes: ClaimChanges) -> None: ...
-
-
 class SqlPlacementTransaction:
-    def __init__(self, transaction: Transaction, claims: Claims, vocabulary: CachedVocabulary) -> None:
+    def __init__(
+        self, transaction: Transaction, claims: ClaimLocks[Any], vocabulary: CachedVocabulary
+    ) -> None:
         self._transaction = transaction
         self._claims = claims
         self._vocabulary = vocabulary
@@ -107,7 +105,9 @@ class SqlPlacementTransaction:
         await self._transaction.run(write_names, changes)
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
-        return await self._transaction.run(read_trees, self._vocabulary, roots)
+        numbers = await self._transaction.run(numbers_of, roots)
+        stored = await read_trees_of(self._transaction, self._vocabulary, numbers)
+        return tuple([state_of(one, self._vocabulary) for one in stored])
 
 
 class SqlPlacementStore:
@@ -126,58 +126,53 @@ class SqlPlacementStore:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqlPlacementTransaction]:
         vocabulary, providers = CachedVocabulary(self._known), CachedProviders(self._providers)
-        match self._database:
-            case PostgresDatabase() as postgres:
-                async with postgres.writing() as transaction:
-                    claims = self.postgres_claims(transaction, vocabulary.classes, providers)
-                    yield SqlPlacementTransaction(transaction, claims, vocabulary)
-            case SqliteDatabase() as file:
-                async with file.writing() as writing:
-                    of_file = SqliteClaims(writing, vocabulary.classes, providers)
-                    yield SqlPlacementTransaction(writing, of_file, vocabulary)
+        async with self._database.writing() as transaction:
+            claims = (
+                self.postgres_claims(transaction, vocabulary.classes, providers)
+                if isinstance(transaction, PostgresTransaction)
+                else SqliteClaims(transaction, vocabulary.classes, providers)
+            )
+            yield SqlPlacementTransaction(transaction, claims, vocabulary)
         vocabulary.committed()
         providers.committed()
 
-    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[tuple[Transaction, CachedVocabulary]]:
         vocabulary = CachedVocabulary(self._known)
         async with self._database.reading() as transaction:
-            page = await transaction.run(snapshot_page, vocabulary, after, limit)
+            yield transaction, vocabulary
         vocabulary.committed()
-        return page
+
+    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage:
+        async with self._reading() as (transaction, vocabulary):
+            return await snapshot_page(transaction, vocabulary, after, limit)
 
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
-        vocabulary = CachedVocabulary(self._known)
-        async with self._database.reading() as transaction:
-            page = await transaction.run(changes_page, vocabulary, since, after, limit)
-        vocabulary.committed()
-        return page
+        async with self._reading() as (transaction, vocabulary):
+            return await changes_page(transaction, vocabulary, since, after, limit)
 
     async def changes_since(self, since: str) -> Unpublished | None:
-        vocabulary = CachedVocabulary(self._known)
-        async with self._database.reading() as transaction:
-            changes = await changes_since(transaction, vocabulary, since)
-        vocabulary.committed()
-        return changes
+        async with self._reading() as (transaction, vocabulary):
+            read = await read_log(transaction, since)
+            return None if read is None else await unpublished(transaction, vocabulary, read)
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         async with self._database.reading() as transaction:
             return await transaction.run(revisions_page, after, limit)
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
-        async with self._database.reading() as transaction:
-            return await transaction.run(consumer_reads.consumer, CachedVocabulary(self._known), consumer)
+        async with self._reading() as (transaction, vocabulary):
+            return await transaction.run(consumer_reads.consumer, vocabulary, consumer)
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int
     ) -> tuple[ConsumerState, ...]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(
-                consumer_reads.holders_of, CachedVocabulary(self._known), provider, after, limit
-            )
+        async with self._reading() as (transaction, vocabulary):
+            return await transaction.run(consumer_reads.holders_of, vocabulary, provider, after, limit)
 
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(consumer_reads.usages, CachedVocabulary(self._known), project, user)
+        async with self._reading() as (transaction, vocabulary):
+            return await transaction.run(consumer_reads.usages, vocabulary, project, user)
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         async with self._database.reading() as transaction:

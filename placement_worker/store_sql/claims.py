@@ -97,9 +97,8 @@ class LockedClaims:
         """Returns the internal ids of held providers that are not in the cache."""
         mine = {consumer.int: consumer for consumer in self.keys.consumers}
         unknown: dict[int, None] = {}
-        for uuid, number, kind, project, user, cell, generation, attempt, ended_at, host, group, text in rows:
+        for uuid, _, kind, project, user, cell, generation, attempt, ended_at, host, group, text in rows:
             consumer = mine[uuid.int]
-            self.consumer_ids[consumer.int] = number
             row = Consumer(
                 id=consumer,
                 type=kind,

@@ -1,26 +1,59 @@
 """Statements sent to the drivers directly, on hot paths: SQLAlchemy's row objects cost as much as the query itself."""
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
 
+import msgspec
 from sqlalchemy import Connection
 
-from bus.sql import PostgresTransaction, Transaction, driver_of
+from bus.sql import PostgresTransaction, Transaction, array_of, driver_of
+
+# SQLite's words for PostgreSQL's. Its lists are JSON; it looks rows up by their keys without being told; and its writer has
+# the file for itself, so it needs no locks.
+_FOR_SQLITE = (
+    (r"= ANY ?\(\$1::text::\w+\[\]\)", "IN (SELECT value FROM json_each(?))"),
+    (r"= ANY ?\(ARRAY\[(.*?)\]\)", r"= \1"),
+    (r"FOR (NO KEY )?UPDATE", ""),
+    (r"\bjson_agg\b", "json_group_array"),
+    (r"::text\b", ""),
+)
+
+_encode = msgspec.json.Encoder(uuid_format="hex").encode
+
+
+class Statement(NamedTuple):
+    """One statement in both dialects. It has one parameter, a list of internal or public ids."""
+
+    on_postgresql: str
+    on_sqlite: str
+
+
+def portable(on_postgresql: str) -> Statement:
+    on_sqlite = on_postgresql
+    for theirs, ours in _FOR_SQLITE:
+        on_sqlite = re.sub(theirs, ours, on_sqlite)
+    return Statement(on_postgresql, on_sqlite)
 
 
 async def rows_of(
-    transaction: Transaction,
-    on_postgresql: str,
-    on_sqlite: str,
-    *arguments: str | int,
+    transaction: Transaction, statement: Statement, values: Collection[int] | Collection[UUID]
 ) -> Sequence[Any]:
-    """Run the statement for this database, and return its rows."""
+    """The rows of this statement; none if the list is empty."""
+    if not values:
+        return ()
     if isinstance(transaction, PostgresTransaction):
         driver = await transaction.driver()
-        rows: Sequence[Any] = await driver.fetch(on_postgresql, *arguments)
+        rows: Sequence[Any] = await driver.fetch(statement.on_postgresql, array_of([*values]))
         return rows
-    return await transaction.run(_fetched, on_sqlite, arguments)
+    return await transaction.run(_fetched, statement.on_sqlite, _encode([*values]).decode())
 
 
-def _fetched(connection: Connection, statement: str, arguments: tuple[str | int, ...]) -> Sequence[Any]:
-    return driver_of(connection).execute(statement, arguments).fetchall()
+def _fetched(connection: Connection, statement: str, values: str) -> Sequence[Any]:
+    return driver_of(connection).execute(statement, (values,)).fetchall()
+
+
+def id_of(found: UUID | str) -> UUID:
+    """SQLite has ids as text. asyncpg's are of its own type, which is slower to hash and to compare."""
+    return UUID(found) if isinstance(found, str) else UUID(int=found.int)

@@ -8,27 +8,28 @@ from sqlalchemy import Connection
 
 from bus.errors import Transient
 from bus.message import ProviderId
-from bus.sql import PostgresTransaction, Transaction, among, array_of
+from bus.sql import Transaction, among
 from placement_worker.core.ledger import Forest, ForestKeys, TreeBook
 from placement_worker.store_sql.custom_names import existing_names
+from placement_worker.store_sql.driver_rows import Statement, rows_of
 from placement_worker.store_sql.name_cache import CachedVocabulary
-from placement_worker.store_sql.provider_states import root
-from placement_worker.store_sql.stored_providers import (
-    StoredProvider,
-    read_trees_of,
-    read_trees_with,
-    tree_books,
-)
+from placement_worker.store_sql.stored_providers import StoredProvider, read_trees_of, tree_books
 from placement_worker.store_sql.tombstones import lock_tombstones
 from placement_worker.tables import providers, resource_classes, traits
 
-# This statement only locks; a later one reads the trees. It looks up the roots once, before it waits for any of them.
-_LOCK = """
+# This statement only locks; later ones read the trees. It looks up the roots once, before it waits for any of them.
+_LOCK = Statement(
+    """
 SELECT id FROM providers
 WHERE id = ANY (ARRAY(SELECT root_id FROM providers WHERE uuid = ANY($1::text::uuid[]))) AND root_id = id
 ORDER BY id + 0
 FOR NO KEY UPDATE
-"""
+""",
+    "SELECT DISTINCT root_id FROM providers WHERE uuid IN (SELECT value FROM json_each(?))",
+)
+
+
+_root = providers.alias("root")
 
 
 class LockedTrees(Struct, frozen=True):
@@ -46,12 +47,8 @@ async def lock_trees(
     transaction: Transaction, vocabulary: CachedVocabulary, keys: ForestKeys
 ) -> tuple[Forest, LockedTrees]:
     """Lock the roots by one statement, then read their trees by later ones."""
-    if isinstance(transaction, PostgresTransaction):
-        driver = await transaction.driver()
-        roots = [row[0] for row in await driver.fetch(_LOCK, array_of([*keys.trees]))] if keys.trees else []
-        stored = await read_trees_of(transaction, vocabulary, roots)
-    else:
-        stored = await read_trees_with(transaction, vocabulary, keys.trees)
+    roots = [row[0] for row in await rows_of(transaction, _LOCK, keys.trees)]
+    stored = await read_trees_of(transaction, vocabulary, roots)
     locked = LockedTrees(tree_books(stored, vocabulary), {one.id: one for one in stored})
     # Names are unique, and a provider of a locked tree keeps its name: no other provider can take it.
     names = keys.names - {one.name for one in stored}
@@ -91,8 +88,8 @@ def _elsewhere(connection: Connection, keys: Collection[ProviderId]) -> dict[Pro
     if not keys:
         return {}
     rows = connection.execute(
-        sa.select(providers.c.uuid, root.c.uuid.label("root"))
-        .join(root, root.c.id == providers.c.root_id)
+        sa.select(providers.c.uuid, _root.c.uuid.label("root"))
+        .join(_root, _root.c.id == providers.c.root_id)
         .where(among(connection, providers.c.uuid, keys))
     )
     return {row.uuid: row.root for row in rows}

@@ -6,53 +6,50 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from bus.messages.placement import LogPosition, RevisionsPage, SnapshotPage
-from placement_worker.store_sql.cursors import NOTHING_SEEN, Snapshot, has_seen, is_position
-from placement_worker.store_sql.feed import (
-    come_to,
-    entries_since,
-    gone_in,
-    is_ahead,
-    touched_in,
-    unseen_by,
-)
+from bus.sql import Transaction
+from placement_worker.store_sql.cursors import NOTHING_SEEN, Snapshot
+from placement_worker.store_sql.feed import come_to, unseen_by
+from placement_worker.store_sql.log_reader import read_log
 from placement_worker.store_sql.name_cache import CachedVocabulary
-from placement_worker.store_sql.provider_states import read_page, read_providers
+from placement_worker.store_sql.stored_providers import read_states
 from placement_worker.tables import change_log, feed, providers
 
 
-def snapshot_page(
-    connection: Connection, vocabulary: CachedVocabulary, after: int, limit: int
+async def snapshot_page(
+    transaction: Transaction, vocabulary: CachedVocabulary, after: int, limit: int
 ) -> SnapshotPage:
-    # One row more than requested tells whether there is another page.
-    found = read_page(connection, vocabulary, after, limit + 1)
-    page = found[:limit]
+    following = await transaction.run(revisions_page, after, limit)
+    published, cursor = await transaction.run(_reach)
     return SnapshotPage(
-        providers=page,
-        published=_published(connection),
-        next=page[-1].internal if len(found) > limit else None,
-        cursor=come_to(connection),
+        providers=await read_states(transaction, vocabulary, following.internals),
+        published=published,
+        next=following.next,
+        cursor=cursor,
     )
 
 
-def changes_page(
-    connection: Connection, vocabulary: CachedVocabulary, since: str, after: int, limit: int
+async def changes_page(
+    transaction: Transaction, vocabulary: CachedVocabulary, since: str, after: int, limit: int
 ) -> SnapshotPage | None:
-    if not is_remembered(connection, since):
+    read = await read_log(transaction, since)
+    if read is None:
         return None
-    entries = entries_since(connection, since)
-    touched = [internal for internal in touched_in(entries) if internal > after]
-    page = touched[:limit]
+    touched = {provider for entry in read.entries for provider in (*entry.providers, *entry.used)}
+    following = sorted(internal for internal in touched if internal > after)
+    page = following[:limit]
+    published, _ = await transaction.run(_reach)
     return SnapshotPage(
-        providers=read_providers(connection, vocabulary, page),
-        published=_published(connection),
-        next=page[-1] if len(touched) > limit else None,
+        providers=await read_states(transaction, vocabulary, page),
+        published=published,
+        next=page[-1] if len(following) > limit else None,
         since=since,
-        cursor=come_to(connection),
-        gone=gone_in(entries),
+        cursor=read.cursor,
+        gone=read.gone,
     )
 
 
 def revisions_page(connection: Connection, after: int, limit: int) -> RevisionsPage:
+    # One row more than requested tells whether there is another page.
     rows = connection.execute(
         sa.select(providers.c.id, providers.c.revision)
         .where(providers.c.id > after)
@@ -98,16 +95,7 @@ def _forgotten_by(published: str, forgotten: str, last: int) -> Snapshot:
     return seen.before(max(before.end, last + 1))
 
 
-def _published(connection: Connection) -> LogPosition:
+def _reach(connection: Connection) -> tuple[LogPosition, str]:
+    """How far the log is published, and a cursor that covers everything this transaction sees."""
     term, position = connection.execute(sa.select(feed.c.term, feed.c.position)).one()
-    return LogPosition(term=term, position=position)
-
-
-def is_remembered(connection: Connection, since: str) -> bool:
-    """Does the log still have everything that this cursor has not seen? A cursor of another database, or of this one before a
-    restore, may be ahead of the log.
-    """
-    forgotten = connection.scalar(sa.select(feed.c.forgotten)) or ""
-    if connection.dialect.name != "postgresql":
-        return is_position(since) and int(forgotten or 0) <= int(since) <= int(come_to(connection))
-    return has_seen(since, forgotten) and not is_ahead(connection, since)
+    return LogPosition(term=term, position=position), come_to(connection)

@@ -13,21 +13,21 @@ What a transaction reads stays private until it commits. What it wrote may be ro
 may come again with other contents.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
-from uuid import UUID
 
 from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.placement import InventoryState
 from placement_worker.core.capacity import InventoryLimits, limits_in
+from placement_worker.store_sql.driver_rows import id_of
 
 # About 1 kB each; a larger cloud reads some of them again.
 PROVIDERS_MAX = 100_000
 
 # internal id, public id, the root's internal id, the root's public id
-FoundRow = tuple[int, UUID, int, UUID]
+FoundRow = Sequence[Any]
 # Internal id, cell, and for each inventory (or NULLs, if there is none): class id, total, reserved, min_unit, max_unit,
 # step_size, allocation_ratio.
 StockRow = tuple[Any, ...]
@@ -96,7 +96,7 @@ class CachedProviders:
         for number, uuid, root, root_uuid in rows:
             for one, id_ in ((number, uuid), (root, root_uuid)):
                 if self.by_number(one) is None:
-                    self._learn(CachedProvider(one, ProviderId(UUID(int=id_.int)), root))
+                    self._learn(CachedProvider(one, ProviderId(id_of(id_)), root))
 
     def read(self, bases: Mapping[int, int], rows: Iterable[StockRow], names: Mapping[int, str]) -> None:
         """Add the inventories of providers at these bases."""

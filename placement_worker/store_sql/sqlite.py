@@ -1,59 +1,26 @@
-"""Claims on SQLite: one call in its thread reads a batch, and one writes it.
-
-After BEGIN IMMEDIATE the writer has the file for itself. This is the only lock, so no rows have to be inserted in order to
-be locked, and everything read stays valid until the end.
-"""
+"""Claims on SQLite: one call writes a batch."""
 
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-import msgspec
 from sqlalchemy import Connection
 
 from bus.errors import Bug
-from bus.message import ProviderId
 from bus.sql import SqliteTransaction, driver_of, moment_text
-from placement_worker.core.ledger import ClaimChanges, Ledger
+from placement_worker.core.ledger import ClaimChanges
 from placement_worker.store_sql import log
-from placement_worker.store_sql.claim_keys import ClaimKeys
-from placement_worker.store_sql.claims import ConsumerRecord, ConsumerRow, LockedClaims, UsageRow
-from placement_worker.store_sql.name_cache import CachedNames
-from placement_worker.store_sql.provider_cache import CachedProvider, CachedProviders, FoundRow, classes_in
+from placement_worker.store_sql.claim_locks import ClaimLocks
+from placement_worker.store_sql.claims import ConsumerRecord, ConsumerRow, LockedClaims
+from placement_worker.store_sql.driver_rows import portable, rows_of
 
-_READ_CONSUMERS = """
-SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held
-FROM consumers
-WHERE uuid IN (SELECT value FROM json_each(?))
-"""
-
-_FIND_BY_ID = """
-SELECT providers.id, providers.uuid, root.id, root.uuid
-FROM providers JOIN providers AS root ON root.id = providers.root_id
-WHERE providers.uuid IN (SELECT value FROM json_each(?))
-"""
-
-_FIND_BY_NUMBER = """
-SELECT providers.id, providers.uuid, root.id, root.uuid
-FROM providers JOIN providers AS root ON root.id = providers.root_id
-WHERE providers.id IN (SELECT value FROM json_each(?))
-"""
-
-_READ_PROVIDERS = """
-SELECT id, root_id, base, generation, shape, used, consumers
-FROM providers
-WHERE id IN (SELECT value FROM json_each(?))
-"""
-
-_READ_STOCKS = """
-SELECT providers.id, providers.cell, stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
-       stock.step_size, stock.allocation_ratio
-FROM providers LEFT JOIN inventories AS stock ON stock.provider_id = providers.id
-WHERE providers.id IN (SELECT value FROM json_each(?))
-"""
+_READ_CONSUMERS = portable(
+    "SELECT uuid, id, type, project_id, user_id, cell, generation, attempt, ended_at, host, server_group, held"
+    " FROM consumers WHERE uuid = ANY ($1::text::uuid[])"
+)
 
 _WRITE_GROUP = """
 INSERT INTO server_groups (uuid, policy, max_per_host) VALUES (?, ?, ?)
@@ -86,74 +53,18 @@ _END_HOLDING = "DELETE FROM holders WHERE provider_id = ? AND consumer_id = ?"
 _HOLD = "INSERT INTO holders (provider_id, consumer_id) VALUES (?, ?)"
 
 
-_encode = msgspec.json.Encoder(uuid_format="hex").encode
+class SqliteClaims(ClaimLocks[SqliteTransaction]):
+    """BEGIN IMMEDIATE is the only lock, so no rows have to be inserted in order to be locked."""
 
-
-class SqliteClaims:
-    """The claims of one transaction: read once, then written from what was read."""
-
-    def __init__(
-        self, transaction: SqliteTransaction, classes: CachedNames, providers: CachedProviders
-    ) -> None:
-        self._transaction = transaction
-        self._classes = classes
-        self._providers = providers
-        self._locked: LockedClaims | None = None
-
-    async def lock(self, keys: ClaimKeys) -> Ledger:
-        locked = self._locked = LockedClaims(keys, self._classes, self._providers)
-        return await self._transaction.run(self._read, locked)
+    async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
+        rows = await rows_of(self._transaction, _READ_CONSUMERS, locked.keys.consumers)
+        found = [_consumer_row(row) for row in rows]
+        locked.consumer_ids.update((row[0].int, row[1]) for row in found)
+        return found
 
     async def write(self, changes: ClaimChanges) -> None:
         assert self._locked is not None, "claims are written only after they were locked"
         self._transaction.later(partial(_write, locked=self._locked, changes=changes))
-
-    def _read(self, connection: Connection, locked: LockedClaims) -> Ledger:
-        driver = driver_of(connection)
-        self._find(driver, locked, locked.unknown())
-        rows = driver.execute(_READ_CONSUMERS, (_json(locked.keys.consumers),)).fetchall()
-        if rows:
-            if unknown := locked.add_consumers([_consumer_row(row) for row in rows]):
-                self._providers.found(_found(driver, _FIND_BY_NUMBER, unknown))
-            if locked.lacks_classes():
-                self._classes.load(connection)
-            locked.find_held()
-            self._find(driver, locked, locked.unknown_hosts())
-        locked.add_providers(self._read_providers(connection, locked))
-        return locked.ledger()
-
-    def _find(
-        self, driver: sqlite3.Connection, locked: LockedClaims, providers: Sequence[ProviderId]
-    ) -> None:
-        if providers:
-            rows = _found(driver, _FIND_BY_ID, providers)
-            self._providers.found(rows)
-            locked.found([row[0] for row in rows])
-
-    def _read_providers(self, connection: Connection, locked: LockedClaims) -> list[UsageRow]:
-        driver, known = driver_of(connection), self._providers
-        rows: list[UsageRow] = _rows(driver, _READ_PROVIDERS, locked.provider_ids.values())
-        if lost := _lost(known, locked, rows):
-            for one in lost:
-                known.forget(one)
-                del locked.provider_ids[one.id.int]
-            self._find(driver, locked, [one.id for one in lost])
-            rows = _rows(driver, _READ_PROVIDERS, locked.provider_ids.values())
-        if roots := locked.add_roots(rows):
-            rows += _rows(driver, _READ_PROVIDERS, roots)
-        moved = {number: base for number, _, base, *_ in rows if known.of(number).base != base}
-        if moved:
-            stocks = _rows(driver, _READ_STOCKS, moved)
-            if self._classes.lack(classes_in(stocks)):
-                self._classes.load(connection)
-            known.read(moved, stocks, self._classes.names)
-        return rows
-
-
-def _lost(known: CachedProviders, locked: LockedClaims, rows: Sequence[UsageRow]) -> list[CachedProvider]:
-    """Providers that are gone, or whose root is not in the cache."""
-    there = {row[0] for row in rows if known.by_number(row[1])}
-    return [known.of(number) for number in locked.provider_ids.values() if number not in there]
 
 
 def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) -> None:
@@ -215,25 +126,6 @@ def _values_of(kept: ConsumerRecord) -> tuple[Any, ...]:
         "" if consumer.group is None else consumer.group.hex,
         kept.text,
     )
-
-
-def _found(
-    driver: sqlite3.Connection, statement: str, sought: Collection[int] | Collection[UUID]
-) -> list[FoundRow]:
-    return [
-        (number, UUID(uuid), root, UUID(root_uuid))
-        for number, uuid, root, root_uuid in _rows(driver, statement, sought)
-    ]
-
-
-def _rows(
-    driver: sqlite3.Connection, statement: str, sought: Collection[int] | Collection[UUID]
-) -> list[Any]:
-    return driver.execute(statement, (_json([*sought]),)).fetchall()
-
-
-def _json(values: Sequence[int | UUID]) -> str:
-    return _encode(values).decode()
 
 
 def _consumer_row(row: tuple[Any, ...]) -> ConsumerRow:

@@ -251,18 +251,13 @@ def _write_contents(
     books: Sequence[Numbered],
     before: Mapping[ProviderId, ProviderBook],
 ) -> None:
-    """For stored providers, write only the differences: a batch that changes one thing of each needs a statement or two."""
-    fresh = [each for each in books if each[1].id not in before]
-    if fresh:
-        numbers = [number for number, _ in fresh]
-        _replace(connection, inventories, numbers, _inventory_rows(vocabulary, fresh))
-        _replace(connection, provider_traits, numbers, _trait_rows(vocabulary, fresh))
-        _replace(connection, provider_aggregates, numbers, _aggregate_rows(fresh))
-    known = [(number, before[book.id], book) for number, book in books if book.id in before]
-    old, new = [(number, book) for number, book, _ in known], [(number, book) for number, _, book in known]
-    _rewrite(connection, inventories, _inventory_rows(vocabulary, old), _inventory_rows(vocabulary, new))
-    _rewrite(connection, provider_traits, _trait_rows(vocabulary, old), _trait_rows(vocabulary, new))
-    _rewrite(connection, provider_aggregates, _aggregate_rows(old), _aggregate_rows(new))
+    """Write only the differences: a batch that changes one thing of each needs a statement or two. A new provider has no
+    contents yet: those of a deleted one were deleted with it.
+    """
+    old = [(number, before[book.id]) for number, book in books if book.id in before]
+    _rewrite(connection, inventories, _inventory_rows(vocabulary, old), _inventory_rows(vocabulary, books))
+    _rewrite(connection, provider_traits, _trait_rows(vocabulary, old), _trait_rows(vocabulary, books))
+    _rewrite(connection, provider_aggregates, _aggregate_rows(old), _aggregate_rows(books))
 
 
 def write_traits(
@@ -311,14 +306,6 @@ def _trait_rows(
         for names, by_operator in ((book.traits, False), (book.operator_traits, True))
         for name in names
     }
-
-
-def _replace(
-    connection: Connection, table: Table, ids: Collection[int], wanted: set[tuple[Any, ...]]
-) -> None:
-    """Make the table have exactly these rows for these providers; rows that exist are not written again."""
-    query = sa.select(table).where(among(connection, table.c.provider_id, ids))
-    _rewrite(connection, table, {tuple(row) for row in connection.execute(query)}, wanted)
 
 
 def _rewrite(

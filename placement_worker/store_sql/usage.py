@@ -9,21 +9,20 @@ from bus.message import ProviderId
 from bus.messages.placement import ProviderUsage
 from bus.sql import Transaction
 from placement_worker.store_sql.amounts import decode_used
-from placement_worker.store_sql.driver_rows import rows_of
+from placement_worker.store_sql.driver_rows import portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames
 
-_READ = "SELECT id, uuid, base, revision, generation, used, consumers FROM providers "
-_ON_POSTGRESQL = _READ + "WHERE id = ANY(('{' || $1 || '}')::bigint[]) ORDER BY id + 0"
-_ON_SQLITE = _READ + "WHERE id IN (SELECT value FROM json_each('[' || ? || ']')) ORDER BY id"  # noqa: S608 - no words but ours
+_READ = portable(
+    "SELECT id, uuid, base, revision, generation, used, consumers FROM providers"
+    " WHERE id = ANY ($1::text::bigint[]) ORDER BY id + 0"
+)
 
 
 async def read_usage(
     transaction: Transaction, classes: CachedNames, internal: Collection[int]
 ) -> tuple[ProviderUsage, ...]:
     """The usage of those that still exist, ordered by internal id."""
-    if not internal:
-        return ()
-    rows = await rows_of(transaction, _ON_POSTGRESQL, _ON_SQLITE, ",".join(map(str, internal)))
+    rows = await rows_of(transaction, _READ, internal)
     ids = convert([row[1] for row in rows], list[UUID])
     used = [decode_used(row[5]) for row in rows]
     if classes.lack({class_id for amounts in used for class_id in amounts}):

@@ -252,10 +252,10 @@ FOR NO KEY UPDATE OF root
 class _Trap(PostgresClaims):
     async def _lock_rows(
         self,
-        driver: Any,
         numbers: Collection[int],
         roots: Collection[int],  # noqa: ARG002 - the statement joins them
     ) -> list[UsageRow]:
+        driver = await self._transaction.driver()
         rows: list[UsageRow] = await driver.fetch(_LOCK_AND_READ, [*numbers])
         return rows
 

@@ -20,8 +20,17 @@ from bus.messages.placement import (
     Superseded,
 )
 from placement_worker.core.capacity import capacity_of, limits_in, used_in
-from placement_worker.core.claims import NO_CELL, ClaimJudgement, Decision, decide_claims
-from placement_worker.core.ledger import ClaimOrder, Consumer, Ledger, ProviderRow, SentOrder, Touched
+from placement_worker.core.claims import NO_CELL, ClaimJudgement, decide_claims
+from placement_worker.core.ledger import (
+    ClaimChanges,
+    ClaimOrder,
+    Consumer,
+    Decision,
+    Ledger,
+    ProviderRow,
+    SentOrder,
+    Touched,
+)
 from placement_worker.core.shares import MovedRoots
 from tests.contracts.placement_orders import (
     CELL,
@@ -73,7 +82,7 @@ def a_ledger(
     )
 
 
-def decide(ledger: Ledger, *orders: ClaimOrder) -> Decision:
+def decide(ledger: Ledger, *orders: ClaimOrder) -> Decision[ClaimJudgement, ClaimChanges]:
     return decide_claims(ledger, [SentOrder(order) for order in orders], NOON, HORIZON)
 
 
