@@ -2,7 +2,7 @@
 changes, and not as much as the tables have.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -15,11 +15,10 @@ from bus.messages.placement import (
     InventoryState,
     ProviderGone,
     ProviderState,
-    ReleaseClaim,
     ResourceAmount,
-    SwapClaim,
 )
 from placement_worker.core.capacity import limits_in, used_in
+from placement_worker.core.claim_keys import ClaimKeys, keys_of_orders, keys_of_shares
 from placement_worker.core.ledger import (
     AllocationKeys,
     ClaimChanges,
@@ -64,22 +63,22 @@ class MemoryTransaction:
         self._ended: list[Holder] = []
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        consumers, held = self._lock_consumers(_consumers_named(orders))
-        keys = _providers_named(orders, held) | _hosts_of(consumers, held)
-        return Ledger(consumers, held, self._provider_rows(keys.values()))
+        return self._ledger(keys_of_orders(orders))
 
     async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
-        consumers, held = self._lock_consumers(keys.consumers)
         providers = self._tables.providers
-        touched = (
-            *keys.providers,
-            # A consumer that an administrator gives something, without a host, may live at any of these roots from now on.
-            *[providers[one].root for one in keys.providers if one in providers],
-            *[amount.provider for amounts in held.values() for amount in amounts],
-            *_hosts_of(consumers, held).values(),
-        )
-        known = frozenset(name for name in keys.classes if name in self._tables.classes)
-        return Ledger(consumers, held, self._provider_rows(dict.fromkeys(touched)), known)
+        # A consumer that an administrator gives something, without a host, may live at any of these roots from now on.
+        roots = [providers[one].root for one in keys.providers if one in providers]
+        classes = frozenset(name for name in keys.classes if name in self._tables.classes)
+        return structs.replace(self._ledger(keys_of_shares(keys), roots), classes=classes)
+
+    def _ledger(self, keys: ClaimKeys, roots: Sequence[ProviderId] = ()) -> Ledger:
+        consumers, held = self._lock_consumers(keys.consumers)
+        hosts = [host for number in held if (host := consumers[number].host) is not None]
+        of_held = [amount.provider for amounts in held.values() for amount in amounts]
+        # Each provider once, in any order; integers hash faster than UUIDs.
+        named = {one.int: one for one in (*keys.providers, *roots, *of_held, *hosts)}
+        return Ledger(consumers, held, self._provider_rows(named.values()))
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         tables = self._tables
@@ -288,36 +287,3 @@ def _write(rows: dict[K, V], key: K, row: V | None) -> None:
         rows.pop(key, None)
     else:
         rows[key] = row
-
-
-def _consumers_named(orders: Iterable[ClaimOrder]) -> Iterator[ConsumerId]:
-    for order in orders:
-        yield order.consumer
-        if isinstance(order, SwapClaim) and order.cleanup is not None:
-            yield order.cleanup
-
-
-def _providers_named(
-    orders: Iterable[ClaimOrder], held: Mapping[int, Iterable[ResourceAmount]]
-) -> dict[int, ProviderId]:
-    """Each provider once. Most are named several times by one order; integers hash faster than UUIDs."""
-    keys: dict[int, ProviderId] = {}
-    for order in orders:
-        if isinstance(order, ReleaseClaim):
-            continue
-        share = order.share
-        keys[share.host.int] = share.host
-        for amount in share.amounts:
-            keys[amount.provider.int] = amount.provider
-        for seen in share.shapes:
-            keys[seen.root.int] = seen.root
-    for amounts in held.values():
-        for amount in amounts:
-            keys[amount.provider.int] = amount.provider
-    return keys
-
-
-def _hosts_of(consumers: Mapping[int, Consumer], held: Iterable[int]) -> dict[int, ProviderId]:
-    """The hosts of the consumers that hold something."""
-    rows = [consumers[number] for number in held]
-    return {row.host.int: row.host for row in rows if row.host is not None}

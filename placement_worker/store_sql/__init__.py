@@ -25,6 +25,7 @@ from bus.sql import (
     Transaction,
     open_database,
 )
+from placement_worker.core.claim_keys import keys_of_orders, keys_of_shares
 from placement_worker.core.ledger import (
     AllocationKeys,
     ClaimChanges,
@@ -42,7 +43,6 @@ from placement_worker.store import ChangeFeed, KeptPage, Unpublished
 from placement_worker.store_sql import consumer_reads
 from placement_worker.store_sql.answers import keep_answer, kept_page, prune_answers
 from placement_worker.store_sql.audit import audit
-from placement_worker.store_sql.claim_keys import keys_of_orders, keys_of_shares
 from placement_worker.store_sql.claim_locks import ClaimLocks
 from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
 from placement_worker.store_sql.feed import SqlFeed, begin_term

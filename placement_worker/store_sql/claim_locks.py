@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 from bus.errors import Transient
 from bus.message import ProviderId
 from bus.sql import Transaction
+from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.ledger import ClaimChanges, Ledger
-from placement_worker.store_sql.claim_keys import ClaimKeys
 from placement_worker.store_sql.claims import ConsumerRow, LockedClaims, UsageRow
 from placement_worker.store_sql.driver_rows import portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames

@@ -13,6 +13,7 @@ from msgspec import Struct
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.placement import ResourceAmount
 from placement_worker.core.allocation_writes import new_consumer
+from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.claims import claimed_consumer
 from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, ProviderRow
 from placement_worker.store_sql import log
@@ -24,7 +25,6 @@ from placement_worker.store_sql.amounts import (
     decode_used,
     encode_amounts,
 )
-from placement_worker.store_sql.claim_keys import ClaimKeys
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.name_cache import CachedNames
 from placement_worker.store_sql.provider_cache import CachedProviders

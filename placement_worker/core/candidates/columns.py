@@ -5,6 +5,7 @@ providers are collected first, then each column is written once.
 """
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -30,6 +31,10 @@ def longer(array: NDArray[Scalar], length: int) -> NDArray[Scalar]:
     return grown
 
 
+# The columns of a stock.
+_AMOUNTS = ("capacity", "used", "free", "min_unit", "max_unit", "step_size")
+
+
 class Stock:
     """The inventories of one resource class, of all providers. Without an inventory, `free` is less than any amount.
 
@@ -37,41 +42,23 @@ class Stock:
     most classes have none, and a limit that nobody has is not checked.
     """
 
-    __slots__ = (
-        "capacity",
-        "free",
-        "has_max_unit",
-        "has_min_unit",
-        "has_step_size",
-        "max_unit",
-        "min_unit",
-        "providers",
-        "step_size",
-        "used",
-    )
+    __slots__ = (*_AMOUNTS, "has_max_unit", "has_min_unit", "has_step_size", "providers")
 
     def __init__(self, length: int) -> None:
         self.capacity, self.used, self.free, self.min_unit, self.max_unit, self.step_size = (
-            np.zeros(length, dtype=np.int64) for _ in range(6)
+            np.zeros(length, dtype=np.int64) for _ in _AMOUNTS
         )
         self.has_min_unit = self.has_max_unit = self.has_step_size = False
         self.providers = 0
 
     def grow(self, length: int) -> None:
-        self.capacity = longer(self.capacity, length)
-        self.used = longer(self.used, length)
-        self.free = longer(self.free, length)
-        self.min_unit = longer(self.min_unit, length)
-        self.max_unit = longer(self.max_unit, length)
-        self.step_size = longer(self.step_size, length)
+        for name in _AMOUNTS:
+            setattr(self, name, longer(getattr(self, name), length))
 
     def copy(self) -> "Stock":
-        other = Stock(0)
-        other.capacity, other.used, other.free = self.capacity.copy(), self.used.copy(), self.free.copy()
-        other.min_unit, other.max_unit = self.min_unit.copy(), self.max_unit.copy()
-        other.step_size = self.step_size.copy()
-        other.has_min_unit, other.has_max_unit = self.has_min_unit, self.has_max_unit
-        other.has_step_size, other.providers = self.has_step_size, self.providers
+        other = copy(self)
+        for name in _AMOUNTS:
+            setattr(other, name, getattr(self, name).copy())
         return other
 
     def put(self, row: int, inventory: InventoryState) -> None:
@@ -90,8 +77,8 @@ class Stock:
         self.free[rows] = self.capacity[rows] - used
 
     def clear(self, row: int) -> None:
-        for column in (self.capacity, self.used, self.free, self.min_unit, self.max_unit, self.step_size):
-            column[row] = 0
+        for name in _AMOUNTS:
+            getattr(self, name)[row] = 0
 
     def giving(self, amount: int, rows: int) -> Flags:
         """Which rows can give this amount at once?"""
