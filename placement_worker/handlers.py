@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from msgspec import structs
 
@@ -22,7 +21,6 @@ from bus.messages.placement import (
     ReportInventory,
     ReportOutdated,
     ReportVerdict,
-    RevisionsPage,
     ShapeMoved,
     SnapshotPage,
     SwapClaim,
@@ -39,23 +37,15 @@ from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM, how_many_fit
 from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
-from placement_worker.store import KeptAnswers, PlacementTransaction, Records
+from placement_worker.store import PlacementStore, PlacementTransaction
 
 # Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.
 GONE_PER_PAGE_MAX = 500
 GONE_BYTES_MAX = 120
 
 
-class Pages(Records, KeptAnswers, Protocol):
-    async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
-
-    async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None: ...
-
-    async def revisions_page(self, after: int, limit: int) -> RevisionsPage: ...
-
-
 def handlers(
-    pages: Pages,
+    store: PlacementStore,
     view: ProviderView,
     settings: PlacementSettings,
     *,
@@ -86,10 +76,10 @@ def handlers(
         return said
 
     async def on_snapshot(asks: Sequence[Received[AskSnapshot]]) -> list[Said]:
-        return [Answer(ask, fitting(await _page(pages, ask.message))) for ask in asks]
+        return [Answer(ask, fitting(await _page(store, ask.message))) for ask in asks]
 
     async def on_revisions(asks: Sequence[Received[AskRevisions]]) -> list[Said]:
-        return [Answer(ask, await pages.revisions_page(ask.message.after, ask.message.limit)) for ask in asks]
+        return [Answer(ask, await store.revisions_page(ask.message.after, ask.message.limit)) for ask in asks]
 
     return {
         ClaimResources: on_claims,
@@ -99,18 +89,18 @@ def handlers(
         AskSnapshot: Reading(on_snapshot),
         AskRevisions: Reading(on_revisions),
         **write_handlers(vocabulary, clock),
-        **question_handlers(pages),
-        **candidate_handlers(view, KnownNames(vocabulary, pages), pages, Searcher(settings.search_limits)),
+        **question_handlers(store),
+        **candidate_handlers(view, KnownNames(vocabulary, store), store, Searcher(settings.search_limits)),
     }
 
 
-async def _page(pages: Pages, ask: AskSnapshot) -> SnapshotPage:
+async def _page(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
     """A page of changes, if the log has them and reading all providers would not be cheaper; otherwise a page of all."""
     if ask.since:
-        changes = await pages.changes_page(ask.since, ask.after, ask.limit)
+        changes = await store.changes_page(ask.since, ask.after, ask.limit)
         if changes is not None and len(changes.gone) <= GONE_PER_PAGE_MAX:
             return changes
-    return await pages.snapshot_page(ask.after, ask.limit)
+    return await store.snapshot_page(ask.after, ask.limit)
 
 
 def fitting(page: SnapshotPage) -> SnapshotPage:

@@ -10,11 +10,9 @@ import gc
 import logging
 from typing import Protocol
 
-import tenacity
-
-from bus.errors import Transient
 from bus.messages.placement import SnapshotPage
 from placement_worker.replica import Replica
+from placement_worker.retrying import retrying
 from placement_worker.store import Unpublished
 
 log = logging.getLogger(__name__)
@@ -25,8 +23,6 @@ PAGE = 1_000
 # in no reference cycle, so they are frozen: the collector skips them.
 FROZEN_MIN = 1_000
 TRIES_MAX = 4
-RETRY_DELAY_S_FIRST = 0.005
-RETRY_DELAY_S_MAX = 0.2
 
 
 class Books(Protocol):
@@ -70,7 +66,7 @@ class View:
             await asyncio.wait((earlier,))
         # From here on, callers need the next reading.
         self._reading, self._next = self._next, None
-        await _retrying()(self._read)
+        await retrying(TRIES_MAX)(self._read)
 
     async def _read(self) -> None:
         self.readings += 1
@@ -108,16 +104,6 @@ class View:
         self._cursor = came_to
         if len(there) >= FROZEN_MIN:
             gc.freeze()
-
-
-def _retrying() -> tenacity.AsyncRetrying:
-    """Retry after a broken connection instead of failing the callers: the next try gets another connection."""
-    return tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(Transient),
-        stop=tenacity.stop_after_attempt(TRIES_MAX),
-        wait=tenacity.wait_random_exponential(multiplier=RETRY_DELAY_S_FIRST, max=RETRY_DELAY_S_MAX),
-        reraise=True,
-    )
 
 
 def _seen(task: "asyncio.Task[None]") -> None:

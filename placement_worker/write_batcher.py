@@ -17,19 +17,16 @@ from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from typing import Protocol
 
-import tenacity
-
 from bus.errors import Transient
 from bus.messages.administration import Write, WriteVerdict
 from placement_worker.admin_writes import WRITES, WriteBatch, write_reshape
 from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.retrying import retrying
 from placement_worker.store import PlacementTransaction
 
 # The size at which a batch of claims is cheapest.
 BATCH_MAX = 200
 TRIES_MAX = 8
-RETRY_DELAY_S_FIRST = 0.005
-RETRY_DELAY_S_MAX = 0.5
 # The next batch waits for this share of the last batch's time at most: no caller loses more than that by waiting.
 LINGER_SHARE = 0.25
 
@@ -64,7 +61,7 @@ class WriteBatcher:
 
     async def write(self, batch: WriteBatch, writes: Sequence[Write]) -> tuple[WriteVerdict, ...]:
         """Write all of these, which are of one kind, in one transaction."""
-        verdicts: tuple[WriteVerdict, ...] = await _retrying(self._tries_max)(self._write_once, batch, writes)
+        verdicts: tuple[WriteVerdict, ...] = await retrying(self._tries_max)(self._write_once, batch, writes)
         self.batches += 1
         return verdicts
 
@@ -169,12 +166,3 @@ def _fail(batch: Sequence[_PendingWrite], problem: Exception) -> None:
     for asked in batch:
         if not asked.answer.done():
             asked.answer.set_exception(problem)
-
-
-def _retrying(tries_max: int) -> tenacity.AsyncRetrying:
-    return tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(Transient),
-        wait=tenacity.wait_random_exponential(multiplier=RETRY_DELAY_S_FIRST, max=RETRY_DELAY_S_MAX),
-        stop=tenacity.stop_after_attempt(tries_max),
-        reraise=True,
-    )

@@ -1,0 +1,18 @@
+"""Try again after a transient error of the database, a few times and soon: a caller waits."""
+
+import tenacity
+
+from bus.errors import Transient
+
+RETRY_DELAY_S_FIRST = 0.005
+RETRY_DELAY_S_MAX = 0.5
+
+
+def retrying(tries_max: int) -> tenacity.AsyncRetrying:
+    """The next try after a broken connection gets another one."""
+    return tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(Transient),
+        wait=tenacity.wait_random_exponential(multiplier=RETRY_DELAY_S_FIRST, max=RETRY_DELAY_S_MAX),
+        stop=tenacity.stop_after_attempt(tries_max),
+        reraise=True,
+    )
