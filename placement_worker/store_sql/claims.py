@@ -4,7 +4,7 @@ A few statements read a batch and a few write it, however many claims it has. Ro
 integers of their ids: a UUID is hashed and compared in Python, an integer is not.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from uuid import UUID
 
@@ -77,17 +77,14 @@ class LockedClaims:
 
     def unknown(self) -> list[ProviderId]:
         """Named providers whose internal id is not in the cache."""
-        ids = self.provider_ids
-        by_id = self.providers.by_id
-        for provider in self.keys.providers:
-            known = by_id(number := provider.int)
-            if known is not None:
+        return self._not_cached(self.keys.providers)
+
+    def _not_cached(self, providers: Collection[ProviderId]) -> list[ProviderId]:
+        by_id, ids = self.providers.by_id, self.provider_ids
+        for provider in providers:
+            if (known := by_id(number := provider.int)) is not None:
                 ids[number] = known.number
-        return (
-            [one for one in self.keys.providers if one.int not in ids]
-            if len(ids) < len(self.keys.providers)
-            else []
-        )
+        return [one for one in providers if one.int not in ids]
 
     def found(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -129,15 +126,8 @@ class LockedClaims:
 
     def unknown_hosts(self) -> list[ProviderId]:
         """Hosts that count a consumer of this batch, and whose internal id is not in the cache."""
-        ids = self.provider_ids
-        for kept in self._rows.values():
-            host = kept.row.host
-            if kept.held and host is not None and host.int not in ids:
-                known = self.providers.by_id(host.int)
-                if known is not None:
-                    ids[host.int] = known.number
-        hosts = {kept.row.host: None for kept in self._rows.values() if kept.held}
-        return [host for host in hosts if host is not None and host.int not in ids]
+        rows = [kept.row for kept in self._rows.values() if kept.held]
+        return self._not_cached({row.host: None for row in rows if row.host is not None})
 
     def _amounts_of(self, held: Held) -> Iterator[ResourceAmount]:
         names = self._classes.names

@@ -26,6 +26,12 @@ from placement_worker.core.candidates.layouts import TreeLayout, TreePlace
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 ROWS_AT_FIRST = 64
+# The arrays, and everything that a copy has as a copy of its own; what holds things that change is copied one by one.
+_ARRAYS = ("attached", "shares", "root", "parent")
+_COPIED = (
+    *(*_ARRAYS, "traits", "states", "uuids", "changes", "sharing"),
+    *("_row_of_internal", "_row_of_id", "_detached", "_free_rows"),
+)
 
 
 class ProviderIndex:
@@ -62,21 +68,16 @@ class ProviderIndex:
         """A copy to write on, while readers keep this one unchanged."""
         other = ProviderIndex()
         other.rows, other._length, other.lineage = self.rows, self._length, self.lineage
-        other.attached, other.shares = self.attached.copy(), self.shares.copy()
-        other.root, other.parent = self.root.copy(), self.parent.copy()
-        other.states, other.uuids, other.changes = list(self.states), list(self.uuids), list(self.changes)
+        for name in _COPIED:
+            setattr(other, name, getattr(self, name).copy())
         other.stocks = {name: stock.copy() for name, stock in self.stocks.items()}
-        other.traits = self.traits.copy()
         other.layouts = {parents: layout.copy() for parents, layout in self.layouts.items()}
-        other.sharing = set(self.sharing)
         other._members = {aggregate: members.copy() for aggregate, members in self._members.items()}
-        other._row_of_internal, other._row_of_id = dict(self._row_of_internal), dict(self._row_of_id)
         other._trees = {root: set(rows) for root, rows in self._trees.items()}
         other._places = {
             root: TreePlace(other.layouts[layout.parents], line)
             for root, (layout, line) in self._places.items()
         }
-        other._detached, other._free_rows = set(self._detached), list(self._free_rows)
         return other
 
     # What happens to providers.
@@ -259,10 +260,8 @@ class ProviderIndex:
 
     def _grow(self) -> None:
         length = self._length = 2 * self._length
-        self.attached = longer(self.attached, length)
-        self.shares = longer(self.shares, length)
-        self.root = longer(self.root, length)
-        self.parent = longer(self.parent, length)
+        for name in _ARRAYS:
+            setattr(self, name, longer(getattr(self, name), length))
         self.traits.grow(length)
         for stock in self.stocks.values():
             stock.grow(length)
