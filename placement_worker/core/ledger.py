@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
-from bus.messages.administration import ConsumerAllocations
+from bus.messages.administration import ConsumerAllocations, KindOfNames
 from bus.messages.placement import (
     NO_OWNER,
     ClaimResources,
@@ -217,26 +217,23 @@ class TreeChanges(Struct, frozen=True):
     before: Mapping[ProviderId, ProviderBook] = {}
 
 
-class NameKeys(Struct, frozen=True):
-    """Custom names of classes and of traits that a batch writes."""
-
-    classes: frozenset[str] = frozenset()
-    traits: frozenset[str] = frozenset()
+# Custom names of classes and of traits that a batch writes.
+NameKeys = Mapping[KindOfNames, frozenset[str]]
 
 
-class StoredNames(Struct, frozen=True):
-    """Those of the names that exist, locked; and for each name in use, one provider that uses it."""
+class NamesInUse(Struct, frozen=True):
+    """Those of the names of one kind that exist, locked; and for each name in use, one provider that uses it."""
 
-    classes: frozenset[str] = frozenset()
-    traits: frozenset[str] = frozenset()
-    users_of_classes: Mapping[str, ProviderId] = {}
-    users_of_traits: Mapping[str, ProviderId] = {}
+    existing: frozenset[str] = frozenset()
+    users: Mapping[str, ProviderId] = {}
 
 
-class NameChanges(Struct, frozen=True):
-    """Everything that a batch of name writes writes."""
+class NameChange(Struct, frozen=True):
+    """Everything that a batch of name writes writes of one kind."""
 
-    new_classes: tuple[str, ...] = ()
-    new_traits: tuple[str, ...] = ()
-    gone_classes: tuple[str, ...] = ()
-    gone_traits: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
+StoredNames = Mapping[KindOfNames, NamesInUse]
+NameChanges = Mapping[KindOfNames, NameChange]

@@ -1,8 +1,7 @@
 """Administrators' writes of custom names: resource classes and traits that they create, rename and delete."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from bus.message import ProviderId
 from bus.messages.administration import (
     AlreadyThere,
     CreateClass,
@@ -10,6 +9,7 @@ from bus.messages.administration import (
     DeleteClass,
     DeleteTrait,
     Done,
+    KindOfNames,
     NameInUse,
     NameWrite,
     RenameClass,
@@ -18,52 +18,41 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import NotAllowed
-from placement_worker.core.ledger import Decision, NameChanges, NameKeys, StoredNames
+from placement_worker.core.ledger import Decision, NameChange, NameChanges, NameKeys, NamesInUse, StoredNames
 from placement_worker.core.vocabulary import Vocabulary
 
 
 def keys_of_name_writes(writes: Iterable[NameWrite]) -> NameKeys:
-    classes: set[str] = set()
-    traits: set[str] = set()
+    names: dict[KindOfNames, set[str]] = {"classes": set(), "traits": set()}
     for write in writes:
-        match write:
-            case CreateTrait() | DeleteTrait():
-                traits.add(write.name)
-            case RenameClass():
-                classes |= {write.name, write.to}
-            case CreateClass() | DeleteClass():
-                classes.add(write.name)
-    return NameKeys(frozenset(classes), frozenset(traits))
+        names[_kind_of(write)] |= {write.name, write.to} if isinstance(write, RenameClass) else {write.name}
+    return {kind: frozenset(each) for kind, each in names.items()}
 
 
 def decide_names(
     names: StoredNames, writes: Sequence[NameWrite], vocabulary: Vocabulary
 ) -> Decision[WriteVerdict, NameChanges]:
     """Judge each write on the names as the earlier writes of the batch left them."""
-    classes = _NamesDraft(names.classes, names.users_of_classes, vocabulary.classes)
-    traits = _NamesDraft(names.traits, names.users_of_traits, vocabulary.traits)
-    verdicts = tuple([_judge(classes, traits, write) for write in writes])
-    return Decision(
-        verdicts,
-        NameChanges(
-            new_classes=classes.new(),
-            new_traits=traits.new(),
-            gone_classes=classes.gone(),
-            gone_traits=traits.gone(),
-        ),
-    )
+    drafts: dict[KindOfNames, _NamesDraft] = {
+        "classes": _NamesDraft(names["classes"], vocabulary.classes),
+        "traits": _NamesDraft(names["traits"], vocabulary.traits),
+    }
+    verdicts = tuple([_judge(drafts[_kind_of(write)], write) for write in writes])
+    return Decision(verdicts, {kind: draft.change() for kind, draft in drafts.items()})
+
+
+def _kind_of(write: NameWrite) -> KindOfNames:
+    return "traits" if isinstance(write, CreateTrait | DeleteTrait) else "classes"
 
 
 class _NamesDraft:
     """The names of one kind (classes or traits) while a batch is decided."""
 
-    def __init__(
-        self, stored: frozenset[str], users: Mapping[str, ProviderId], standard: frozenset[str]
-    ) -> None:
-        self._stored = stored
-        self._users = users
+    def __init__(self, stored: NamesInUse, standard: frozenset[str]) -> None:
+        self._stored = stored.existing
+        self._users = stored.users
         self.standard = standard
-        self.names = set(stored)
+        self.names = set(stored.existing)
         self._went: set[str] = set()
 
     def create(self, name: str) -> WriteVerdict:
@@ -90,25 +79,23 @@ class _NamesDraft:
     def exists(self, name: str) -> bool:
         return name in self.names or name in self.standard
 
-    def new(self) -> tuple[str, ...]:
-        return tuple(sorted(self.names - self._stored | self.names & self._went))
+    def change(self) -> NameChange:
+        return NameChange(
+            new=tuple(sorted(self.names - self._stored | self.names & self._went)),
+            gone=tuple(sorted(self._stored & self._went)),
+        )
 
-    def gone(self) -> tuple[str, ...]:
-        return tuple(sorted(self._stored & self._went))
 
-
-def _judge(classes: _NamesDraft, traits: _NamesDraft, write: NameWrite) -> WriteVerdict:
+def _judge(names: _NamesDraft, write: NameWrite) -> WriteVerdict:
     match write:
-        case CreateTrait():
-            return traits.create(write.name)
-        case CreateClass():
-            return classes.create(write.name)
+        case CreateTrait() | CreateClass():
+            return names.create(write.name)
         case DeleteTrait():
-            return _delete(traits, write.name) or UnknownTrait(names=(write.name,))
+            return _delete(names, write.name) or UnknownTrait(names=(write.name,))
         case DeleteClass():
-            return _delete(classes, write.name) or UnknownClass(names=(write.name,))
+            return _delete(names, write.name) or UnknownClass(names=(write.name,))
         case RenameClass():
-            return _rename(classes, write)
+            return _rename(names, write)
 
 
 def _delete(names: _NamesDraft, name: str) -> WriteVerdict | None:

@@ -107,8 +107,7 @@ class MemoryPlacementStore:
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         async with self._lock:
-            names = self._tables.classes if of == "classes" else self._tables.traits
-            return tuple(sorted(name for name in names if name > after)[:limit])
+            return tuple(sorted(name for name in self._tables.custom[of] if name > after)[:limit])
 
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
         async with self._lock:

@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.administration import ConsumerState, TypeUsage
+from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.placement import (
     Holder,
     LogPosition,
@@ -86,8 +86,7 @@ class MemoryTables:
         self.pruned = 0
         self.published = LogPosition(term=0, position=0)
         # Custom names only; each name is its own value.
-        self.classes: dict[str, str] = {}
-        self.traits: dict[str, str] = {}
+        self.custom: dict[KindOfNames, dict[str, str]] = {"classes": {}, "traits": {}}
         self._internal = 0
 
     def new_internal(self) -> int:

@@ -3,6 +3,7 @@ changes, and not as much as the tables have.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -10,6 +11,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import KindOfNames
 from bus.messages.placement import (
     Holder,
     InventoryState,
@@ -29,6 +31,7 @@ from placement_worker.core.ledger import (
     Ledger,
     NameChanges,
     NameKeys,
+    NamesInUse,
     ProviderBook,
     ProviderRow,
     StoredNames,
@@ -69,7 +72,7 @@ class MemoryTransaction:
         providers = self._tables.providers
         # A consumer that an administrator gives something, without a host, may live at any of these roots from now on.
         roots = [providers[one].root for one in keys.providers if one in providers]
-        classes = frozenset(name for name in keys.classes if name in self._tables.classes)
+        classes = frozenset(name for name in keys.classes if name in self._tables.custom["classes"])
         return structs.replace(self._ledger(keys_of_shares(keys), roots), classes=classes)
 
     def _ledger(self, keys: ClaimKeys, roots: Sequence[ProviderId] = ()) -> Ledger:
@@ -110,8 +113,8 @@ class MemoryTransaction:
                 if (row := tables.providers.get(provider)) is not None and row.root not in roots
             },
             names={name: tables.names[name] for name in keys.names if name in tables.names},
-            classes=frozenset(name for name in keys.classes if name in tables.classes),
-            traits=frozenset(name for name in keys.traits if name in tables.traits),
+            classes=frozenset(name for name in keys.classes if name in tables.custom["classes"]),
+            traits=frozenset(name for name in keys.traits if name in tables.custom["traits"]),
         )
 
     async def write_trees(self, changes: TreeChanges) -> None:
@@ -136,32 +139,23 @@ class MemoryTransaction:
                     self._write_provider(tree, book)
 
     async def lock_names(self, keys: NameKeys) -> StoredNames:
-        tables = self._tables
-        return StoredNames(
-            classes=frozenset(name for name in keys.classes if name in tables.classes),
-            traits=frozenset(name for name in keys.traits if name in tables.traits),
-            users_of_classes={
-                name: row.book.id
-                for row in tables.providers.values()
-                for name in row.book.inventories
-                if name in keys.classes
-            },
-            users_of_traits={
-                name: row.book.id
-                for row in tables.providers.values()
-                for name in row.book.traits | row.book.operator_traits
-                if name in keys.traits
-            },
-        )
+        return {
+            kind: NamesInUse(
+                existing=names & self._tables.custom[kind].keys(),
+                users={
+                    name: row.book.id
+                    for row in self._tables.providers.values()
+                    for name in names & _names_in(row.book)[kind]
+                },
+            )
+            for kind, names in keys.items()
+        }
 
     async def write_names(self, changes: NameChanges) -> None:
-        tables = self._tables
-        for name in changes.gone_classes:
-            self._put(tables.classes, name, None)
-        for name in changes.gone_traits:
-            self._put(tables.traits, name, None)
-        self._name(tables.classes, changes.new_classes)
-        self._name(tables.traits, changes.new_traits)
+        for kind, change in changes.items():
+            for name in change.gone:
+                self._put(self._tables.custom[kind], name, None)
+            self._name(kind, change.new)
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
         tables = self._tables
@@ -262,11 +256,12 @@ class MemoryTransaction:
         self._put(tables.providers, book.id, entry)
         self._put(tables.internals, internal, book.id)
         self._put(tables.names, book.name, book.id)
-        self._name(tables.classes, custom_of(book.inventories))
-        self._name(tables.traits, custom_of(book.traits | book.operator_traits))
+        for kind, names in _names_in(book).items():
+            self._name(kind, custom_of(names))
         self._touched[book.id] = None
 
-    def _name(self, names: dict[str, str], wanted: Iterable[str]) -> None:
+    def _name(self, kind: KindOfNames, wanted: Iterable[str]) -> None:
+        names = self._tables.custom[kind]
         for name in wanted:
             if name not in names:
                 self._put(names, name, name)
@@ -287,3 +282,7 @@ def _write(rows: dict[K, V], key: K, row: V | None) -> None:
         rows.pop(key, None)
     else:
         rows[key] = row
+
+
+def _names_in(book: ProviderBook) -> dict[KindOfNames, AbstractSet[str]]:
+    return {"classes": book.inventories.keys(), "traits": book.traits | book.operator_traits}

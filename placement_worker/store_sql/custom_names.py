@@ -4,7 +4,7 @@ A delete locks the name's row. A use of the name holds it in place: on PostgreSQ
 to it, or by a lock of the same strength. So a name is either deleted or used, whichever transaction comes first.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,9 +14,16 @@ from bus.errors import Transient
 from bus.message import ProviderId
 from bus.messages.administration import KindOfNames
 from bus.sql import among, insert
-from placement_worker.core.ledger import NameChanges, NameKeys, StoredNames
+from placement_worker.core.ledger import NameChanges, NameKeys, NamesInUse, StoredNames
 from placement_worker.core.vocabulary import CUSTOM, custom_of
 from placement_worker.tables import inventories, provider_traits, providers, resource_classes, traits
+
+_TABLES: Mapping[KindOfNames, Table] = {"classes": resource_classes, "traits": traits}
+# The columns that refer to them.
+_USES: Mapping[KindOfNames, sa.Column[Any]] = {
+    "classes": inventories.c.class_id,
+    "traits": provider_traits.c.trait_id,
+}
 
 
 def existing_names(connection: Connection, table: Table, names: Iterable[str]) -> frozenset[str]:
@@ -46,31 +53,31 @@ def revive(connection: Connection, table: Table, names: Iterable[str]) -> None:
 
 
 def lock_names(connection: Connection, keys: NameKeys) -> StoredNames:
-    classes = _locked(connection, resource_classes, keys.classes)
-    marks = _locked(connection, traits, keys.traits)
-    return StoredNames(
-        classes=frozenset(name for name, is_known in classes if is_known),
-        traits=frozenset(name for name, is_known in marks if is_known),
-        users_of_classes=_users(connection, resource_classes, inventories.c.class_id, keys.classes),
-        users_of_traits=_users(connection, traits, provider_traits.c.trait_id, keys.traits),
-    )
+    locked = {kind: _locked(connection, _TABLES[kind], names) for kind, names in keys.items()}
+    return {
+        kind: NamesInUse(
+            existing=frozenset(name for name, is_known in locked[kind] if is_known),
+            users=_users(connection, _TABLES[kind], _USES[kind], names),
+        )
+        for kind, names in keys.items()
+    }
 
 
 def write_names(connection: Connection, changes: NameChanges) -> None:
-    for table, gone, new in (
-        (resource_classes, changes.gone_classes, changes.new_classes),
-        (traits, changes.gone_traits, changes.new_traits),
-    ):
-        if gone:
+    for kind, change in changes.items():
+        table = _TABLES[kind]
+        if change.gone:
             connection.execute(
-                sa.update(table).where(among(connection, table.c.name, gone)).values(is_known=sa.false())
+                sa.update(table)
+                .where(among(connection, table.c.name, change.gone))
+                .values(is_known=sa.false())
             )
-        if new:
-            _make(connection, table, new)
+        if change.new:
+            _make(connection, table, change.new)
 
 
 def custom_names(connection: Connection, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
-    table = resource_classes if of == "classes" else traits
+    table = _TABLES[of]
     # In the order of bytes, whatever collation the database has.
     name = sa.collate(table.c.name, "C" if connection.dialect.name == "postgresql" else "BINARY")
     query = (

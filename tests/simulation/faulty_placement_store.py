@@ -148,7 +148,7 @@ class _BooksTransaction:
         return await self._inner.lock_trees(keys)
 
     async def lock_names(self, keys: NameKeys) -> StoredNames:
-        self._lock("names", keys.classes | keys.traits)
+        self._lock("names", keys["classes"] | keys["traits"])
         return await self._inner.lock_names(keys)
 
     async def write_names(self, changes: NameChanges) -> None:

@@ -129,8 +129,10 @@ class WriteOracle:
             if compared is None or compared[0] is not row or compared[1] is not held:
                 holding = expected.holdings[consumer] = holding_of(row, held)
                 self._compared_holdings[consumer] = (row, held, holding)
-        if len(rows.classes) + len(rows.traits) != len(expected.classes) + len(expected.traits):
-            expected.classes, expected.traits = set(rows.classes), set(rows.traits)
+        if len(rows.custom["classes"]) + len(rows.custom["traits"]) != len(expected.classes) + len(
+            expected.traits
+        ):
+            expected.classes, expected.traits = set(rows.custom["classes"]), set(rows.custom["traits"])
 
     def _compare(self) -> None:
         if wrong := self.differences():
@@ -181,8 +183,8 @@ class WriteOracle:
 
     def _name_differences(self) -> Iterator[str]:
         rows = self._books.rows
-        if strange := (rows.classes.keys() ^ self.expected.classes) | (
-            rows.traits.keys() ^ self.expected.traits
+        if strange := (rows.custom["classes"].keys() ^ self.expected.classes) | (
+            rows.custom["traits"].keys() ^ self.expected.traits
         ):
             yield f"only one side has the names {sorted(strange)}"
 
