@@ -16,7 +16,19 @@ from bus.memory import MemoryBroker
 from bus.message import Envelope, Message
 from bus.topology import Binding, Exchange, Objects, Queue, QueueKind
 from bus.unix_socket import SocketTakenError, UnixBroker, serve_unix
-from bus.unix_socket.frames import FRAME_BYTES_MAX, OpenPublishing, Publish
+from bus.unix_socket.frames import (
+    FRAME_BYTES_MAX,
+    NO_ANSWER,
+    Acknowledge,
+    Delivered,
+    Hello,
+    OpenConsuming,
+    OpenPublishing,
+    Publish,
+    decode_reply,
+    frame_of,
+    read_frame,
+)
 from bus.unix_socket.session import REQUESTS_UNDER_WAY_MAX
 
 # ruff: noqa: ASYNC240 - a look at a file of ours keeps no loop waiting
@@ -276,3 +288,30 @@ async def test_a_broker_with_an_alarm_is_waited_for(socket_path: Path) -> None:
         assert await asking == 1
         assert await sent is Receipt.CONFIRMED
         await connection.close()
+
+
+async def test_what_a_client_acknowledged_before_it_left_is_done(socket_path: Path) -> None:
+    """Also if the server reads it and the end of the stream in one go, after an alarm."""
+    memory, count = MemoryBroker(), REQUESTS_UNDER_WAY_MAX
+    work = Queue("work", QueueKind.WORK, (Binding("moor.town", "work"),))
+    one = Parcel("moor.town", "work", b"1")
+    async with serve_unix(memory, socket_path), asyncio.timeout(PATIENCE_S):
+        staying = await UnixBroker(socket_path).connect()
+        await staying.declare(Objects((Exchange("moor.town"),), (work,)))
+        await (await staying.open_publishing()).publish(one)
+        reader, writer = await asyncio.open_unix_connection(socket_path)
+        for request in (Hello(1, ""), OpenPublishing(2, 1), OpenConsuming(3, 2, "work", 1)):
+            writer.write(frame_of(request))
+        while not isinstance(reply := decode_reply(await read_frame(reader)), Delivered):
+            pass
+        memory.set_alarm()
+        writer.write(b"".join(frame_of(Publish(4 + number, 1, one)) for number in range(count)))
+        writer.write(frame_of(Acknowledge(NO_ANSWER, 2, reply.delivery.tag, multiple=False)))
+        writer.write_eof()
+        await staying.depth("work")
+
+        memory.end_alarm()
+
+        await reader.read()
+        assert await staying.depth("work") == count
+        writer.close()
