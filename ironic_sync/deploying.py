@@ -138,6 +138,8 @@ class Deployer(PartGroup):
         self._looked_by: dict[ProviderId, object] = {}
         self._last_progress: dict[ProviderId, _LastProgress] = {}
         self.deployed = 0
+        self.undeployed = 0
+        self.failed = 0
 
     # What others tell
 
@@ -349,6 +351,8 @@ class Deployer(PartGroup):
                 outcome.reason,
             )
         self.deployed += isinstance(outcome, Finish) and deploy.kind == "deploy"
+        self.undeployed += isinstance(outcome, Gone)
+        self.failed += isinstance(outcome, Fail)
 
     # Messages to the conductor
 
