@@ -4,8 +4,8 @@ Failure
 ├── Operational             a broker, a database or a network failed: logged, counted, tried again
 │   ├── Transient               try again: a deadlock, a serialisation failure, a server short of resources
 │   │   ├── Unavailable             a server is down or rejects our login: try again for as long as it takes
-│   │   │   ├── NoAnswer                no answer to a question in time (bus/asking.py)
-│   │   │   └── Overfull                too many messages wait for the broker already (bus/publisher.py)
+│   │   │   ├── NoAnswer                no answer to a question in time (bus/workers/asking.py)
+│   │   │   └── Overfull                too many messages wait for the broker already (bus/workers/publisher.py)
 │   │   ├── Locked                  another session holds the lock: no attempt is counted
 │   │   └── TookTooLong             over our time limit: an attempt is counted if other batches succeed
 │   ├── Refusal                 the broker refused a request
@@ -25,7 +25,7 @@ Failure
 └── Bug                     our own fault: stop; the message is delivered again, and dead-lettered at the limit
 
 An operational error never ends a process (bus/parts.py). A bug does, and so does every exception outside this tree.
-bus/handling.py decides what happens to a message whose handler raised one of these errors.
+bus/workers/handling.py decides what happens to a message whose handler raised one of these errors.
 """
 
 

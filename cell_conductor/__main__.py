@@ -4,14 +4,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.addresses import addresses_for_main
-from bus.health_server import VARIABLE
-from bus.running import about, run_main, run_worker, tables_first, with_flags
-from bus.settings import BusSettings
+from bus.configuration.addresses import addresses_for_main
+from bus.configuration.settings import BusSettings
+from bus.configuration.tuning import settings_for_main
+from bus.operating.health_server import VARIABLE
+from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
 from bus.sql import DATABASE, DatabaseSettings, upgrade
-from bus.station import Station, process_name
-from bus.tuning import settings_for_main
 from bus.urls import broker_at
+from bus.workers.station import Station, process_name
 from cell_conductor.settings import SECTION, ConductorSettings
 from cell_conductor.store_sql import SqlConductorStore
 from cell_conductor.wiring import conductor_parts

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from bus.handling import Bury, Handlers, Received, Said, Tell
 from bus.messages.cell import (
     DeployProgressed,
     InstanceDestroyed,
@@ -14,6 +13,7 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
 )
+from bus.workers.handling import Bury, Handlers, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, decide
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.store import ConductorTransaction

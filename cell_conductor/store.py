@@ -15,9 +15,9 @@ from typing import Protocol
 
 from msgspec import structs
 
-from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.build import InstanceId
+from bus.workers.handling import OutboxKey
 from cell_conductor.core.instance import Instance
 
 # The key of a message: the bytes of its instance's id, and its sequence there.

@@ -14,9 +14,9 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.errors import Transient
-from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.build import InstanceId
+from bus.workers.handling import OutboxKey
 from cell_conductor.core.instance import Instance
 from cell_conductor.store import (
     JUST_SAID,

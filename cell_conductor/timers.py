@@ -13,11 +13,11 @@ from functools import partial
 import tenacity
 
 from bus.errors import Operational, Transient, WrongAnswer
-from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, SwapClaim
 from bus.parts import Background, Periodic, Status, wait_at_most
-from bus.publisher import Outgoing, Publisher
+from bus.workers.handling import OutboxKey
+from bus.workers.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, decide
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.swapping import SwapAnswered

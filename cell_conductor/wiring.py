@@ -8,7 +8,7 @@ from uuid import uuid5
 from bus.message import ConsumerId
 from bus.messages.build import InstanceId
 from bus.process import Part
-from bus.station import Station
+from bus.workers.station import Station
 from cell_conductor.core.instance import Rules
 from cell_conductor.handlers import handlers
 from cell_conductor.settings import ConductorSettings

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from bus.addresses import addresses_for_main
-from bus.health_server import VARIABLE
-from bus.running import about, run_main, run_worker, with_flags
-from bus.settings import BusSettings
-from bus.station import Station, process_name
-from bus.tuning import BUS, settings_in
+from bus.configuration.addresses import addresses_for_main
+from bus.configuration.settings import BusSettings
+from bus.configuration.tuning import BUS, settings_in
+from bus.operating.health_server import VARIABLE
+from bus.operating.running import about, run_main, run_worker, with_flags
 from bus.urls import broker_at
+from bus.workers.station import Station, process_name
 from compute_sim.settings import SECTION, ComputeSettings
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost, equal_hosts

@@ -6,11 +6,11 @@ Sequence numbers are taken from the clock, so that they keep rising after a rest
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bus.heartbeats import HostHeartbeats
 from bus.message import CellName, ProviderId
 from bus.messages.hosts import HostsReported, in_messages
 from bus.parts import PartGroup, Periodic
-from bus.publisher import Outgoing, Publisher
+from bus.workers.heartbeats import HostHeartbeats
+from bus.workers.publisher import Outgoing, Publisher
 from compute_sim.core.hosts import facts_of
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings

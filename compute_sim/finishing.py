@@ -13,7 +13,7 @@ from msgspec import structs
 
 from bus.errors import Operational
 from bus.parts import Background, Status, Supervised
-from bus.publisher import Outgoing, Publisher
+from bus.workers.publisher import Outgoing, Publisher
 from compute_sim.core.attempts import AttemptRecord, due
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings

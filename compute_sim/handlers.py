@@ -9,8 +9,8 @@ before that, which does no harm.
 
 from collections.abc import Sequence
 
-from bus.handling import Bury, Handlers, Received, Said, Tell
 from bus.messages.cell import DestroyInstance, SpawnInstance
+from bus.workers.handling import Bury, Handlers, Received, Said, Tell
 from compute_sim.core.attempts import (
     AttemptKey,
     AttemptRecord,

@@ -12,7 +12,7 @@ from bus.errors import Operational, WrongAnswer
 from bus.message import Message, ProviderId
 from bus.messages.placement import ReportAnswered, ReportInventory
 from bus.parts import Background, Status, Supervised
-from bus.station import Station
+from bus.workers.station import Station
 from compute_sim.core.tree import ProviderTree, flaw_of
 from compute_sim.core.tree_diff import (
     Accepted,

@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import Struct
 
+from bus.configuration.tuning import Section
 from bus.message import CellName
-from bus.tuning import Section
 
 
 class ComputeSettings(Struct, frozen=True):

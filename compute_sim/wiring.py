@@ -6,7 +6,7 @@ from functools import partial
 
 from bus.parts import Supervised
 from bus.process import Part
-from bus.station import Station
+from bus.workers.station import Station
 from compute_sim.announcing import Announcer
 from compute_sim.drivers import Driver
 from compute_sim.finishing import Finisher

@@ -5,15 +5,15 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.addresses import Addresses, addresses_for_main
-from bus.health_server import VARIABLE
-from bus.link import Link
-from bus.running import about, run_main, run_worker, tables_first, with_flags
-from bus.settings import BusSettings
+from bus.configuration.addresses import Addresses, addresses_for_main
+from bus.configuration.settings import BusSettings
+from bus.configuration.tuning import settings_for_main
+from bus.operating.health_server import VARIABLE
+from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
 from bus.sql import DATABASE, DatabaseSettings, upgrade
-from bus.station import close_all, stations_at
-from bus.tuning import settings_for_main
 from bus.urls import broker_at
+from bus.workers.link import Link
+from bus.workers.station import close_all, stations_at
 from ironic_sync.core.cells import CellMap
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import SECTION, IronicSettings

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
-from bus.heartbeats import HostHeartbeats
 from bus.message import CellName, ProviderId
 from bus.messages.hosts import NODE, HostFacts, HostsReported, in_messages
 from bus.parts import PartGroup, Periodic
-from bus.publisher import Outgoing, Publisher
+from bus.workers.heartbeats import HostHeartbeats
+from bus.workers.publisher import Outgoing, Publisher
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership

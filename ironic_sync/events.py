@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
-from bus.inbox import Inbox, InboxBatch, InboxMessage, inbox_dead_letter, read_inbox
-from bus.link import Link
+from bus.configuration.settings import BusSettings
 from bus.parts import Supervised
-from bus.publisher import Publisher
-from bus.settings import BusSettings
+from bus.workers.inbox import Inbox, InboxBatch, InboxMessage, inbox_dead_letter, read_inbox
+from bus.workers.link import Link
+from bus.workers.publisher import Publisher
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.notifications import AllocationNotified, Ignored, Notification, Unreadable, read
 

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from bus.handling import Handlers, Received, Said, Tell
 from bus.message import ProviderId  # noqa: TC001 - like every other import
 from bus.messages.cell import (
     DeployInstance,
@@ -17,6 +16,7 @@ from bus.messages.cell import (
     SpawnFailed,
     UndeployInstance,
 )
+from bus.workers.handling import Handlers, Received, Said, Tell
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.rows import Answer, NodeRow

@@ -16,7 +16,7 @@ from bus.errors import Operational, WrongAnswer
 from bus.message import ProviderId
 from bus.messages.placement import InventoryInUse, ReportAccepted, ReportAnswered
 from bus.parts import Background, PartGroup, Periodic, Status, Supervised
-from bus.station import Station
+from bus.workers.station import Station
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.reports import SentReport, after_verdict, report_of
 from ironic_sync.core.rows import NodeRow

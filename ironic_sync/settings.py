@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from bus.tuning import Section
+from bus.configuration.tuning import Section
 
 
 class IronicSettings(Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
         return self.lease_s - self.lease_margin_s
 
 
-# Addresses and names are stated in another way (bus/addresses.py, flags).
+# Addresses and names are stated in another way (bus/configuration/addresses.py, flags).
 SECTION = Section(
     "ironic", IronicSettings, others=("url", "bus_url", "db_url", "name", "cell", "groups", "shards", "sim_")
 )

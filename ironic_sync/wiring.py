@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import os_traits
 
-from bus.inbox import Inbox
-from bus.link import Link
 from bus.messages.cell import DeployProgressed
 from bus.process import Part
-from bus.station import Station, by_station
+from bus.workers.inbox import Inbox
+from bus.workers.link import Link
+from bus.workers.station import Station, by_station
 from ironic_sync.announcing import Announcer
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap

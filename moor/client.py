@@ -19,10 +19,8 @@ from msgspec import structs
 
 from bus.broker import AccessRefused, Broker, Refusal
 from bus.codec import CODEC
+from bus.configuration.settings import BusSettings
 from bus.errors import Unavailable
-from bus.handling import Received
-from bus.link import Link
-from bus.listening import listen
 from bus.message import Message
 from bus.messages.build import (
     AskInstances,
@@ -38,9 +36,11 @@ from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
 from bus.permissions import key_pattern
 from bus.process import Part, run_until
-from bus.settings import BusSettings
-from bus.station import Station, process_name
 from bus.topology import EVENTS, FEED, Application, Grant, broker_user_of, destination_of, user_of
+from bus.workers.handling import Received
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.station import Station, process_name
 from moor.options import broker_of, command_settings, run
 from moor.settings import Settings
 

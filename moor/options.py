@@ -15,12 +15,12 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
-from bus.asking import NoAnswer
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
+from bus.configuration.tuning import Section, Tuned
 from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
-from bus.tuning import Section, Tuned
 from bus.urls import broker_at
+from bus.workers.asking import NoAnswer
 from moor.settings import Settings, of_commands, settings_from, tuning_from
 from moor.tuning import CloudSettings, Tuning
 

@@ -29,8 +29,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from bus.addresses import READERS, Addresses, BadSetting, Stated, Value, addresses_of, from_text, stated_in
-from bus.tuning import Tuned, tuned_by
+from bus.configuration.addresses import (
+    READERS,
+    Addresses,
+    BadSetting,
+    Stated,
+    Value,
+    addresses_of,
+    from_text,
+    stated_in,
+)
+from bus.configuration.tuning import Tuned, tuned_by
 from moor.tuning import SECTIONS, Tuning
 
 FLAGS = {

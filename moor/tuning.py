@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
-from bus.database_settings import SECTION as DATABASE
-from bus.database_settings import DatabaseSettings
-from bus.settings import BusSettings
-from bus.tuning import BUS, Section, Tuned, settings_of, tuned_in
+from bus.configuration.database_settings import SECTION as DATABASE
+from bus.configuration.database_settings import DatabaseSettings
+from bus.configuration.settings import BusSettings
+from bus.configuration.tuning import BUS, Section, Tuned, settings_of, tuned_in
 from cell_conductor.settings import SECTION as CONDUCTOR
 from cell_conductor.settings import ConductorSettings
 from compute_sim.settings import SECTION as COMPUTE

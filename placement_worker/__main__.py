@@ -4,13 +4,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from bus.addresses import Addresses, addresses_for_main
-from bus.health_server import VARIABLE
-from bus.running import about, run_main, run_worker, tables_first, with_flags
-from bus.settings import BusSettings
+from bus.configuration.addresses import Addresses, addresses_for_main
+from bus.configuration.settings import BusSettings
+from bus.configuration.tuning import settings_for_main
+from bus.operating.health_server import VARIABLE
+from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
 from bus.sql import DATABASE, DatabaseSettings, upgrade
-from bus.station import close_all, stations_at
-from bus.tuning import settings_for_main
+from bus.workers.station import close_all, stations_at
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.settings import SECTION, PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore

@@ -5,7 +5,6 @@ themselves are in admin_writes.py; the HTTP API uses the same functions.
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from bus.handling import Answer, Bury, Handler, Handlers, Reading, Received, Said
 from bus.messages.administration import (
     AlreadyThere,
     AskConsumer,
@@ -23,6 +22,7 @@ from bus.messages.administration import (
     WriteAnswered,
     WriteVerdict,
 )
+from bus.workers.handling import Answer, Bury, Handler, Handlers, Reading, Received, Said
 from placement_worker.admin_writes import WRITES, WriteBatch, lock_reshapes, write_reshape
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.paging import how_many_holders_fit

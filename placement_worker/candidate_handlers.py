@@ -12,7 +12,6 @@ from uuid import NAMESPACE_OID, UUID
 
 import msgspec
 
-from bus.handling import Answer, Handlers, Reading, Received, Said
 from bus.message import ProviderId
 from bus.messages.administration import UnknownClass, UnknownTrait
 from bus.messages.candidates import (
@@ -27,6 +26,7 @@ from bus.messages.candidates import (
     TooCostly,
 )
 from bus.messages.placement import NotAllowed, ProviderState, ShapeSeen, Share
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.found import Candidate as Found
 from placement_worker.core.candidates.provider_index import SHARES, ProviderIndex

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from bus.messages.placement import LogPosition, ProvidersChanged
 from bus.parts import Supervised, wait_at_most
-from bus.publisher import Outgoing, Publisher
+from bus.workers.publisher import Outgoing, Publisher
 from placement_worker.paging import ROOM, how_many_fit, how_many_usages_fit
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import ChangeFeed, PlacementStore, Unpublished

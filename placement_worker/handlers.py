@@ -5,7 +5,6 @@ from datetime import datetime
 
 from msgspec import structs
 
-from bus.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from bus.message import ProviderId
 from bus.messages.placement import (
     AskRevisions,
@@ -26,6 +25,7 @@ from bus.messages.placement import (
     SwapClaim,
     TreeKept,
 )
+from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from placement_worker.admin_handlers import question_handlers, write_handlers
 from placement_worker.candidate_handlers import ProviderView, candidate_handlers
 from placement_worker.core.claims import ClaimJudgement, decide_claims

@@ -10,12 +10,12 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from placement_worker.api.app import PlacementApp
 from placement_worker.api.auth import Authentication
-from placement_worker.api.connections import Connections
+from placement_worker.api.http.app import PlacementApp
+from placement_worker.api.http.connections import Connections
+from placement_worker.api.http.server import HttpServer, Listen
 from placement_worker.api.policy import Policy
 from placement_worker.api.routes import routes_of
-from placement_worker.api.server import HttpServer, Listen
 from placement_worker.api.settings import ApiSettings
 from placement_worker.store import PlacementStore
 from placement_worker.view import View

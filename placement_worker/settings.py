@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from bus.tuning import Section
+from bus.configuration.tuning import Section
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.store import FEED_ENTRIES
 

@@ -11,7 +11,7 @@ import os_traits
 
 from bus.parts import Periodic
 from bus.process import Part
-from bus.station import Station, by_station
+from bus.workers.station import Station, by_station
 from placement_worker.change_publisher import ChangePublisher
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.handlers import handlers

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from bus.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from bus.message import Message
 from bus.messages.applications import (
     ApplicationSet,
@@ -28,7 +27,8 @@ from bus.messages.build import (
     InstancePlaced,
 )
 from bus.parts import Periodic
-from bus.publisher import Publisher
+from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
+from bus.workers.publisher import Publisher
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import SENT_AT

@@ -12,10 +12,10 @@ Every other handler gets an `OutboxTransaction`: it notes the rows whose message
 from collections.abc import Callable, Collection
 from datetime import datetime
 
-from bus.handling import Handlers, Reading
 from bus.messages.build import BuildInstance
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
+from bus.workers.handling import Handlers, Reading
 from scheduler_worker.applications import Applications
 from scheduler_worker.hosts.handlers import host_order_handlers, host_questions, host_report_handlers
 from scheduler_worker.hosts.registry import HostRegistry

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from bus.tuning import Section
+from bus.configuration.tuning import Section
 
 
 class SchedulerSettings(Struct, frozen=True):

@@ -14,11 +14,11 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.handling import OutboxKey
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
+from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 

@@ -11,11 +11,11 @@ from itertools import count
 
 from msgspec import Struct, structs
 
-from bus.handling import OutboxKey
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
+from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, confirmed, heard
 from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
 from scheduler_worker.store import (

@@ -12,7 +12,7 @@ import os_traits
 from bus.messages.build import BuildInstance
 from bus.parts import Once
 from bus.process import Part
-from bus.station import Station, by_station
+from bus.workers.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.claimer import Claimer

@@ -5,7 +5,7 @@ the library costs a task, several futures and a lock per message, walks all unco
 reports a broken connection as a cancellation that no caller asked for. Ours pass each frame on as it is read, and send
 the frames of many callers in one write, which lowers the broker's cost most.
 
-Nothing here reconnects or retries: bus/link.py does.
+Nothing here reconnects or retries: bus/workers/link.py does.
 
     broker.py       an address, connecting to it, and the reasons of failures
     connection.py   the connection of the broker port: declares objects, opens channels

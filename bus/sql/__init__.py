@@ -2,7 +2,7 @@
 
 Most work is a plain function of a SQLAlchemy connection, written once for both databases: `await transaction.run(work,
 ...)` calls it where the driver runs. Hot statements use the driver's own connection. Failures that a retry may cure are
-raised as `Transient`. This package knows no table of any worker. The time limits are in bus/database_settings.py, so
+raised as `Transient`. This package knows no table of any worker. The time limits are in bus/configuration/database_settings.py, so
 that commands without a database load no driver.
 
     database.py     the interface of both databases, and choosing one by its URL
@@ -14,8 +14,8 @@ that commands without a database load no driver.
     errors.py       which errors are transient, and whether the server is down
 """
 
-from bus.database_settings import SECTION as DATABASE
-from bus.database_settings import DatabaseSettings
+from bus.configuration.database_settings import SECTION as DATABASE
+from bus.configuration.database_settings import DatabaseSettings
 from bus.sql.database import Database, Transaction, open_database
 from bus.sql.errors import is_duplicate
 from bus.sql.migrations import upgrade, version_table

@@ -7,7 +7,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
-from bus.database_settings import DatabaseSettings
+from bus.configuration.database_settings import DatabaseSettings
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase
 from bus.sql.sqlite import SqliteDatabase
 

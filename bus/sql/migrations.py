@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
-from bus.database_settings import DatabaseSettings, milliseconds
+from bus.configuration.database_settings import DatabaseSettings, milliseconds
 from bus.sql.errors import connecting, opening, transients
 from bus.sql.postgresql import connect_arguments, cut_after
 from bus.sql.sqlite import sqlite_engine

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
-from bus.database_settings import DatabaseSettings
+from bus.configuration.database_settings import DatabaseSettings
 from bus.errors import Locked
 from bus.sql.errors import transients
 

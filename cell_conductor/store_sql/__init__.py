@@ -16,10 +16,10 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.errors import Transient
-from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.build import InstanceId
 from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
+from bus.workers.handling import OutboxKey
 from cell_conductor.core.instance import Instance
 from cell_conductor.row_codec import RowCache, assemble_row, decode_body, encode_body
 from cell_conductor.store import (

@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from bus.broker import Broker
-from bus.health_server import VARIABLE
+from bus.operating.health_server import VARIABLE
+from bus.operating.running import about, run_main, run_worker, with_flags
 from bus.process import is_ready
-from bus.running import about, run_main, run_worker, with_flags
 from bus.urls import broker_at
 from compute_sim.ironic.core.script import IronicScript
 from compute_sim.ironic.seeds import nodes_in_groups

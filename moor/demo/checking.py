@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bus.messages.build import InstanceState
-from bus.station import Station
+from bus.workers.station import Station
 from moor.client import providers_of
 from moor.demo.tally import Tally, short
 from moor.load.auditing import capacity_problems

@@ -11,16 +11,16 @@ from rich.live import Live
 
 from bus.messages.build import BuildInstance, DeleteInstance, Flavor, InstanceId
 from bus.messages.hosts import HostState
-from bus.publisher import Outgoing
+from bus.workers.publisher import Outgoing
 from cell_conductor.settings import ConductorSettings
 from compute_sim.simulated.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from moor.client import Feed, during, hearing, providers_of, until_choosable
+from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud
 from moor.demo.checking import conclude
 from moor.demo.screen import CELLS, TINKERED, screen
 from moor.demo.tally import Tally
+from moor.instances.request_ids import new_request_ids
 from moor.options import out
-from moor.request_ids import new_request_ids
-from moor.temporary_cloud import CloudPlan, TemporaryCloud
 from moor.tuning import CloudSettings
 
 SMALL = Flavor(name="small", vcpus=12, ram_mb=8192, root_gb=20)

@@ -25,11 +25,11 @@ from bus.messages.placement import (
     ResourceAmount,
     Share,
 )
-from bus.station import Station
 from bus.topology import CELL0, DEAD_QUEUE, QueueKind, objects_of
+from bus.workers.station import Station
 from moor.client import hosts_of, providers_of
+from moor.clouds.temporary_cloud import TemporaryCloud
 from moor.load.firing import FLAVOR, Boot
-from moor.temporary_cloud import TemporaryCloud
 
 HELD = {"VCPU": FLAVOR.vcpus, "MEMORY_MB": FLAVOR.ram_mb, "DISK_GB": FLAVOR.root_gb}
 ENDS = ("active", "error")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from bus.errors import Failure
-from bus.handling import Received
 from bus.message import Message
 from bus.messages.build import (
     BuildInstance,
@@ -23,10 +22,11 @@ from bus.messages.build import (
     InstanceState,
     RequestId,
 )
-from bus.publisher import Outgoing
-from bus.station import Station
+from bus.workers.handling import Received
+from bus.workers.publisher import Outgoing
+from bus.workers.station import Station
 from moor.client import Feed
-from moor.request_ids import new_request_ids
+from moor.instances.request_ids import new_request_ids
 from scheduler_worker.requests.instance_ids import instance_id_of
 
 FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)

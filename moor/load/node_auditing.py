@@ -12,7 +12,7 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
 from moor.client import providers_of
-from moor.temporary_cloud import TemporaryCloud
+from moor.clouds.temporary_cloud import TemporaryCloud
 
 # The names of instances on hypervisors start with this.
 VIRTUAL_NAME = "web-"

@@ -14,7 +14,8 @@ from bus.messages.build import InstanceState
 from bus.messages.placement import ProviderState
 from compute_sim.simulated.faults import FailsToBuild, FaultScript
 from moor.client import hearing, providers_of, until_choosable
-from moor.cloud_processes import Servers, WorkerProcess
+from moor.clouds.cloud_processes import Servers, WorkerProcess
+from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.load.auditing import problems_left, problems_of, until_quiet
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
 from moor.load.firing import FiredBoots, fire
@@ -23,7 +24,6 @@ from moor.load.measuring import Meter
 from moor.load.results import Audited, LoadResult, latency_of
 from moor.options import err
 from moor.showing import shortened
-from moor.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.tuning import CloudSettings
 
 SPAWN_MS = 50.0

@@ -4,10 +4,10 @@ import json
 import sys
 from datetime import UTC, datetime
 
+from placement_worker.api.endpoints.root import version_document
+from placement_worker.api.grammar.routing import Route
 from placement_worker.api.openapi_document import openapi
-from placement_worker.api.root import version_document
 from placement_worker.api.routes import routes_of
-from placement_worker.api.routing import Route
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.view import View

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from placement_worker.api.routing import Route
-from placement_worker.api.schemas import Schema
-from placement_worker.api.versions import HEADER, NEWEST, OLDEST, SERVICE, Version, version_text
+from placement_worker.api.grammar.routing import Route
+from placement_worker.api.grammar.schemas import Schema
+from placement_worker.api.values.versions import HEADER, NEWEST, OLDEST, SERVICE, Version, version_text
 
 PATH: Final = "/openapi.json"
 

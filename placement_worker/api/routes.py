@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from placement_worker.api import (
+from placement_worker.api.endpoints import (
     aggregates,
     allocations,
     candidates,
@@ -14,10 +14,10 @@ from placement_worker.api import (
     traits,
     usages,
 )
-from placement_worker.api.endpoint_inputs import Backend, Writer
-from placement_worker.api.reply import Reply
-from placement_worker.api.request import Request
-from placement_worker.api.routing import Handler, Route
+from placement_worker.api.grammar.endpoint_inputs import Backend, Writer
+from placement_worker.api.grammar.routing import Handler, Route
+from placement_worker.api.values.reply import Reply
+from placement_worker.api.values.request import Request
 from placement_worker.candidate_handlers import ProviderView
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.core.vocabulary import Vocabulary

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from bus.tuning import Section
+from bus.configuration.tuning import Section
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 
 

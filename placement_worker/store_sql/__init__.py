@@ -40,23 +40,26 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.vocabulary import custom_of
 from placement_worker.store import ChangeFeed, KeptPage, Unpublished
-from placement_worker.store_sql import consumer_reads
 from placement_worker.store_sql.answers import keep_answer, kept_page, prune_answers
 from placement_worker.store_sql.audit import audit
-from placement_worker.store_sql.claim_locks import ClaimLocks
+from placement_worker.store_sql.claims import consumer_reads
+from placement_worker.store_sql.claims.claim_locks import ClaimLocks
+from placement_worker.store_sql.claims.postgresql import PostgresClaims
+from placement_worker.store_sql.claims.sqlite import SqliteClaims
 from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
-from placement_worker.store_sql.feed import SqlFeed, begin_term
-from placement_worker.store_sql.forest import LockedTrees, lock_trees
-from placement_worker.store_sql.log_reader import read_log, unpublished
+from placement_worker.store_sql.feed.feed import SqlFeed, begin_term
+from placement_worker.store_sql.feed.log_reader import read_log, unpublished
+from placement_worker.store_sql.feed.pages import changes_page, prune_log, revisions_page, snapshot_page
 from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
-from placement_worker.store_sql.pages import changes_page, prune_log, revisions_page, snapshot_page
-from placement_worker.store_sql.postgresql import PostgresClaims
 from placement_worker.store_sql.provider_cache import CachedProviders, ProviderCache
-from placement_worker.store_sql.single_provider_trees import are_single_providers, write_single_providers
-from placement_worker.store_sql.sqlite import SqliteClaims
-from placement_worker.store_sql.stored_providers import numbers_of, read_trees_of, state_of
-from placement_worker.store_sql.tombstones import prune_tombstones
-from placement_worker.store_sql.trees import write_trees
+from placement_worker.store_sql.trees.forest import LockedTrees, lock_trees
+from placement_worker.store_sql.trees.single_provider_trees import (
+    are_single_providers,
+    write_single_providers,
+)
+from placement_worker.store_sql.trees.stored_providers import numbers_of, read_trees_of, state_of
+from placement_worker.store_sql.trees.tombstones import prune_tombstones
+from placement_worker.store_sql.trees.trees import write_trees
 from placement_worker.tables import consumers, resource_classes
 
 # The process that holds this advisory lock of PostgreSQL publishes the log. Two arbitrary numbers: "moor", and the purpose.

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from msgspec import structs
 
-from bus.handling import Answer, Handlers, Reading, Received, Said
 from bus.message import ProviderId  # noqa: TC001 - imported like every other type
 from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost
 from bus.topology import CELL0
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said
 from scheduler_worker.core.host_reports import is_news, reported
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.outbox import OutboxTransaction

@@ -3,13 +3,13 @@
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 
-from bus.handling import Received
-from bus.link import pauses_of
-from bus.listening import listen
 from bus.message import Message
 from bus.parts import Status, Supervised
-from bus.station import Station
 from bus.topology import EVENTS, Grant
+from bus.workers.handling import Received
+from bus.workers.link import pauses_of
+from bus.workers.listening import listen
+from bus.workers.station import Station
 from scheduler_worker.hosts.registry import HostRegistry
 
 OF_HOSTS = (Grant(EVENTS, ("host.*.*",)),)

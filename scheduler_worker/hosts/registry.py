@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.handling import Received
 from bus.message import Message, ProviderId
 from bus.messages.hosts import NODE, HostsAlive, HostsReported, HostState
+from bus.workers.handling import Received
 from scheduler_worker.core.host_reports import reported, rewritten
 from scheduler_worker.core.picture.picture import Picture
 

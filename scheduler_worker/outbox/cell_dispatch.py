@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from bus.handling import OutboxKey
 from bus.parts import Periodic
-from bus.publisher import Outgoing, Publisher
-from bus.station import Station
 from bus.topology import CELL, destination_of, in_cell
+from bus.workers.handling import OutboxKey
+from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.station import Station
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.outbox.notes import Notes
 

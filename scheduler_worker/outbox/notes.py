@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 
-from bus.handling import OutboxKey
+from bus.workers.handling import OutboxKey
 from scheduler_worker.store import Note, SchedulerStore
 
 # How many rows are read at once: those of as few notes as have so many.

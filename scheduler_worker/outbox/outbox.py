@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from bus.handling import OutboxKey, Received, Tell
 from bus.message import Message
-from bus.publisher import Outgoing
+from bus.workers.handling import OutboxKey, Received, Tell
+from bus.workers.publisher import Outgoing
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.cell_dispatch import CellDispatch

@@ -14,7 +14,7 @@ import random
 from bus.errors import WrongAnswer
 from bus.messages.placement import AskRevisions, AskSnapshot, RevisionsPage, SnapshotPage
 from bus.parts import SingleFlight
-from bus.station import Station
+from bus.workers.station import Station
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
 

@@ -10,8 +10,8 @@ from contextlib import aclosing
 
 from bus.messages.placement import ProvidersChanged, ShapeMoved
 from bus.parts import PartGroup, Periodic, Supervised
-from bus.station import Station
 from bus.topology import EVENTS, Grant
+from bus.workers.station import Station
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.hosts.listening import feed_of

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 from msgspec import structs
 
-from bus.handling import Answer, Received, Said, Tell
 from bus.message import Message
 from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId, RequestId
+from bus.workers.handling import Answer, Received, Said, Tell
 
 # The field that a request is refused for when it comes too late.
 SENT_AT = "sent_at"

@@ -18,8 +18,8 @@ otherwise the claim that it made when it came first would stay for ever.
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from bus.handling import Received, Said, Tell
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId
+from bus.workers.handling import Received, Said, Tell
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.lifecycle import accepted

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from msgspec import structs
 
-from bus.handling import Received, Said
 from bus.messages.build import BuildInstance, BuildRejected
+from bus.workers.handling import Received, Said
 from scheduler_worker.core.instances.lifecycle import failed
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 
-from bus.handling import Handlers, Received, Said, Tell
 from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
+from bus.workers.handling import Handlers, Received, Said, Tell
 from scheduler_worker.core.instances.lifecycle import CellEvent, heard, is_whole
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from bus.parts import Periodic
-from bus.publisher import Outgoing, Publisher
+from bus.workers.publisher import Outgoing, Publisher
 from scheduler_worker.core.instances.lifecycle import overdue
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.store import SchedulerStore

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from bus.handling import Answer, Handlers, Received, Said
 from bus.messages.build import DeleteInstance, InstancesFound
+from bus.workers.handling import Answer, Handlers, Received, Said
 from scheduler_worker.core.instances.lifecycle import after_delete
 from scheduler_worker.core.instances.rows import NO_REQUEST, is_of
 from scheduler_worker.outbox.outbox import OutboxTransaction

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from bus.handling import Received, Said
 from bus.messages.build import DeleteInstance, InstanceId, RebuildInstance
+from bus.workers.handling import Received, Said
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.store import SchedulerTransaction

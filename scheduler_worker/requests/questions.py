@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from bus.handling import Answer, Bury, Handlers, Reading, Received, Said
 from bus.message import type_of
 from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstancesFound, RequestId
 from bus.unreadable import Unreadable
+from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
 from scheduler_worker.requests.answering import rejected
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec import Struct, structs
 
-from bus.handling import Received
 from bus.messages.build import BuildInstance, BuildRejected, RequestId
+from bus.workers.handling import Received
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.requests.answering import too_old

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from bus.handling import Answer, Handlers, Received, Said
 from bus.messages.build import BuildRejected, InstancesFound, RebuildInstance
+from bus.workers.handling import Answer, Handlers, Received, Said
 from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction

@@ -7,9 +7,9 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.handling import OutboxKey
 from bus.messages.build import InstanceId
 from bus.sql import among
+from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import InstanceQuery, Note
 from scheduler_worker.store_sql.rows import READ, ids_in, row_of

@@ -6,10 +6,10 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from bus.handling import Received, Said
 from bus.messages.placement import ReleaseClaim
-from bus.station import Station
 from bus.urls import broker_at
+from bus.workers.handling import Received, Said
+from bus.workers.station import Station
 from tests.contracts.stage import SETTINGS, WORK, Remembering
 
 

@@ -14,8 +14,8 @@ from bus.message import ProviderId
 from bus.messages.build import AskInstances, InstanceId, InstancesFound, InstanceState
 from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.process import run_until
-from bus.station import Station
 from bus.topology import objects_of, user_of
+from bus.workers.station import Station
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import InstanceQuery
 from scheduler_worker.store_sql import SqlSchedulerStore

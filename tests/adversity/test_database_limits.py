@@ -19,13 +19,13 @@ from msgspec import structs
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
+from bus.configuration.settings import BusSettings
 from bus.errors import Locked, TookTooLong, Unavailable
 from bus.messages.placement import ClaimAnswered, Claimed
 from bus.process import Part, run_until
-from bus.settings import BusSettings
 from bus.sql import DatabaseSettings, PostgresDatabase, open_database, upgrade
-from bus.station import Station
 from bus.topology import DEAD_QUEUE
+from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
 from placement_worker.wiring import now, placement_parts

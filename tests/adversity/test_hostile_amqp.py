@@ -9,8 +9,8 @@ import aio_pika
 import pytest
 
 from bus.broker import LINES
-from bus.dead_letters import open_dead_letters
 from bus.topology import DEAD_QUEUE, PLACEMENT, objects_of, retry_exchange_of
+from bus.workers.dead_letters import open_dead_letters
 from tests.adversity.hostile import hostile_line
 from tests.adversity.raw_amqp import RawChannel, RawParcel, hostile_properties
 from tests.adversity.test_hostile_parcels import HASTY, READ, Goods, until_read

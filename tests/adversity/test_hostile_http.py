@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import pytest
 
-from placement_worker.api.app import PlacementApp
 from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.connections import Connections
+from placement_worker.api.http.app import PlacementApp
+from placement_worker.api.http.connections import Connections
+from placement_worker.api.http.server import HttpServer, Listen
 from placement_worker.api.policy import policy_named
 from placement_worker.api.routes import routes_of
-from placement_worker.api.server import HttpServer, Listen
 from placement_worker.api.settings import ApiSettings
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD

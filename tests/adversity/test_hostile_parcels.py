@@ -15,9 +15,6 @@ from msgspec import structs
 from bus import headers
 from bus.broker import Broker, Connection, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
-from bus.dead_letters import DeadLetter, NotReplayed, open_dead_letters
-from bus.link import Link
-from bus.listening import listen
 from bus.memory import MemoryBroker
 from bus.message import Envelope, ProviderId
 from bus.messages.placement import (
@@ -40,8 +37,11 @@ from bus.topology import (
     objects_of,
     retry_exchange_of,
 )
-from bus.worker import Worker
-from moor.dead_command import _as_json, _printable
+from bus.workers.dead_letters import DeadLetter, NotReplayed, open_dead_letters
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.worker import Worker
+from moor.broker.dead_command import _as_json, _printable
 from tests.adversity.hostile import among, hostile_parcel
 from tests.contracts.stage import SETTINGS, Remembering, line, order, station, working
 
@@ -58,7 +58,7 @@ SAID = {headers.SENDER: "", headers.EXCHANGE: PLACEMENT, headers.KEY: "release.c
 # One of this many parcels has good messages in it.
 GOOD_EACH = 5
 CELL = "c1"
-# bus/inbox.py reads inboxes and does not decode the messages.
+# bus/workers/inbox.py reads inboxes and does not decode the messages.
 READ = tuple(
     in_cell(queue.name, CELL) for queue in QUEUES if queue.name != DEAD_QUEUE and queue.name not in INBOXES
 )

@@ -12,11 +12,11 @@ from msgspec import structs
 
 from bus.broker import Connection, ConnectionLost, Interrupted, Receipt
 from bus.codec import CODEC
-from bus.link import Link
-from bus.listening import listen
-from bus.station import Station
 from bus.topology import PLACEMENT, Grant, objects_of
 from bus.unix_socket import UnixBroker
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.station import Station
 from tests.adversity.keeping_broker import serving
 from tests.contracts.small_world import (
     WORK,

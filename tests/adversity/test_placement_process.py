@@ -23,7 +23,7 @@ from bus.messages.placement import (
     ResourceAmount,
     Share,
 )
-from bus.station import Station
+from bus.workers.station import Station
 from placement_worker.store_sql import SqlPlacementStore
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.sql_stores import migrated_database

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from bus.configuration.settings import BusSettings
 from bus.logs import begin_to_log
 from bus.process import Part, run_until, stopped_by_signals
-from bus.settings import BusSettings
-from bus.station import Station, process_name
 from bus.urls import broker_at
+from bus.workers.station import Station, process_name
 
 BUS = BusSettings(
     sweep_s=2,
@@ -96,7 +96,7 @@ def _compute(station: Station, cell: str) -> tuple[Part, ...]:
 def _ironic(station: Station, database: str, name: str, stack: AsyncExitStack) -> tuple[Part, ...]:
     import secrets
 
-    from bus.link import Link
+    from bus.workers.link import Link
     from ironic_sync.core.cells import CellMap
     from ironic_sync.rest_http import HttpIronicApi
     from ironic_sync.settings import IronicSettings

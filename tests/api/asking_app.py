@@ -7,17 +7,17 @@ from typing import Final
 import httpx
 
 from bus.errors import Unavailable
-from placement_worker.api.app import PlacementApp
 from placement_worker.api.auth import Authentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.pieces import Pieces
+from placement_worker.api.grammar.routing import Route
+from placement_worker.api.grammar.validators import VersionedValidators
+from placement_worker.api.http.app import PlacementApp
 from placement_worker.api.policy import policy_named
-from placement_worker.api.problems import CONCURRENT_UPDATE, conflict
-from placement_worker.api.reply import Reply
-from placement_worker.api.request import Request
-from placement_worker.api.routing import Route
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.validators import VersionedValidators
+from placement_worker.api.values.pieces import Pieces
+from placement_worker.api.values.problems import CONCURRENT_UPDATE, conflict
+from placement_worker.api.values.reply import Reply
+from placement_worker.api.values.request import Request
 
 LIST: Final = "placement:resource_providers:list"
 

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from placement_worker.api.app import PlacementApp
 from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.connections import Closed, Connections
+from placement_worker.api.grammar.routing import Route
+from placement_worker.api.http.app import PlacementApp
+from placement_worker.api.http.connections import Closed, Connections
+from placement_worker.api.http.server import HttpServer
 from placement_worker.api.policy import policy_named
-from placement_worker.api.reply import Reply
-from placement_worker.api.request import Request
-from placement_worker.api.routing import Route
-from placement_worker.api.server import HttpServer
 from placement_worker.api.settings import ApiSettings
+from placement_worker.api.values.reply import Reply
+from placement_worker.api.values.request import Request
 from tests.api.asking_app import LIST, ROUTES
 from tests.api.test_server import ANY_PORT
 

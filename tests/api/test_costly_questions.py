@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from bus.messages.placement import ProviderState
-from placement_worker.api.problems import TOO_COSTLY
 from placement_worker.api.settings import ApiSettings
+from placement_worker.api.values.problems import TOO_COSTLY
 from tests.api.whole_app import HOST, NOBODY, Server, a_server, an_allocation
 from tests.contracts.placement_orders import provider
 from tests.hostile_requests import target

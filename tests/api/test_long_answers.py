@@ -10,16 +10,16 @@ import httpx
 import pytest
 from fastjsonschema import JsonSchemaValueException
 
-from placement_worker.api.app import PlacementApp
 from placement_worker.api.auth.no_authentication import NoAuthentication
-from placement_worker.api.pieces import PIECE_BYTES, Pieces, pieces_of, rows_in_turns, with_commas
+from placement_worker.api.grammar.routing import Route
+from placement_worker.api.http.app import PlacementApp
 from placement_worker.api.policy import policy_named
-from placement_worker.api.problems import DETAIL_CHARACTERS_MAX
-from placement_worker.api.reply import Reply
-from placement_worker.api.request import Request
-from placement_worker.api.routing import Route
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.versions import NEWEST
+from placement_worker.api.values.pieces import PIECE_BYTES, Pieces, pieces_of, rows_in_turns, with_commas
+from placement_worker.api.values.problems import DETAIL_CHARACTERS_MAX
+from placement_worker.api.values.reply import Reply
+from placement_worker.api.values.request import Request
+from placement_worker.api.values.versions import NEWEST
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_memory import MemoryPlacementStore
 from tests.api.asking_app import LIST

@@ -7,7 +7,7 @@ import pytest
 
 from placement_worker.api.openapi import every_route
 from placement_worker.api.openapi_document import openapi
-from placement_worker.api.versions import NEWEST, version_text
+from placement_worker.api.values.versions import NEWEST, version_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "placement-openapi.json"
 

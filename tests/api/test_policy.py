@@ -12,8 +12,8 @@ import pytest
 
 from placement_worker.api.policy import BadPolicyError, Policy, policy_named
 from placement_worker.api.policy.defaults import ENDPOINT, LEGACY
-from placement_worker.api.problems import ApiError
-from placement_worker.api.request import Caller
+from placement_worker.api.values.problems import ApiError
+from placement_worker.api.values.request import Caller
 
 LIST = "placement:resource_providers:list"
 RESHAPE = "placement:reshaper:reshape"
@@ -269,7 +269,7 @@ def test_the_generator_and_the_checker_of_oslo_policy_agree_with_the_server(tmp_
 
 
 @pytest.mark.parametrize(
-    "module", ["moor.__main__", "moor.placement_api_options", "placement_worker.__main__"]
+    "module", ["moor.__main__", "moor.placement.placement_api_options", "placement_worker.__main__"]
 )
 def test_only_a_process_that_serves_the_api_loads_oslo_policy(module: str) -> None:
     script = f"import sys, {module}; print(sorted(name for name in sys.modules if name.startswith('oslo')))"

@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
+from placement_worker.api.grammar.routing import Route
 from placement_worker.api.policy.defaults import DOCUMENTED, ENDPOINT, LEGACY, OPEN, SECURE
 from placement_worker.api.routes import routes_of
-from placement_worker.api.routing import Route
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD

@@ -2,7 +2,7 @@
 
 import pytest
 
-from placement_worker.api.versions import (
+from placement_worker.api.values.versions import (
     NEWEST,
     OLDEST,
     UnreadableVersionError,

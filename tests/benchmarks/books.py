@@ -15,10 +15,10 @@ import asyncpg
 from msgspec import Struct
 from sqlalchemy.engine import make_url
 
-from bus.handling import Handler, Handlers, Reading, Received
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, Claimed, ReportAccepted, ReportAnswered, ReportInventory
 from bus.sql import POOL_SIZE, upgrade
+from bus.workers.handling import Handler, Handlers, Reading, Received
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore

@@ -20,12 +20,12 @@ import msgspec
 from msgspec import Struct
 
 from bus.broker import Broker
-from bus.inbox import Inbox
-from bus.link import Link
 from bus.messages.placement import ProviderState
 from bus.process import run_process
-from bus.station import Station
 from bus.urls import broker_at
+from bus.workers.inbox import Inbox
+from bus.workers.link import Link
+from bus.workers.station import Station
 from ironic_sync.core.cells import CellMap
 from ironic_sync.rest import IronicApi
 from ironic_sync.rest_http import HttpIronicApi

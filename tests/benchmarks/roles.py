@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 from bus.broker import Broker
-from bus.handling import Answer, Reading, Received, Said
 from bus.memory import MemoryBroker
 from bus.messages.placement import ClaimAnswered, Claimed, ClaimResources, ReportInventory
 from bus.process import Part, run_until
-from bus.station import Station
 from bus.unix_socket import serve_unix
+from bus.workers.handling import Answer, Reading, Received, Said
+from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
 
-from bus.listening import listen
 from bus.messages.placement import ProvidersChanged
-from bus.station import Station
 from bus.topology import EVENTS, Grant
+from bus.workers.listening import listen
+from bus.workers.station import Station
 from tests.benchmarks.books import Books, MemoryBooks, OpenedBooks, SqliteBooks, postgres_books
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus, unix_bus
 from tests.benchmarks.cpu import OneProcess, Spender

@@ -15,12 +15,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.messages.candidates import Candidates, CandidatesFound, TooCostly
 from bus.messages.placement import ClaimAnswered, Claimed
-from bus.settings import BusSettings
 from bus.sql import upgrade
-from bus.station import Station
+from bus.workers.station import Station
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import now
 from tests.benchmarks.books import WORKER, WrongBooksError, check, closing, database_of, fill

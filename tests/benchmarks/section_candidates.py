@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from msgspec import structs
 
 from bus.messages.placement import InventoryState, ProviderState
-from placement_worker.api.queries import candidates_query
+from placement_worker.api.grammar.queries import candidates_query
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates

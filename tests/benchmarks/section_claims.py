@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from bus.handling import Received
 from bus.messages.placement import ClaimResources
+from bus.workers.handling import Received
 from placement_worker.store import PlacementStore
 from tests.benchmarks.books import (
     Books,

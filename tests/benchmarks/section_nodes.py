@@ -23,13 +23,13 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.broker import Broker, Parcel
-from bus.handling import Received, Said
 from bus.message import ProviderId
 from bus.messages.placement import ReportInventory
 from bus.sql import upgrade
 from bus.sql.sqlite import PAGE_BYTES
-from bus.station import Station
 from bus.topology import IRONIC, objects_of
+from bus.workers.handling import Received, Said
+from bus.workers.station import Station
 from compute_sim.ironic import SimulatedIronic, available_nodes
 from ironic_sync.store import IronicStore
 from ironic_sync.store_memory import MemoryIronicStore

@@ -18,8 +18,8 @@ from bus.message import ProviderId
 from bus.messages.placement import AskSnapshot, SnapshotPage
 from bus.process import run_until
 from bus.sql import upgrade
-from bus.station import Station
 from bus.topology import objects_of
+from bus.workers.station import Station
 from compute_sim.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings

@@ -9,15 +9,15 @@ from uuid import UUID
 
 from bus.broker import LINES, Broker, Parcel, Receipt
 from bus.codec import CODEC, Codec, encode
-from bus.dead_letters import DeadLetter, open_dead_letters
-from bus.handling import Handler, Handlers, Received, Said
+from bus.configuration.settings import BusSettings
 from bus.message import ConsumerId, Envelope, Message
 from bus.messages.placement import ReleaseClaim
-from bus.publisher import now
-from bus.settings import BusSettings
-from bus.station import Station
 from bus.topology import PLACEMENT, objects_of
-from bus.worker import Outbox, Worker
+from bus.workers.dead_letters import DeadLetter, open_dead_letters
+from bus.workers.handling import Handler, Handlers, Received, Said
+from bus.workers.publisher import now
+from bus.workers.station import Station
+from bus.workers.worker import Outbox, Worker
 from tests.contracts.broker_under_test import BrokerUnderTest
 
 WORK = "placement.work"

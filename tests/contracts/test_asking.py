@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec import structs
 
-from bus.asking import NoAnswer
 from bus.broker import Broker
-from bus.handling import Answer, Received, Said
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
-from bus.station import Station
+from bus.workers.asking import NoAnswer
+from bus.workers.handling import Answer, Received, Said
+from bus.workers.station import Station
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.stage import SETTINGS, Remembering, declared, order, station, until
 

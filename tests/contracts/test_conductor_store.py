@@ -12,12 +12,12 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from bus.errors import Transient
-from bus.handling import OutboxKey
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import AttemptFailed, Flavor, InstanceDeleted, InstanceId, InstanceState, RequestId
 from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, SpawnInstance
 from bus.messages.placement import ReleaseClaim, ResourceAmount, ServerGroup, Share
 from bus.sql import open_database, upgrade, version_table
+from bus.workers.handling import OutboxKey
 from cell_conductor.core.instance import Cleanup, HeldClaim, Instance, OutboxMessage, Pending
 from cell_conductor.store import ConductorStore
 from cell_conductor.tables import metadata

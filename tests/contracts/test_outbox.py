@@ -10,14 +10,14 @@ from msgspec import structs
 
 from bus.codec import CODEC
 from bus.errors import Transient, Unavailable
-from bus.handling import OutboxKey, Received, Said, Tell
-from bus.link import Link
-from bus.listening import listen
 from bus.message import Message, ProviderId
 from bus.messages.placement import InventoryRefused, NotAllowed, ReleaseClaim
-from bus.publisher import Outgoing
-from bus.station import Station
 from bus.topology import EVENTS, Grant
+from bus.workers.handling import OutboxKey, Received, Said, Tell
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.publisher import Outgoing
+from bus.workers.station import Station
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.stage import (
     SETTINGS,

@@ -8,8 +8,6 @@ from msgspec import structs
 
 from bus.broker import AccessRefused, ConnectionLost, NotFound, Parcel
 from bus.codec import CODEC, known_messages
-from bus.link import Link
-from bus.listening import listen
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceState, RequestId
 from bus.messages.placement import (
@@ -18,10 +16,12 @@ from bus.messages.placement import (
     NotAllowed,
     ProvidersChanged,
 )
-from bus.parcels import Outgoing
-from bus.publisher import Overfull, Undeliverable
-from bus.station import Station
 from bus.topology import EVENTS, FEED, REPLY, Grant, Limits, objects_of, user_of
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.parcels import Outgoing
+from bus.workers.publisher import Overfull, Undeliverable
+from bus.workers.station import Station
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import connected, drain
 from tests.contracts.small_world import within_patience as within

@@ -10,7 +10,6 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.errors import Transient
-from bus.handling import OutboxKey
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import (
@@ -28,6 +27,7 @@ from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ResourceAmount, Share
 from bus.topology import CELL0
+from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.lifecycle import (
     accepted,
     deleted,

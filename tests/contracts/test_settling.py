@@ -12,20 +12,20 @@ from msgspec import structs
 from bus import headers
 from bus.broker import PARCEL_BYTES_MAX, PLAIN, Broker, Connection, ConnectionLost, Parcel
 from bus.codec import Codec, NewerVersion
-from bus.dead_letters import open_dead_letters
 from bus.errors import Locked, Poison, Transient, Unavailable
-from bus.handling import Received, Said
-from bus.health import About, Health
-from bus.intake import SPENT_READS_MAX
 from bus.message import Envelope, Message
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.cell import RemoveFromCell
 from bus.messages.placement import ReleaseClaim
-from bus.metrics import Metrics
+from bus.operating.health import About, Health
+from bus.operating.metrics import Metrics
 from bus.parts import State
-from bus.station import Station
 from bus.topology import DEAD, PLACEMENT, Limits, objects_of, retry_exchange_of, user_of
 from bus.unreadable import Unreadable
+from bus.workers.dead_letters import open_dead_letters
+from bus.workers.handling import Received, Said
+from bus.workers.intake import SPENT_READS_MAX
+from bus.workers.station import Station
 from tests.contracts.broker_under_test import SHOP, BrokerUnderTest
 from tests.contracts.stage import (
     CELLS,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bus.inbox import Inbox, read_inbox
-from bus.link import Link
 from bus.parts import PartGroup, State
+from bus.workers.inbox import Inbox, read_inbox
+from bus.workers.link import Link
 from compute_sim.ironic import (
     Delays,
     IronicSimSettings,

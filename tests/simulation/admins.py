@@ -33,7 +33,7 @@ from bus.messages.candidates import (
     StartAgain,
 )
 from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
-from bus.station import Station
+from bus.workers.station import Station
 from placement_worker.replica import Replica
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD

@@ -7,7 +7,6 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.errors import Failure
-from bus.listening import listen
 from bus.message import Message
 from bus.messages.applications import AskApplications, SetApplication
 from bus.messages.build import (
@@ -29,8 +28,9 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.hosts import AskHosts, SetHost
-from bus.station import Station
 from bus.topology import EVENTS, FEED, Grant
+from bus.workers.listening import listen
+from bus.workers.station import Station
 from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from bus.handling import OutboxKey
 from bus.message import Message
 from bus.messages.build import InstanceId
+from bus.workers.handling import OutboxKey
 from cell_conductor.core.instance import Instance
 from cell_conductor.store import ConductorStore, ConductorTransaction, MessageKey
 from compute_sim.core.attempts import AttemptRecord

@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from bus.errors import Transient
-from bus.handling import OutboxKey
 from bus.message import ProviderId
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
+from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (

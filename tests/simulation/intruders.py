@@ -21,7 +21,6 @@ from msgspec import Struct, structs
 from bus import headers
 from bus.broker import LINES, PARCEL_BYTES_MAX, PLAIN, Interrupted, Parcel
 from bus.codec import CODEC, encode, known_messages
-from bus.dead_letters import DeadLetter
 from bus.memory import MemoryBroker
 from bus.message import ConsumerId, Envelope, Message, ProviderId, type_of
 from bus.messages.administration import AskUsages
@@ -39,6 +38,7 @@ from bus.messages.hosts import HostFacts, HostsReported, SetHost
 from bus.messages.placement import ReleaseClaim, ReportInventory
 from bus.permissions import Rights
 from bus.topology import REPLY, Application, Destination, Kind, destination_of, user_of
+from bus.workers.dead_letters import DeadLetter
 from tests.simulation.faults import CURSED, FORGERIES, Hostile
 from tests.simulation.findings import Findings
 from tests.simulation.plan import CELLS

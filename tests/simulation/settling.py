@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from bus.broker import Connection
-from bus.dead_letters import DeadLetter, open_dead_letters
 from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.topology import IRONIC_EVENTS
+from bus.workers.dead_letters import DeadLetter, open_dead_letters
 from ironic_sync.core.ring import names_alive
 from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.cloud import Cloud

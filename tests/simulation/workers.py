@@ -6,10 +6,10 @@ from datetime import timedelta
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.link import Link
+from bus.configuration.settings import BusSettings
 from bus.process import Part, run_until
-from bus.settings import BusSettings
-from bus.station import Station
+from bus.workers.link import Link
+from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts

@@ -15,8 +15,8 @@ from bus.broker import (
     Receipt,
 )
 from bus.message import Message
-from bus.station import Station
 from bus.topology import Binding, Objects
+from bus.workers.station import Station
 
 Problem = Callable[[], Exception]
 

@@ -11,9 +11,7 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.codec import CODEC
-from bus.handling import Received, Said, Tell
-from bus.link import Link
-from bus.listening import listen
+from bus.configuration.settings import BusSettings
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import (
     AskInstances,
@@ -45,9 +43,11 @@ from bus.messages.placement import (
     SnapshotPage,
 )
 from bus.process import Part, run_until
-from bus.settings import BusSettings
-from bus.station import Station
 from bus.topology import EVENTS, Grant
+from bus.workers.handling import Received, Said, Tell
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts

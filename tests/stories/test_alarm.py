@@ -15,17 +15,17 @@ from msgspec import Struct, field, structs
 
 from bus.broker import Broker, Parcel
 from bus.codec import CODEC, known_messages
-from bus.link import Link
-from bus.listening import listen
+from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
 from bus.messages.build import BuildInstance, Flavor, InstanceActive, InstanceFailed, RequestId
 from bus.messages.hosts import AskHosts, HostsAlive, HostsFound
 from bus.messages.placement import ClaimResources
 from bus.process import Part, run_until
-from bus.publisher import Overfull, now
-from bus.settings import BusSettings
-from bus.station import Station
 from bus.topology import EVENTS, Grant, objects_of
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.publisher import Overfull, now
+from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts

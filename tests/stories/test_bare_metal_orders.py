@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec import structs
 
-from bus.handling import Received, Said, Tell
 from bus.message import ProviderId  # noqa: TC001 - like every other import
 from bus.messages.build import BuildInstance, DeleteInstance, Flavor, Image, InstanceId
 from bus.messages.cell import (
@@ -30,7 +29,8 @@ from bus.messages.placement import (
     ReportedProvider,
     ReportInventory,
 )
-from bus.station import Station
+from bus.workers.handling import Received, Said, Tell
+from bus.workers.station import Station
 from cell_conductor.core.instance import Instance
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import pytest
 from msgspec import structs
 
-from bus.handling import Handlers, Received, Said, Tell
 from bus.messages.build import BuildInstance, DeleteInstance, InstanceActive
 from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, SpawnInstance
 from bus.messages.hosts import HostFacts, HostsReported
-from bus.station import Station
 from bus.topology import user_of
+from bus.workers.handling import Handlers, Received, Said, Tell
+from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts

@@ -26,7 +26,7 @@ from bus.messages.placement import (
     ResourceAmount,
     Share,
 )
-from bus.station import Station
+from bus.workers.station import Station
 from compute_sim.ironic import IronicScript, IronicSimulation, available_nodes, simulated_ironic
 from compute_sim.ironic.core.script import Loses
 from ironic_sync.core.cells import CellMap

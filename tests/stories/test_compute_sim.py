@@ -13,9 +13,6 @@ from msgspec import structs
 
 from bus.broker import Broker
 from bus.codec import CODEC
-from bus.handling import Received, Said
-from bus.link import Link
-from bus.listening import listen
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import Flavor
 from bus.messages.cell import (
@@ -38,8 +35,11 @@ from bus.messages.placement import (
     Share,
 )
 from bus.process import run_until
-from bus.station import Station
 from bus.topology import EVENTS, Grant
+from bus.workers.handling import Received, Said
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.station import Station
 from compute_sim.core.hosts import Load
 from compute_sim.fleet import Elapsed
 from compute_sim.settings import ComputeSettings

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from bus.handling import Answer, Received, Said
 from bus.messages.hosts import HostsAlive
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -27,7 +26,8 @@ from bus.messages.placement import (
     Share,
 )
 from bus.process import run_until
-from bus.station import Station
+from bus.workers.handling import Answer, Received, Said
+from bus.workers.station import Station
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.driver import root_of
 from compute_sim.simulated.faults import Changes, ComesBackLate, Dies, FallsSilent, FaultScript

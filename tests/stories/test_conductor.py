@@ -11,9 +11,7 @@ from msgspec import structs
 
 from bus.broker import LINES, Broker, Parcel
 from bus.codec import CODEC
-from bus.handling import Received, Said, Tell
-from bus.link import Link
-from bus.listening import listen
+from bus.configuration.settings import BusSettings
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import (
     Flavor,
@@ -51,9 +49,11 @@ from bus.messages.placement import (
 )
 from bus.messages.tree_fingerprint import tree_fingerprint
 from bus.process import Part, run_until
-from bus.settings import BusSettings
-from bus.station import Station
 from bus.topology import EVENTS, Grant
+from bus.workers.handling import Received, Said, Tell
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.station import Station
 from cell_conductor.core.instance import Instance
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore

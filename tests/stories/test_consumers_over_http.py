@@ -10,7 +10,7 @@ from msgspec import structs
 
 from bus.message import ConsumerId
 from bus.messages.placement import NO_OWNER, ClaimAnswered, Claimed, ResourceAmount, Share, SwapClaim
-from bus.station import Station
+from bus.workers.station import Station
 from tests.api.whole_app import Server, server_over
 from tests.contracts.stage import SETTINGS
 from tests.stories.cloud import Cloud, a_build, cloud, host_id, instance_of

@@ -9,13 +9,13 @@ import httpx
 import pytest
 from msgspec import Struct, structs
 
-from bus.link import Link
 from bus.message import ProviderId
 from bus.messages.build import DeleteInstance, Flavor, Image, InstanceId
 from bus.messages.placement import InventoryState
 from bus.process import Part
-from bus.station import Station
 from bus.topology import objects_of
+from bus.workers.link import Link
+from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts

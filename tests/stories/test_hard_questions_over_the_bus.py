@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from bus.configuration.settings import BusSettings
 from bus.messages.candidates import Candidates, CandidatesFound, TooCostly
 from bus.messages.placement import ClaimAnswered, Claimed
 from bus.process import run_until
-from bus.settings import BusSettings
-from bus.station import Station
+from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import now, placement_parts

@@ -16,16 +16,16 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from bus.errors import ConnectionLost, Poison
-from bus.health import About, Health, ReadyTeller
-from bus.health_server import BadAddressError, HealthServer, read_address
 from bus.memory import MemoryBroker
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
+from bus.operating.health import About, Health, ReadyTeller
+from bus.operating.health_server import BadAddressError, HealthServer, read_address
+from bus.operating.running import about, with_flags
 from bus.parts import Pauses, Status, Supervised
 from bus.process import Part, run_until
-from bus.publisher import Outgoing
-from bus.running import about, with_flags
-from bus.station import Station
 from bus.topology import objects_of
+from bus.workers.publisher import Outgoing
+from bus.workers.station import Station
 from compute_sim.__main__ import main as compute
 from moor.__main__ import command_of
 from placement_worker.settings import PlacementSettings
@@ -245,7 +245,7 @@ def test_readiness_is_logged_when_it_comes_and_when_it_goes(caplog: pytest.LogCa
         run_simulated(scenario())
 
     gone = "placement is no longer ready: a part: ConnectionLost: gone"
-    assert [each.message for each in caplog.records if each.name == "bus.health"] == [
+    assert [each.message for each in caplog.records if each.name == "bus.operating.health"] == [
         *("placement is ready", gone),
         *("placement is ready", gone),
         "placement is ready",

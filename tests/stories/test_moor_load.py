@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from moor.load_command import counts_of
+from moor.clouds.load_command import counts_of
 from tests.servers import descendants
 from tests.stories.moor_process import Result, moor
 from tests.stories.real_servers import real_servers

@@ -12,13 +12,13 @@ import pytest
 from msgspec import Struct
 
 from bus.broker import Connection, Parcel
-from bus.inbox import Inbox
-from bus.link import Link
 from bus.message import ProviderId
 from bus.messages.hosts import NODE, AskHosts, HostsFound
 from bus.messages.placement import InventoryState
-from bus.station import Station
 from bus.topology import IRONIC, objects_of
+from bus.workers.inbox import Inbox
+from bus.workers.link import Link
+from bus.workers.station import Station
 from compute_sim.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node

@@ -13,9 +13,8 @@ import pytest
 from msgspec import structs
 
 from bus.broker import AccessRefused, ConnectionLost, ConsumerCancelled, NotFound
+from bus.configuration.settings import BusSettings
 from bus.errors import Poison, Transient, Unavailable, Undeliverable
-from bus.handling import Said
-from bus.health import About, Health
 from bus.memory import MemoryBroker
 from bus.message import ConsumerId, Message
 from bus.messages.build import BuildInstance, Flavor, InstanceId, RequestId
@@ -30,11 +29,12 @@ from bus.messages.placement import (
     Share,
     SwapClaim,
 )
+from bus.operating.health import About, Health
 from bus.parts import State, Status, statuses
 from bus.process import Part, run_until
-from bus.settings import BusSettings
-from bus.station import Station
 from bus.topology import EVENTS, objects_of
+from bus.workers.handling import Said
+from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts

@@ -11,8 +11,6 @@ from msgspec import structs
 
 from bus.broker import PLAIN, Broker, Parcel
 from bus.codec import CODEC
-from bus.link import Link
-from bus.listening import listen
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -45,8 +43,10 @@ from bus.messages.placement import (
     SwapClaim,
 )
 from bus.process import run_until
-from bus.station import Station
 from bus.topology import EVENTS, PLACEMENT, Grant, user_of
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.wiring import placement_parts

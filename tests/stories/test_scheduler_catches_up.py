@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Broker
+from bus.configuration.settings import BusSettings
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.build import InstanceState
@@ -24,8 +25,7 @@ from bus.messages.placement import (
     RevisionsPage,
     SnapshotPage,
 )
-from bus.settings import BusSettings
-from bus.station import Station
+from bus.workers.station import Station
 from placement_worker.store import (
     FEED_ENTRIES,
     ChangeFeed,

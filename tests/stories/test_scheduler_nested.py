@@ -10,7 +10,7 @@ import pytest
 from bus.messages.build import DeleteInstance, Flavor
 from bus.messages.hosts import HostFacts, HostsReported
 from bus.messages.placement import ReportedInventory, ReportedProvider, ReportInventory
-from bus.station import Station
+from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 from cell_conductor.wiring import conductor_parts

@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from bus.broker import Broker
+from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.messages.placement import (
     ClaimAnswered,
@@ -20,8 +21,7 @@ from bus.messages.placement import (
     NotAllowed,
     ShapeMoved,
 )
-from bus.settings import BusSettings
-from bus.station import Station
+from bus.workers.station import Station
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, a_host, cloud, instance_of
 

@@ -14,7 +14,7 @@ from msgspec import structs
 from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, SpawnInstance
 from bus.messages.placement import ReportedInventory
 from bus.process import run_until
-from bus.station import Station
+from bus.workers.station import Station
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, State, Work
 from compute_sim.core.hosts import Host
 from compute_sim.core.tree import ProviderTree, TreeProvider, with_only, with_provider

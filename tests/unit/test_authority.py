@@ -5,16 +5,6 @@ from uuid import UUID
 import pytest
 
 from bus import headers
-from bus.authority import (
-    BrokerFacts,
-    Refused,
-    broker_facts_of,
-    judge,
-    judge_answer,
-    judge_parcel,
-    speaks_for,
-    wrong_reply_to,
-)
 from bus.broker import Delivery, Parcel
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import (
@@ -38,6 +28,16 @@ from bus.messages.placement import (
 )
 from bus.origin import Origin, origin_of
 from bus.topology import API, DEAD, EVENTS, FEED, PLACEMENT, REPLY, Kind, destination_of
+from bus.workers.authority import (
+    BrokerFacts,
+    Refused,
+    broker_facts_of,
+    judge,
+    judge_answer,
+    judge_parcel,
+    speaks_for,
+    wrong_reply_to,
+)
 from tests.unit.examples import EXAMPLES
 
 WITH_USERS, WITHOUT = BrokerFacts(has_users=True), BrokerFacts()

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.candidates import TooCostly
-from placement_worker.api.candidates_text import Summaries, requests_text
+from placement_worker.api.endpoints.candidates_text import Summaries, requests_text
 from placement_worker.core.candidates.budget import Budget, CutError, SearchLimits
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates

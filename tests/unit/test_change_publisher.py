@@ -7,9 +7,9 @@ import pytest
 
 from bus.memory import MemoryBroker
 from bus.messages.placement import ProvidersChanged, ProviderState, ProviderUsage
-from bus.parcels import Outgoing
-from bus.publisher import Publisher
-from bus.station import Station
+from bus.workers.parcels import Outgoing
+from bus.workers.publisher import Publisher
+from bus.workers.station import Station
 from placement_worker.change_publisher import ChangePublisher, rest_s
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import Unpublished

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.link import Link
 from bus.memory import MemoryBroker
 from bus.message import ConsumerId, Message
 from bus.messages.build import InstanceId
 from bus.process import run_until
-from bus.publisher import Publisher
+from bus.workers.link import Link
+from bus.workers.publisher import Publisher
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.timers import Timers

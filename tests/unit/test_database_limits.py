@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.database_settings import CONSUMER_TIMEOUT_S
+from bus.configuration.database_settings import CONSUMER_TIMEOUT_S
 from bus.errors import Locked, Unavailable
 from bus.sql import Database, DatabaseSettings, PostgresDatabase, open_database, upgrade
 

@@ -5,10 +5,10 @@ from msgspec import structs
 
 from bus import headers
 from bus.broker import Connection, Delivery, Parcel
-from bus.dead_letters import NotReplayed, dead_letter_parcel, open_dead_letters, read
 from bus.memory import MemoryBroker
 from bus.origin import Origin
 from bus.topology import DEAD, DEAD_QUEUE, PLACEMENT, objects_of
+from bus.workers.dead_letters import NotReplayed, dead_letter_parcel, open_dead_letters, read
 from tests.contracts.stage import WORK, line, order, send
 
 BURIED = dead_letter_parcel(

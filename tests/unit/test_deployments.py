@@ -1,8 +1,8 @@
 """Which broker gets which objects, depending on the cells that have brokers of their own."""
 
-from bus.addresses import Addresses
+from bus.configuration.addresses import Addresses
 from bus.topology import Site
-from moor.deployments import BrokerDeployment, deployments_of
+from moor.broker.deployments import BrokerDeployment, deployments_of
 
 ALL = "amqp://api/"
 C1, C2 = "amqp://user@c1/its%2Fhost", "unix:///c2.sock"

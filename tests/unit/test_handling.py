@@ -5,9 +5,9 @@ import random
 import pytest
 from msgspec import structs
 
+from bus.configuration.settings import BusSettings
 from bus.errors import Bug, Locked, Poison, TookTooLong, Transient, Unavailable
-from bus.handling import GiveUp, OneByOne, PutBack, after_failure, backoff_ms, jittered_ms
-from bus.settings import BusSettings
+from bus.workers.handling import GiveUp, OneByOne, PutBack, after_failure, backoff_ms, jittered_ms
 
 SETTINGS = BusSettings(retry_delay_ms_first=10, retry_delay_ms_max=100, attempts_max=4)
 

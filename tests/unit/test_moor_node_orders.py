@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from compute_sim.ironic import Delays, IronicServer, IronicSimSettings, SimulatedIronic, available_nodes
 from moor.__main__ import app
-from moor.node_command import VERBS
+from moor.bare_metal.node_command import VERBS
 
 AWAY = "http://127.0.0.1:1"
 

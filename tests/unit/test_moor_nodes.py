@@ -17,7 +17,7 @@ from ironic_sync.core.rows import Deploy, NodeRow, Offer
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.store import IronicStore
 from ironic_sync.store_memory import MemoryIronicStore
-from moor.nodes import NodeReader, SeveralNodesError
+from moor.bare_metal.nodes import NodeReader, SeveralNodesError
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,7 +6,7 @@ import bcrypt
 import pytest
 import typer
 
-from moor.placement_api_options import ApiFlags, Auth, ConnectionFlags, serving_of
+from moor.placement.placement_api_options import ApiFlags, Auth, ConnectionFlags, serving_of
 from placement_worker.api.auth.basic import BasicAuthentication
 from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication
 from placement_worker.api.auth.no_authentication import NoAuthentication

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.message import AggregateId, ProviderId
 from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
-from placement_worker.api.candidates_text import Summaries, requests_text
+from placement_worker.api.endpoints.candidates_text import Summaries, requests_text
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.found import Candidates
 from placement_worker.core.candidates.query import CandidatesQuery, Group

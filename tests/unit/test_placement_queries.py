@@ -6,11 +6,11 @@ from uuid import UUID
 import pytest
 
 from bus.message import AggregateId, ProviderId
-from placement_worker.api import query_schemas
-from placement_worker.api.problems import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, ApiError
-from placement_worker.api.queries import ProviderQuery, candidates_query, provider_query, traits_named
-from placement_worker.api.validators import Validator
-from placement_worker.api.versions import NEWEST, Version
+from placement_worker.api.grammar import query_schemas
+from placement_worker.api.grammar.queries import ProviderQuery, candidates_query, provider_query, traits_named
+from placement_worker.api.grammar.validators import Validator
+from placement_worker.api.values.problems import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, ApiError
+from placement_worker.api.values.versions import NEWEST, Version
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 
 A = AggregateId(UUID("9323b2b1-82c9-4e91-bdff-e95e808ef954"))

@@ -15,11 +15,11 @@ from packaging.requirements import Requirement
 from pamqp import decode
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from placement_worker.api.protocol import PlacementProtocol
+from placement_worker.api.http.protocol import PlacementProtocol
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 BOUNDED = ("aio-pika", "aiormq", "pamqp", "uvicorn")
-# Methods of uvicorn's protocol that placement_worker/api/protocol.py extends or calls.
+# Methods of uvicorn's protocol that placement_worker/api/http/protocol.py extends or calls.
 PROTOCOL_METHODS = (
     *("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing"),
     *("on_message_begin", "on_url", "on_header", "on_headers_complete", "on_message_complete"),

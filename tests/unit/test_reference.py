@@ -11,7 +11,7 @@ import pytest
 from bus.codec import CODEC
 from bus.message import Envelope, type_of
 from bus.messages import ALL
-from moor.reference import BEGIN, END, RECEIVED_BY_USERS, SENT_BY_USERS, asyncapi, reference
+from moor.broker.reference import BEGIN, END, RECEIVED_BY_USERS, SENT_BY_USERS, asyncapi, reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 # The schema as @asyncapi/specs publishes it.

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from bus.errors import Unavailable
+from bus.operating.running import about, release, run_worker
 from bus.parts import Once, State, Status, Supervised
 from bus.process import Part
-from bus.running import about, release, run_worker
 from tests.contracts.stage import until
 
 ANY_PORT = "127.0.0.1:0"
@@ -37,7 +37,7 @@ class EndsAtOnce:
 
 
 def first_line(caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
-    return next(record for record in caplog.records if record.name == "bus.running")
+    return next(record for record in caplog.records if record.name == "bus.operating.running")
 
 
 @pytest.mark.asyncio

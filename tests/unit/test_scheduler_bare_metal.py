@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.handling import Received, Tell
 from bus.message import AggregateId
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, Image, NoValidHost, RequestId
 from bus.messages.cell import PlaceInCell
 from bus.messages.hosts import NODE, HostFacts, HostsReported
 from bus.messages.placement import InventoryState, ProviderGone, ProviderState
+from bus.workers.handling import Received, Tell
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.standard import standard_plugins

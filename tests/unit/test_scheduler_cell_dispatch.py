@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.handling import OutboxKey, Received
 from bus.message import ConsumerId
 from bus.messages.build import BuildInstance, InstanceId, RequestId
 from bus.messages.cell import RemoveFromCell
 from bus.messages.hosts import AskHosts
-from bus.publisher import Outgoing
-from bus.station import Station
 from bus.topology import Site, objects_of
+from bus.workers.handling import OutboxKey, Received
+from bus.workers.publisher import Outgoing
+from bus.workers.station import Station
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.instances.rows import DELETING
 from scheduler_worker.outbox.cell_dispatch import CellDispatch

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from bus.memory import MemoryBroker
 from bus.message import Message, ProviderId
 from bus.messages.applications import AskApplications
@@ -24,8 +23,9 @@ from bus.messages.build import (
 )
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
 from bus.messages.placement import ReleaseClaim
-from bus.station import Station
 from bus.unreadable import Unreadable
+from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
+from bus.workers.station import Station
 from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.lifecycle import accepted

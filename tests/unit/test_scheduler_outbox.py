@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.handling import OutboxKey
 from bus.messages.build import BuildInstance, InstanceId, RequestId
+from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.lifecycle import accepted, deleted
 from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.outbox.notes import Notes

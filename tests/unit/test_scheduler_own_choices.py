@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bus.asking import NoAnswer
 from bus.memory import MemoryBroker
 from bus.message import Message
 from bus.messages.build import BuildInstance, Flavor
-from bus.station import Station
+from bus.workers.asking import NoAnswer
+from bus.workers.station import Station
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.standard import standard_plugins

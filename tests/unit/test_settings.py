@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bus.addresses import Addresses, BadSetting, addresses_in
+from bus.configuration.addresses import Addresses, BadSetting, addresses_in
 from moor.__main__ import COMMANDS, app, command_of
 from moor.options import key_of
 from moor.settings import OF_COMMANDS, settings_from

@@ -2,7 +2,6 @@
 
 import pytest
 
-from bus.authority import answering
 from bus.definitions import rights_by_user
 from bus.message import type_of
 from bus.messages import ALL
@@ -40,6 +39,7 @@ from bus.topology import (
     retry_exchange_of,
     user_of,
 )
+from bus.workers.authority import answering
 from tests.unit.examples import EXAMPLES
 
 CELLS = ("c1", "c2")

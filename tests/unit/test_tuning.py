@@ -11,9 +11,9 @@ import pytest
 from msgspec import structs
 from typer.testing import CliRunner
 
-from bus.addresses import BadSetting
-from bus.settings import BusSettings
-from bus.tuning import BUS, Section, settings_in
+from bus.configuration.addresses import BadSetting
+from bus.configuration.settings import BusSettings
+from bus.configuration.tuning import BUS, Section, settings_in
 from cell_conductor.__main__ import main as conductor_main
 from cell_conductor.settings import ConductorSettings
 from compute_sim.__main__ import main as compute_main
@@ -285,7 +285,7 @@ def variables_of(name: str) -> list[str]:
     ]
 
 
-LOADS = "import sys, moor.instances_command; print(*sorted({'alembic', 'asyncpg', 'sqlalchemy'} & {*sys.modules}))"
+LOADS = "import sys, moor.instances.instances_command; print(*sorted({'alembic', 'asyncpg', 'sqlalchemy'} & {*sys.modules}))"
 
 
 def test_a_command_that_speaks_to_no_database_loads_no_driver() -> None:

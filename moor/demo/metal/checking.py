@@ -5,12 +5,12 @@ The check waits for late updates. Any remaining problem is printed and ends the 
 
 from collections.abc import Iterator
 
+from moor.clouds.temporary_cloud import TemporaryCloud
 from moor.demo.checking import print_end
 from moor.demo.metal.tally import MetalTally
 from moor.load.auditing import problems_left
 from moor.load.node_auditing import VIRTUAL_NAME, Reported, problems_of, reported_by
 from moor.options import out
-from moor.temporary_cloud import TemporaryCloud
 
 
 async def conclude(cloud: TemporaryCloud, tally: MetalTally) -> None:

@@ -23,12 +23,12 @@ from bus.messages.build import (
     InstanceState,
     RequestId,
 )
-from bus.publisher import Outgoing
-from bus.station import Station
+from bus.workers.publisher import Outgoing
+from bus.workers.station import Station
 from compute_sim.ironic import SimulatedIronic
-from moor.bare_metal import flavor_of_nodes
+from moor.clouds.bare_metal import flavor_of_nodes
+from moor.instances.request_ids import new_request_ids
 from moor.load.metal.watching import NodeWatch
-from moor.request_ids import new_request_ids
 
 FLAVOR = flavor_of_nodes("load")
 PROJECT = "moor-load"

@@ -11,9 +11,10 @@ from compute_sim.ironic import IronicScript
 from compute_sim.ironic.core.script import WorkFails
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_sql import SqlIronicStore
-from moor.bare_metal import BareMetalPlan, cells_of_groups
 from moor.client import during, hearing, hosts_of, providers_of
-from moor.cloud_processes import Servers
+from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
+from moor.clouds.cloud_processes import Servers
+from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.load.auditing import problems_left
 from moor.load.measuring import Meter
 from moor.load.metal.firing import DeployRun, Deploys, Timings, end_maintenance, fire_changes
@@ -22,7 +23,6 @@ from moor.load.metal.watching import NodeWatch
 from moor.load.node_auditing import problems_of, reported_by
 from moor.load.results import latency_of
 from moor.load.running import OWN_SERVERS, ServersInUse, clocks_of, measuring, summary_of, until_ready
-from moor.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.tuning import CloudSettings
 
 # A simulated deploy and cleaning take only about a tenth of a second, so that Moorage's own part is what is measured.

@@ -10,8 +10,8 @@ from typing import Final
 import yaml
 
 from placement_worker.api.policy.defaults import LEGACY, OPEN, SECURE
-from placement_worker.api.problems import ApiError
-from placement_worker.api.request import Caller
+from placement_worker.api.values.problems import ApiError
+from placement_worker.api.values.request import Caller
 
 BY_NAME: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {"legacy": LEGACY, "secure": SECURE, "open": OPEN}

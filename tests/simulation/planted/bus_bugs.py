@@ -6,12 +6,13 @@ from typing import Any
 
 from msgspec import structs
 
-from bus import headers, intake
-from bus.asking import Asker
+from bus import headers
 from bus.broker import Receipt
-from bus.intake import Intake
-from bus.publisher import Publisher
-from bus.worker import Worker
+from bus.workers import intake
+from bus.workers.asking import Asker
+from bus.workers.intake import Intake
+from bus.workers.publisher import Publisher
+from bus.workers.worker import Worker
 from tests.simulation.replacing import replaced
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.handling import OutboxKey
+from bus.workers.handling import OutboxKey
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.outbox.outbox import OutboxTransaction

@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.handling import Received, Said, Tell
 from bus.message import ProviderId
 from bus.messages.cell import (
     DeployInstance,
@@ -16,6 +15,7 @@ from bus.messages.cell import (
     SpawnFailed,
     UndeployInstance,
 )
+from bus.workers.handling import Received, Said, Tell
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.orders import AT_ONCE, Order

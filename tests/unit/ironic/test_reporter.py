@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from bus.asking import NoAnswer
 from bus.errors import Unavailable
 from bus.memory.broker import MemoryBroker
 from bus.message import Message, ProviderId
@@ -22,7 +21,8 @@ from bus.messages.placement import (
     ReportVerdict,
 )
 from bus.parts import statuses
-from bus.station import Station
+from bus.workers.asking import NoAnswer
+from bus.workers.station import Station
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
 from ironic_sync.core.node import Node

@@ -1,0 +1,155 @@
+"""Reads the settings of workers from environment variables and from tables of a file.
+
+    MOOR_SCHEDULER_CLAIMS_MAX=20            [scheduler]
+                                            claims_max = 20
+
+The fields of the settings' struct are the keys; there is no second list. An unknown key, a value of a wrong type and
+limits that contradict each other are errors that name the key, the value and where it was set.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
+from msgspec import Struct, structs
+
+from bus.configuration.addresses import BadSetting, without_password
+from bus.configuration.settings import BusSettings
+
+S = TypeVar("S", bound=Struct)
+D = TypeVar("D", bound=Struct)
+
+_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+class Section(Struct, Generic[S], frozen=True):
+    """A settings struct and the name of its table in a file."""
+
+    name: str
+    kind: type[S]
+    # Fields that are set in another way.
+    omitted: tuple[str, ...] = ()
+    # Endings of variables that have this section's prefix but belong to something else.
+    others: tuple[str, ...] = ()
+    # Variables that set several fields at once.
+    aliases: Mapping[str, tuple[str, ...]] = {}
+
+    @property
+    def types(self) -> dict[str, Any]:
+        fields = structs.fields(self.kind)
+        return {field.name: field.type for field in fields if field.name not in self.omitted}
+
+    def variable(self, field: str) -> str:
+        return f"MOOR_{self.name}_{field}".upper()
+
+
+class Tuned(Struct, frozen=True):
+    """The value of one field, and where it was set: a flag, a variable, a file."""
+
+    value: object
+    where: str
+
+
+BUS = Section("bus", BusSettings, others=("url",))
+
+
+def tuned_in(section: Section[Any], environment: Mapping[str, str]) -> dict[str, Tuned]:
+    """The fields that the environment variables set; an empty variable counts as not set."""
+    said = {name: text for name, each in environment.items() if (text := each.strip())}
+    stated = {
+        field: tuned_from(section, field, said[variable], variable)
+        for variable, fields in section.aliases.items()
+        for field in fields
+        if variable in said
+    }
+    prefix = section.variable("")
+    for variable in sorted(said):
+        field = variable.removeprefix(prefix).lower()
+        if variable.startswith(prefix) and not _is_of_another(section, field):
+            stated[field] = tuned_from(section, field, said[variable], variable)
+    return stated
+
+
+def tuned_by(section: Section[Any], table: Mapping[str, object], where: str) -> dict[str, Tuned]:
+    """The fields that a table of a file sets."""
+    return {field: Tuned(_checked(section, field, value, where), where) for field, value in table.items()}
+
+
+def tuned_from(section: Section[Any], field: str, text: str, where: str) -> Tuned:
+    return Tuned(_checked(section, field, text, where, strict=False), where)
+
+
+def settings_of(base: S, section: Section[S], stated: Mapping[str, Tuned]) -> S:
+    """The settings with these values in place of the defaults. Contradicting limits are an error."""
+    try:
+        return structs.replace(base, **{field: each.value for field, each in stated.items()})
+    except ValueError as broken:
+        raise _contradiction(section, stated, str(broken)) from None
+
+
+def settings_in(environment: Mapping[str, str], section: Section[S]) -> S:
+    """From the environment variables alone."""
+    return settings_of(section.kind(), section, tuned_in(section, environment))
+
+
+def settings_for_main(
+    environment: Mapping[str, str], section: Section[S], database: Section[D]
+) -> tuple[S, BusSettings, D] | None:
+    """The settings of a worker, its bus and its database, for a worker's main. If one is invalid, it prints the reason
+    to stderr and returns None.
+    """
+    try:
+        return (
+            settings_in(environment, section),
+            settings_in(environment, BUS),
+            settings_in(environment, database),
+        )
+    except BadSetting as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return None
+
+
+def _is_of_another(section: Section[Any], field: str) -> bool:
+    return any(
+        field == other or (other.endswith("_") and field.startswith(other)) for other in section.others
+    )
+
+
+def _checked(section: Section[Any], field: str, value: object, where: str, *, strict: bool = True) -> object:
+    key = f"{section.name}.{field}"
+    types = section.types
+    if field not in types:
+        near = get_close_matches(field, types, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(types)}"
+        raise BadSetting(key, value, where, f"there is no such setting; {hint}")
+    try:
+        read = msgspec.convert(value, types[field], strict=strict)
+    except msgspec.ValidationError:
+        raise BadSetting(key, value, where, f"must be {_named(types[field])}") from None
+    # Every number in the settings is a duration, a size or a count.
+    if isinstance(read, int | float) and not (isfinite(read) and read >= 0):
+        raise BadSetting(key, value, where, "must be at least 0, and finite")
+    return read
+
+
+def _named(kind: Any) -> str:
+    """The name of a type for error messages."""
+    words: tuple[object, ...] = get_args(kind)
+    return " or ".join(map(str, words)) if words else _TYPES[kind]
+
+
+def _contradiction(section: Section[Any], stated: Mapping[str, Tuned], broken: str) -> BadSetting:
+    """The error names those set values that the text mentions; if it mentions none, all of them."""
+    named = [field for field in dict.fromkeys(re.findall(r"\w+", broken)) if field in stated] or [*stated]
+    first, *others = named
+    beside = "".join(
+        f"; {section.name}.{field} is {without_password(repr(stated[field].value))} ({stated[field].where})"
+        for field in others
+    )
+    return BadSetting(
+        f"{section.name}.{first}", stated[first].value, stated[first].where, f"{broken}{beside}"
+    )

@@ -1,0 +1,1 @@
+"""A worker process for its operators: start and end, health and metrics."""

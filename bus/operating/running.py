@@ -1,0 +1,143 @@
+"""Runs a worker as a process: the steps before it starts, its parts, its health, its end.
+
+A server that is down, a wrong password or a failed migration does not end the process. It logs what it waits for, keeps
+trying, reports that it is not ready, and becomes ready when the fault is repaired.
+"""
+
+import argparse
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypeVar
+
+from bus.configuration.addresses import without_password
+from bus.errors import Transient, Unavailable
+from bus.logs import FORMATS
+from bus.operating.health import About, Health, ReadyTeller
+from bus.operating.health_server import VARIABLE, BadAddressError, HealthServer
+from bus.parts import Once
+from bus.process import Part, run_process, run_until, stopped_by_signals
+
+log = logging.getLogger(__name__)
+
+# The type of a database's settings, which is not known here.
+D = TypeVar("D")
+
+
+def about(role: str, *, cell: str = "", brokers: Iterable[str] = (), database: str = "") -> About:
+    shown = tuple(without_password(url) for url in dict.fromkeys(brokers))
+    return About(role, release(), cell, shown, without_password(database))
+
+
+def release() -> str:
+    try:
+        return version("moorage")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+async def run_worker(
+    about: About,
+    parts: Sequence[Part],
+    drain_s_max: float,
+    *,
+    first: Sequence[Once] = (),
+    stations: Sequence[object] = (),
+    health_at: str = "",
+) -> None:
+    """Run until the process is told to stop, or a bug ends a part. `first` must succeed before the parts run.
+    `stations` are included in health and metrics beside the parts.
+    """
+    health = Health(about, (*first, *parts, *stations))
+    watchers: list[Part] = [ReadyTeller(health)]
+    url = "nowhere (--health-listen)"
+    if health_at:
+        server = HealthServer(health_at, health)
+        watchers.append(server)
+        url = server.url
+    _introduce(about, url)
+    with stopped_by_signals() as told:
+        watching = [asyncio.create_task(_watch(each, told)) for each in watchers]
+        stopping = asyncio.create_task(_stop_then(told, health, first))
+        try:
+            for once in first:
+                await once.run()
+            if not told.is_set():
+                # Objects made at start live as long as the process: the garbage collector can skip them.
+                gc.freeze()
+                await run_until(told, parts, drain_s_max)
+        finally:
+            health.is_stopping = True
+            for each in watchers:
+                await each.stop()
+            stopping.cancel()
+            await asyncio.gather(stopping, *watching, return_exceptions=True)
+    for task in watching:
+        task.result()
+
+
+async def _watch(part: Part, told: asyncio.Event) -> None:
+    """A watcher that fails has a bug, and ends the process too."""
+    try:
+        await part.run()
+    finally:
+        told.set()
+
+
+async def _stop_then(told: asyncio.Event, health: Health, first: Sequence[Once]) -> None:
+    await told.wait()
+    health.is_stopping = True
+    for each in first:
+        await each.stop()
+
+
+def _introduce(about: About, health_url: str) -> None:
+    log.info(
+        "moorage %s, %s%s starts: brokers %s; database %s; health at %s",
+        about.version,
+        about.role,
+        f" of cell {about.cell}" if about.cell else "",
+        ", ".join(about.brokers) or "none",
+        about.database or "none",
+        health_url,
+        extra={"role": about.role, "version": about.version, "cell": about.cell, "health": health_url},
+    )
+
+
+def tables_first(
+    upgrade: Callable[[str, str, D], Coroutine[Any, Any, object]], url: str, package: str, settings: D
+) -> tuple[Once, ...]:
+    """A part that migrates the tables before anything else, retrying as long as needed."""
+
+    async def bring_up() -> None:
+        try:
+            await upgrade(url, package, settings)
+        except Transient as problem:
+            raise Unavailable(f"{without_password(url)}: {problem}") from problem
+
+    return (Once("bring tables up to date", bring_up),)
+
+
+def with_flags(environment: Mapping[str, str], arguments: Sequence[str], room: str) -> Mapping[str, str]:
+    """The environment of `python -m <room>` with its flags applied. Ends the process if a flag is invalid."""
+    parser = argparse.ArgumentParser(prog=f"python -m {room}", description="Settings are MOOR_* variables.")
+    parser.add_argument(
+        "--health-listen", metavar="ADDRESS:PORT", help=f"/healthz, /readyz, /metrics [{VARIABLE}]"
+    )
+    parser.add_argument("--log-format", choices=FORMATS, help="[MOOR_LOG_FORMAT]")
+    flags = parser.parse_args(arguments)
+    stated = {VARIABLE: flags.health_listen, "MOOR_LOG_FORMAT": flags.log_format}
+    return {**environment, **{name: value for name, value in stated.items() if value is not None}}
+
+
+def run_main(work: Coroutine[Any, Any, None]) -> int:
+    """Run a worker's main. Returns the exit code."""
+    try:
+        run_process(work)
+    except BadAddressError as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return 2
+    return 0

@@ -1,0 +1,213 @@
+"""Asks questions over the bus and waits for the answers. The asker repeats a question until it is answered or
+its time is up.
+
+Answers arrive in one exclusive queue of this process. The queue is deleted with its connection. The next
+queue has another name, and the asker sends its open questions again from there. An answer is matched by the
+id of its question; a process that did not receive the question cannot guess that id. The answer counts only
+if it has the type that answers this question and comes from a user that may answer it.
+
+A broker with an alarm takes no questions, and it would not help if they piled up here. So at most one copy of
+a question is on its way. The asker does not repeat a question that has not left yet, or while the broker
+takes nothing, and it withdraws a question when the caller gives up.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from bus.broker import Refusal
+from bus.codec import Codec, known_messages
+from bus.configuration.settings import BusSettings
+from bus.errors import Unavailable
+from bus.message import Envelope, Message
+from bus.origin import Origin, origin_of
+from bus.parts import Supervised
+from bus.topology import Objects, answers_queue
+from bus.workers.authority import judge_answer
+from bus.workers.link import Link, pauses_of
+from bus.workers.publisher import Outgoing, Publisher
+
+log = logging.getLogger(__name__)
+
+ANYONE = "anyone"
+ASK_AGAIN_DOUBLINGS_MAX = 3
+
+
+class NoAnswer(Unavailable):
+    """The question was asked repeatedly, and no answer came in time."""
+
+
+class _Batch(Struct, eq=False):
+    """Questions asked in one call, the answers so far, and how many are missing."""
+
+    answers: list[Message | None]
+    missing: int
+    done: asyncio.Future[None]
+    # The future of the last copy, done when the broker has it, and when that was.
+    sent: asyncio.Future[None] | None = None
+    left_at_s: float | None = None
+
+
+class Asker:
+    """Asks questions for one process, over one broker."""
+
+    def __init__(
+        self,
+        link: Link,
+        publisher: Publisher,
+        *,
+        settings: BusSettings,
+        codec: Codec,
+        name: str,
+        secret: str,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._link = link
+        self._publisher = publisher
+        self._settings = settings
+        self._codec = codec
+        self._name = name
+        self._secret = secret
+        self._ids = itertools.count(1)
+        self._queues = itertools.count(1)
+        self._reply_to = ""
+        self._open = asyncio.Event()
+        # Per question id: the question, its batch, and its index in the batch.
+        self._asked: dict[str, tuple[Message, _Batch, int]] = {}
+        self._on_refusal: Callable[[Refusal], None] | None = None
+        self.asked_again = 0
+        self.taking_answers = Supervised(
+            "answers", self._take_answers, is_needed=True, pauses=pauses_of(settings), chance=chance
+        )
+
+    def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
+        """Set a function that is told when the broker refuses a question. A worker goes on asking until it
+        has the right to; a command for people must not wait that long.
+        """
+        self._on_refusal = tell
+
+    async def _take_answers(self) -> None:
+        queue = answers_queue(self._link.broker.user or ANYONE, f"{self._name}-{next(self._queues)}")
+        try:
+            async with self._link.opened() as connection:
+                await connection.declare(Objects(queues=(queue,)))
+                consuming = await connection.open_consuming(queue.name, self._settings.prefetch)
+                self._reply_to = queue.name
+                self._open.set()
+                self.taking_answers.status.well()
+                self._ask_all_again()
+                while True:
+                    deliveries = await consuming.receive()
+                    for delivery in deliveries:
+                        origin = origin_of(delivery)
+                        for envelope in known_messages(delivery.parcel, self._codec):
+                            self._take(envelope, origin)
+                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
+        except Refusal as refused:
+            if self._on_refusal is not None:
+                self._on_refusal(refused)
+            raise
+        finally:
+            self._open.clear()
+
+    async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+        """The answers, in the order of the questions. Raises `NoAnswer` if one is missing when the time is up."""
+        if not questions:
+            return []
+        batch = _Batch([None] * len(questions), len(questions), asyncio.get_running_loop().create_future())
+        ids = [f"{self._secret}-{next(self._ids)}" for _ in questions]
+        self._asked |= {
+            id_: (question, batch, n) for n, (id_, question) in enumerate(zip(ids, questions, strict=True))
+        }
+        try:
+            async with asyncio.timeout(self._settings.answer_timeout_ms / 1000):
+                await self._until_answered(batch, ids)
+        except TimeoutError:
+            raise NoAnswer(
+                f"{batch.missing} of {len(questions)} questions unanswered after {self._settings.answer_timeout_ms:.0f} ms"
+            ) from None
+        finally:
+            for id_ in ids:
+                self._asked.pop(id_, None)
+            self._withdraw(batch)
+        return [answer for answer in batch.answers if answer is not None]
+
+    async def _until_answered(self, batch: _Batch, ids: Sequence[str]) -> None:
+        if self._open.is_set():
+            self._ask(batch, ids)  # otherwise it is asked when the queue opens
+        tries = 0
+        wait_s = self._pause_s(tries)
+        while not (await asyncio.wait((batch.done,), timeout=wait_s))[0]:
+            wait_s = self._due_in_s(batch, tries)
+            if wait_s <= 0:
+                missing = [id_ for id_ in ids if id_ in self._asked]
+                self.asked_again += len(missing)
+                self._ask(batch, missing)
+                tries += 1
+                wait_s = self._pause_s(tries)
+
+    def _pause_s(self, tries: int) -> float:
+        """The pause doubles with each try: more questions do not help a slow worker."""
+        return self._settings.ask_again_ms * 2.0 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX) / 1000
+
+    def _due_in_s(self, batch: _Batch, tries: int) -> float:
+        """Seconds until the questions are repeated; or until the next check, if their last copy has not left yet."""
+        pause_s = self._pause_s(tries)
+        if batch.left_at_s is None or self._publisher.is_held or not self._open.is_set():
+            return pause_s
+        # No worker could answer before the alarm ended.
+        since_s = max(batch.left_at_s, self._publisher.free_since_s)
+        return since_s + pause_s - asyncio.get_running_loop().time()
+
+    def _ask_all_again(self) -> None:
+        """Ask from the new queue. Copies that have not left yet still name the old one, so they are withdrawn first."""
+        open_ids: dict[int, tuple[_Batch, list[str]]] = {}
+        for id_, (_, batch, _) in self._asked.items():
+            open_ids.setdefault(id(batch), (batch, []))[1].append(id_)
+        for batch, ids in open_ids.values():
+            self._ask(batch, ids)
+
+    def _ask(self, batch: _Batch, ids: Sequence[str]) -> None:
+        self._withdraw(batch)
+        questions = [Outgoing(self._asked[id_][0], id=id_, reply_to=self._reply_to) for id_ in ids]
+        # The answer shows whether the question arrived. The confirm only says that it has left.
+        batch.sent = self._publisher.send_all(questions)
+        batch.sent.add_done_callback(partial(self._left, batch))
+
+    def _withdraw(self, batch: _Batch) -> None:
+        sent, batch.sent, batch.left_at_s = batch.sent, None, None
+        if sent is not None:
+            self._publisher.withdraw(sent)
+
+    def _left(self, batch: _Batch, confirmed: "asyncio.Future[None]") -> None:
+        if batch.sent is confirmed:
+            batch.left_at_s = asyncio.get_running_loop().time()
+        self._confirmed(confirmed)
+
+    def _confirmed(self, confirmed: "asyncio.Future[None]") -> None:
+        if not confirmed.cancelled() and (problem := confirmed.exception()) is not None:
+            if isinstance(problem, Refusal) and self._on_refusal is not None:
+                self._on_refusal(problem)
+            else:
+                log.warning("a question was not delivered, it will be asked again: %s", problem)
+
+    def _take(self, envelope: Envelope[Message], origin: Origin) -> None:
+        asked = self._asked.get(envelope.cause)
+        if asked is None:
+            return  # already answered: the question was asked twice
+        question, batch, place = asked
+        answer = envelope.message
+        refused = judge_answer(question, answer, origin, self._link.facts)
+        if refused is not None:
+            log.warning("answer ignored: %s", refused.reason)
+            return
+        del self._asked[envelope.cause]
+        batch.answers[place] = answer
+        batch.missing -= 1
+        if batch.missing == 0 and not batch.done.done():
+            batch.done.set_result(None)

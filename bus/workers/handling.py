@@ -1,0 +1,146 @@
+"""The input and output of handlers, and the one function that decides what happens to a message whose handler failed."""
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from bus.configuration.settings import BusSettings
+from bus.errors import Failure, Locked, Poison, TookTooLong, Unavailable
+from bus.message import Envelope, M_co, Message
+from bus.origin import Origin
+
+Tx = TypeVar("Tx")
+
+
+class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
+    """A message as a handler receives it. `sender` is the user verified by the broker, empty if the sender did not name
+    it. `cell` is the only cell that the sender may speak for, None for a sender of the API level. `sent_at` is the
+    sender's clock, None if it was not sent along.
+    """
+
+    message: M_co
+    id: str
+    trace: str
+    sender: str
+    reply_to: str
+    attempts: int
+    sent_at: datetime | None = None
+    cell: str | None = None
+
+
+def received(
+    envelope: Envelope[M_co], origin: Origin, returns: int, cell: str | None = None
+) -> Received[M_co]:
+    return Received(
+        message=envelope.message,
+        id=envelope.id,
+        trace=envelope.trace,
+        sender=origin.sender,
+        reply_to=origin.reply_to,
+        attempts=envelope.attempts + returns,
+        sent_at=envelope.sent_at,
+        cell=cell,
+    )
+
+
+class Answer(Struct, frozen=True, gc=False):
+    """An answer to a question. It is dropped if the question names no reply address."""
+
+    question: Received[Message]
+    message: Message
+
+
+class Tell(Struct, frozen=True, gc=False):
+    """A message that is published to its own address. With `kept`, its entity's row keeps it until the broker confirms
+    it.
+    """
+
+    message: Message
+    cause: Received[Message] | None = None
+    kept: "OutboxKey | None" = None
+    # Publish it on this project's feed and nowhere else.
+    feed: str = ""
+
+
+class Bury(Struct, frozen=True):
+    """This message can never be handled: dead-letter it. The others of its batch are done."""
+
+    item: Received[Message]
+    reason: str
+
+
+class OutboxKey(Struct, frozen=True):
+    """Where a message is kept until it is confirmed: an entity's row and the message's sequence number there, or any
+    other key of the store.
+    """
+
+    entity: str
+    sequence: int
+
+
+Said = Answer | Tell | Bury
+Handler = Callable[[Sequence[Received[Any]], Any], Awaitable[Sequence[Said]]]
+
+
+class Reading(Struct, frozen=True):
+    """A handler that saves nothing and gets no transaction."""
+
+    handle: Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Said]]]
+
+
+# Which handler takes which message. Consecutive messages of a queue with the same handler go to it together, in order.
+# A handler of `Unreadable` answers messages that cannot be read; without one, they become dead letters.
+Handlers = Mapping[type[Message], Handler | Reading]
+
+
+class OneByOne(Struct, frozen=True):
+    """Handle each message alone, to find the one that fails."""
+
+
+class PutBack(Struct, frozen=True):
+    """Return the message to its queue after a pause. With `counts`, one more attempt is counted."""
+
+    delay_ms: float
+    counts: bool = True
+
+
+class GiveUp(Struct, frozen=True):
+    """Dead-letter the message."""
+
+    reason: str
+
+
+def after_failure(
+    problem: Exception, *, items: int, attempts: int, settings: BusSettings, others_succeed: bool = True
+) -> OneByOne | PutBack | GiveUp:
+    """What to do with a failed batch of this many messages, or with one message after this many attempts.
+
+    The worker has already retried transient errors in place. An attempt is not counted if the message is not to blame:
+    otherwise a server that does not answer would turn good messages into dead letters.
+    """
+    if items > 1:
+        return OneByOne()
+    if isinstance(problem, Locked | Unavailable) or (isinstance(problem, TookTooLong) and not others_succeed):
+        return PutBack(settings.blameless_delay_ms, counts=False)
+    if isinstance(problem, Poison):
+        return GiveUp(describe(problem))
+    if attempts + 1 >= settings.attempts_max:
+        return GiveUp(f"{describe(problem)}; {attempts + 1} attempts, none is left")
+    return PutBack(backoff_ms(attempts, settings))
+
+
+def backoff_ms(tries: int, settings: BusSettings) -> float:
+    return min(settings.retry_delay_ms_first * 2.0**tries, settings.retry_delay_ms_max)
+
+
+def jittered_ms(delay_ms: float, chance: random.Random) -> float:
+    """A random delay in the upper half, so that messages that failed together do not return together."""
+    return delay_ms * chance.uniform(0.5, 1.0)
+
+
+def describe(problem: Exception) -> str:
+    """The text of our own errors is enough. For other exceptions the type is half of the information."""
+    return str(problem) if isinstance(problem, Failure) else f"{type(problem).__name__}: {problem}"

@@ -1,0 +1,46 @@
+"""Sends heartbeats for hosts: one worker reports many hosts in one message."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+
+from bus.message import CellName, ProviderId
+from bus.messages.hosts import HostsAlive
+from bus.parts import Periodic
+from bus.workers.publisher import Outgoing, Publisher
+
+BEATS_PER_MESSAGE = 5000
+
+
+class HostHeartbeats(Periodic):
+    """A periodic part. `alive` returns the hosts of each cell that are alive now. A heartbeat that has not
+    left when the next is due is withdrawn: it would report an old state as the current one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        publisher: Publisher,
+        alive: Callable[[], Mapping[CellName, Iterable[ProviderId]]],
+        every_s: float,
+        *,
+        chance: random.Random | None = None,
+    ) -> None:
+        super().__init__(name, self._beat, every_s, rests_first=True, is_cut_short=True, chance=chance)
+        self._publisher = publisher
+        self._alive = alive
+        self._beat_s = every_s
+
+    async def _beat(self) -> None:
+        beats = []
+        for cell, hosts in self._alive().items():
+            left = iter(hosts)
+            while some := tuple(islice(left, BEATS_PER_MESSAGE)):
+                beats.append(HostsAlive(cell=cell, hosts=some))
+        sent = self._publisher.send_all([Outgoing(beat) for beat in beats])
+        await asyncio.wait((sent,), timeout=self._beat_s)
+        if sent.done():
+            sent.result()
+        else:
+            self._publisher.withdraw(sent)

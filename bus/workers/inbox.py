@@ -1,0 +1,267 @@
+"""Reads the messages of another program, such as Ironic: raw bytes, over a connection and from a queue of our own.
+
+The broker often belongs to that program. It then has no retry or dead-letter exchanges of ours and does not verify
+senders. Nothing is judged here: every user that may write to the exchange is trusted. All processes that read share one
+queue, an inbox (bus/topology/). A full inbox drops its oldest messages, so it never blocks the program.
+
+Messages can be missed: while the queue is not bound, or because it was full. The reader is told of each such gap and
+must then read the missed state in another way.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from bus.broker import Connection, Consuming, Delivery, NotFound, Parcel
+from bus.configuration.settings import BusSettings
+from bus.errors import Operational
+from bus.origin import Origin
+from bus.parts import Status
+from bus.topology import (
+    IRONIC,
+    IRONIC_EVENTS,
+    IRONIC_TOPIC,
+    MISSED,
+    Exchange,
+    Limits,
+    Objects,
+    Queue,
+    inbox_queues,
+    missed_queue,
+)
+from bus.workers.dead_letters import dead_letter_parcel
+from bus.workers.link import Link, pauses_of
+
+log = logging.getLogger(__name__)
+
+# How often the queue is bound again, and how often while the exchange does not exist.
+LOOK_S = 5.0
+LOOK_S_ABSENT = 0.5
+# A name or topic must not be a pattern: `#` would also match Ironic's RPC.
+_WILDCARDS = frozenset("#*")
+
+
+class Inbox(Struct, frozen=True):
+    """Which topics of which exchange are read, from which queue.
+
+    The exchange belongs to the other program. With `creates_exchange` the reader creates a missing exchange as Ironic
+    would (not durable). That is only for a broker that no Ironic uses.
+    """
+
+    exchange: str = IRONIC
+    topics: tuple[str, ...] = (IRONIC_TOPIC,)
+    queue: str = IRONIC_EVENTS
+    creates_exchange: bool = False
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        for field, names in (
+            ("exchange", (self.exchange,)),
+            ("topics", self.topics),
+            ("queue", (self.queue,)),
+        ):
+            wrong = [name for name in names if not name or _WILDCARDS & {*name}]
+            if wrong or not names:
+                raise ValueError(f"{field} is {names!r}, must be at least one name without '*' and '#'")
+
+    @property
+    def queues(self) -> tuple[Queue, Queue]:
+        return inbox_queues(self.queue, self.exchange, self.topics)
+
+    @property
+    def missed(self) -> str:
+        return missed_queue(self.queue)
+
+
+class InboxMessage(Struct, frozen=True):
+    """One message as it was published. `came_back` says that an earlier reader received it and did not acknowledge it."""
+
+    body: bytes
+    exchange: str
+    key: str
+    came_back: bool = False
+
+
+class InboxBatch(Struct, frozen=True):
+    """Messages in the order of their arrival; or no messages and the reason why earlier ones may be missing (a gap)."""
+
+    messages: tuple[InboxMessage, ...] = ()
+    gap: str = ""
+
+
+async def read_inbox(
+    link: Link,
+    inbox: Inbox,
+    *,
+    settings: BusSettings,
+    status: Status | None = None,
+    look_s: float = LOOK_S,
+    look_s_absent: float = LOOK_S_ABSENT,
+) -> AsyncGenerator[InboxBatch, None]:
+    """Yields batches until the caller stops. A batch is acknowledged when the caller asks for the next one. If the
+    caller dies before, the batch is delivered again, to this process or another.
+
+    The first batch is a gap. A gap also follows each interruption, the return of the exchange, and a full inbox. Only
+    one of the readers receives the gap of a full inbox, and acknowledges it like a batch. Operational errors are not
+    raised: they are counted at `status`, the status of the reading part, and retried.
+
+    Close the generator as soon as it is left (`contextlib.aclosing`), so that unacknowledged messages go back at once.
+    """
+    status = status or Status(f"inbox {inbox.queue}", pauses=pauses_of(settings))
+    gap = "reading begins: earlier messages may have been missed"
+    # A generator cannot be the work of a part, so it retries by itself.
+    while True:
+        try:
+            async with link.opened() as connection, _reading(connection, inbox, settings.prefetch) as reading:
+                status.well()
+                yield InboxBatch(gap=gap)
+                while True:
+                    event, deliveries = await reading.next(look_s if reading.is_bound else look_s_absent)
+                    if event is _Event.MESSAGES:
+                        yield InboxBatch(tuple(map(_message_of, deliveries)))
+                    elif event is _Event.MISSED:
+                        yield InboxBatch(
+                            gap=f"the queue {inbox.queue!r} was full and dropped its oldest messages"
+                        )
+                    elif await reading.is_bound_again():
+                        yield InboxBatch(gap=f"the exchange {inbox.exchange!r} did not exist for a while")
+                    await reading.done_with(event, deliveries)
+        except Operational as problem:
+            gap = f"reading was interrupted: {problem}"
+            await asyncio.sleep(status.failed(problem))
+
+
+def inbox_dead_letter(message: InboxMessage, *, reason: str, where: str, letter: str) -> Parcel:
+    """The parcel that carries an unreadable message to the dead letters of the API level's broker. Send it by
+    `Publisher.offer`. `where` names the process; `letter` is a unique name.
+
+    An operator can look at the dead letter and drop it; it is never replayed.
+    """
+    origin = Origin(exchange=message.exchange, key=message.key)
+    # The queue's name in the topology, whatever the inbox is called: the role may only dead-letter under that name.
+    return dead_letter_parcel(
+        message.body, IRONIC_EVENTS, origin, reason=reason, attempts=1, where=where, letter=letter
+    )
+
+
+class _Event(Enum):
+    MESSAGES = "messages"
+    MISSED = "missed"
+    CHECK = "check"
+
+
+class _Reading:
+    """Consumes both queues over one connection, and watches the clock: returns one event at a time."""
+
+    def __init__(self, connection: Connection, inbox: Inbox) -> None:
+        self._connection = connection
+        self._inbox = inbox
+        self._consuming: dict[_Event, Consuming] = {}
+        self._waiting: dict[_Event, asyncio.Future[Any]] = {}
+        self.is_bound: bool | None = None
+
+    async def begin(self, prefetch: int) -> None:
+        connection, inbox = self._connection, self._inbox
+        if not await _queues_exist(connection, inbox):
+            queues = [_unbound(queue, inbox) for queue in inbox.queues]
+            await connection.declare(Objects((Exchange(MISSED),), tuple(queues), inbox.limits))
+        self._consuming[_Event.MESSAGES] = await connection.open_consuming(inbox.queue, prefetch)
+        self._consuming[_Event.MISSED] = await connection.open_consuming(inbox.missed, 1)
+        await self.is_bound_again()
+
+    async def is_bound_again(self) -> bool:
+        """Bind the inbox. True if its exchange did not exist when this was last tried."""
+        was_bound, self.is_bound = self.is_bound, await _is_bound(self._connection, self._inbox)
+        if self.is_bound is not was_bound:
+            _tell_of_exchange(self._inbox, is_bound=self.is_bound)
+        return self.is_bound and not was_bound
+
+    async def next(self, look_s: float) -> tuple[_Event, Sequence[Delivery]]:
+        self._wait_for(_Event.MESSAGES, self._consuming[_Event.MESSAGES].receive)
+        self._wait_for(_Event.MISSED, self._consuming[_Event.MISSED].receive)
+        self._wait_for(_Event.CHECK, partial(_after, look_s))
+        await asyncio.wait(self._waiting.values(), return_when=asyncio.FIRST_COMPLETED)
+        event = next(each for each, waiting in self._waiting.items() if waiting.done())
+        return event, self._waiting.pop(event).result()
+
+    async def done_with(self, event: _Event, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            await self._consuming[event].acknowledge(deliveries[-1].tag, multiple=True)
+
+    async def close(self) -> None:
+        """Unacknowledged deliveries return to their queue."""
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        await asyncio.gather(*self._waiting.values(), return_exceptions=True)
+        for consuming in self._consuming.values():
+            with suppress(Operational):
+                await consuming.close()
+
+    def _wait_for(self, event: _Event, happening: Callable[[], Awaitable[Sequence[Delivery]]]) -> None:
+        if event not in self._waiting:
+            self._waiting[event] = asyncio.ensure_future(happening())
+
+
+@asynccontextmanager
+async def _reading(connection: Connection, inbox: Inbox, prefetch: int) -> AsyncIterator[_Reading]:
+    reading = _Reading(connection, inbox)
+    try:
+        await reading.begin(prefetch)
+        yield reading
+    finally:
+        await reading.close()
+
+
+async def _after(seconds: float) -> Sequence[Delivery]:
+    await asyncio.sleep(seconds)
+    return ()
+
+
+async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
+    """Checked before declaring: where an operator declares the queues, a reader has no right to."""
+    try:
+        for queue in inbox.queues:
+            await connection.depth(queue.name)
+    except NotFound:
+        return False
+    return True
+
+
+def _unbound(queue: Queue, inbox: Inbox) -> Queue:
+    """The inbox is bound separately, since its exchange may not exist."""
+    return Queue(queue.name, queue.kind, () if queue.name == inbox.queue else queue.bindings, queue.site)
+
+
+async def _is_bound(connection: Connection, inbox: Inbox) -> bool:
+    """Bind the inbox, repeatedly: an exchange that was deleted and created again has lost its bindings. False if there
+    is no such exchange.
+    """
+    if inbox.creates_exchange:
+        await connection.declare(Objects((Exchange(inbox.exchange, durable=False),)))
+    try:
+        await connection.bind(inbox.queue, inbox.queues[0].bindings)
+    except NotFound:
+        return False
+    return True
+
+
+def _tell_of_exchange(inbox: Inbox, *, is_bound: bool) -> None:
+    if is_bound:
+        log.info("the queue %r is bound to the exchange %r", inbox.queue, inbox.exchange)
+    else:
+        log.warning(
+            "exchange %r does not exist yet: queue %r is bound as soon as it does",
+            inbox.exchange,
+            inbox.queue,
+        )
+
+
+def _message_of(delivery: Delivery) -> InboxMessage:
+    parcel = delivery.parcel
+    return InboxMessage(parcel.body, parcel.exchange, parcel.routing_key, came_back=delivery.returns > 0)

@@ -1,0 +1,460 @@
+"""Receives parcels for a worker and splits them into messages. A parcel is acknowledged when all its messages are done.
+
+A parcel that came back is suspect: the worker that had it died or lost its connection. The intake halves it, and each
+half goes back to the queue by itself. Parcels with messages that were tried before are handled one at a time, each
+settled before the next, in random order. So a message that kills workers takes other neighbours down each time, these
+are soon done, and after a few deaths the message is alone and reaches its limit of attempts. Halves instead of single
+messages, because a message is rarely to blame: mostly a worker was stopped, and its parcels should be handled at full
+speed.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct, structs
+
+from bus.broker import Consuming, Delivery, Interrupted, Parcel
+from bus.codec import Codec, NewerVersion, attempts_of, lines_of, with_attempt_counted
+from bus.configuration.settings import BusSettings
+from bus.message import Envelope, Message, type_of
+from bus.origin import Origin, origin_of
+from bus.parts import Status, wait_at_most
+from bus.topology import QUEUES, QueueKind, broker_user_of, project_of_key
+from bus.unreadable import Unreadable
+from bus.workers import dead_letters
+from bus.workers.authority import Refused, judge, judge_parcel, speaks_for
+from bus.workers.handling import Received, jittered_ms, received
+from bus.workers.link import Link, pauses_of
+from bus.workers.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+
+class OpenParcel(Struct, eq=False):
+    """A parcel that is not acknowledged yet, and how many of its messages are not done."""
+
+    consuming: Consuming
+    delivery: Delivery
+    left: int
+    origin: Origin
+    # The only cell that its sender may speak for; None for any cell.
+    cell: str | None = None
+
+    @property
+    def tag(self) -> int:
+        return self.delivery.tag
+
+
+class Item(Struct, frozen=True, eq=False):
+    """One received message and its index in its parcel."""
+
+    place: int
+    parcel: OpenParcel
+    received: Received[Any]
+
+    @property
+    def line(self) -> bytes:
+        lines = lines_of(self.parcel.delivery.parcel)
+        assert not isinstance(lines, Unreadable), "a parcel that is not decoded has no items"
+        return lines[self.place]
+
+
+# A message that has used up its attempts is decoded this many more times, to release what was claimed for it.
+SPENT_READS_MAX = 3
+# Queues for which the broker reports that a parcel came back, but not how often.
+UNCOUNTED = frozenset(queue.name for queue in QUEUES if queue.kind is QueueKind.QUESTIONS)
+
+# Stands for a message that could not be read.
+NOTHING_READ: Received[Any] = Received(message=None, id="", trace="", sender="", reply_to="", attempts=0)
+
+
+class Intake:
+    """Receives one queue's messages for one worker."""
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        link: Link,
+        publisher: Publisher,
+        settings: BusSettings,
+        codec: Codec,
+        name: str,
+        chance: random.Random,
+    ) -> None:
+        self.queue = queue
+        self._link = link
+        self._facts = link.facts
+        self._publisher = publisher
+        self._settings = settings
+        self._codec = codec
+        self._name = name
+        self._chance = chance
+        # Parcels as received. They are decoded when a batch needs them, since thousands of waiting messages cost more
+        # memory than their bytes.
+        self._unopened: deque[tuple[Consuming, Delivery]] = deque()
+        self._ready: deque[Item] = deque()
+        # Whole parcels, since each is handled alone.
+        self._suspects: list[Sequence[Item]] = []
+        self._arrived = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._consuming: Consuming | None = None
+        # Unacknowledged parcels by tag, in the order of their delivery.
+        self._open: dict[int, OpenParcel] = {}
+        self._aside: set[asyncio.Task[None]] = set()
+        self._last_batch = 1
+        self.on_subscribed: Callable[[], None] = lambda: None
+        # Awaited before a message is buried, to release resources that were claimed for it.
+        self.before_burial: Callable[[Received[Any]], Awaitable[None]] | None = None
+        pauses = pauses_of(settings)
+        # These fail while the dead-letter queue or the worker's own queue accepts nothing, because it is full or
+        # missing.
+        self.burying = Status(f"{queue}: bury", pauses=pauses, chance=chance)
+        self.putting_back = Status(f"{queue}: put back", pauses=pauses, chance=chance)
+        self.burials_waiting = 0
+        self.put_back = 0
+        self.buried = 0
+        self.interruptions = 0
+        self.redelivered = 0
+
+    @property
+    def in_hand(self) -> int:
+        """The number of unacknowledged parcels."""
+        return len(self._open) + len(self._unopened)
+
+    async def receive(self) -> None:
+        """Consume the queue over one connection, until it breaks or the broker refuses. The error is raised, and the
+        worker starts again: meanwhile the queue may be declared, or the right granted.
+        """
+        try:
+            async with self._link.opened() as connection:
+                await self._receive_from(await connection.open_consuming(self.queue, self._settings.prefetch))
+        except Interrupted:
+            self._lost()
+            raise
+
+    async def batch(self) -> Sequence[Item]:
+        """The next messages to handle, at least one; none when the worker stops."""
+        self._open_some()
+        if self._last_batch > 1 and len(self._ready) * 2 < self._last_batch:
+            # After a large batch more messages are on their way: waiting a moment for a full batch pays.
+            await asyncio.sleep(self._settings.linger_ms / 1000)
+        while not self._stopping.is_set():
+            self._open_some()
+            if self._suspects and (self._last_batch or not self._ready):
+                await self._until_all_suspects_have_arrived()
+                if self._suspects:
+                    self._last_batch = 0
+                    return self._suspects.pop(self._chance.randrange(len(self._suspects)))
+            if self._ready:
+                self._last_batch = min(len(self._ready), self._settings.batch_items_max)
+                return [self._ready.popleft() for _ in range(self._last_batch)]
+            if not (self._suspects or self._unopened):
+                self._arrived.clear()
+                await self._arrived.wait()
+        return ()
+
+    async def _until_all_suspects_have_arrived(self) -> None:
+        """Parcels that come back together arrive one after the other. Choosing earlier would always choose the first."""
+        arrived = 0
+        while self._last_batch and arrived < len(self._suspects):
+            arrived = len(self._suspects)
+            await asyncio.sleep(self._settings.linger_ms / 1000)
+            self._open_some()
+
+    def holds(self, item: Item) -> bool:
+        """Whether this worker may still settle the message."""
+        return self._open.get(item.parcel.tag) is item.parcel
+
+    async def done(self, items: Iterable[Item]) -> None:
+        """These messages are done: acknowledge the parcels that are complete now."""
+        complete: dict[int, OpenParcel] = {}
+        for item in items:
+            held = item.parcel
+            held.left -= 1
+            if held.left == 0 and self._open.get(held.tag) is held:
+                complete[held.tag] = held
+        await self._acknowledge(complete)
+
+    def put_back_later(self, item: Item, delay_ms: float, *, counts: bool = True) -> None:
+        """Return one message to its queue, with one more attempt if `counts`. The others of its parcel do not wait for
+        it.
+        """
+        self.put_back += 1
+        self._set_aside(
+            self._send_back(item, delay_ms, with_attempt_counted(item.line) if counts else item.line)
+        )
+
+    def bury(self, item: Item, reason: str) -> None:
+        """Dead-letter one message; it is done when the dead-letter queue accepted it. The others of its parcel do not
+        wait.
+        """
+        self._set_aside(self._bury(item.parcel, item.line, reason, item.received))
+
+    def stop(self) -> None:
+        """Return no more batches, and end the pauses of background work."""
+        self._stopping.set()
+        self._arrived.set()
+
+    async def close(self) -> None:
+        """Finish the background work, and return unhandled messages to the queue."""
+        if self._aside:
+            await asyncio.wait(self._aside, timeout=self._settings.drain_ms_max / 1000)
+        for task in tuple(self._aside):
+            task.cancel()
+        if self._consuming is not None:
+            await self._consuming.close()
+
+    # Receiving
+
+    async def _receive_from(self, consuming: Consuming) -> None:
+        self._consuming = consuming
+        self.on_subscribed()
+        while True:
+            self._unopened.extend([(consuming, delivery) for delivery in await consuming.receive()])
+            self._arrived.set()
+
+    def _open_some(self) -> None:
+        """Decode as many as one batch takes: parcels that wait as bytes cost almost nothing."""
+        while self._unopened and len(self._ready) < self._settings.batch_items_max:
+            self._take(*self._unopened.popleft())
+
+    def _take(self, consuming: Consuming, delivery: Delivery) -> None:
+        origin = origin_of(delivery)
+        if delivery.returns:
+            self.redelivered += 1
+        handed_over = () if delivery.returns else delivery.parcel.envelopes
+        if handed_over and judge_parcel(origin, self._facts) is None:
+            held = self._hold(consuming, delivery, origin, len(handed_over))
+            judged = [self._judged(place, each, held, 0) for place, each in enumerate(handed_over)]
+            self._ready.extend([Item(n, held, each) for n, each in enumerate(judged) if each is not None])
+            return
+        lines = self._lines_of(delivery, origin)
+        if isinstance(lines, Unreadable):
+            held = self._hold(consuming, delivery, origin, 1)
+            self._bury_unread(held, lines)
+        elif delivery.returns and (len(lines) > 1 or self.queue in UNCOUNTED):
+            self._set_aside(self._halve(self._hold(consuming, delivery, origin, 1), lines))
+        else:
+            held = self._hold(consuming, delivery, origin, len(lines))
+            read = [self._read(place, line, held, delivery.returns) for place, line in enumerate(lines)]
+            items = [Item(place, held, each) for place, each in enumerate(read) if each is not None]
+            if any(item.received.attempts for item in items):
+                self._suspects.append(items)
+            else:
+                self._ready.extend(items)
+
+    def _lines_of(self, delivery: Delivery, origin: Origin) -> Sequence[bytes] | Unreadable:
+        """The lines of a parcel; or the reason why it is not decoded."""
+        refused = judge_parcel(origin, self._facts)
+        if refused is not None:
+            return Unreadable(delivery.parcel.body, refused.reason)
+        return lines_of(delivery.parcel) or Unreadable(
+            delivery.parcel.body, "empty: there is no message in it"
+        )
+
+    def _hold(self, consuming: Consuming, delivery: Delivery, origin: Origin, items: int) -> OpenParcel:
+        cell = speaks_for(origin.sender, self._facts)
+        held = self._open[delivery.tag] = OpenParcel(consuming, delivery, items, origin, cell)
+        return held
+
+    def _judged(
+        self, place: int, envelope: Envelope[Message], held: OpenParcel, returns: int
+    ) -> Received[Any] | None:
+        """The message if it counts. If it does not, and its sender may be told why, a stand-in with the reason;
+        otherwise the message is buried here.
+        """
+        message = envelope.message
+        refused = None
+        if not isinstance(message, Unreadable):
+            refused = judge(message, held.origin, self._facts)
+        if refused is not None:
+            if not refused.is_told:
+                self.bury(Item(place, held, NOTHING_READ), refused.reason)
+                return None
+            told = _told(message, refused, envelope.id, held.origin.key)
+            envelope = structs.replace(envelope, message=told)
+        return received(envelope, held.origin, returns, held.cell)
+
+    def _read(self, place: int, line: bytes, held: OpenParcel, returns: int) -> Received[Any] | None:
+        """The message in this line, or a stand-in if it cannot be read. None if it is left to a newer worker, or came
+        back too often. Returned messages are counted before they are decoded, since decoding may be what kills the
+        worker.
+        """
+        if returns and (attempts := attempts_of(line) + returns) >= self._settings.attempts_max:
+            self._bury_spent(place, line, held, returns, attempts)
+            return None
+        read = self._codec.decode(line)
+        if isinstance(read, NewerVersion):
+            self._leave_for_newer(read, place, held)
+            return None
+        if isinstance(read, Unreadable):
+            read = structs.replace(read, project=project_of_key(held.origin.key))
+            read = Envelope[Message](message=read, id=read.id, attempts=attempts_of(line))
+        if (attempts := read.attempts + returns) >= self._settings.attempts_max:
+            self._bury_spent(place, line, held, returns, attempts)
+            return None
+        return self._judged(place, read, held, returns)
+
+    def _bury_spent(self, place: int, line: bytes, held: OpenParcel, returns: int, attempts: int) -> None:
+        """The message has used up its attempts. Decoding it may be what kills the worker, so it is decoded only where a
+        claim may have been taken for it. That is tried a few times, since the cause may be something else. Then it is
+        buried unread.
+        """
+        why = f"came back {attempts} times: the worker that had it died or lost its connection"
+        is_read = self.before_burial is not None and attempts < self._settings.attempts_max + SPENT_READS_MAX
+        read = self._codec.decode(line) if is_read else None
+        if isinstance(read, Envelope):
+            judged = self._judged(place, read, held, returns)
+            if judged is not None:
+                self.bury(Item(place, held, judged), why)
+        else:
+            self._bury_unread(held, Unreadable(line, why))
+
+    def _leave_for_newer(self, newer: NewerVersion, place: int, held: OpenParcel) -> None:
+        """Return a message of a newer version to the queue: a worker of a later release will read it. Only messages
+        from workers wait, and not for ever; messages of other senders are buried.
+        """
+        what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
+        waits = dead_letters.waits_of(held.delivery.parcel)
+        if waits >= self._settings.newer_waits_max:
+            what = f"{what}; it was returned {waits} times to wait for a newer one, and none came"
+        elif self._is_from_a_worker(held.origin.sender):
+            log.error("%s: left for a newer worker on %s", what, self.queue)
+            item = Item(place, held, NOTHING_READ)
+            self._set_aside(self._send_back(item, self._settings.newer_delay_ms, newer.line, waits=waits + 1))
+            return
+        self._bury_unread(held, Unreadable(newer.line, what))
+
+    def _is_from_a_worker(self, sender: str) -> bool:
+        """Where the broker has no users of the topology, a sender with our own user may be a worker."""
+        speaker = broker_user_of(sender)
+        return sender == self._link.broker.user if speaker is None else speaker.is_worker
+
+    def _lost(self) -> None:
+        """The connection is lost. The broker delivers everything unacknowledged again, to this worker or another."""
+        self.interruptions += 1
+        self._consuming = None
+        self._open.clear()
+        self._unopened.clear()
+        self._ready.clear()
+        self._suspects.clear()
+
+    # Settling single messages
+
+    async def _halve(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
+        """The parcel is acknowledged only when the queue has both halves."""
+        older = [with_attempt_counted(line) for line in lines]
+        middle = len(older) // 2
+        waits = dead_letters.waits_of(held.delivery.parcel)
+        halves = [half for half in (older[:middle], older[middle:]) if half]
+        sent = await asyncio.gather(*[self._to_queue(half, held, waits) for half in halves])
+        if all(sent):
+            await self._complete(held)
+
+    async def _send_back(self, item: Item, delay_ms: float, line: bytes, waits: int = 0) -> None:
+        await wait_at_most(self._stopping, jittered_ms(delay_ms, self._chance) / 1000)
+        if await self._to_queue((line,), item.parcel, waits):
+            await self._complete(item.parcel)
+
+    async def _to_queue(self, lines: Sequence[bytes], held: OpenParcel, waits: int) -> bool:
+        parcel = dead_letters.retry_parcel(lines, self.queue, held.origin, waits=waits)
+        return await self._until_taken(parcel, held, self.putting_back)
+
+    def _bury_unread(self, held: OpenParcel, unreadable: Unreadable) -> None:
+        self._set_aside(self._bury(held, unreadable.line, unreadable.reason, NOTHING_READ))
+
+    async def _bury(self, held: OpenParcel, line: bytes, reason: str, read: Received[Any]) -> None:
+        give_back = self.before_burial
+        if give_back is None or await self._until_done(lambda: give_back(read), held, self.burying):
+            await self._bury_line(held, line, reason)
+
+    async def _bury_line(self, held: OpenParcel, line: bytes, reason: str) -> None:
+        self.buried += 1
+        log.error("dead letter from %s: %s", self.queue, reason)
+        letter = dead_letters.dead_letter_parcel(
+            line,
+            self.queue,
+            held.origin,
+            reason=reason,
+            attempts=attempts_of(line),
+            where=self._name,
+            letter=f"{self._name}-{self.buried}",
+        )
+        self.burials_waiting += 1
+        try:
+            is_taken = await self._until_taken(letter, held, self.burying)
+        finally:
+            self.burials_waiting -= 1
+        if is_taken:
+            await self._complete(held)
+
+    async def _until_taken(self, parcel: Parcel, held: OpenParcel, status: Status) -> bool:
+        return await self._until_done(lambda: self._publisher.offer(parcel), held, status)
+
+    async def _until_done(
+        self, work: Callable[[], Awaitable[None]], held: OpenParcel, status: Status
+    ) -> bool:
+        """Retry until it succeeds. False if the broker will deliver the parcel again: the connection broke, or the
+        worker stops.
+        """
+        while self._open.get(held.tag) is held:
+            pause_s = await status.tried(work)
+            if pause_s is None:
+                status.well()
+                return True
+            if self._stopping.is_set():
+                return False
+            await wait_at_most(self._stopping, pause_s)
+        return False
+
+    async def _complete(self, held: OpenParcel) -> None:
+        held.left -= 1
+        if held.left == 0 and self._open.get(held.tag) is held:
+            await self._acknowledge({held.tag: held})
+
+    async def _acknowledge(self, complete: Mapping[int, OpenParcel]) -> None:
+        """Acknowledge the longest complete prefix at once, and the others one by one."""
+        up_to: OpenParcel | None = None
+        for tag, held in self._open.items():
+            if tag not in complete:
+                break
+            up_to = held
+        single = [held for tag, held in complete.items() if up_to is None or tag > up_to.tag]
+        for tag in complete:
+            del self._open[tag]
+        # If an acknowledgement is lost with its connection, the message is delivered again, which handlers expect.
+        with suppress(Interrupted):
+            if up_to is not None:
+                await up_to.consuming.acknowledge(up_to.tag, multiple=True)
+            for held in single:
+                await held.consuming.acknowledge(held.tag)
+
+    def _set_aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._aside.add(task)
+        task.add_done_callback(self._aside_done)
+
+    def _aside_done(self, task: asyncio.Task[None]) -> None:
+        self._aside.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            # It is unacknowledged and so not lost: the broker delivers it again when this consumer closes.
+            log.error("a message could not be put back or buried, and stays unacknowledged: %s", problem)
+
+
+def _told(message: Message, refused: Refused, id_: str, key: str) -> Unreadable:
+    return Unreadable(
+        b"",
+        refused.reason,
+        kind=type_of(message),
+        id=id_,
+        request_id=getattr(message, "request_id", None),
+        field=refused.field,
+        value=refused.value,
+        project=project_of_key(key),
+    )

@@ -1,0 +1,435 @@
+"""The batching publisher: callers send single messages, and it publishes parcels.
+
+A parcel costs client and broker forty times as much as a message in it, so messages for one destination share parcels.
+A message alone on an idle bus leaves at once; while parcels are under way, messages wait a millisecond or two for
+others. Confirms are not awaited one by one: a window of parcels may be unconfirmed, and a message's future is done when
+its parcel is confirmed.
+
+A broker with an alarm takes nothing for minutes. Meanwhile messages wait here as messages, not as parcels: those for
+one destination still fill one parcel, and the caller may withdraw them. Their number is limited. A caller that awaits
+its future is slowed down by that; for others, sending fails at the limit (`Overfull`).
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from msgspec import structs
+
+from bus.broker import (
+    ConnectionLost,
+    Interrupted,
+    OneWasRefused,
+    Parcel,
+    Publishing,
+    Receipt,
+    Refusal,
+)
+from bus.configuration.settings import BusSettings
+from bus.errors import NotTaken, Unavailable, Undeliverable
+from bus.message import Envelope, Message
+from bus.parts import Pauses
+from bus.topology import FEED, REPLY, Destination, Kind, destination_of, end_of
+from bus.workers.link import Link, PublishingChannel
+from bus.workers.parcels import Bucket, Key, Outgoing, Waiter
+
+__all__ = ["Outgoing", "Overfull", "Publisher", "Undeliverable", "now"]
+
+log = logging.getLogger(__name__)
+
+
+_FINAL = (Receipt.CONFIRMED, Receipt.UNROUTABLE)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Overfull(Unavailable):
+    """Too many messages wait for the broker: none of these was accepted."""
+
+
+# Returns the project on whose feed an event is repeated; empty for none.
+ProjectOf = Callable[[Message], str]
+
+
+def _with_copies(outgoing: Sequence[Outgoing], project_of: ProjectOf) -> Sequence[Outgoing]:
+    """These messages, and copies of events for the feeds of their projects."""
+    copies = [
+        structs.replace(each, feed=project, id="")
+        for each in outgoing
+        if not each.to and not each.feed and (project := project_of(each.message))
+    ]
+    return [*outgoing, *copies] if copies else outgoing
+
+
+class Publisher:
+    """Publishes for one process, on its own channel. It reconnects, repeats what was not confirmed, and slows its
+    callers down when the broker is slow. A message accepted by `send` is kept until the publisher is closed or the
+    caller withdraws it.
+    """
+
+    def __init__(
+        self, link: Link, settings: BusSettings, name: str, clock: Callable[[], datetime] = now
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._name = name
+        # A simulation can replay its pauses.
+        self._chance = random.Random(name)
+        self._ids = itertools.count(1)
+        self._buckets: dict[Key, Bucket] = {}
+        self._full: deque[Bucket] = deque()
+        # The number of messages in buckets, not yet in parcels.
+        self._waiting = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        # The task of each parcel under way, and the callers that wait for it.
+        self._under_way: dict[asyncio.Task[None], Mapping[Waiter, int]] = {}
+        self._timer: asyncio.Handle | None = None
+        # Messages have waited for their linger time, but no parcel may start.
+        self._is_late = False
+        # Messages that waited for the channel leave in the loop turn after it opened.
+        self._way = PublishingChannel(link, lambda: asyncio.get_running_loop().call_soon(self._flush))
+        self._alarm: asyncio.Task[None] | None = None
+        self._is_closed = False
+        # Keys of messages that callers keep on rows until the broker has them, by the future of their call.
+        self._kept: dict[asyncio.Future[None], Sequence[Hashable]] = {}
+        # When the last alarm ended, by the event loop's clock.
+        self.free_since_s = 0.0
+        self._project_of: ProjectOf | None = None
+        # A second channel for parcels of which one was refused: each is sent there alone.
+        self._aside = PublishingChannel(link)
+        self._alone = asyncio.Lock()
+        self.answers_dropped = 0
+        self.held_back = 0
+        self.parcels_sent = 0
+
+    def send(self, message: Message, cause: str = "") -> asyncio.Future[None]:
+        """Send one message. The future is done when the broker has it, or raises `Undeliverable`."""
+        return self.send_all((Outgoing(message, cause),))
+
+    def send_all(self, outgoing: Sequence[Outgoing], kept: Sequence[Hashable] = ()) -> asyncio.Future[None]:
+        """Send many messages; one future for all. `kept` has the keys of their rows, which `on_the_way` returns."""
+        if self._project_of is not None:
+            outgoing = _with_copies(outgoing, self._project_of)
+        waiter = Waiter(len(outgoing), asyncio.get_running_loop().create_future())
+        if not outgoing:
+            waiter.done.set_result(None)
+            return waiter.done
+        if problem := self._why_not_taken(len(outgoing)):
+            waiter.done.set_exception(problem)
+            return waiter.done
+        if kept:
+            self._kept[waiter.done] = kept
+            waiter.done.add_done_callback(self._kept.pop)
+        self._waiting += len(outgoing)
+        sent_at = self._clock()
+        for each in outgoing:
+            message = each.message
+            bucket = self._bucket_for(each)
+            bucket.envelopes.append(
+                Envelope(
+                    message=message,
+                    id=each.id or f"{self._name}-{next(self._ids)}",
+                    version=message.VERSION,
+                    sent_at=sent_at,
+                    cause=each.cause,
+                    trace=each.trace,
+                )
+            )
+            bucket.waiters.append(waiter)
+            if len(bucket.waiters) >= self._settings.parcel_items_max:
+                self._full.append(self._buckets.pop(bucket.key))
+        self._schedule()
+        return waiter.done
+
+    def feed_by(self, project_of: ProjectOf | None) -> None:
+        """From now on, repeat events on the feed of the project that this function returns."""
+        self._project_of = project_of
+
+    async def offer(self, parcel: Parcel) -> None:
+        """Send one finished parcel by itself, to a retry exchange or to the dead letters. Raises `NotTaken` if a queue
+        is full: waiting for room here would hold up all other parcels.
+        """
+        receipt = await self._publish_until_told(parcel, _never, (*_FINAL, Receipt.REFUSED))
+        unroutable = receipt is Receipt.UNROUTABLE
+        if unroutable and (problem := self._unroutable(parcel, Kind.ORDER, 1)) is not None:
+            raise problem
+        if receipt is Receipt.REFUSED:
+            raise NotTaken(
+                f"a queue for {parcel.routing_key!r} on {parcel.exchange!r} is full and rejected a parcel"
+            )
+
+    def withdraw(self, sent: asyncio.Future[None]) -> None:
+        """Withdraw the messages of the call that returned this future, if they have not left yet, and cancel the
+        future.
+        """
+        if sent.done():
+            return
+        if self._waiting:
+            self._drop(sent)
+        for task, waiting in [*self._under_way.items()]:
+            for waiter in waiting:
+                waiter.is_withdrawn |= waiter.done is sent
+            if self._way.connection is None and _is_withdrawn(waiting):
+                # No channel is open: the task waits for one, or for its next try.
+                task.cancel()
+        sent.cancel()
+
+    @property
+    def is_held(self) -> bool:
+        """The broker has an alarm and accepts nothing from publishers."""
+        connection = self._way.connection
+        return connection is not None and bool(connection.blocked)
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that wait to be put into a parcel."""
+        return self._waiting
+
+    @property
+    def parcels_under_way(self) -> int:
+        """The number of unconfirmed parcels."""
+        return len(self._under_way)
+
+    def on_the_way(self) -> set[Hashable]:
+        """The keys of messages that are kept on rows, were passed to this publisher, and are not confirmed yet."""
+        return {each for kept in self._kept.values() for each in kept}
+
+    async def until_room(self) -> None:
+        """Wait until there is room for another large batch."""
+        while self._waiting > self._settings.messages_waiting_max // 2 and not self._is_closed:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    async def close(self) -> None:
+        """Send what the broker accepts within the drain time. Callers that still wait get `ConnectionLost`."""
+        self._flush()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_ms_max / 1000):
+                while working := [*self._under_way] or [*filter(None, (self._alarm,))]:
+                    await asyncio.wait(working)
+        self._is_closed = True
+        self._has_room.set()
+        working = [*self._under_way, *filter(None, (self._alarm,))]
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        self._tell_those_left()
+        await self._aside.close()
+        await self._way.close()
+
+    # Building parcels
+
+    def _bucket_for(self, outgoing: Outgoing) -> Bucket:
+        message = outgoing.message
+        key: Key
+        if outgoing.feed:
+            # Events of all types share parcels on a feed.
+            key = (FEED, outgoing.feed, "")
+        elif outgoing.to:
+            key = (REPLY, outgoing.to, outgoing.reply_to)
+        else:
+            key = (type(message), end_of(message), outgoing.reply_to)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(key, _destination(outgoing))
+        return bucket
+
+    def _why_not_taken(self, count: int) -> Exception | None:
+        if self._is_closed:
+            return ConnectionLost("this publisher was closed")
+        if self._waiting >= self._settings.messages_waiting_max:
+            return Overfull(
+                f"{self._waiting} messages wait for the broker, at most {self._settings.messages_waiting_max} may: "
+                f"{count} more were not accepted; try again later"
+            )
+        return None
+
+    def _schedule(self) -> None:
+        """Full parcels leave now; others at the end of this loop turn, or when they have lingered."""
+        while self._full and self._may_start():
+            self._dispatch(self._full.popleft())
+        if self._timer is None and not self._is_late and (self._buckets or self._full):
+            loop = asyncio.get_running_loop()
+            if self._under_way:
+                self._timer = loop.call_later(self._settings.linger_ms / 1000, self._flush)
+            else:
+                self._timer = loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Messages that may not leave yet stay in their bucket, which can fill up further."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while (self._full or self._buckets) and self._may_start():
+            first = self._full.popleft() if self._full else self._buckets.pop(next(iter(self._buckets)))
+            self._dispatch(first)
+        self._is_late = bool(self._full or self._buckets)
+
+    def _may_start(self) -> bool:
+        if self._way.connection is None:
+            # One parcel is enough to open the channel; the other messages can still be withdrawn.
+            return not (self._under_way or self._is_closed)
+        if len(self._under_way) >= self._settings.parcels_unconfirmed_max:
+            return False
+        if self.is_held:
+            self._wait_for_end_of_alarm()
+            return False
+        return not self._is_closed
+
+    def _wait_for_end_of_alarm(self) -> None:
+        connection = self._way.connection
+        if self._alarm is None and connection is not None:
+            self.held_back += 1
+            log.warning("the broker accepts nothing: %s; messages wait here", connection.blocked)
+            self._alarm = asyncio.get_running_loop().create_task(connection.until_unblocked())
+            self._alarm.add_done_callback(self._alarm_ended)
+
+    def _alarm_ended(self, waiting: asyncio.Task[None]) -> None:
+        self._alarm = None
+        if not waiting.cancelled():
+            waiting.result()
+            self.free_since_s = asyncio.get_running_loop().time()
+            self._flush()
+
+    def _buckets_in_order(self) -> Sequence[Bucket]:
+        return (*self._full, *self._buckets.values())
+
+    def _drop(self, sent: asyncio.Future[None]) -> None:
+        for bucket in self._buckets_in_order():
+            self._waiting -= bucket.drop(sent)
+        self._full = deque(bucket for bucket in self._full if bucket.waiters)
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.waiters}
+        self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        if self._waiting <= self._settings.messages_waiting_max // 2:
+            self._has_room.set()
+
+    def _tell_those_left(self) -> None:
+        for bucket in self._buckets_in_order():
+            for waiter, count in Counter(bucket.waiters).items():
+                waiter.settle(count, ConnectionLost("closed before it was sent"))
+        self._full.clear()
+        self._buckets.clear()
+        self._waiting = 0
+
+    def _dispatch(self, bucket: Bucket) -> None:
+        self._waiting -= len(bucket.waiters)
+        if not self._has_room.is_set():
+            self._tell_of_room()
+        try:
+            parcels = [*bucket.parcels(self._settings.parcel_bytes_max)]
+        except Exception as problem:  # noqa: BLE001 - what has no bytes cannot leave, and who said it must know
+            for waiter, count in Counter(bucket.waiters).items():
+                waiter.settle(count, problem)
+            return
+        for parcel, waiting in parcels:
+            self._start(parcel, waiting, bucket.destination.kind)
+
+    # Sending
+
+    def _start(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
+        task = asyncio.get_running_loop().create_task(self._deliver(parcel, waiting, kind))
+        self._under_way[task] = waiting
+        task.add_done_callback(self._arrived)
+
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        del self._under_way[task]
+        if self._is_late:
+            self._flush()
+        elif self._full:
+            self._schedule()
+
+    async def _deliver(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
+        """Publish one parcel until its outcome is known, and tell the waiting callers."""
+        problem: Exception | None = ConnectionLost("closed before the broker confirmed")
+        try:
+            receipt = await self._publish_until_told(parcel, lambda: _is_withdrawn(waiting), _FINAL)
+            unroutable = receipt is Receipt.UNROUTABLE
+            problem = self._unroutable(parcel, kind, sum(waiting.values())) if unroutable else None
+        except Refusal as refusal:
+            problem = refusal
+        finally:
+            for waiter, count in waiting.items():
+                waiter.settle(count, problem)
+
+    async def _publish_until_told(
+        self, parcel: Parcel, is_withdrawn: Callable[[], bool], final: Sequence[Receipt]
+    ) -> Receipt:
+        """Publish with growing pauses until the receipt is final. `REFUSED` if all was withdrawn meanwhile."""
+        pauses = Pauses(
+            self._settings.retry_delay_ms_first / 1000, self._settings.connect_delay_ms_max / 1000
+        )
+        tries = 0
+        while not is_withdrawn():
+            if (receipt := await self._publish_once(parcel)) in final:
+                return receipt
+            tries += 1
+            self.held_back += 1
+            log.info("a queue is full or the broker is unreachable: trying again", extra={"tries": tries})
+            await asyncio.sleep(pauses.after(tries - 1, self._chance))
+        return Receipt.REFUSED
+
+    async def _publish_once(self, parcel: Parcel) -> Receipt:
+        """Publish once. On a channel that broke, the outcome is unknown: `LOST`, and the parcel is sent again."""
+        publishing: Publishing | None = None
+        try:
+            publishing = await self._way.channel()
+            receipt = await publishing.publish(parcel)
+        except OneWasRefused:
+            await self._way.forget(publishing)
+            return await self._publish_alone(parcel)
+        except Interrupted:
+            await self._way.forget(publishing)
+            return Receipt.LOST
+        self.parcels_sent += 1
+        return receipt
+
+    async def _publish_alone(self, parcel: Parcel) -> Receipt:
+        """Publish with no other parcel under way, so that a refusal is certainly about this one."""
+        async with self._alone:
+            publishing: Publishing | None = None
+            try:
+                publishing = await self._aside.channel()
+                receipt = await publishing.publish(parcel)
+            except Refusal:
+                await self._aside.close()
+                raise
+            except Interrupted:
+                await self._aside.forget(publishing)
+                return Receipt.LOST
+        self.parcels_sent += 1
+        return receipt
+
+    def _unroutable(self, parcel: Parcel, kind: Kind, count: int) -> Exception | None:
+        if kind is Kind.ANSWER:
+            self.answers_dropped += count
+            return None
+        return Undeliverable(
+            f"no queue takes {parcel.routing_key!r} on {parcel.exchange!r} ({count} messages): is the topology declared "
+            "there, and does the cell exist?"
+        )
+
+
+def _destination(outgoing: Outgoing) -> Destination:
+    if outgoing.feed:
+        return Destination(FEED, outgoing.feed, Kind.EVENT)
+    if outgoing.to:
+        return Destination(REPLY, outgoing.to, Kind.ANSWER)
+    return destination_of(outgoing.message)
+
+
+def _never() -> bool:
+    return False
+
+
+def _is_withdrawn(waiting: Mapping[Waiter, int]) -> bool:
+    return all(waiter.is_withdrawn for waiter in waiting)

@@ -1,0 +1,190 @@
+"""A station: everything that one process has on one broker, namely its connections, its publisher and its asker.
+
+Consuming and publishing have a connection each (bus/workers/link.py says why). A process that serves several brokers has a
+station on each: a placement worker, for example, answers every cell on the cell's own broker.
+"""
+
+import asyncio
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.broker import Broker, Refusal
+from bus.codec import CODEC, Codec
+from bus.configuration.addresses import Addresses
+from bus.configuration.settings import BusSettings
+from bus.message import Message
+from bus.urls import broker_at
+from bus.workers.asking import Asker
+from bus.workers.authority import broker_facts_of
+from bus.workers.handling import Handler, Handlers, Tx
+from bus.workers.link import Link
+from bus.workers.publisher import Publisher, now
+from bus.workers.worker import Outbox, Transactions, Worker
+
+# For a station on a cell's broker. A message that is unconfirmed there at the end is kept on a row or comes again from
+# a queue, so a broker that is down need not delay the end.
+DRAIN_BELOW_MS_MAX = 2_000.0
+
+
+class Station:
+    """A part of a process (bus/process.py). Run it to receive answers; close it last."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        *,
+        settings: BusSettings | None = None,
+        codec: Codec = CODEC,
+        asks: bool = False,
+        clock: Callable[[], datetime] = now,
+        chance: random.Random | None = None,
+        cells: Iterable[str] | None = None,
+    ) -> None:
+        """`cells` are the cells served by a cell's own broker; None for the API level's broker."""
+        self.name = name
+        self.settings = settings or BusSettings()
+        self.codec = codec
+        self.chance = chance or random.Random(secrets.randbits(64))
+        facts = broker_facts_of(broker.user, cells)
+        self.consuming = Link(
+            broker, self.settings, facts, name="connection for consuming", chance=self.chance
+        )
+        self._publishing = Link(broker, self.settings, name="connection for publishing", chance=self.chance)
+        self.publisher = Publisher(self._publishing, self.settings, name, clock)
+        self._asker = (
+            Asker(
+                self.consuming,
+                self.publisher,
+                settings=self.settings,
+                codec=codec,
+                name=name,
+                secret=f"{(chance or secrets.SystemRandom()).getrandbits(128):032x}",
+                chance=self.chance,
+            )
+            if asks
+            else None
+        )
+        self._stopping = asyncio.Event()
+
+    def worker(
+        self,
+        queue: str,
+        handlers: Handlers,
+        store: Transactions[Tx],
+        *,
+        outbox: Outbox[Tx] | None = None,
+        chance: random.Random | None = None,
+        says_by: Publisher | None = None,
+        before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
+    ) -> Worker[Tx]:
+        """A worker loop for one queue of this broker. Its messages are published by this station, or by another's
+        publisher (`says_by`). `before_burial` has handlers that release what was claimed for a message that will be
+        buried; the first that succeeds is enough.
+        """
+        return Worker(
+            queue,
+            handlers,
+            store,
+            link=self.consuming,
+            publisher=self.publisher,
+            settings=self.settings,
+            codec=self.codec,
+            name=self.name,
+            chance=chance or self.chance,
+            outbox=outbox,
+            says_by=says_by,
+            before_burial=before_burial,
+        )
+
+    def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
+        """Set a function that is told when the broker refuses a question."""
+        if self._asker is not None:
+            self._asker.on_refusal(tell)
+
+    async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+        if self._asker is None:
+            raise TypeError(f"{self.name} cannot ask questions: create it by Station(..., asks=True)")
+        return await self._asker.ask_all(questions)
+
+    async def ask(self, question: Message) -> Message:
+        return (await self.ask_all((question,)))[0]
+
+    @property
+    def asked_again(self) -> int:
+        return self._asker.asked_again if self._asker else 0
+
+    async def run(self) -> None:
+        """Receive answers until stopped; a station that does not ask only waits."""
+        await (self._asker.taking_answers.run() if self._asker else self._stopping.wait())
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        if self._asker:
+            await self._asker.taking_answers.stop()
+
+    @property
+    def parts(self) -> Sequence[object]:
+        """Status-bearing parts, for health and metrics (bus/parts.py)."""
+        asking = (self._asker.taking_answers,) if self._asker else ()
+        return (self.consuming, self._publishing, *asking)
+
+    @property
+    def connections_made(self) -> int:
+        return self.consuming.connections_made + self._publishing.connections_made
+
+    async def close(self) -> None:
+        """Send what is left, then close the connections."""
+        await self.publisher.close()
+        await self.consuming.close()
+        await self._publishing.close()
+
+
+def stations_at(
+    addresses: Addresses, role: str, *, asks: bool = False, settings: BusSettings | None = None
+) -> tuple[Station, dict[str, Station]]:
+    """A station on the API level's broker, and one on each other broker that has cells. A cell that is not in the
+    mapping is on the API level's broker.
+    """
+    name = process_name(role)
+    api = Station(broker_at(addresses.bus_url), name, asks=asks, settings=settings)
+    drain_ms_max = min(api.settings.drain_ms_max, DRAIN_BELOW_MS_MAX)
+    below = structs.replace(api.settings, drain_ms_max=drain_ms_max)
+    at = {addresses.bus_url: api}
+    for url in addresses.cell_bus_urls.values():
+        if url not in at:
+            cells = [cell for cell, theirs in addresses.cell_bus_urls.items() if theirs == url]
+            at[url] = Station(broker_at(url), name, settings=below, cells=cells)
+    return api, {cell: at[url] for cell, url in addresses.cell_bus_urls.items() if at[url] is not api}
+
+
+async def close_all(stations: Iterable[Station]) -> None:
+    """Close all at once: a broker that is down does not delay the others."""
+    await asyncio.gather(*[station.close() for station in dict.fromkeys(stations)])
+
+
+def by_station(cells: Mapping[str, Station]) -> dict[Station, tuple[str, ...]]:
+    """The cells of each station; several cells may share a broker. Each station must have been created with these
+    cells.
+    """
+    found = {
+        station: tuple(cell for cell, there in cells.items() if there is station)
+        for station in dict.fromkeys(cells.values())
+    }
+    for station, here in found.items():
+        if station.consuming.facts.cells != frozenset(here):
+            raise ValueError(
+                f"the station {station.name} serves the cells {here}: create it with cells={here}"
+            )
+    return found
+
+
+def process_name(role: str) -> str:
+    """The name of this process in logs, message ids and dead letters: role, host name, process id and a random suffix."""
+    return f"{role}-{socket.gethostname().replace('.', '-')}-{os.getpid()}-{secrets.token_hex(2)}"

@@ -1,0 +1,333 @@
+"""The worker loop: gives a queue's messages in batches to handlers, and publishes their results, without losing any.
+
+For each batch it opens a transaction, lets the handler decide and save, commits, publishes the results, waits for the
+confirms, and only then acknowledges the messages. A crash at any point replays the batch. Handlers prevent double
+effects: they find their earlier work in their rows, and publish the same results again.
+
+Batches adapt to the load: a batch takes what has arrived, up to a few hundred messages, and a single message on an idle
+system is handled at once. While one batch waits for its confirms, the next is already handled.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from itertools import groupby
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import structs
+
+from bus.codec import Codec
+from bus.configuration.settings import BusSettings
+from bus.errors import Locked, TookTooLong, Transient, Unavailable
+from bus.message import Message, type_of
+from bus.parts import Periodic, Supervised, operational
+from bus.unreadable import Unreadable
+from bus.workers.handling import (
+    Bury,
+    GiveUp,
+    Handler,
+    Handlers,
+    OneByOne,
+    OutboxKey,
+    PutBack,
+    Reading,
+    Received,
+    Said,
+    Tell,
+    Tx,
+    after_failure,
+    backoff_ms,
+    jittered_ms,
+)
+from bus.workers.intake import Intake, Item
+from bus.workers.link import Link, pauses_of
+from bus.workers.publisher import Outgoing, Publisher
+
+log = logging.getLogger(__name__)
+
+
+Tx_co = TypeVar("Tx_co", covariant=True)
+Tx_contra = TypeVar("Tx_contra", contravariant=True)
+
+
+class Transactions(Protocol[Tx_co]):
+    def transaction(self) -> AbstractAsyncContextManager[Tx_co]: ...
+
+
+class Outbox(Protocol[Tx_contra]):
+    """A store that keeps published messages on the rows of their entities until the broker has confirmed them."""
+
+    async def clear(self, tx: Tx_contra, said: Sequence[OutboxKey]) -> None:
+        """These are confirmed and can be dropped. Part of a batch's transaction, never a transaction of its own."""
+
+    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
+        """A page of unconfirmed messages after this key, in order of sequence within each entity; empty at the end."""
+
+
+class Worker(Generic[Tx]):
+    """The loop of one queue. A process runs one for each queue of its role."""
+
+    def __init__(
+        self,
+        queue: str,
+        handlers: Handlers,
+        store: Transactions[Tx],
+        *,
+        link: Link,
+        publisher: Publisher,
+        settings: BusSettings,
+        codec: Codec,
+        name: str,
+        chance: random.Random,
+        outbox: Outbox[Tx] | None = None,
+        says_by: Publisher | None = None,
+        before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._store = store
+        # `says_by`: results go to another broker than the one they were received on. Returned and buried messages stay
+        # on the first.
+        self._publisher = says_by or publisher
+        self._settings = settings
+        self._outbox = outbox
+        self._chance = chance
+        self.intake = Intake(
+            queue, link=link, publisher=publisher, settings=settings, codec=codec, name=name, chance=chance
+        )
+        # Confirmed, but still on their rows: cleared with the next batch's transaction.
+        self._confirmed: list[OutboxKey] = []
+        self._unsaid: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._bug: BaseException | None = None
+        pauses = pauses_of(settings)
+        self._receiving = Supervised(
+            f"{queue}: consume", self.intake.receive, is_needed=True, pauses=pauses, chance=chance
+        )
+        self.intake.on_subscribed = self._receiving.status.well
+        self._sweep = Periodic(
+            f"{queue}: say what is kept",
+            self._say_what_is_kept,
+            settings.sweep_s,
+            pauses=pauses,
+            chance=chance,
+        )
+        self._before_burial = before_burial or {}
+        if before_burial:
+            self.intake.before_burial = self._give_back
+        settling = (self.intake.burying, self.intake.putting_back)
+        self.parts = (self._receiving, self._sweep, *settling) if outbox else (self._receiving, *settling)
+        self.handled = 0
+        self.batches = 0
+        # The number of batches when a statement last took too long.
+        self._batches_when_slow = 0
+
+    async def run(self) -> None:
+        """Run until `stop`; then finish the current work and return the rest to the queue."""
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(self._receiving.run())]
+            if self._outbox is not None:
+                beside.append(tasks.create_task(self._sweep.run()))
+            try:
+                while batch := await self.intake.batch():
+                    await self._publisher.until_room()
+                    await self._take(batch)
+                    # A message that came back is settled before the next is handled: the next one may kill the worker.
+                    came_back = batch[0].received.attempts > 0
+                    await self._until_unsaid_below(1 if came_back else self._settings.batches_unsaid_max)
+                await self._until_unsaid_below(1)
+            finally:
+                for task in beside:
+                    task.cancel()
+                await self.intake.close()
+        if self._bug is not None:
+            raise self._bug
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self.intake.stop()
+
+    async def _take(self, batch: Sequence[Item]) -> None:
+        """Give consecutive messages with the same handler to it together, in the order of the queue."""
+        runs = groupby(batch, key=lambda item: self._handlers.get(type(item.received.message)))
+        for handler, items in ((handler, list(run)) for handler, run in runs):
+            if handler is None:
+                for item in items:
+                    self.intake.bury(item, self._why_nobody(item.received.message))
+            else:
+                await self._handle(handler, items)
+
+    def _why_nobody(self, message: Message) -> str:
+        if isinstance(message, Unreadable):
+            return message.reason
+        return f"no handler for {type_of(message)!r} on {self.intake.queue}"
+
+    async def _handle(self, handler: Handler | Reading, items: Sequence[Item]) -> None:
+        """Decide and save. Publishing and settling continue beside the next batch."""
+        try:
+            said = await self._in_tries(partial(self._decide_and_save, handler, items))
+        except Exception as problem:  # noqa: BLE001 - the only place that handles failures of handlers
+            await self._failed(handler, items, problem)
+            return
+        self.batches += 1
+        self.handled += len(items)
+        leaving = _Leaving(said)
+        confirmed = self._publisher.send_all(leaving.outgoing, leaving.kept)
+        task = asyncio.get_running_loop().create_task(self._settle(handler, items, leaving, confirmed))
+        self._unsaid.add(task)
+        task.add_done_callback(self._settled)
+
+    async def _in_tries(self, work: Callable[[], Awaitable[Sequence[Said]]]) -> Sequence[Said]:
+        """Try again in place after transient failures. Single messages are then retried by way of the queue."""
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await work()
+            except Transient as problem:
+                if self._gives_up(problem, tries):
+                    raise
+            await asyncio.sleep(jittered_ms(backoff_ms(tries, self._settings), self._chance) / 1000)
+
+    async def _decide_and_save(self, handler: Handler | Reading, items: Sequence[Item]) -> Sequence[Said]:
+        if isinstance(handler, Reading):
+            return await handler.handle([item.received for item in items])
+        clearing = tuple(self._confirmed)
+        async with self._store.transaction() as tx:
+            said = await handler([item.received for item in items], tx)
+            if clearing and self._outbox is not None:
+                await self._outbox.clear(tx, clearing)
+        del self._confirmed[: len(clearing)]
+        return said
+
+    async def _settle(
+        self,
+        handler: Handler | Reading,
+        items: Sequence[Item],
+        leaving: "_Leaving",
+        confirmed: "asyncio.Future[None]",
+    ) -> None:
+        try:
+            await confirmed
+        except Exception as problem:  # noqa: BLE001 - as in _handle: the next try publishes the saved results again
+            await self._failed(handler, items, problem)
+            return
+        self._confirmed.extend(leaving.kept)
+        buried = leaving.buried
+        for item in items if buried else ():
+            if (reason := buried.get(id(item.received))) is not None:
+                self.intake.bury(item, reason)
+        await self.intake.done(
+            [item for item in items if id(item.received) not in buried] if buried else items
+        )
+
+    def _settled(self, task: asyncio.Task[None]) -> None:
+        self._unsaid.discard(task)
+        if task.cancelled() or (problem := task.exception()) is None:
+            return
+        # It is unacknowledged and so not lost: the broker delivers it again when this consumer closes.
+        log.error("a batch could not be settled, and stays unacknowledged: %s", problem, exc_info=problem)
+        if operational(problem) is None:
+            self._bug = problem
+            self.intake.stop()
+
+    async def _until_unsaid_below(self, limit: int) -> None:
+        while len(self._unsaid) >= limit:
+            await asyncio.wait(self._unsaid, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _failed(self, handler: Handler | Reading, items: Sequence[Item], problem: Exception) -> None:
+        attempts = items[0].received.attempts
+        verdict = after_failure(
+            problem,
+            items=len(items),
+            attempts=attempts,
+            settings=self._settings,
+            others_succeed=self.batches > self._batches_when_slow,
+        )
+        if isinstance(problem, TookTooLong):
+            self._batches_when_slow = self.batches
+        log.warning(
+            "%d from %s failed: %s",
+            len(items),
+            self.intake.queue,
+            problem,
+            exc_info=problem,
+            extra={"attempts": attempts},
+        )
+        match verdict:
+            case OneByOne():
+                for item in items:
+                    await self._handle(handler, [item])
+            case PutBack(delay_ms, counts):
+                self.intake.put_back_later(items[0], delay_ms, counts=counts)
+            case GiveUp(reason):
+                self.intake.bury(items[0], reason)
+
+    async def _give_back(self, buried: Received[Any]) -> None:
+        """Release what was claimed for a message that will be buried, by the first of its handlers that succeeds."""
+        for handler in self._before_burial.get(type(buried.message), ()):
+            try:
+                leaving = _Leaving(await self._in_tries(partial(self._saved_for, handler, buried)))
+            except (Unavailable, Locked):
+                raise
+            except Exception:
+                # The handler may fail for the same reason as the message itself.
+                log.exception("%s: nothing was released for a message that is buried", self.intake.queue)
+                continue
+            await self._publisher.send_all(leaving.outgoing, leaving.kept)
+            self._confirmed.extend(leaving.kept)
+            return
+
+    async def _saved_for(self, handler: Handler, buried: Received[Any]) -> Sequence[Said]:
+        async with self._store.transaction() as tx:
+            return await handler([buried], tx)
+
+    def _gives_up(self, problem: Transient, tries: int) -> bool:
+        if self._stopping or not isinstance(problem, Unavailable):
+            return self._stopping or tries >= self._settings.tries_in_place_max
+        log.warning("waiting for a server: %s", problem, extra={"tries": tries})
+        return False
+
+    async def _say_what_is_kept(self) -> None:
+        """Publish again the unconfirmed messages on rows: at start, and at intervals."""
+        assert self._outbox is not None, "only a worker with an outbox sweeps"
+        # One page at a time, confirmed before the next is read. Messages already on their way are skipped.
+        after: OutboxKey | None = None
+        while page := await self._outbox.pending(after):
+            said_already = self._publisher.on_the_way().union(self._confirmed)
+            kept = [each for each in page if each[0] not in said_already]
+            keys = [key for key, _ in kept]
+            await self._publisher.send_all([Outgoing(message) for _, message in kept], keys)
+            self._confirmed.extend(keys)
+            after = page[-1][0]
+
+
+class _Leaving:
+    """A handler's results, sorted: messages to publish, keys of those kept on rows, and messages to bury with the
+    reasons. An answer without a reply address is dropped.
+    """
+
+    __slots__ = ("buried", "kept", "outgoing")
+
+    def __init__(self, said: Sequence[Said]) -> None:
+        self.outgoing: list[Outgoing] = []
+        self.kept: list[OutboxKey] = []
+        self.buried: dict[int, str] = {}
+        for each in said:
+            if isinstance(each, Tell):
+                cause = each.cause
+                out = Outgoing(each.message, cause.id, cause.trace) if cause else Outgoing(each.message)
+                if each.feed:
+                    out = structs.replace(out, feed=each.feed)
+                self.outgoing.append(out)
+                # Messages with the same key mostly follow each other.
+                if each.kept and not (self.kept and self.kept[-1] is each.kept):
+                    self.kept.append(each.kept)
+            elif isinstance(each, Bury):
+                self.buried[id(each.item)] = each.reason
+            elif (question := each.question).reply_to:
+                self.outgoing.append(
+                    Outgoing(each.message, question.id, question.trace, to=question.reply_to)
+                )

@@ -1,0 +1,1 @@
+"""Commands about bare-metal nodes and the ring of daemons."""

@@ -1,0 +1,137 @@
+"""`moor check`: configuration mistakes that keep bare-metal nodes unused although nothing is broken.
+
+- A node without a resource class offers nothing.
+- A class that no flavor requests is never used.
+- A bare-metal flavor whose class no node has never finds a host.
+
+Moorage stores no flavors; the operator names a file of them.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import typer
+from msgspec import Struct
+from rich.markup import escape
+
+from ironic_sync.core.offers import class_of
+from moor.bare_metal.nodes import Nodes, NodeShown, reading_nodes
+from moor.instances.flavors import Flavors, FlavorsFile, classes_of_nodes, known_flavors
+from moor.options import (
+    NOT_DONE,
+    AsJson,
+    DatabaseUrl,
+    IronicDatabaseUrl,
+    IronicUrl,
+    command_settings,
+    err,
+    out,
+    run,
+)
+from moor.settings import Settings
+from moor.showing import print_one
+
+SHOWN_MAX = 20
+
+
+class NodeWithoutClass(Struct, frozen=True, kw_only=True):
+    """A node that can offer nothing in any state, since it has no usable resource class."""
+
+    id: str
+    name: str
+    reason: str
+
+
+class CheckResult(Struct, frozen=True, kw_only=True):
+    """Without a file of flavors, `classes_without_flavor` and `flavors_without_node` are null: they are not checked."""
+
+    nodes: int
+    nodes_without_class: tuple[NodeWithoutClass, ...]
+    # By placement's name of the class: how many nodes have it.
+    classes_without_flavor: Mapping[str, int] | None
+    # By the flavor's name: the requested classes that no node has.
+    flavors_without_node: Mapping[str, tuple[str, ...]] | None
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.nodes_without_class or self.classes_without_flavor or self.flavors_without_node)
+
+
+def check(
+    ironic: IronicUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    flavors: FlavorsFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List bare-metal nodes without a class, classes that no flavor requests, and flavors whose class no node has.
+
+    Exit code 0 if there are none, 1 if there are any.
+    """
+    settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
+    known = known_flavors(flavors, settings)
+    checked = check_nodes(run(_nodes(settings)).nodes, known)
+    print_one(checked, _print, as_json=as_json)
+    if known is None:
+        err.print(
+            "classes and flavors are not compared, since no file of flavors is named: give --flavors or MOOR_FLAVORS",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if not checked.is_clean:
+        raise typer.Exit(NOT_DONE)
+
+
+def check_nodes(nodes: Sequence[NodeShown], flavors: Flavors | None) -> CheckResult:
+    existing = [each for each in nodes if each.ironic is not None]
+    counts: dict[str, int] = {}
+    without: list[NodeWithoutClass] = []
+    for each in existing:
+        own = each.ironic.resource_class if each.ironic else None
+        named = class_of(own)
+        if named:
+            counts[named] = counts.get(named, 0) + 1
+        else:
+            why = f"resource class {own!r} is too long" if own else "it has no resource class"
+            without.append(NodeWithoutClass(id=str(each.id), name=each.name, reason=why))
+    unrequested = missing = None
+    if flavors is not None:
+        asked = {name: classes_of_nodes(flavor) for name, flavor in flavors.items()}
+        all_asked = {each for classes in asked.values() for each in classes}
+        unrequested = {name: count for name, count in sorted(counts.items()) if name not in all_asked}
+        missing = {
+            name: lacking
+            for name, classes in asked.items()
+            if (lacking := tuple(each for each in classes if each not in counts))
+        }
+    return CheckResult(
+        nodes=len(existing),
+        nodes_without_class=tuple(without),
+        classes_without_flavor=unrequested,
+        flavors_without_node=missing,
+    )
+
+
+async def _nodes(settings: Settings) -> Nodes:
+    async with reading_nodes(settings) as reader:
+        return await reader.all()
+
+
+def _print(checked: CheckResult) -> None:
+    lines = [f"node {escape(each.name or each.id)}: {each.reason}" for each in checked.nodes_without_class]
+    lines += [
+        f"class {name} of {count} {'node' if count == 1 else 'nodes'}: no flavor requests it"
+        for name, count in (checked.classes_without_flavor or {}).items()
+    ]
+    lines += [
+        f"flavor {escape(name)}: no node has {', '.join(classes)}"
+        for name, classes in (checked.flavors_without_node or {}).items()
+    ]
+    for line in lines[:SHOWN_MAX]:
+        out.print(f"[yellow]✗[/yellow] {line}", highlight=False, soft_wrap=True)
+    if len(lines) > SHOWN_MAX:
+        out.print(f"and {len(lines) - SHOWN_MAX} more; --json has all of them")
+    if not lines:
+        compared = "" if checked.flavors_without_node is None else ", and flavors and classes match"
+        out.print(f"[green]✓[/green] each of {checked.nodes} nodes has a class{compared}", highlight=False)

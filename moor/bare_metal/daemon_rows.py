@@ -1,0 +1,44 @@
+"""The bare-metal daemons' rows, which operators' commands read from the database instead of asking a daemon."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import typer
+
+from bus.configuration.addresses import without_password
+from ironic_sync.store_sql import SqlIronicStore
+from moor.options import command_settings, fail, run
+
+T = TypeVar("T")
+
+# A command sends one query at a time.
+POOL_SIZE = 1
+
+
+def with_rows(ironic_db: str, db: str, work: Callable[[SqlIronicStore], Awaitable[T]]) -> T:
+    """Run `work` on the named database, or else on that of a `moor up` on this machine."""
+    url = command_settings(db=db, ironic_db=ironic_db).ironic_db_url
+    if not url:
+        raise typer.BadParameter(
+            "no database is named: give --ironic-db or --db, MOOR_IRONIC_DB_URL or MOOR_DB_URL"
+        )
+
+    async def with_store() -> T:
+        async with opened_rows(url) as store:
+            return await work(store)
+
+    return run(with_store())
+
+
+@asynccontextmanager
+async def opened_rows(url: str) -> AsyncIterator[SqlIronicStore]:
+    store = SqlIronicStore(url, pool_size=POOL_SIZE)
+    try:
+        if not await store.has_tables():
+            fail(
+                f"{without_password(url)} has no tables of bare-metal daemons: `moor db upgrade` creates them"
+            )
+        yield store
+    finally:
+        await store.close()

@@ -1,0 +1,328 @@
+"""`moor node`: shows bare-metal nodes, as Ironic has them and as Moorage offers them, and sends operators' orders to Ironic.
+
+Orders go to Ironic's REST API (MOOR_IRONIC_URL, or the simulated Ironic of a `moor up` on this machine). Their effects reach
+Moorage by Ironic's notifications, as always. Only `moor boot` and `moor delete` put an instance on a node or remove it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+import typer
+
+from bus.message import ProviderId
+from ironic_sync.rest import CleanStep, Refused
+from ironic_sync.rest_http import HttpIronicApi
+from moor.bare_metal.nodes import (
+    TEMPORARY_REASONS,
+    NodeReader,
+    NodeShown,
+    SeveralNodesError,
+    reading_nodes,
+)
+from moor.bare_metal.nodes_showing import nodes_table, print_node
+from moor.options import (
+    NOT_DONE,
+    NOT_IN_TIME,
+    AsJson,
+    DatabaseUrl,
+    IronicDatabaseUrl,
+    IronicUrl,
+    command_settings,
+    err,
+    fail,
+    run,
+)
+from moor.settings import Settings
+from moor.showing import print_all, print_one
+
+T = TypeVar("T")
+Order = Callable[[HttpIronicApi, ProviderId], Awaitable[Refused | None]]
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Bare-metal nodes: show them, and send orders to Ironic."
+)
+maintenance = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Put nodes into maintenance, or take them out."
+)
+power = typer.Typer(no_args_is_help=True, add_completion=False, help="Switch the power of nodes.")
+app.add_typer(maintenance, name="maintenance")
+app.add_typer(power, name="power")
+
+Name = Annotated[str, typer.Argument(metavar="NODE", help="A node's id, or its name in Ironic.")]
+Names = Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes' ids, or their names in Ironic.")]
+Wait = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait until Ironic has finished its work on the nodes.")
+]
+Timeout = Annotated[
+    float, typer.Option(metavar="S", min=0.1, help="Seconds to wait; after that the exit code is 3.")
+]
+LOOK_AGAIN_S = 0.2
+# How long a command waits until the daemons have heard of its effect and reported it to placement.
+HEARD_S = 2.0
+WAIT_S = 120.0
+SHOWN_MAX = 80
+# Ironic's verbs that need no argument besides the node.
+VERBS = {
+    "manage": "Move nodes to `manageable`, from `enroll` or `available`. Moorage does not offer manageable nodes.",
+    "provide": "Move `manageable` nodes to `available`. Ironic cleans them first.",
+    "inspect": "Let Ironic inspect the hardware of `manageable` nodes.",
+    "adopt": "Adopt `manageable` nodes that already run something. Moorage then leaves them alone.",
+    "abort": "Abort a cleaning or inspection that waits for the node.",
+}
+# By the command: Ironic's name of the target, and the help.
+POWER = {
+    "on": ("power on", "Switch nodes on."),
+    "off": ("power off", "Switch nodes off immediately."),
+    "reboot": ("rebooting", "Switch nodes off and on again."),
+}
+
+
+@app.command("list")
+def list_nodes(
+    ironic: IronicUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    cell: Annotated[str, typer.Option(help="Only nodes of this cell.")] = "",
+    daemon: Annotated[str, typer.Option(help="Only nodes that this daemon owns.")] = "",
+    state: Annotated[str, typer.Option(help="Only nodes in this provision state.")] = "",
+    unavailable: Annotated[
+        bool, typer.Option("--unavailable", help="Only nodes that are not offered to placement.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List all nodes, ordered by name: Ironic's state, and what is offered to placement, or why nothing is."""
+    found = _with_reader(command_settings(ironic=ironic, ironic_db=ironic_db, db=db), NodeReader.all)
+    nodes = [
+        each
+        for each in found.nodes
+        if cell in ("", each.cell)
+        and daemon in ("", each.daemon)
+        and state in ("", (each.ironic and each.ironic.provision_state) or "")
+        and not (unavailable and each.offered.amount)
+    ]
+    print_all(nodes, nodes_table, "no nodes", as_json=as_json)
+    for each in found.unreadable:
+        _print_error(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}")
+
+
+@app.command()
+def show(
+    node: Name,
+    ironic: IronicUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show everything that is known of one node."""
+    settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
+    (found,) = _with_reader(settings, lambda reader: _found(reader, [node]))
+    print_one(found, print_node, as_json=as_json)
+
+
+@maintenance.command("on")
+def maintenance_on(
+    nodes: Names,
+    ironic: IronicUrl = "",
+    *,
+    reason: Annotated[
+        str,
+        typer.Option(
+            help="Why: Ironic stores it, and `moor node` shows it as the reason why nothing is offered."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Put nodes into maintenance: nothing new is built on them from now on. Their instances stay."""
+    _order(
+        nodes, "maintenance on", lambda api, id_: api.set_maintenance(id_, reason), ironic, as_json=as_json
+    )
+
+
+@maintenance.command("off")
+def maintenance_off(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
+    """Take nodes out of maintenance: they may be used again."""
+    _order(
+        nodes,
+        "maintenance off",
+        lambda api, id_: api.set_maintenance(id_, is_on=False),
+        ironic,
+        as_json=as_json,
+    )
+
+
+def _add_verb(verb: str, help_text: str) -> None:
+    """Add a command that sends one of Ironic's verbs."""
+
+    @app.command(verb, help=help_text)
+    def command(
+        nodes: Names,
+        ironic: IronicUrl = "",
+        *,
+        wait: Wait = True,
+        timeout: Timeout = WAIT_S,
+        as_json: AsJson = False,
+    ) -> None:
+        _order(
+            nodes,
+            verb,
+            lambda api, id_: api.set_provision_state(id_, verb),
+            ironic,
+            wait_s=timeout if wait else 0.0,
+            as_json=as_json,
+        )
+
+
+def _add_power(name: str, target: str, help_text: str) -> None:
+    @power.command(name, help=help_text)
+    def command(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = False) -> None:
+        _order(nodes, target, lambda api, id_: api.set_power_state(id_, target), ironic, as_json=as_json)
+
+
+for _verb, _help_text in VERBS.items():
+    _add_verb(_verb, _help_text)
+for _name, (_target, _help_text) in POWER.items():
+    _add_power(_name, _target, _help_text)
+
+
+@app.command()
+def clean(
+    nodes: Names,
+    ironic: IronicUrl = "",
+    *,
+    steps: Annotated[
+        str,
+        typer.Option(
+            metavar="JSON|FILE",
+            help='The clean steps, in Ironic\'s format: [{"interface": "deploy", "step": "erase_devices_metadata"}].',
+        ),
+    ],
+    wait: Wait = True,
+    timeout: Timeout = WAIT_S,
+    as_json: AsJson = False,
+) -> None:
+    """Clean `manageable` nodes manually, by these steps. After that they are `manageable` again."""
+    parsed = _steps(steps)
+    _order(
+        nodes,
+        "clean",
+        lambda api, id_: api.clean(id_, parsed),
+        ironic,
+        wait_s=timeout if wait else 0.0,
+        as_json=as_json,
+    )
+
+
+def _steps(given: str) -> list[CleanStep]:
+    """Parse the steps from JSON, or from a file of JSON."""
+    text = given
+    if not given.lstrip().startswith(("[", "{")):
+        try:
+            text = Path(given).read_text(encoding="utf-8")
+        except (OSError, ValueError) as problem:
+            raise typer.BadParameter(
+                f"--steps is {given!r}, which is neither a JSON list nor a readable file: {problem}"
+            ) from None
+    try:
+        steps = msgspec.json.decode(text, type=list[CleanStep])
+    except msgspec.DecodeError as problem:
+        raise typer.BadParameter(f"--steps is {text[:SHOWN_MAX]!r}: {problem}") from None
+    if not steps:
+        raise typer.BadParameter("--steps is an empty list: Ironic needs at least one")
+    return steps
+
+
+def _order(
+    names: Sequence[str], what: str, order: Order, ironic: str, *, wait_s: float = 0.0, as_json: bool
+) -> None:
+    """Send the order for each node. If Ironic refuses one, go on with the next."""
+    settings = command_settings(ironic=ironic)
+    if not settings.ironic_url:
+        raise typer.BadParameter(
+            "no Ironic is named, and no `moor up --nodes` runs on this machine: give --ironic or MOOR_IRONIC_URL"
+        )
+
+    async def work(reader: NodeReader) -> tuple[list[NodeShown], dict[str, Refused], bool]:
+        assert reader.api is not None, "`ironic_url` is set"
+        found = await _found(reader, names)
+        refused: dict[str, Refused] = {}
+        for name, node in zip(names, found, strict=True):
+            if (answer := await order(reader.api, ProviderId(node.id))) is not None:
+                refused[name] = answer
+        ids = [str(node.id) for node in found]
+        waited_for = [id_ for id_, name in zip(ids, names, strict=True) if name not in refused]
+        in_time = not wait_s or await _until_none(_is_under_way, reader, waited_for, wait_s)
+        # Otherwise the command would show the offer from before the order.
+        await _until_none(_is_unheard, reader, ids, HEARD_S)
+        return await _found(reader, ids), refused, in_time
+
+    nodes, refused, in_time = _with_reader(settings, work)
+    print_all(nodes, nodes_table, as_json=as_json)
+    for name, answer in refused.items():
+        _print_error(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}")
+    failed = [each for each in nodes if wait_s and _has_failed(each)]
+    for each in failed:
+        assert each.ironic is not None, "a failed node has a state in Ironic"
+        why = each.ironic.last_error or "Ironic gives no reason"
+        _print_error(f"node {each.name or each.id} is in state {each.ironic.provision_state!r}: {why}")
+    if refused or failed:
+        raise typer.Exit(NOT_DONE)
+    if not in_time:
+        fail(
+            f"Ironic has not finished within {wait_s:g} s, and goes on; `moor node show` shows the state",
+            NOT_IN_TIME,
+        )
+
+
+async def _until_none(
+    is_so: Callable[[NodeShown | None], bool], reader: NodeReader, ids: Sequence[str], wait_s: float
+) -> bool:
+    """Wait until `is_so` holds for none of the nodes. Return False if time is up before."""
+    by_s = asyncio.get_running_loop().time() + wait_s
+    while any(map(is_so, (await reader.find(ids)).values())):
+        if asyncio.get_running_loop().time() > by_s:
+            return False
+        await asyncio.sleep(LOOK_AGAIN_S)
+    return True
+
+
+def _is_unheard(node: NodeShown | None) -> bool:
+    """Have the daemons not yet heard of the node's change, or not yet reported it to placement?"""
+    return node is not None and not TEMPORARY_REASONS.isdisjoint(node.offered.reasons)
+
+
+def _is_under_way(node: NodeShown | None) -> bool:
+    """Does Ironic have a target state for the node? After a failure the target stays, so failed nodes do not count."""
+    known = node and node.ironic
+    return bool(known and known.target_provision_state) and not _has_failed(node)
+
+
+def _has_failed(node: NodeShown | None) -> bool:
+    state = (node and node.ironic and node.ironic.provision_state) or ""
+    return state.endswith("failed") or state == "error"
+
+
+async def _found(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
+    try:
+        found = await reader.find(names)
+    except SeveralNodesError as problem:
+        fail(f"{problem}; nothing was done")
+    if missing := [repr(name) for name in names if found[name] is None]:
+        fail(f"there is no node {', '.join(missing)}, so nothing was done; `moor node list` shows all nodes")
+    return [node for name in names if (node := found[name]) is not None]
+
+
+def _with_reader(settings: Settings, work: Callable[[NodeReader], Awaitable[T]]) -> T:
+    async def with_reader() -> T:
+        async with reading_nodes(settings) as reader:
+            return await work(reader)
+
+    return run(with_reader())
+
+
+def _print_error(line: str) -> None:
+    err.print(line, style="red", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,243 @@
+"""Bare-metal nodes as an operator sees them: Ironic's state of each, and what Moorage offers of it."""
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from uuid import UUID
+
+import typer
+from msgspec import Struct
+
+from bus.message import ProviderId
+from ironic_sync.core.node import Node
+from ironic_sync.core.rows import Deploy, NodeRow
+from ironic_sync.rest import UnreadableNode
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.store import IronicStore
+from moor.bare_metal.daemon_rows import opened_rows
+from moor.settings import Settings
+
+ROWS_AT_ONCE = 1000
+NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
+NOT_REPORTED = "the change is not reported to placement yet"
+# So many ids of nodes with one name are printed.
+IDS_SHOWN_MAX = 5
+# These reasons normally disappear within a second.
+TEMPORARY_REASONS = frozenset({NOT_HEARD, NOT_REPORTED})
+# The fields on which an offer depends.
+_OFFER_FIELDS = (
+    "provision_state",
+    "maintenance",
+    "power_state",
+    "instance_uuid",
+    "resource_class",
+    "fault",
+    "retired",
+)
+
+
+class DeployShown(Struct, frozen=True, kw_only=True):
+    """A deploy or undeploy that a cell's conductor ordered and that is under way on a node."""
+
+    kind: str
+    instance: UUID
+    attempt: int
+    words: str
+    tries: int
+    failure: str
+    started_at: datetime | None
+
+
+class Offered(Struct, frozen=True, kw_only=True):
+    """What placement has of a node: `amount` of its class, 1 or 0. `reasons` say why it is 0 and what was left out."""
+
+    resource_class: str = ""
+    kept_class: str = ""
+    amount: int = 0
+    traits: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+class NodeShown(Struct, frozen=True, kw_only=True):
+    """A node as the commands show it.
+
+    `ironic` is the node in Ironic: read from its REST API, or without that, as the daemons last heard it. It is null if
+    Ironic no longer has the node. Without the daemons' rows, `daemon` and `cell` are empty and the offer is unknown.
+    """
+
+    id: UUID
+    name: str
+    cell: str
+    # The daemon that owns the node; the epoch grows with each change of owner.
+    daemon: str
+    epoch: int
+    ironic: Node | None
+    offered: Offered
+    deploy: DeployShown | None
+
+
+class Nodes(Struct, frozen=True):
+    """Nodes ordered by name, and nodes in Ironic's list that cannot be parsed."""
+
+    nodes: tuple[NodeShown, ...]
+    unreadable: tuple[UnreadableNode, ...] = ()
+
+
+class SeveralNodesError(ValueError):
+    """A name that does not say which node is meant."""
+
+
+class NodeReader:
+    """Reads nodes from Ironic's REST API and from the daemons' rows, or from one of them."""
+
+    def __init__(self, api: HttpIronicApi | None, rows: IronicStore | None) -> None:
+        self.api = api
+        self._rows = rows
+
+    async def all(self) -> Nodes:
+        rows = await self._all_rows()
+        if self.api is None:
+            return Nodes(_by_name(self._shown(id_, _last_heard(row), rows) for id_, row in rows.items()))
+        found: dict[ProviderId, Node] = {}
+        unreadable: list[UnreadableNode] = []
+        async for page in self.api.pages():
+            found |= {node.id: node for node in page.nodes}
+            unreadable += page.unreadable
+        ids = dict.fromkeys((*found, *(id_ for id_, row in rows.items() if not row.is_removed)))
+        return Nodes(_by_name(self._shown(id_, found.get(id_), rows) for id_ in ids), tuple(unreadable))
+
+    async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
+        """Find nodes by uuid or by Ironic's name. Each uuid is one question to Ironic; names are searched in the full list. If
+        several nodes have the name, the one that Ironic still has is meant; SeveralNodesError is raised if that is not one.
+        """
+        ids = {name: id_ for name in names if (id_ := _as_id(name)) is not None}
+        found: dict[str, NodeShown | None] = dict.fromkeys(names)
+        rows = await self._rows_of(ids.values())
+        for name, id_ in ids.items():
+            node = _last_heard(rows[id_]) if self.api is None and id_ in rows else None
+            if self.api is not None:
+                node = await self.api.node(id_)
+            if node is not None or id_ in rows:
+                found[name] = self._shown(id_, node, rows)
+        if named := {*names} - ids.keys():
+            of_names: dict[str, list[NodeShown]] = {}
+            for each in (await self.all()).nodes:
+                of_names.setdefault(each.name, []).append(each)
+            found |= {name: _meant(name, of_names[name]) for name in named & of_names.keys()}
+        return found
+
+    def _shown(self, id_: ProviderId, node: Node | None, rows: Mapping[ProviderId, NodeRow]) -> NodeShown:
+        return shown(id_, node, rows.get(id_), has_rows=self._rows is not None)
+
+    async def _all_rows(self) -> dict[ProviderId, NodeRow]:
+        if self._rows is None:
+            return {}
+        ids = [each.id for each in await self._rows.owners()]
+        return await self._rows_of(ids)
+
+    async def _rows_of(self, ids: Collection[ProviderId]) -> dict[ProviderId, NodeRow]:
+        if self._rows is None:
+            return {}
+        wanted, rows = [*ids], dict[ProviderId, NodeRow]()
+        for at in range(0, len(wanted), ROWS_AT_ONCE):
+            rows |= await self._rows.read(wanted[at : at + ROWS_AT_ONCE])
+        return rows
+
+
+@asynccontextmanager
+async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
+    """A reader of Ironic's REST API, the daemons' database, or both, as the settings name them."""
+    if not settings.ironic_url and not settings.ironic_db_url:
+        raise typer.BadParameter(
+            "neither an Ironic nor the daemons' database is named, and no `moor up --nodes` runs on this machine: "
+            "give --ironic or MOOR_IRONIC_URL, or --ironic-db or MOOR_IRONIC_DB_URL"
+        )
+    async with AsyncExitStack() as stack:
+        api = rows = None
+        if settings.ironic_url:
+            has_shards = bool(settings.addresses.ironic_shards)
+            api = HttpIronicApi(settings.ironic_url, has_shards=has_shards)
+            stack.push_async_callback(api.close)
+        if settings.ironic_db_url:
+            rows = await stack.enter_async_context(opened_rows(settings.ironic_db_url))
+        yield NodeReader(api, rows)
+
+
+def shown(id_: ProviderId, node: Node | None, row: NodeRow | None, *, has_rows: bool = True) -> NodeShown:
+    known = node or (row.node if row else None)
+    return NodeShown(
+        id=id_,
+        name=(known.name if known else None) or "",
+        cell=row.cell if row else "",
+        daemon=row.owner if row else "",
+        epoch=row.epoch if row else 0,
+        ironic=node,
+        offered=_offered(node, row, has_rows=has_rows),
+        deploy=None if row is None or row.deploy is None else _deploy(row.deploy),
+    )
+
+
+def _offered(node: Node | None, row: NodeRow | None, *, has_rows: bool) -> Offered:
+    if row is None:
+        why = "no daemon knows the node yet" if has_rows else "the daemons' database is not named"
+        return Offered(reasons=(why,))
+    reported = row.reported
+    wanted = row.offer
+    reasons = [
+        NOT_HEARD if node is not None and not _is_as_heard(node, row.node) else "",
+        "Ironic has no such node" if node is None and not row.is_deleted else "",
+        *(wanted.reasons if wanted else ()),
+        row.cell_note,
+        row.report_note,
+        "" if row.owner else "no daemon has taken the node yet",
+        NOT_REPORTED if not row.report_note and row.needs_report else "",
+    ]
+    return Offered(
+        resource_class=reported.resource_class if reported else "",
+        kept_class=reported.kept_class if reported else "",
+        amount=int(reported is not None and not reported.reserved and not row.is_removed),
+        traits=reported.traits if reported else (),
+        reasons=tuple(dict.fromkeys(reason for reason in reasons if reason)),
+    )
+
+
+def _is_as_heard(node: Node, heard: Node | None) -> bool:
+    return heard is not None and all(getattr(node, field) == getattr(heard, field) for field in _OFFER_FIELDS)
+
+
+def _last_heard(row: NodeRow) -> Node | None:
+    return None if row.is_deleted else row.node
+
+
+def _meant(name: str, nodes: Sequence[NodeShown]) -> NodeShown:
+    there = [each for each in nodes if each.ironic is not None] or nodes
+    if len(there) == 1:
+        return there[0]
+    ids = ", ".join(sorted(str(each.id) for each in there)[:IDS_SHOWN_MAX])
+    more = f" and {len(there) - IDS_SHOWN_MAX} more" if len(there) > IDS_SHOWN_MAX else ""
+    raise SeveralNodesError(
+        f"{len(there)} nodes are named {name!r}: {ids}{more}; give the id of the one that is meant"
+    )
+
+
+def _deploy(deploy: Deploy) -> DeployShown:
+    return DeployShown(
+        kind=deploy.kind,
+        instance=deploy.instance,
+        attempt=deploy.attempt,
+        words=deploy.progress,
+        tries=deploy.tries,
+        failure=deploy.failure,
+        started_at=deploy.started_at,
+    )
+
+
+def _as_id(name: str) -> ProviderId | None:
+    try:
+        return ProviderId(UUID(name))
+    except ValueError:
+        return None
+
+
+def _by_name(nodes: Iterable[NodeShown]) -> tuple[NodeShown, ...]:
+    return tuple(sorted(nodes, key=lambda each: (not each.name, each.name, each.id)))

@@ -1,0 +1,280 @@
+"""`moor ring`: shows the bare-metal daemons and which of them owns which node, and why.
+
+It also drains daemons, and removes nodes that Ironic has lost. It reads and writes the daemons' own database, not the bus.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from msgspec import Struct
+from rich.markup import escape
+
+from bus.message import ProviderId
+from ironic_sync.core.ordering import believed_missing
+from ironic_sync.core.ring import Member, Owned, Ring, Why, why
+from ironic_sync.core.rows import NodeRow, Offer
+from ironic_sync.store_sql import SqlIronicStore
+from moor.bare_metal.daemon_rows import with_rows
+from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
+from moor.showing import plain, print_all, print_json, print_one
+from moor.tables import Rows, print_table, table_of
+
+app = typer.Typer(
+    invoke_without_command=True,
+    add_completion=False,
+    help="The daemons that share the bare-metal nodes: show them and the owner of a node, drain a daemon.",
+)
+
+DaemonName = Annotated[str, typer.Argument(metavar="DAEMON", help="A daemon's name, from `moor ring`.")]
+ROWS_PER_PAGE = 1000
+
+
+class DaemonShown(Struct, frozen=True, kw_only=True):
+    """One daemon. `state` is alive, draining or gone; a daemon that is gone may own nodes until others take them over."""
+
+    name: str
+    state: str
+    incarnation: str = ""
+    # By the database's clock; 0 if the lease has expired.
+    lease_left_s: float = 0.0
+    joined_at: datetime | None = None
+    nodes: int = 0
+    with_instances: int = 0
+
+
+class RingShown(Struct, frozen=True, kw_only=True):
+    daemons: tuple[DaemonShown, ...]
+    # How many nodes no daemon owns yet.
+    untaken: int
+    # How many nodes Ironic no longer lists, of which so many vanished at once that the daemons do not believe it.
+    missing: int = 0
+    # How many nodes move to another cell once no consumer holds them.
+    moving: int = 0
+    # How many nodes have a provider that another service writes.
+    foreign: int = 0
+
+
+class OwnershipShown(Struct, frozen=True, kw_only=True):
+    """A node: why it has its owner, its cell, and the reasons why it may not be claimed."""
+
+    why: Why
+    cell: str
+    cell_note: str
+    reserved: bool
+    reasons: tuple[str, ...]
+    report_note: str
+    is_deleted: bool
+
+
+class MissingNode(Struct, frozen=True, kw_only=True):
+    id: ProviderId
+    name: str
+    cell: str
+    since: datetime
+
+
+@app.callback()
+def ring(
+    context: typer.Context,
+    ironic_db: IronicDatabaseUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List the daemons, with their leases and nodes. The others take over the nodes of a daemon whose lease has expired."""
+    if context.invoked_subcommand is not None:
+        return
+    print_one(with_rows(ironic_db, db, _ring), _print_ring, as_json=as_json)
+
+
+def _print_ring(shown: RingShown) -> None:
+    print_all(shown.daemons, _daemons_table, "no daemons", as_json=False)
+    for count, colour, what in (
+        (shown.untaken, "yellow", "that no daemon has taken yet"),
+        (
+            shown.missing,
+            "red",
+            "that Ironic no longer lists, kept reserved until an operator confirms: `moor ring missing`",
+        ),
+        (shown.moving, "yellow", "that move to another cell once no consumer holds them"),
+        (shown.foreign, "yellow", "whose provider another service writes"),
+    ):
+        if count:
+            out.print(f"[{colour}]{count} nodes {what}[/{colour}]")
+
+
+def _daemons_table(daemons: Sequence[DaemonShown]) -> Rows:
+    table = table_of("name", "state", "lease left", "nodes", "with instances", "incarnation")
+    for each in daemons:
+        left = f"{each.lease_left_s:.1f} s" if each.lease_left_s else ""
+        state = f"[{_COLOURS[each.state]}]{each.state}[/{_COLOURS[each.state]}]"
+        counts = (str(each.nodes), str(each.with_instances))
+        table.add_row(escape(each.name), state, left, *counts, escape(each.incarnation))
+    return table
+
+
+@app.command()
+def show(
+    node: Annotated[UUID, typer.Argument(metavar="NODE", help="A node's id.")],
+    ironic_db: IronicDatabaseUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show which daemon owns a node and why, its cell, and why it may not be claimed."""
+
+    async def find(store: SqlIronicStore) -> OwnershipShown | None:
+        row = (await store.read([ProviderId(node)])).get(ProviderId(node))
+        return None if row is None else ownership_of(row, await store.members())
+
+    found = with_rows(ironic_db, db, find)
+    if found is None:
+        fail(f"no daemon knows node {node}: no notification named it, and Ironic did not list it")
+    if as_json:
+        print_json(plain(found.why) | {key: each for key, each in plain(found).items() if key != "why"})
+        return
+    reasons = found.why
+    out.print(f"node {node}: {reasons.owner or 'no owner'}, epoch {reasons.epoch}", highlight=False)
+    out.print(escape(reasons.reason), highlight=False)
+    out.print(f"cell: {found.cell or 'none yet'}", highlight=False)
+    for note in (found.cell_note, *found.reasons, found.report_note):
+        if note:
+            out.print(f"  {escape(note)}", highlight=False)
+    table = table_of("name", "score")
+    for name, score in reasons.scores:
+        table.add_row(escape(name), f"{score:020d}")
+    if reasons.scores:
+        print_table(table)
+
+
+@app.command()
+def missing(
+    ironic_db: IronicDatabaseUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    remove: Annotated[
+        bool,
+        typer.Option(
+            "--remove", help="Confirm that they are gone: each is removed once no consumer holds it."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List nodes that Ironic no longer lists. Too many vanished at once, so they stay reserved until confirmed."""
+
+    async def find(store: SqlIronicStore) -> tuple[NodeRow, ...]:
+        rows = [row async for row in _rows(store) if row.missing_since_us]
+        if remove and rows:
+            async with store.transaction() as transaction:
+                locked = await transaction.load([row.id for row in rows])
+                await transaction.save([believed_missing(row) for row in locked.values()])
+        return tuple(rows)
+
+    found = [_missing_of(row) for row in with_rows(ironic_db, db, find)]
+    if as_json:
+        print_json(found)
+        return
+    for each in found:
+        out.print(
+            f"{each.id} {escape(each.name)} in cell {each.cell}, since {each.since:%Y-%m-%d %H:%M:%S} UTC"
+        )
+    done = "are removed once no consumer holds them" if remove else "are missing"
+    out.print(f"{len(found)} nodes {done}")
+
+
+@app.command()
+def drain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
+    """Move all nodes of a daemon to the others, also nodes with instances. It takes none until it is restarted."""
+    members, owned = with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=True))
+    held = sum(each.owner == daemon for each in owned)
+    if not Ring(members).names:
+        out.print(f"{escape(daemon)} drains, but no other daemon can take its {held} nodes, so it keeps them")
+    else:
+        out.print(f"{escape(daemon)} drains its {held} nodes; `moor ring` shows how many are left")
+
+
+@app.command()
+def undrain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseUrl = "") -> None:
+    """Let a draining daemon take its share of the nodes again."""
+    with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=False))
+    out.print(f"{escape(daemon)} no longer drains")
+
+
+_COLOURS = {"alive": "green", "draining": "yellow", "gone": "red"}
+
+
+def _state(member: Member | None) -> str:
+    if member is None or not member.is_alive:
+        return "gone"
+    return "draining" if member.is_draining else "alive"
+
+
+def ownership_of(row: NodeRow, members: Sequence[Member]) -> OwnershipShown:
+    offer = row.offer or Offer()
+    return OwnershipShown(
+        why=why(Owned(row.id, row.owner, row.epoch, row.holds_instance), members),
+        cell=row.cell,
+        cell_note=row.cell_note,
+        reserved=offer.reserved,
+        reasons=offer.reasons,
+        report_note=row.report_note,
+        is_deleted=row.is_deleted,
+    )
+
+
+def _missing_of(row: NodeRow) -> MissingNode:
+    since = datetime.fromtimestamp(row.missing_since_us / 1_000_000, UTC)
+    name = (row.node and row.node.name) or ""
+    return MissingNode(id=row.id, name=name, cell=row.cell, since=since)
+
+
+async def _ring(store: SqlIronicStore) -> RingShown:
+    """All daemons that are members of the ring or own a node."""
+    by_name = {each.name: each for each in await store.members()}
+    owned = await store.owners()
+    nodes = Counter(each.owner for each in owned)
+    with_instances = Counter(each.owner for each in owned if each.holds_instance)
+    rows = [row async for row in _rows(store)]
+    return RingShown(
+        daemons=tuple(
+            DaemonShown(
+                name=name,
+                state=_state(by_name.get(name)),
+                incarnation=by_name[name].incarnation if name in by_name else "",
+                lease_left_s=max(0.0, by_name[name].lease_left_s) if name in by_name else 0.0,
+                joined_at=by_name[name].joined_at if name in by_name else None,
+                nodes=nodes[name],
+                with_instances=with_instances[name],
+            )
+            for name in sorted({*by_name, *nodes} - {""})
+        ),
+        untaken=nodes[""],
+        missing=sum(bool(row.missing_since_us) for row in rows),
+        moving=sum(bool(row.cell_wanted) for row in rows),
+        foreign=sum(row.is_foreign for row in rows),
+    )
+
+
+async def _rows(store: SqlIronicStore) -> AsyncIterator[NodeRow]:
+    for owner in sorted({each.owner for each in await store.owners()}):
+        after: ProviderId | None = None
+        while page := await store.page_of(owner, ROWS_PER_PAGE, after):
+            for row in page:
+                yield row
+            after = page[-1].id
+
+
+async def _set(
+    store: SqlIronicStore, daemon: str, *, draining: bool
+) -> tuple[tuple[Member, ...], tuple[Owned, ...]]:
+    alive = [each.name for each in await store.members() if each.is_alive]
+    if daemon not in alive:
+        fail(
+            f"no daemon {daemon!r} is alive, so nothing was done; alive daemons: {', '.join(alive) or 'none'}"
+        )
+    await store.set_draining(daemon, draining=draining)
+    return await store.members(), await store.owners((daemon,))

@@ -1,0 +1,172 @@
+"""`moor broker user`: applications, each with its own broker user, projects, rights and limits.
+
+A command first creates the user on the broker, then tells the schedulers which projects' feeds to publish. Repeating a
+command that broke off completes it.
+"""
+
+import json
+import secrets
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+
+from bus.definitions import SALT_BYTES, UserLimits, definitions_of_application
+from bus.messages.applications import (
+    ApplicationSet,
+    ApplicationsFound,
+    AskApplications,
+    KnownApplication,
+    SetApplication,
+)
+from bus.topology import APPLICATION_NAME, APPLICATION_USER, Application
+from moor.broker.credentials import check_private, known_passwords, write_private
+from moor.broker.deployments import BrokerDeployment, deployments_of
+from moor.client import answer_of, ask_bus
+from moor.options import AsJson, BusUrl, command_settings, fail, out, wrong_value
+from moor.showing import print_all
+from moor.tables import Rows, table_of
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Applications: programs with their own broker user, which may act only for their projects.",
+)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The application's name; its user is called moor-app-NAME.")
+]
+Ctl = Annotated[
+    str,
+    typer.Option(
+        envvar="MOOR_BROKER_CTL",
+        help="The command that runs rabbitmqctl for that broker, for instance 'kubectl exec -i rabbit-0 -- rabbitmqctl'.",
+    ),
+]
+Credentials = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="The file of the users' passwords: known ones are read from it, a new one is added. Without it, a new password "
+        "is printed.",
+    ),
+]
+
+
+@app.command()
+def add(
+    name: Name,
+    bus: BusUrl = "",
+    *,
+    project: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="P",
+            help="A project that it may act for; may be repeated. At most 64 characters of [a-z0-9_-].",
+        ),
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="It may act for all projects.")] = False,
+    credentials: Credentials = None,
+    ctl: Ctl = "rabbitmqctl",
+    connections_max: Annotated[int, typer.Option(min=1, help="How many connections it may open.")] = 10,
+    channels_max: Annotated[int, typer.Option(min=1, help="How many channels it may open in all.")] = 100,
+) -> None:
+    """Create an application, or replace the projects of an existing one, which then has to reconnect."""
+    deployment = _api_broker(bus)
+    application = _application(name, project or (), admin=admin)
+    check_private(credentials)
+    known = known_passwords(credentials)
+    password = known.get(application.user) or secrets.token_urlsafe(24)
+    if credentials is not None:
+        write_private(credentials, {**known, application.user: password})
+    definitions = definitions_of_application(
+        application,
+        deployment.objects().exchanges,
+        password,
+        salt=secrets.token_bytes(SALT_BYTES),
+        virtual_host=deployment.virtual_host,
+        limits=UserLimits(connections_max, channels_max),
+    )
+    command = shlex.split(ctl)
+    rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
+    # RabbitMQ caches the rights of an open channel.
+    rabbitmqctl(command, "close_all_user_connections", application.user, "its rights have changed")
+    order = SetApplication(name=name, projects=application.projects, admin=admin)
+    ask_bus(bus, lambda asking: answer_of(asking, order, ApplicationSet))
+    where = f"its password is in {credentials}" if credentials else f"its password is {password}"
+    acts_for = "all projects" if admin else ", ".join(application.projects)
+    out.print(
+        f"[green]{application.user}[/green] may act for {acts_for}; {where}", highlight=False, soft_wrap=True
+    )
+
+
+@app.command()
+def remove(
+    name: Name, bus: BusUrl = "", *, credentials: Credentials = None, ctl: Ctl = "rabbitmqctl"
+) -> None:
+    """Delete an application's user; the broker then closes its connections."""
+    _api_broker(bus)
+    if not APPLICATION_NAME.fullmatch(name):
+        raise typer.BadParameter(
+            f"NAME is {name!r}: an application's name must match {APPLICATION_NAME.pattern}"
+        )
+    check_private(credentials)
+    user, command = f"{APPLICATION_USER}{name}", shlex.split(ctl)
+    listed = rabbitmqctl(command, "list_users", "--silent", "--formatter", "json")
+    was_there = any(each["user"] == user for each in json.loads(listed))
+    if was_there:
+        rabbitmqctl(command, "delete_user", user)
+    known = known_passwords(credentials)
+    if credentials is not None and known.pop(user, None) is not None:
+        write_private(credentials, known)
+    order = SetApplication(name=name, removed=True)
+    ask_bus(bus, lambda asking: answer_of(asking, order, ApplicationSet))
+    out.print(f"[green]{user}[/green] is removed" if was_there else f"there was no user {user}")
+
+
+@app.command("list")
+def list_applications(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """List the applications that the schedulers know, with their projects."""
+    answer = ask_bus(bus, lambda asking: answer_of(asking, AskApplications(), ApplicationsFound))
+    print_all(answer.applications, _table, "no applications", as_json=as_json)
+
+
+def _table(applications: Sequence[KnownApplication]) -> Rows:
+    table = table_of("application", "user", "acts for", prose=("acts for",))
+    for each in applications:
+        projects = "all projects" if each.admin else ", ".join(each.projects)
+        table.add_row(each.name, f"{APPLICATION_USER}{each.name}", projects)
+    return table
+
+
+def _api_broker(bus: str) -> BrokerDeployment:
+    """The broker of the API level, where applications have their users."""
+    settings = command_settings(bus=bus)
+    scheme = urlsplit(settings.bus_url).scheme
+    if scheme not in ("amqp", "amqps"):
+        raise typer.BadParameter(
+            f"bus_url is {settings.bus_url!r}: applications need a RabbitMQ broker (amqp:// or amqps://); on the bus of "
+            "`moor up` every local user may do everything"
+        )
+    addresses = msgspec.structs.replace(settings.addresses, bus_url=settings.bus_url)
+    return deployments_of(addresses, addresses.cells)[0]
+
+
+def _application(name: str, projects: Sequence[str], *, admin: bool) -> Application:
+    with wrong_value():
+        return Application(name, tuple(dict.fromkeys(projects)), admin)
+
+
+def rabbitmqctl(ctl: Sequence[str], *arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(  # noqa: S603 - the operator's own command
+        [*ctl, *arguments], input=stdin, text=True, capture_output=True, check=False
+    )
+    if done.returncode:
+        fail(f"{shlex.join(ctl)} {arguments[0]} failed: {(done.stderr or done.stdout).strip()}")
+    return done.stdout

@@ -1,0 +1,263 @@
+"""`moor broker`: the exchanges, queues, users and rights that each broker must have."""
+
+import json
+import secrets
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import structs
+from rich.markup import escape
+
+from bus.broker import Connection, NotFound
+from bus.configuration.addresses import without_password
+from bus.definitions import SALT_BYTES, definitions_of
+from bus.topology import ROUTES, Objects, Queue, Site
+from moor.broker.applications_command import app as applications
+from moor.broker.applications_command import rabbitmqctl
+from moor.broker.credentials import check_private, known_passwords, write_private
+from moor.broker.deployments import BrokerDeployment, deployments_of
+from moor.broker.reference import asyncapi, reference
+from moor.options import AsJson, BusUrl, Cells, command_settings, out, with_connection
+from moor.settings import Settings
+from moor.showing import print_json
+from moor.tables import Rows, print_table, table_of
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="The broker's exchanges, queues, users and rights."
+)
+
+app.add_typer(applications, name="user")
+
+
+@app.command()
+def declare(
+    bus: BusUrl = "",
+    cells: Cells = "",
+    *,
+    ironic: Annotated[
+        bool,
+        typer.Option(
+            "--ironic", help="Create Ironic's exchange too, with Ironic's settings, where no Ironic does."
+        ),
+    ] = False,
+    users: Annotated[
+        bool, typer.Option("--users", help="Create a user for each role and cell, with its rights.")
+    ] = False,
+    credentials: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file of the users' passwords: known ones are read from it, new ones are added."
+        ),
+    ] = None,
+    ctl: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_BROKER_CTL",
+            help="For --users: the command that runs rabbitmqctl for that broker, for instance 'kubectl exec -i rabbit-0 -- "
+            "rabbitmqctl'.",
+        ),
+    ] = "rabbitmqctl",
+    only: Annotated[
+        str,
+        typer.Option(
+            metavar="api|ironic|CELL",
+            help="Only one broker: the API level's, Ironic's own, or this cell's.",
+        ),
+    ] = "",
+) -> None:
+    """Declare exchanges and queues. Those that exist with the same settings stay as they are.
+
+    Each broker gets what belongs there: the API level's, and those of cells and of Ironic (MOOR_CELL_BUS_URLS,
+    MOOR_IRONIC_BUS_URL).
+    """
+    if users and credentials is None:
+        raise typer.BadParameter("--users needs --credentials FILE, in which the passwords are saved")
+    check_private(credentials)
+    for deployment in _chosen(_deployments(bus, cells)[1], only):
+        objects = deployment.objects(create_foreign=ironic)
+        with_connection(deployment.url, partial(_declare, objects))
+        out.print(
+            f"[green]declared[/green] {len(objects.exchanges)} exchanges and {len(objects.queues)} queues"
+            f" for {', '.join(deployment.names)}"
+        )
+        if credentials is not None and users:
+            _create_users(deployment, credentials, shlex.split(ctl))
+
+
+async def _declare(objects: Objects, connection: Connection) -> None:
+    await connection.declare(objects)
+
+
+@app.command()
+def show(
+    bus: BusUrl = "",
+    cells: Cells = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show each broker's queues, rights and messages. With a bus URL, show how many parcels wait in each queue."""
+    settings, deployments = _deployments(bus, cells, else_cells=("one-cell",))
+    is_named = bool(settings.addresses.bus_url)
+    depths = [_depths(each.url, each.objects().queues) if is_named else {} for each in deployments]
+    if as_json:
+        brokers = [_as_json(*each) for each in zip(deployments, depths, strict=True)]
+        print_json({"brokers": brokers, "messages": _messages_as_json()})
+        return
+    for deployment, waiting in zip(deployments, depths, strict=True):
+        if len(deployments) > 1:
+            out.rule(
+                f"broker of {', '.join(deployment.names)}: {without_password(deployment.url)}", align="left"
+            )
+        print_table(_queues_table(deployment.objects().queues, waiting))
+        out.print()
+        print_table(_rights_table(deployment))
+        out.print()
+    print_table(_routes_table())
+
+
+def _deployments(
+    bus: str, cells: str, else_cells: tuple[str, ...] = ()
+) -> tuple[Settings, tuple[BrokerDeployment, ...]]:
+    settings = command_settings(bus=bus, cells=cells)
+    addresses = structs.replace(settings.addresses, bus_url=settings.bus_url)
+    return settings, deployments_of(addresses, addresses.cells or else_cells)
+
+
+def _chosen(deployments: Sequence[BrokerDeployment], only: str) -> Sequence[BrokerDeployment]:
+    chosen = [each for each in deployments if not only or only in each.names]
+    if not chosen:
+        names = ", ".join(name for each in deployments for name in each.names)
+        raise typer.BadParameter(f"--only is {only!r}: the brokers are {names}")
+    return chosen
+
+
+def _create_users(deployment: BrokerDeployment, file: Path, ctl: list[str]) -> None:
+    names = sorted(deployment.rights())
+    known = known_passwords(file)
+    passwords = {name: known.get(name) or secrets.token_urlsafe(24) for name in names}
+    definitions = definitions_of(
+        deployment.objects().exchanges,
+        deployment.cells,
+        passwords,
+        salt=secrets.token_bytes(SALT_BYTES),
+        virtual_host=deployment.virtual_host,
+        sites=deployment.sites,
+    )
+    # Write the file first: a password that reaches only the broker would be lost.
+    write_private(file, {**known, **passwords})
+    rabbitmqctl(ctl, "import_definitions", stdin=json.dumps(definitions))
+    out.print(f"[green]created[/green] {len(names)} users; their passwords are in {file}")
+
+
+def _depths(bus: str, queues: Iterable[Queue]) -> dict[str, int | None]:
+    async def work(connection: Connection) -> dict[str, int | None]:
+        return {queue.name: await _depth(connection, queue.name) for queue in queues}
+
+    return with_connection(bus, work)
+
+
+async def _depth(connection: Connection, queue: str) -> int | None:
+    try:
+        return await connection.depth(queue)
+    except NotFound:
+        return None
+
+
+def _queues_table(queues: Iterable[Queue], depths: dict[str, int | None]) -> Rows:
+    table = table_of("queue", "kind", "on", "waiting", "bound to", lists=("bound to",))
+    for queue in queues:
+        waiting = depths.get(queue.name, "") if depths else ""
+        table.add_row(
+            queue.name,
+            queue.kind.value,
+            _where(queue.site),
+            "not declared" if waiting is None else str(waiting),
+            _lines((binding.exchange, binding.pattern) for binding in queue.bindings),
+        )
+    return table
+
+
+def _routes_table() -> Rows:
+    table = table_of("message", "is", "goes to")
+    for kind, route in sorted(ROUTES.items()):
+        table.add_row(kind, route.kind.value, route.exchange)
+    return table
+
+
+def _rights_table(deployment: BrokerDeployment) -> Rows:
+    table = table_of("user", "may", "what", lists=("what",))
+    for user, rights in sorted(deployment.rights().items()):
+        if not rights.topics:
+            table.add_row(user, "publish and consume", "everything")
+            continue
+        writes = ((topic.exchange, each) for topic in rights.topics for each in _plain(topic.write))
+        table.add_row(user, "publish", _lines(writes))
+        queues = [queue.name for queue in deployment.objects().queues if rights.may_read(queue.name)]
+        table.add_row(user, "consume", "\n".join(queues))
+    return table
+
+
+def _lines(keys: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{exchange} [dim]{escape(key)}[/dim]" for exchange, key in keys)
+
+
+def _as_json(deployment: BrokerDeployment, depths: dict[str, int | None]) -> object:
+    objects = deployment.objects()
+    return {
+        "of": deployment.names,
+        "exchanges": [exchange.name for exchange in objects.exchanges],
+        "queues": [
+            {
+                "name": queue.name,
+                "kind": queue.kind.value,
+                "on": queue.site.value,
+                "bindings": [[binding.exchange, binding.pattern] for binding in queue.bindings],
+                **({"waiting": depths[queue.name]} if depths else {}),
+            }
+            for queue in objects.queues
+        ],
+        "rights": {
+            user: {
+                "configure": rights.configure,
+                "write": rights.write,
+                "read": rights.read,
+                "topics": {
+                    topic.exchange: {"write": topic.write, "read": topic.read} for topic in rights.topics
+                },
+            }
+            for user, rights in deployment.rights().items()
+        },
+    }
+
+
+def _messages_as_json() -> object:
+    return {kind: {"is": route.kind.value, "exchange": route.exchange} for kind, route in ROUTES.items()}
+
+
+def _where(site: Site) -> str:
+    return {Site.API: "API", Site.CELL: "cell", Site.BOTH: "every broker", Site.IRONIC: "Ironic's"}[site]
+
+
+def _plain(pattern: str) -> list[str]:
+    """A right's keys in readable form: without the anchors and escapes of its regular expression."""
+    if pattern == "^$":
+        return []
+    keys = pattern.removeprefix("^(").removesuffix(")$").replace("\\", "").replace("[^.]+", "*")
+    return keys.split("|")
+
+
+@app.command("reference")
+def show_reference() -> None:
+    """Print the tables of docs/bus.md: every message that a user may send or receive, generated from the code."""
+    sys.stdout.write(f"{reference()}\n")
+
+
+@app.command("asyncapi")
+def show_asyncapi() -> None:
+    """Print the AsyncAPI document of all messages: docs/asyncapi.json."""
+    sys.stdout.write(f"{json.dumps(asyncapi(), indent=2)}\n")

@@ -1,0 +1,158 @@
+"""`moor dead`: shows dead letters, and replays or drops them as an operator decides."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from bus.broker import Connection
+from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
+from moor.options import AsJson, BusUrl, command_settings, fail, out, with_connection
+from moor.showing import print_all, print_json
+from moor.tables import Rows, table_of
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Dead letters, messages that no worker could handle: show, replay or drop them.",
+)
+
+Handles = Annotated[list[str] | None, typer.Argument(help="Handles of dead letters, from `moor dead list`.")]
+All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
+FromQueue = Annotated[str, typer.Option("--queue", help="Only dead letters from this queue.")]
+Limit = Annotated[int, typer.Option(help="Read at most so many dead letters, oldest first.", min=1)]
+
+BODY_SHOWN_MAX = 4000
+
+
+@app.command("list")
+def list_letters(
+    bus: BusUrl = "", queue: FromQueue = "", limit: Limit = 1000, *, as_json: AsJson = False
+) -> None:
+    """List the dead letters: the queue each came from, its type, and why it is dead."""
+    letters = _look(bus, limit, lambda letter: queue in ("", letter.queue))
+    if as_json:
+        print_json([_as_json(letter) for letter in letters])
+    else:
+        print_all(letters, _table, "no dead letters", as_json=False)
+
+
+def _table(letters: Sequence[DeadLetter]) -> Rows:
+    table = table_of("handle", "queue", "type", "attempts", "reason", prose=("type", "reason"))
+    for letter in letters:
+        said = (letter.handle, letter.queue, letter.type, str(letter.attempts), letter.reason)
+        table.add_row(*[Text(_printable(text)) for text in said])
+    return table
+
+
+@app.command()
+def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson = False) -> None:
+    """Show one dead letter with its body."""
+    letters = _look(bus, limit, lambda letter: letter.handle == handle)
+    if not letters:
+        fail(f"no dead letter {handle!r} among the oldest {limit}; `moor dead list` shows which exist")
+    letter = letters[0]
+    if as_json:
+        print_json(_as_json(letter))
+        return
+    for name, value in (
+        ("handle", letter.handle),
+        ("queue", letter.queue),
+        ("type", letter.type),
+        ("reason", letter.reason),
+        ("attempts", letter.attempts),
+        ("where", letter.where),
+    ):
+        out.print(Text.assemble((f"{name:9}", "bold"), " ", _printable(str(value))))
+    body = letter.body.decode(errors="replace")
+    out.print(Text(_printable(body[:BODY_SHOWN_MAX])))
+    if len(body) > BODY_SHOWN_MAX:
+        out.print(f"[dim]... {len(body)} characters in all[/dim]")
+
+
+@app.command()
+def replay(
+    handles: Handles = None,
+    bus: BusUrl = "",
+    queue: FromQueue = "",
+    limit: Limit = 1000,
+    *,
+    every: All = False,
+) -> None:
+    """Send dead letters back to the queues they came from, with their attempts reset."""
+    count = _decide(
+        bus,
+        handles,
+        queue,
+        limit,
+        every=every,
+        work=lambda connection, opened, tags: opened.replay(connection, tags),
+    )
+    out.print(f"[green]replayed[/green] {count}")
+
+
+@app.command()
+def drop(
+    handles: Handles = None,
+    bus: BusUrl = "",
+    queue: FromQueue = "",
+    limit: Limit = 1000,
+    *,
+    every: All = False,
+) -> None:
+    """Delete dead letters for good."""
+    count = _decide(bus, handles, queue, limit, every=every, work=lambda _, opened, tags: opened.drop(tags))
+    out.print(f"[green]dropped[/green] {count}")
+
+
+def _look(bus: str, limit: int, wanted: Callable[[DeadLetter], bool]) -> list[DeadLetter]:
+    async def work(connection: Connection) -> list[DeadLetter]:
+        async with open_dead_letters(connection, limit) as opened:
+            return [letter for letter in opened.letters.values() if wanted(letter)]
+
+    return with_connection(command_settings(bus=bus).bus_url, work)
+
+
+def _decide(
+    bus: str,
+    handles: Sequence[str] | None,
+    queue: str,
+    limit: int,
+    *,
+    every: bool,
+    work: Callable[[Connection, OpenedDeadLetters, Sequence[int]], Awaitable[None]],
+) -> int:
+    """Run `work` on the named dead letters, or on all (of one queue); return how many there were."""
+    named = set(handles or ())
+    if not named and not every:
+        raise typer.BadParameter("no dead letters are named: give their handles, or --all")
+
+    async def decided(connection: Connection) -> int:
+        async with open_dead_letters(connection, limit) as opened:
+            among = {tag: letter for tag, letter in opened.letters.items() if queue in ("", letter.queue)}
+            unknown = named - {letter.handle for letter in among.values()}
+            if unknown:
+                fail(f"no dead letter {', '.join(sorted(unknown))}: nothing was done")
+            tags = [tag for tag, letter in among.items() if every or letter.handle in named]
+            await work(connection, opened, tags)
+            return len(tags)
+
+    return with_connection(command_settings(bus=bus).bus_url, decided)
+
+
+def _printable(text: str) -> str:
+    """Escape control characters: a message's bytes must not move the terminal's cursor."""
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+
+
+def _as_json(letter: DeadLetter) -> dict[str, object]:
+    return {
+        "handle": letter.handle,
+        "queue": letter.queue,
+        "type": letter.type,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "where": letter.where,
+        "body": letter.body.decode(errors="replace"),
+    }

@@ -1,0 +1,66 @@
+"""Which parts of the topology are on which broker: the API level's, the cells' own, and Ironic's own."""
+
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from bus.configuration.addresses import Addresses
+from bus.definitions import rights_by_user
+from bus.permissions import Rights
+from bus.topology import Objects, Site, objects_of
+
+API = "api"
+IRONIC = "ironic"
+
+
+class BrokerDeployment(Struct, frozen=True):
+    """One broker, the sites of the topology that it hosts, and the cells that it serves."""
+
+    url: str
+    sites: tuple[Site, ...]
+    cells: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names for `moor broker declare --only`: `api`, the cells, or `ironic` for a broker that only Ironic uses."""
+        if self.sites == (Site.IRONIC,):
+            return (IRONIC,)
+        return (*((API,) if Site.API in self.sites else ()), *self.cells)
+
+    @property
+    def virtual_host(self) -> str:
+        return unquote(urlsplit(self.url).path.removeprefix("/")) or "/"
+
+    def objects(self, *, create_foreign: bool = False) -> Objects:
+        return objects_of(self.cells, self.sites, create_foreign=create_foreign)
+
+    def rights(self) -> dict[str, Rights]:
+        return rights_by_user(self.objects().exchanges, self.cells, self.sites)
+
+
+def deployments_of(addresses: Addresses, cells: Iterable[str]) -> tuple[BrokerDeployment, ...]:
+    """One deployment per broker. The API level's is first; it also serves the cells without a broker of their own. Ironic's
+    own broker, if there is one, is last.
+    """
+    by_url: dict[str, list[str]] = {addresses.bus_url: []}
+    for cell in cells:
+        by_url.setdefault(addresses.bus_of(cell), []).append(cell)
+    serve_cells = [url for url, here in by_url.items() if here] or [addresses.bus_url]
+    by_url.setdefault(addresses.ironic_bus, [])
+    return tuple(
+        BrokerDeployment(
+            url,
+            tuple(
+                site
+                for site, is_there in (
+                    (Site.API, url == addresses.bus_url),
+                    (Site.CELL, url in serve_cells),
+                    (Site.IRONIC, url == addresses.ironic_bus),
+                )
+                if is_there
+            ),
+            tuple(here),
+        )
+        for url, here in by_url.items()
+    )

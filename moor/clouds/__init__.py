@@ -1,0 +1,1 @@
+"""Commands that run workers, whole clouds, the demo and the load test."""

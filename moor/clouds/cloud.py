@@ -1,0 +1,144 @@
+"""A whole cloud in one process: every worker of every room, on one broker and one database."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from msgspec import structs
+
+from bus.broker import Broker
+from bus.process import Part, run_until
+from bus.sql import DatabaseSettings, upgrade
+from bus.topology import objects_of, user_of
+from bus.workers.station import Station
+from cell_conductor.store_sql import SqlConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.fleet import Elapsed
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.store_sql import open_compute_store
+from compute_sim.wiring import simulated_parts
+from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
+from moor.tuning import CloudSettings
+from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.wiring import placement_parts
+from scheduler_worker.store_sql import SqlSchedulerStore
+from scheduler_worker.wiring import scheduler_parts
+
+# The rooms that have tables.
+PLACEMENT = "placement_worker"
+OTHERS = ("scheduler_worker", "cell_conductor", "compute_sim")
+IRONIC = "ironic_sync"
+DRAIN_S_MAX = 10.0
+
+
+@asynccontextmanager
+async def cloud(
+    broker: Broker,
+    database_url: str,
+    hosts: Mapping[str, Sequence[SimulatedHost]],
+    *,
+    placement_url: str = "",
+    faults: FaultScript | None = None,
+    settings: CloudSettings | None = None,
+    keeps_hosts: bool = False,
+    api_part: Callable[[SqlPlacementStore], Part] | None = None,
+    health_part: Callable[[Sequence[object]], Part] | None = None,
+    ended: asyncio.Event | None = None,
+    as_user: Callable[[str], Broker] | None = None,
+    metal: BareMetalPlan | None = None,
+    on_metal: Callable[[BareMetal], None] | None = None,
+) -> AsyncIterator[SqlPlacementStore]:
+    """Run all workers, with the simulated hosts of each cell, while this context is open; then drain them.
+
+    `as_user`: each worker connects as its own broker user.
+    `placement_url`: the database of placement's tables.
+    `keeps_hosts`: the instances on simulated hosts are stored in the database, for the next cloud on it.
+    `api_part` makes one more part, which works on placement's store: its HTTP API.
+    `health_part` makes one that reports the health of all parts.
+    `ended` is set when the workers end before this context does. They only do so by failing; the exit raises the failure.
+    `metal`: there are bare-metal nodes too; `on_metal` receives them before they start.
+    """
+    settings = settings or CloudSettings()
+
+    connection = await broker.connect()
+    await connection.declare(objects_of(hosts, create_foreign=metal is not None))
+    await connection.close()
+    await upgrade_all(database_url, placement_url, settings.database, has_nodes=metal is not None)
+    async with AsyncExitStack() as stack:
+        store = SqlPlacementStore(placement_url or database_url, settings=settings.database)
+        stack.push_async_callback(store.close)
+        api = SqlSchedulerStore(database_url, settings=settings.database)
+        stack.push_async_callback(api.close)
+
+        def station(role: str, cell: str = "", name: str = "") -> Station:
+            made = Station(
+                as_user(user_of(role, cell)) if as_user else broker,
+                name or (f"{role}-{cell}" if cell else role),
+                settings=settings.bus,
+                asks=role != "placement",
+            )
+            stack.push_async_callback(made.close)
+            return made
+
+        placement = station("placement")
+        parts: list[Part] = [*placement_parts((placement,), store, settings.placement)]
+        parts += scheduler_parts(station("scheduler"), api, settings.scheduler)
+        for cell, of_cell in hosts.items():
+            rows = SqlConductorStore(database_url, cell, settings=settings.database)
+            stack.push_async_callback(rows.close)
+            place = station("conductor", cell)
+            parts += conductor_parts(place, rows, settings.conductor, cell, place.ask_all)
+            parts.append(place)
+            clock_s, kept = Elapsed(), None
+            if keeps_hosts:
+                kept = await open_compute_store(database_url, cell, clock_s, settings.database)
+                stack.push_async_callback(kept.close)
+            parts += simulated_parts(
+                station("compute", cell),
+                of_cell,
+                structs.replace(settings.compute, cell=cell),
+                faults,
+                clock_s=clock_s,
+                store=kept,
+            )
+        if metal is not None:
+            nodes = await stack.enter_async_context(
+                bare_metal(
+                    metal,
+                    broker,
+                    database_url,
+                    lambda name: station("ironic", name=name),
+                    settings=settings.ironic,
+                    database=settings.database,
+                )
+            )
+            parts += nodes.parts
+            if on_metal is not None:
+                on_metal(nodes)
+        if api_part is not None:
+            parts.append(api_part(store))
+        if health_part is not None:
+            parts.append(health_part((*parts, placement)))
+        stop = asyncio.Event()
+        running = asyncio.create_task(run_until(stop, parts, DRAIN_S_MAX))
+        if ended is not None:
+            running.add_done_callback(lambda _: ended.set())
+        try:
+            yield store
+        finally:
+            stop.set()
+            await running
+
+
+async def upgrade_all(
+    database_url: str,
+    placement_url: str = "",
+    settings: DatabaseSettings | None = None,
+    *,
+    has_nodes: bool = False,
+) -> None:
+    """Upgrade the tables of all rooms, and those of the bare-metal daemons if there are nodes."""
+    await upgrade(placement_url or database_url, PLACEMENT, settings)
+    for owner in (*OTHERS, *((IRONIC,) if has_nodes else ())):
+        await upgrade(database_url, owner, settings)

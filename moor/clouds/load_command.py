@@ -1,0 +1,156 @@
+"""`moor load`: makes boots as fast as possible, measures what each costs, and audits the result."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from bus.process import run_process
+from moor.clouds.cloud_processes import servers_at
+from moor.load.metal.results import as_table as metal_as_table
+from moor.load.metal.running import DEFAULTS as METAL_DEFAULTS
+from moor.load.metal.running import MetalPlan
+from moor.load.metal.running import run_load as run_metal
+from moor.load.results import RunResult, as_json, as_table
+from moor.load.running import Plan, run_load
+from moor.options import (
+    NOT_DONE,
+    BusUrl,
+    DatabaseUrl,
+    PlacementDatabaseUrl,
+    check_writable,
+    log_as,
+    out,
+    run,
+    tuned_cloud,
+)
+
+IN_FLIGHT, METAL_IN_FLIGHT = 2000, 100
+# How many workers of each kind a run has, conductors per cell. There is always one compute process per cell.
+COUNTS = {"placement": 1, "scheduler": 1, "conductor": 1}
+
+
+def load(
+    *,
+    boots: Annotated[int, typer.Option(min=1, max=10_000_000, help="How many instances to build.")] = 20_000,
+    hosts: Annotated[int, typer.Option(min=1, max=100_000, help="Over how many simulated hosts.")] = 1000,
+    cells: Annotated[int, typer.Option(min=1, max=100, help="In how many cells.")] = 2,
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    placement_db: PlacementDatabaseUrl = "",
+    failing: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of spawns that fail, from 0 to 1.")
+    ] = 0.05,
+    in_flight: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default=False,
+            help="How many boots, or state changes, are under way at most. Default: 2000, or 100 on bare metal.",
+        ),
+    ] = None,
+    bare_metal: Annotated[
+        bool,
+        typer.Option(
+            "--bare-metal", help="Instead, change the states of bare-metal nodes and deploy onto them."
+        ),
+    ] = False,
+    nodes: Annotated[
+        int, typer.Option(min=10, max=20_000, help="With --bare-metal: how many simulated nodes.")
+    ] = 500,
+    daemons: Annotated[
+        int, typer.Option(min=1, max=50, help="With --bare-metal: how many daemons manage them.")
+    ] = 2,
+    changes: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="With --bare-metal: how many state changes.")
+    ] = 5_000,
+    rate: Annotated[
+        float,
+        typer.Option(min=0, help="With --bare-metal: state changes per second; 0: as fast as possible."),
+    ] = 0,
+    deploys: Annotated[
+        int,
+        typer.Option(
+            min=1, max=10_000_000, help="With --bare-metal: how many deploys, each undeployed again."
+        ),
+    ] = 300,
+    workers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=N",
+            help="How many placement, scheduler or conductor workers (conductors per cell). Default: one of each.",
+        ),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to this file.")
+    ] = None,
+) -> None:
+    """Build many instances as fast as possible, measure the cost of each, and audit the result.
+
+    With --bus and --db the workers run on real servers, each as its own process. Without them, all run in this process.
+    """
+    servers = servers_at(bus, db, placement_db)
+    check_writable("--json", json)
+    if hosts < cells:
+        raise typer.BadParameter(f"--hosts is {hosts}, must be at least --cells, which is {cells}")
+    counts = counts_of(workers or [])
+    if workers and servers is None:
+        raise typer.BadParameter(
+            f"--workers is {', '.join(workers)} without --bus and --db: then one worker of each kind runs in this process"
+        )
+    if bare_metal:
+        # Deploys fail on purpose.
+        log_as(os.environ, level="ERROR")
+        metal = MetalPlan(
+            changes=changes,
+            deploys=deploys,
+            nodes=nodes,
+            daemons=daemons,
+            cells=cells,
+            failing=failing,
+            in_flight=in_flight or METAL_IN_FLIGHT,
+            rate=rate,
+            counts=counts,
+            settings=tuned_cloud(METAL_DEFAULTS),
+        )
+        on_metal = run(run_metal(metal, servers), by=run_process)
+        _print(json, on_metal, metal_as_table(on_metal))
+        return
+    plan = Plan(
+        boots=boots,
+        cells=_spread(hosts, cells),
+        failing=failing,
+        in_flight=in_flight or IN_FLIGHT,
+        counts=counts,
+        settings=tuned_cloud(),
+    )
+    result = run(run_load(plan, servers), by=run_process)
+    _print(json, result, as_table(result))
+
+
+def _print(file: Path | None, result: RunResult, table: RenderableType) -> None:
+    if file is not None:
+        file.write_bytes(as_json(result))
+    out.print(table)
+    if not result.audit.passed:
+        raise typer.Exit(NOT_DONE)
+
+
+def counts_of(workers: Sequence[str]) -> Mapping[str, int]:
+    counts = dict(COUNTS)
+    for each in workers:
+        kind, _, number = each.partition("=")
+        if kind not in counts or not number.isdecimal() or not int(number):
+            raise typer.BadParameter(
+                f"--workers is {each!r}: must be KIND=N, where KIND is one of {', '.join(counts)} and N at least 1"
+            )
+        counts[kind] = int(number)
+    return counts
+
+
+def _spread(hosts: int, cells: int) -> dict[str, int]:
+    """Spread the hosts evenly over the cells; the first cells get the remainder."""
+    return {f"c{n}": hosts // cells + (n <= hosts % cells) for n in range(1, cells + 1)}

@@ -1,0 +1,373 @@
+"""`moor run`: runs one worker in this process, on real brokers and a real database."""
+
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import structs
+
+from bus.configuration.addresses import Addresses
+from bus.operating.health_server import BadAddressError
+from bus.process import run_process
+from cell_conductor.__main__ import run as run_conductor
+from compute_sim.__main__ import run as run_compute
+from compute_sim.ironic.__main__ import LISTEN, NODES_COUNT
+from compute_sim.ironic.__main__ import Options as SimulatedIronicOptions
+from compute_sim.ironic.__main__ import read_listen as read_ironic_listen
+from compute_sim.ironic.__main__ import run as run_simulated_ironic
+from compute_sim.ironic.core.script import IronicScript
+from compute_sim.simulated.hosts import equal_hosts
+from compute_sim.simulated.script_file import load_script
+from ironic_sync.__main__ import run as run_ironic
+from ironic_sync.store import check_name
+from moor.clouds.up_command import faults_in
+from moor.options import (
+    BusUrl,
+    DatabaseUrl,
+    HealthListen,
+    IronicDatabaseUrl,
+    LogFormat,
+    PlacementDatabaseUrl,
+    broker_of,
+    command_settings,
+    fail,
+    log_as,
+    tuned,
+    wrong_value,
+)
+from moor.placement.placement_api_options import (
+    BODY_S,
+    CONNECTIONS,
+    CONNECTIONS_PER_ADDRESS,
+    DEFAULT_LISTEN,
+    HEAD_S,
+    IDLE_S,
+    ApiFlags,
+    Auth,
+    AuthMode,
+    BodySeconds,
+    ConnectionFlags,
+    ConnectionsMax,
+    ConnectionsPerAddress,
+    CorsOrigins,
+    HeadSeconds,
+    IdleSeconds,
+    KeystoneCa,
+    KeystoneDomain,
+    KeystonePassword,
+    KeystoneProject,
+    KeystoneUrl,
+    KeystoneUser,
+    ListenAt,
+    PolicyName,
+    Prefix,
+    SharePort,
+    TlsCertificate,
+    TlsKey,
+    Unguarded,
+    Users,
+    serving_of,
+)
+from moor.tuning import (
+    BUS,
+    COMPUTE,
+    CONDUCTOR,
+    DATABASE,
+    IRONIC,
+    PLACEMENT,
+    PLACEMENT_API,
+    SCHEDULER,
+)
+from placement_worker.__main__ import run as run_placement
+from placement_worker.__main__ import serve as serve_placement
+from placement_worker.api.auth.keystone import KeystoneAccount
+from placement_worker.api.http.server import BadListenError
+from scheduler_worker.__main__ import run as run_scheduler
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Run one worker until SIGTERM, which drains it. Run any number of each kind, but only one compute per cell. "
+    "Placement and schedulers also connect to the cells' own brokers (MOOR_CELL_BUS_URLS); a cell's workers connect only to "
+    "their cell's broker.",
+)
+
+Cell = Annotated[str, typer.Option(envvar="MOOR_CELL", help="The cell of this conductor or compute.")]
+
+
+@app.command()
+def placement(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    placement_db: PlacementDatabaseUrl = "",
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """Placement: claims, swaps, inventories, and the feed of changes."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    addresses = _stated(bus, db, placement_db=placement_db)
+    _require_database("placement", addresses.placement_db)
+    _run(run_placement(addresses, tuned(PLACEMENT), tuned(BUS), tuned(DATABASE), health_listen))
+
+
+@app.command()
+def scheduler(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    instances_per_host_max: Annotated[
+        int | None, typer.Option(min=0, show_default=False, help="How many instances a host may have.")
+    ] = None,
+    io_ops_per_host_max: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            show_default=False,
+            help="How many builds and similar operations may be under way on a host; 0: no limit.",
+        ),
+    ] = None,
+    alternates_max: Annotated[
+        int | None,
+        typer.Option(
+            min=0, show_default=False, help="How many alternates a build gets, to try when its host fails."
+        ),
+    ] = None,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """A scheduler: chooses hosts and hands builds over to the cells. Each setting also has a variable, MOOR_SCHEDULER_..."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    settings = tuned(
+        SCHEDULER,
+        instances_per_host_max=instances_per_host_max,
+        io_ops_per_host_max=io_ops_per_host_max,
+        alternates_max=alternates_max,
+    )
+    addresses = _addresses("scheduler", bus, db)
+    _run(run_scheduler(addresses, settings, tuned(BUS), tuned(DATABASE), health_listen))
+
+
+@app.command()
+def conductor(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    cell: Cell = "",
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """A conductor, which owns the instances of one cell."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    addresses = _addresses("conductor", bus, db, _one(cell, "conductor"))
+    url, database = addresses.bus_of(cell), addresses.db_of(cell)
+    _run(
+        run_conductor(
+            cell,
+            url,
+            database,
+            tuned(CONDUCTOR),
+            bus=tuned(BUS),
+            database=tuned(DATABASE),
+            health_at=health_listen,
+        )
+    )
+
+
+@app.command()
+def compute(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    *,
+    cell: Cell = "",
+    hosts: Annotated[
+        int,
+        typer.Option(envvar="MOOR_COMPUTE_HOSTS", min=1, help="How many hosts it simulates."),
+    ] = 100,
+    faults: Annotated[
+        Path | None,
+        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="The faults of these hosts: a TOML or JSON file."),
+    ] = None,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """A compute process, which simulates the hosts of one cell."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    script = faults_in(faults)
+    url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
+    settings = structs.replace(tuned(COMPUTE), cell=cell)
+    _run(
+        run_compute(url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=health_listen)
+    )
+
+
+@app.command()
+def ironic(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    ironic_db: IronicDatabaseUrl = "",
+    *,
+    name: Annotated[
+        str, typer.Option(envvar="MOOR_IRONIC_NAME", help="This daemon's name in the ring.")
+    ] = "",
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """A daemon that reports bare-metal nodes to placement. Several daemons share the nodes.
+
+    MOOR_IRONIC_BUS_URL is Ironic's broker, if not --bus. MOOR_IRONIC_URL is its REST API; without it, only notifications
+    count. MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to.
+    """
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    addresses = _stated(bus, db, ironic_db=ironic_db)
+    _require_database("ironic", addresses.ironic_db)
+    with wrong_value("--name, or MOOR_IRONIC_NAME: "):
+        check_name(name)
+    _run(run_ironic(addresses, name, tuned(IRONIC), tuned(BUS), tuned(DATABASE), health_at=health_listen))
+
+
+@app.command("simulated-ironic")
+def simulated_ironic(
+    bus: BusUrl = "",
+    *,
+    nodes: Annotated[
+        int,
+        typer.Option(envvar="MOOR_IRONIC_SIM_NODES", min=1, help="How many nodes there are at the start."),
+    ] = NODES_COUNT,
+    groups: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_IRONIC_SIM_GROUPS",
+            metavar="NAME,NAME",
+            help="The conductor groups over which the nodes are spread.",
+        ),
+    ] = "",
+    ironic_listen: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_IRONIC_SIM_LISTEN", metavar="HOST:PORT", help="The address of its REST API."
+        ),
+    ] = LISTEN,
+    pace: Annotated[
+        float,
+        typer.Option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
+    ] = 1.0,
+    script: Annotated[
+        Path | None,
+        typer.Option(envvar="MOOR_IRONIC_SIM_SCRIPT", help="Its faults: a TOML or JSON file."),
+    ] = None,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """A simulated Ironic, whose nodes are lost when it ends. Its broker user must be allowed to declare the exchange `ironic`
+    and to publish to it.
+    """
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    url = _stated(bus, "").ironic_bus
+    with wrong_value():
+        options = SimulatedIronicOptions(
+            nodes_count=nodes,
+            groups=tuple(name for part in groups.split(",") if (name := part.strip())),
+            listen=read_ironic_listen(ironic_listen, "--ironic-listen"),
+            pace=pace,
+            script=load_script(script, IronicScript) if script else IronicScript(),
+        )
+    try:
+        _run(run_simulated_ironic(broker_of(url), url, options, health_at=health_listen))
+    except OSError as problem:
+        fail(f"no simulated Ironic: {problem}; --ironic-listen names another address")
+
+
+@app.command("placement-api")
+def placement_api(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    placement_db: PlacementDatabaseUrl = "",
+    *,
+    listen: ListenAt = DEFAULT_LISTEN,
+    share_port: SharePort = False,
+    auth: AuthMode = Auth.NONE,
+    allow_anyone: Unguarded = False,
+    users: Users = None,
+    policy: PolicyName = "legacy",
+    cors_origin: CorsOrigins = None,
+    prefix: Prefix = "",
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    keystone_url: KeystoneUrl = "",
+    keystone_user: KeystoneUser = "placement",
+    keystone_password: KeystonePassword = "",
+    keystone_project: KeystoneProject = "service",
+    keystone_domain: KeystoneDomain = "Default",
+    keystone_ca: KeystoneCa = None,
+    http_idle_s: IdleSeconds = IDLE_S,
+    http_head_s: HeadSeconds = HEAD_S,
+    http_body_s: BodySeconds = BODY_S,
+    http_connections: ConnectionsMax = CONNECTIONS,
+    http_connections_per_address: ConnectionsPerAddress = CONNECTIONS_PER_ADDRESS,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+) -> None:
+    """OpenStack Placement's HTTP API. It needs only the database: the placement workers publish its writes on the bus."""
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    addresses = _stated(bus, db, placement_db=placement_db)
+    _require_database("placement-api", addresses.placement_db)
+    serving = serving_of(
+        ApiFlags(
+            listen=listen,
+            share_port=share_port,
+            auth=auth,
+            allow_anyone=allow_anyone,
+            users=users,
+            policy=policy,
+            cors_origins=tuple(cors_origin or ()),
+            prefix=prefix,
+            settings=tuned(PLACEMENT_API),
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            keystone=KeystoneAccount(
+                url=keystone_url,
+                user=keystone_user,
+                password=keystone_password,
+                project=keystone_project,
+                user_domain=keystone_domain,
+                project_domain=keystone_domain,
+            ),
+            keystone_ca=keystone_ca,
+            connections=ConnectionFlags(
+                http_idle_s, http_head_s, http_body_s, http_connections, http_connections_per_address
+            ),
+        )
+    )
+    _run(serve_placement(addresses.placement_db, serving, tuned(DATABASE), health_listen))
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        run_process(work)
+    except (BadAddressError, BadListenError) as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+
+
+def _addresses(worker: str, bus: str, db: str, cell: str = "") -> Addresses:
+    """The addresses of the broker and the database, for a worker that needs a database."""
+    addresses = _stated(bus, db, cell)
+    _require_database(worker, addresses.db_of(cell) if cell else addresses.db_url)
+    return addresses
+
+
+def _require_database(worker: str, url: str) -> None:
+    if not url:
+        raise typer.BadParameter(f"no database is named: a {worker} worker needs --db or MOOR_DB_URL")
+
+
+def _stated(bus: str, db: str, cell: str = "", *, placement_db: str = "", ironic_db: str = "") -> Addresses:
+    settings = command_settings(bus=bus, db=db, placement_db=placement_db, ironic_db=ironic_db, cells=cell)
+    return structs.replace(settings.addresses, bus_url=settings.bus_url)
+
+
+def _one(cell: str, worker: str) -> str:
+    if not cell or "," in cell:
+        raise typer.BadParameter(f"--cell (MOOR_CELL) is {cell!r}: a {worker} needs exactly one cell")
+    return cell

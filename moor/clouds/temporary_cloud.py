@@ -1,0 +1,164 @@
+"""A cloud for one run of the demo or the load: in this process, or on real servers with a process for each worker."""
+
+import tempfile
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from bus.broker import Broker, Connection
+from bus.memory import MemoryBroker
+from bus.urls import broker_at
+from bus.workers.station import Station
+from compute_sim.ironic import IronicTransport, SimulatedIronic, simulated_ironic
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import equal_hosts
+from ironic_sync.core.node import Node
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.store_sql import SqlIronicStore
+from moor.client import during, running, station_on
+from moor.clouds.bare_metal import BareMetal, BareMetalPlan, Daemon
+from moor.clouds.cloud import cloud
+from moor.clouds.cloud_processes import Servers, WorkerProcess, cloud_in_processes
+from moor.tuning import CloudSettings, environment_of
+from placement_worker.store_sql import SqlPlacementStore
+
+T = TypeVar("T")
+
+
+class CloudPlan(Struct, frozen=True, kw_only=True):
+    """`role` names the client that asks; `cells` has the number of hosts of each cell, `counts` that of the workers."""
+
+    role: str
+    cells: Mapping[str, int]
+    counts: Mapping[str, int]
+    settings: CloudSettings
+    faults: FaultScript = FaultScript()
+    metal: BareMetalPlan | None = None
+
+    @property
+    def host_names(self) -> frozenset[str]:
+        return frozenset(host.name for cell, count in self.cells.items() for host in equal_hosts(cell, count))
+
+
+class TemporaryCloud(Struct, frozen=True, kw_only=True):
+    """A running cloud, and what reads its state. `daemons` and `workers` by name; embedded, there are no worker processes."""
+
+    client: Station
+    connection: Connection
+    placement: SqlPlacementStore
+    rows: SqlIronicStore
+    daemons: Mapping[str, Daemon | WorkerProcess]
+    workers: Sequence[WorkerProcess]
+    simulated_ironic: SimulatedIronic | None
+
+    @property
+    def ironic(self) -> SimulatedIronic:
+        assert self.simulated_ironic is not None, "the plan has bare-metal nodes"
+        return self.simulated_ironic
+
+    async def nodes(self) -> list[Node]:
+        """All nodes, as Ironic's REST API shows them."""
+        api = HttpIronicApi("http://ironic", transport=IronicTransport(self.ironic))
+        try:
+            return [node async for page in api.pages() for node in page.nodes]
+        finally:
+            await api.close()
+
+    async def during(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`; raise `WorkerEnded` as soon as a worker process ends."""
+        return await during(work, *(worker.ended() for worker in self.workers))
+
+
+@asynccontextmanager
+async def temporary_cloud(plan: CloudPlan, servers: Servers | None) -> AsyncIterator[TemporaryCloud]:
+    """Run the cloud on these servers; without them, in this process on a bus in memory and a database that is deleted."""
+    async with AsyncExitStack() as stack:
+        yield await (_embedded(plan, stack) if servers is None else _in_processes(plan, servers, stack))
+
+
+async def _embedded(plan: CloudPlan, stack: AsyncExitStack) -> TemporaryCloud:
+    broker = MemoryBroker().as_user()
+    hosts = {cell: equal_hosts(cell, count) for cell, count in plan.cells.items()}
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"moor-{plan.role}-"))
+    url = f"sqlite+aiosqlite:///{Path(directory) / 'moor.db'}"
+    started: list[BareMetal] = []
+    await stack.enter_async_context(
+        cloud(
+            broker,
+            url,
+            hosts,
+            faults=plan.faults,
+            settings=plan.settings,
+            metal=plan.metal,
+            on_metal=started.append,
+        )
+    )
+    return await _opened(
+        plan,
+        stack,
+        broker,
+        Servers("", url),
+        daemons={daemon.name: daemon for metal in started for daemon in metal.daemons},
+        simulated_ironic=next((metal.simulation.ironic for metal in started), None),
+    )
+
+
+async def _in_processes(plan: CloudPlan, servers: Servers, stack: AsyncExitStack) -> TemporaryCloud:
+    """The simulated Ironic runs in this process, so that its CPU time does not count as that of a worker."""
+    broker = broker_at(servers.bus_url)
+    urls = {**environment_of(plan.settings), **servers.environment}
+    metal = plan.metal
+    simulation = None
+    if metal is not None:
+        simulation = simulated_ironic(
+            broker, metal.simulated_nodes, metal.simulating, script=metal.script, listen=("127.0.0.1", 0)
+        )
+    ironic_url = simulation.url if simulation else ""
+    workers = await stack.enter_async_context(
+        cloud_in_processes(
+            broker, urls, plan.cells, plan.counts, plan.faults, metal=metal, ironic_url=ironic_url
+        )
+    )
+    if simulation:
+        await stack.enter_async_context(running(simulation.parts))
+    return await _opened(
+        plan,
+        stack,
+        broker,
+        servers,
+        daemons={worker.name: worker for worker in workers if metal and worker.name in metal.names},
+        workers=workers,
+        simulated_ironic=simulation.ironic if simulation else None,
+    )
+
+
+async def _opened(
+    plan: CloudPlan,
+    stack: AsyncExitStack,
+    broker: Broker,
+    servers: Servers,
+    *,
+    daemons: Mapping[str, Daemon | WorkerProcess],
+    workers: Sequence[WorkerProcess] = (),
+    simulated_ironic: SimulatedIronic | None,
+) -> TemporaryCloud:
+    """Connect to the running cloud."""
+    rows = SqlIronicStore(servers.database_url)
+    stack.push_async_callback(rows.close)
+    placement = SqlPlacementStore(servers.placement_url or servers.database_url)
+    stack.push_async_callback(placement.close)
+    connection = await broker.connect()
+    stack.push_async_callback(connection.close)
+    client, _ = await stack.enter_async_context(station_on(broker, plan.role))
+    return TemporaryCloud(
+        client=client,
+        connection=connection,
+        placement=placement,
+        rows=rows,
+        daemons=daemons,
+        workers=workers,
+        simulated_ironic=simulated_ironic,
+    )

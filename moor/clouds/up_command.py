@@ -1,0 +1,344 @@
+"""`moor up`: runs the whole cloud in this process, with all its data in one directory.
+
+- bus.journal: the messages on the bus.
+- bus.sock: the socket by which other commands reach the bus.
+- moor.db: the tables of all workers, including the instances on simulated hosts.
+- ironic.nodes: the nodes of the simulated Ironic, if there is one.
+- ironic.url: the address of its REST API, while it runs.
+- flavors.toml: the flavors for `moor boot --flavor` and `moor check`; created once, with a flavor for the simulated nodes.
+
+After a kill at any moment, a restart on the same directory continues where it was.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from bus.configuration.settings import BusSettings
+from bus.definitions import rights_by_user
+from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
+from bus.messages.hosts import NODE
+from bus.operating.health import Health
+from bus.operating.health_server import BadAddressError, HealthServer
+from bus.operating.running import about
+from bus.process import stopped_by_signals
+from bus.topology import objects_of
+from bus.unix_socket import SocketTakenError, serve_unix
+from cell_conductor.settings import ConductorSettings
+from compute_sim.ironic.__main__ import LISTEN, read_listen
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import SimulatedHost, equal_hosts
+from compute_sim.simulated.script_file import load_script
+from ironic_sync.core.cells import CellMap
+from ironic_sync.settings import IronicSettings
+from moor.client import LOCAL, client, until_choosable
+from moor.clouds.bare_metal import BareMetal, BareMetalPlan, IronicPortTaken, cells_of_groups, flavor_of_nodes
+from moor.clouds.cloud import cloud
+from moor.instances.flavors import write_flavors
+from moor.options import (
+    BusUrl,
+    Cells,
+    DatabaseUrl,
+    HealthListen,
+    LogFormat,
+    PlacementDatabaseUrl,
+    command_settings,
+    fail,
+    log_as,
+    out,
+    run,
+    tuned,
+    tuned_cloud,
+    wrong_value,
+)
+from moor.placement.placement_api_options import DEFAULT_LISTEN, ApiFlags, ListenAt, serving_of
+from moor.settings import Settings
+from moor.tuning import PLACEMENT_API, CloudSettings
+from placement_worker.api.http.server import BadListenError
+from placement_worker.http_service import PlacementService, ServiceOptions
+from placement_worker.store_sql import SqlPlacementStore
+
+DEFAULT_CELLS = ("harbour", "island")
+DEFAULT_IRONIC_LISTEN = LISTEN
+JOURNAL = "bus.journal"
+NODES = "ironic.nodes"
+
+# All workers are in this process, so answers are fast and timeouts can be short. After a kill and restart, the workers then
+# soon repeat the questions that were open.
+IN_ONE_PROCESS = CloudSettings(
+    bus=BusSettings(ask_again_ms=1_000.0, answer_timeout_ms=4_000.0),
+    conductor=ConductorSettings(ask_lease_s=5.0),
+    # The notification that ends a deploy may reach another daemon than the node's owner, which then reads the node after 2 s.
+    ironic=IronicSettings(deploy_read_s=2.0),
+)
+
+Cloud = dict[str, tuple[SimulatedHost, ...]]
+
+
+def up(
+    bus: BusUrl = "",
+    db: DatabaseUrl = "",
+    cells: Cells = "",
+    placement_db: PlacementDatabaseUrl = "",
+    *,
+    hosts: Annotated[
+        int,
+        typer.Option(
+            envvar="MOOR_COMPUTE_HOSTS", min=1, max=10_000, help="How many simulated hosts each cell has."
+        ),
+    ] = 20,
+    faults: Annotated[
+        Path | None,
+        typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="The faults of these hosts: a TOML or JSON file."),
+    ] = None,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            envvar="MOOR_IRONIC_SIM_NODES",
+            min=0,
+            max=10_000,
+            help="How many bare-metal nodes a simulated Ironic has, in a conductor group for each cell.",
+        ),
+    ] = 0,
+    daemons: Annotated[
+        int, typer.Option(min=1, max=50, help="How many bare-metal daemons share these nodes.")
+    ] = 1,
+    ironic_listen: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_IRONIC_SIM_LISTEN",
+            metavar="HOST:PORT",
+            help="The address of the simulated Ironic's REST API.",
+        ),
+    ] = DEFAULT_IRONIC_LISTEN,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="DIR",
+            show_default=False,
+            help=r"The directory of all data. [dim]\[MOOR_DATA; else ~/.local/state/moorage][/dim]",
+        ),
+    ] = "",
+    listen: ListenAt = DEFAULT_LISTEN,
+    health_listen: HealthListen = "",
+    log_format: LogFormat = "text",
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the workers do.")] = False,
+) -> None:
+    """Run a whole cloud in this process: bus, placement, schedulers, cells and simulated hosts. Its data survive a restart.
+
+    With --nodes it also has bare-metal nodes in a simulated Ironic, for `moor node` and `moor boot --flavor metal`.
+    """
+    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format}, level="INFO" if verbose else "WARNING")
+    settings = command_settings(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
+    socket = _socket(settings)
+    script = faults_in(faults)
+    serving = serving_of(ApiFlags(listen=listen, settings=tuned(PLACEMENT_API)))
+    workers = tuned_cloud(IN_ONE_PROCESS)
+    cells_hosts = {cell: equal_hosts(cell, hosts) for cell in settings.addresses.cells or DEFAULT_CELLS}
+    metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
+    run(
+        _up(
+            settings,
+            workers,
+            socket,
+            cells_hosts,
+            script=script,
+            serving=serving,
+            health_at=health_listen,
+            metal=metal,
+        )
+    )
+
+
+async def _up(
+    settings: Settings,
+    workers: CloudSettings,
+    socket: Path,
+    hosts: Cloud,
+    *,
+    script: FaultScript,
+    serving: ServiceOptions,
+    health_at: str,
+    metal: BareMetalPlan | None,
+) -> None:
+    out.print(
+        f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} simulated hosts in "
+        f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), data in {settings.data}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    with stopped_by_signals() as stop, _opened_broker(settings.data / JOURNAL, hosts) as broker:
+        try:
+            async with serve_unix(broker, socket):
+                await _serve(
+                    settings,
+                    workers,
+                    broker,
+                    hosts,
+                    script=script,
+                    serving=serving,
+                    stop=stop,
+                    health_at=health_at,
+                    metal=metal,
+                )
+        except SocketTakenError as taken:
+            fail(f"no bus: {taken}")
+        except BadListenError as taken:
+            fail(f"no placement API: {taken}; --listen names another address")
+        except IronicPortTaken as taken:
+            fail(f"no simulated Ironic: {taken}; --ironic-listen names another address")
+        except BadAddressError as taken:
+            fail(str(taken))
+    out.print("[green]stopped[/green]; the next `moor up` continues unfinished work")
+
+
+async def _serve(
+    settings: Settings,
+    workers: CloudSettings,
+    broker: MemoryBroker,
+    hosts: Cloud,
+    *,
+    script: FaultScript,
+    serving: ServiceOptions,
+    stop: asyncio.Event,
+    health_at: str,
+    metal: BareMetalPlan | None,
+) -> None:
+    """Run until `stop` is set or a worker fails; raise that failure on exit."""
+    url = settings.addresses.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
+    async with cloud(
+        broker.as_user(),
+        url,
+        hosts,
+        placement_url=settings.addresses.placement_db_url,
+        faults=script,
+        settings=workers,
+        keeps_hosts=True,
+        as_user=broker.as_user,
+        api_part=partial(_placement_api, serving),
+        health_part=partial(_health, health_at) if health_at else None,
+        ended=stop,
+        metal=metal,
+        on_metal=partial(_announce_metal, settings),
+    ):
+        count = sum(map(len, hosts.values()))
+        getting_ready = asyncio.create_task(_announce_ready(settings, count, metal))
+        await stop.wait()
+        getting_ready.cancel()
+        out.print("stopping: workers finish the messages that they have taken ...")
+        await asyncio.wait((getting_ready,))
+    settings.ironic_url_file.unlink(missing_ok=True)
+
+
+def _health(address: str, parts: Sequence[object]) -> HealthServer:
+    server = HealthServer(address, Health(about("moor up"), parts))
+    out.print(f"health is served at {server.url}", highlight=False, soft_wrap=True)
+    return server
+
+
+def _placement_api(serving: ServiceOptions, store: SqlPlacementStore) -> PlacementService:
+    service = PlacementService(store, serving)
+    out.print(f"placement is served at {service.url}", highlight=False, soft_wrap=True)
+    return service
+
+
+def _announce_metal(settings: Settings, metal: BareMetal) -> None:
+    """Print the address of the simulated Ironic, and write it to the file where other commands find it."""
+    url = metal.simulation.url
+    settings.ironic_url_file.write_text(f"{url}\n")
+    daemons = "a daemon manages" if len(metal.daemons) == 1 else f"{len(metal.daemons)} daemons manage"
+    out.print(
+        f"a simulated Ironic has {len(metal.simulation.ironic.nodes)} nodes, which {daemons}; its API is served at {url}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan | None) -> None:
+    """Print `ready` once schedulers can choose every host: they know it, and placement has its provider. Ask over the bus, as
+    an operator does.
+    """
+    wanted = hosts + (metal.nodes if metal else 0)
+    async with client(settings, operates=True) as asking:
+        up = await until_choosable(asking, lambda known: len(known) >= wanted)
+    nodes = sum(host.kind == NODE for host in up)
+    hypervisors = len(up) - nodes
+    try_ = "`moor boot --vcpus 2`, " + ("`moor boot --flavor metal`, `moor node list`, " if metal else "")
+    out.print(
+        f"[green]ready[/green]: {hypervisors} hosts {f'and {nodes} nodes ' if metal else ''}are up; try {try_}`moor list`, "
+        "`moor events`; Ctrl-C stops it",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _metal(
+    settings: Settings, nodes: int, daemons: int, listen: str, cells: tuple[str, ...]
+) -> BareMetalPlan:
+    """The plan of the simulated Ironic. Create the file of flavors if there is none."""
+    addresses = settings.addresses
+    if addresses.ironic_url or addresses.ironic_bus_url or addresses.ironic_db_url:
+        raise typer.BadParameter(
+            f"--nodes is {nodes}, and ironic_url, ironic_bus_url or ironic_db_url is set: --nodes starts a simulated Ironic in "
+            "this process, so set none of them"
+        )
+    with wrong_value():
+        address = read_listen(listen, "--ironic-listen")
+    write_flavors(settings.flavors_file, flavor_of_nodes())
+    stated = CellMap(
+        groups=addresses.ironic_groups, shards=addresses.ironic_shards, default=addresses.ironic_cell
+    )
+    return BareMetalPlan(
+        nodes=nodes,
+        daemons=daemons,
+        cells=cells_of_groups(cells, stated),
+        listen=address,
+        file=settings.data / NODES,
+    )
+
+
+def _socket(settings: Settings) -> Path:
+    """The path of the bus's socket; create the data directory."""
+    parts = urlsplit(settings.addresses.bus_url)
+    if parts.scheme not in ("", "memory", "unix"):
+        raise typer.BadParameter(
+            f"bus_url names another bus ({parts.scheme}://{parts.hostname}), but `moor up` runs its own: start workers for "
+            "that bus by `moor run`, or give --bus memory://"
+        )
+    addresses = settings.addresses
+    if addresses.cell_bus_urls or addresses.cell_db_urls:
+        cells = ", ".join(sorted({*addresses.cell_bus_urls, *addresses.cell_db_urls}))
+        raise typer.BadParameter(
+            f"cell_bus_urls or cell_db_urls is set for {cells}, but `moor up` has all cells on its own bus and database: set "
+            "none of them"
+        )
+    try:
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise typer.BadParameter(f"data is {str(settings.data)!r}: {problem}") from None
+    return Path(parts.path) if parts.scheme == "unix" else settings.socket
+
+
+def faults_in(file: Path | None) -> FaultScript:
+    with wrong_value():
+        return load_script(file, FaultScript) if file else FaultScript()
+
+
+@contextmanager
+def _opened_broker(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
+    """The broker, with the users of the topology and their rights."""
+    users = rights_by_user(
+        objects_of(hosts, create_foreign=True).exchanges, hosts, applications=(LOCAL,)
+    ).values()
+    try:
+        with journaled_broker(journal, users=users) as broker:
+            yield broker
+    except (JournalTakenError, JournalUnreadableError) as problem:
+        fail(f"no bus: {problem}")

@@ -1,0 +1,1 @@
+"""Commands about instances and the hosts that they are on."""

@@ -1,0 +1,1 @@
+"""Commands about placement's providers, candidates and usage."""

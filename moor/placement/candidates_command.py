@@ -1,0 +1,137 @@
+"""`moor candidates`: placement's allocation candidates for a question on the command line."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from bus.message import ProviderId
+from bus.messages.candidates import (
+    AskCandidates,
+    AskMoreCandidates,
+    Candidate,
+    Candidates,
+    CandidatesFound,
+    StartAgain,
+    TooCostly,
+)
+from bus.messages.placement import NotAllowed
+from moor.client import Client, answer_of, ask_bus, providers_of
+from moor.options import AsJson, BusUrl, fail, wrong_value
+from moor.placement.providers_showing import candidates_table
+from moor.showing import print_all
+
+WORDS_HELP = (
+    "CLASS=N (amount); TRAIT or TRAIT,TRAIT (required: any one of them); no:TRAIT (forbidden); better:TRAIT (preferred); "
+    "in:AGGREGATE,AGGREGATE (in any one of them); out:AGGREGATE; tree:PROVIDER"
+)
+GROUP_HELP = "A request group that a single provider must satisfy: NAME and the same words, in quotes. May be repeated."
+
+
+def candidates(
+    words: Annotated[list[str] | None, typer.Argument(metavar="WORD...", help=WORDS_HELP)] = None,
+    bus: BusUrl = "",
+    *,
+    group: Annotated[list[str] | None, typer.Option(metavar="'NAME WORD...'", help=GROUP_HELP)] = None,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="No two groups from the same provider (isolate).")
+    ] = False,
+    together: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="These groups from the subtree of one provider (same_subtree); may be repeated.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many candidates at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List the candidates that can provide all of this: VCPU=2 MEMORY_MB=4096 HW_CPU_X86_AVX2 no:CUSTOM_SLOW."""
+    named = [text.split() for text in group or ()]
+    asked = {
+        "type": "candidates",
+        "groups": [
+            *([group_of("", words)] if words else []),
+            *[group_of(name, rest) for name, *rest in named],
+        ],
+        "group_policy": _policy(named, apart=apart),
+        "same_subtree": [part.split(",") for part in together or ()],
+        "limit": limit,
+    }
+    with wrong_value():
+        question = msgspec.convert(asked, AskCandidates)
+    found, names = ask_bus(bus, lambda asking: _found(asking, question))
+    if not (found or as_json):
+        fail("no provider can satisfy this now; `moor provider list` shows what exists")
+    print_all(found, lambda some: candidates_table(some, names), as_json=as_json)
+
+
+def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """One request group, as a message on the bus has it."""
+    group: dict[str, Any] = {
+        "suffix": name,
+        "resources": {},
+        "required": [],
+        "forbidden": [],
+        "preferred": {},
+        "member_of": [],
+        "forbidden_aggregates": [],
+    }
+    for word in words:
+        resource, is_amount, amount = word.partition("=")
+        if is_amount:
+            group["resources"][resource] = _number(word, amount)
+            continue
+        what, is_named, value = word.partition(":")
+        match what if is_named else "":
+            case "tree":
+                group["in_tree"] = value
+            case "in":
+                group["member_of"].append(value.split(","))
+            case "out":
+                group["forbidden_aggregates"].append(value)
+            case "no":
+                group["forbidden"].append(value)
+            case "better":
+                group["preferred"][value] = 1.0
+            case _:
+                group["required"].append(word.split(","))
+    return group
+
+
+def _number(word: str, text: str) -> int:
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{word!r}: the amount is {text!r}, must be a whole number")
+    return int(text)
+
+
+def _policy(named: Sequence[object], *, apart: bool) -> Literal["isolate", "none"] | None:
+    if apart:
+        return "isolate"
+    return "none" if len(named) > 1 else None
+
+
+async def _found(asking: Client, question: AskCandidates) -> tuple[list[Candidate], dict[ProviderId, str]]:
+    page = await _page(asking, question)
+    found = [*page.candidates]
+    while page.next is not None:
+        page = await _page(asking, AskMoreCandidates(answer=page.next.answer, page=page.next.page))
+        found += page.candidates
+    return found, {each.id: each.name for each in await providers_of(asking)} if found else {}
+
+
+async def _page(asking: Client, question: AskCandidates | AskMoreCandidates) -> Candidates:
+    verdict = (await answer_of(asking, question, CandidatesFound)).verdict
+    if isinstance(verdict, StartAgain):
+        fail("placement dropped the answer before its last page was read: run the command again")
+    if isinstance(verdict, NotAllowed):
+        fail(f"{verdict.field}: {verdict.reason}", 2)
+    if isinstance(verdict, TooCostly):
+        fail(
+            f"the search took {verdict.spent} {verdict.what}, and at most {verdict.budget} are allowed: ask for fewer "
+            "groups, or for fewer candidates by --limit"
+        )
+    if not isinstance(verdict, Candidates):
+        fail(f"unknown resource class or trait: {', '.join(verdict.names)}", 2)
+    return verdict

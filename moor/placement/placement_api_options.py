@@ -1,0 +1,303 @@
+"""The flags and MOOR_* variables of placement's HTTP API. All are read and checked before the server starts."""
+
+import ssl
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import Struct, structs
+
+from moor.options import wrong_value
+from placement_worker.api.auth import Authentication
+from placement_worker.api.auth.basic import BasicAuthentication, users_in
+from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication, keystone_client
+from placement_worker.api.auth.no_authentication import NoAuthentication
+from placement_worker.api.auth.noauth2 import BelievedToken
+from placement_worker.api.http.server import read_certificate, read_listen
+from placement_worker.api.policy import policy_named
+from placement_worker.api.settings import ApiSettings
+from placement_worker.http_service import ServiceOptions
+
+DEFAULT_LISTEN = "127.0.0.1:8780"
+_DEFAULTS = ApiSettings()
+IDLE_S = int(_DEFAULTS.idle_s_max)
+HEAD_S = int(_DEFAULTS.head_s_max)
+BODY_S = int(_DEFAULTS.body_s_max)
+CONNECTIONS = _DEFAULTS.connections_max
+CONNECTIONS_PER_ADDRESS = _DEFAULTS.connections_per_address_max
+
+
+class Auth(StrEnum):
+    NONE = "none"
+    BASIC = "basic"
+    KEYSTONE = "keystone"
+    NOAUTH2 = "noauth2"
+
+
+# With these, any client may connect without a credential.
+UNGUARDED = (Auth.NONE, Auth.NOAUTH2)
+
+ListenAt = Annotated[
+    str,
+    typer.Option(
+        "--listen", envvar="MOOR_LISTEN", metavar="HOST:PORT", help="The address of placement's HTTP API."
+    ),
+]
+SharePort = Annotated[
+    bool,
+    typer.Option(
+        "--share-port",
+        envvar="MOOR_SHARE_PORT",
+        help="Let other processes listen at the same address: start one process per core.",
+    ),
+]
+AuthMode = Annotated[
+    Auth,
+    typer.Option(
+        "--auth",
+        envvar="MOOR_AUTH",
+        help="How clients authenticate: none (anyone, from this machine only), basic (users of a file), keystone (Keystone "
+        "tokens), or noauth2 (anyone, under any name; for tests).",
+    ),
+]
+Unguarded = Annotated[
+    bool,
+    typer.Option(
+        "--allow-anyone",
+        envvar="MOOR_ALLOW_ANYONE",
+        help="With none or noauth2: also accept clients from other machines.",
+    ),
+]
+Users = Annotated[
+    Path | None,
+    typer.Option(
+        "--users",
+        envvar="MOOR_USERS",
+        metavar="FILE",
+        help="For basic: a file written by `htpasswd -B`. An optional third field is the project whose usages the user may read.",
+    ),
+]
+PolicyName = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        envvar="MOOR_POLICY",
+        metavar="legacy|secure|open|FILE",
+        help="The policy that says which role may do what.",
+    ),
+]
+CorsOrigins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cors-origin",
+        envvar="MOOR_CORS_ORIGINS",
+        metavar="ORIGIN",
+        help="An origin whose pages a browser may let read the answers; may be repeated, * means any.",
+    ),
+]
+Prefix = Annotated[
+    str,
+    typer.Option(
+        "--prefix", envvar="MOOR_PREFIX", metavar="/PATH", help="A path before all paths, for proxies."
+    ),
+]
+IdleSeconds = Annotated[
+    int,
+    typer.Option(
+        "--http-idle-s",
+        envvar="MOOR_HTTP_IDLE_S",
+        min=1,
+        help="Seconds until an idle connection is closed. Above 5, Nova's services lose answers: see docs/placement-api.md.",
+    ),
+]
+HeadSeconds = Annotated[
+    int,
+    typer.Option(
+        "--http-head-s",
+        envvar="MOOR_HTTP_HEAD_S",
+        min=1,
+        help="Seconds within which a request's head must arrive.",
+    ),
+]
+BodySeconds = Annotated[
+    int,
+    typer.Option(
+        "--http-body-s",
+        envvar="MOOR_HTTP_BODY_S",
+        min=1,
+        help="Seconds within which a request's body must arrive.",
+    ),
+]
+ConnectionsMax = Annotated[
+    int,
+    typer.Option(
+        "--http-connections",
+        envvar="MOOR_HTTP_CONNECTIONS",
+        min=1,
+        help="How many connections may be open. Beyond that, the connection that has been idle longest is closed.",
+    ),
+]
+ConnectionsPerAddress = Annotated[
+    int,
+    typer.Option(
+        "--http-connections-per-address",
+        envvar="MOOR_HTTP_CONNECTIONS_PER_ADDRESS",
+        min=1,
+        help="How many connections one address may have. This machine's own addresses have no such limit.",
+    ),
+]
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert",
+        envvar="MOOR_TLS_CERT",
+        metavar="FILE",
+        help="Serve TLS with this certificate chain (PEM).",
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-key", envvar="MOOR_TLS_KEY", metavar="FILE", help="The private key of --tls-cert (PEM)."
+    ),
+]
+KeystoneUrl = Annotated[
+    str,
+    typer.Option(
+        "--keystone-url",
+        envvar="MOOR_KEYSTONE_URL",
+        metavar="URL",
+        help="For keystone: Keystone's URL, without /v3.",
+    ),
+]
+KeystoneUser = Annotated[
+    str,
+    typer.Option(
+        "--keystone-user",
+        envvar="MOOR_KEYSTONE_USER",
+        metavar="NAME",
+        help="The user with which placement asks Keystone about tokens.",
+    ),
+]
+# Every user of the machine can read a command line. So help hides this flag: the password belongs in the variable.
+KeystonePassword = Annotated[str, typer.Option(envvar="MOOR_KEYSTONE_PASSWORD", hidden=True)]
+KeystoneProject = Annotated[
+    str,
+    typer.Option(
+        "--keystone-project", envvar="MOOR_KEYSTONE_PROJECT", metavar="NAME", help="The project of that user."
+    ),
+]
+KeystoneDomain = Annotated[
+    str,
+    typer.Option(
+        "--keystone-domain",
+        envvar="MOOR_KEYSTONE_DOMAIN",
+        metavar="NAME",
+        help="The domain of that user and project.",
+    ),
+]
+KeystoneCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--keystone-ca",
+        envvar="MOOR_KEYSTONE_CA",
+        metavar="FILE",
+        help="The CA certificates (PEM) by which Keystone's certificate is verified, if not the system's.",
+    ),
+]
+
+
+class ConnectionFlags(Struct, frozen=True):
+    idle_s: int = IDLE_S
+    head_s: int = HEAD_S
+    body_s: int = BODY_S
+    connections: int = CONNECTIONS
+    per_address: int = CONNECTIONS_PER_ADDRESS
+
+
+class ApiFlags(Struct, frozen=True, kw_only=True):
+    listen: str = DEFAULT_LISTEN
+    share_port: bool = False
+    auth: Auth = Auth.NONE
+    allow_anyone: bool = False
+    users: Path | None = None
+    policy: str = "legacy"
+    cors_origins: tuple[str, ...] = ()
+    prefix: str = ""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    keystone: KeystoneAccount | None = None
+    keystone_ca: Path | None = None
+    connections: ConnectionFlags = ConnectionFlags()
+    # Settings without a flag.
+    settings: ApiSettings = ApiSettings()
+
+
+def serving_of(flags: ApiFlags) -> ServiceOptions:
+    """Check the flags. Raise typer.BadParameter, which names the wrong flag."""
+    with wrong_value():
+        listen = read_listen(flags.listen, is_shared=flags.share_port)
+        if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
+            raise typer.BadParameter(
+                f"auth is {flags.auth.value}, which lets anyone in, and {listen} can be reached from other machines: listen "
+                "on 127.0.0.1; or use `moor run placement-api` with --auth basic or keystone, or with --allow-anyone"
+            )
+        return ServiceOptions(
+            listen=listen,
+            auth=_authentication(flags),
+            policy=policy_named(flags.policy),
+            settings=_settings(flags),
+            tls=_tls(flags),
+        )
+
+
+def _settings(flags: ApiFlags) -> ApiSettings:
+    connections = flags.connections
+    return structs.replace(
+        flags.settings,
+        cors_origins=flags.cors_origins,
+        prefix=flags.prefix,
+        idle_s_max=connections.idle_s,
+        head_s_max=connections.head_s,
+        body_s_max=connections.body_s,
+        connections_max=connections.connections,
+        connections_per_address_max=connections.per_address,
+    )
+
+
+def _authentication(flags: ApiFlags) -> Authentication:
+    match flags.auth:
+        case Auth.NONE:
+            return NoAuthentication()
+        case Auth.NOAUTH2:
+            return BelievedToken()
+        case Auth.BASIC:
+            if flags.users is None:
+                raise typer.BadParameter(
+                    "auth is basic, which needs --users or MOOR_USERS: a file written by `htpasswd -B`"
+                )
+            return BasicAuthentication(users_in(flags.users))
+        case Auth.KEYSTONE:
+            return _keystone(flags.keystone, flags.keystone_ca)
+
+
+def _keystone(account: KeystoneAccount | None, ca_file: Path | None) -> Authentication:
+    if account is None or not (account.url and account.user and account.password):
+        raise typer.BadParameter(
+            "auth is keystone, which needs --keystone-url (MOOR_KEYSTONE_URL), --keystone-user (MOOR_KEYSTONE_USER) and "
+            "MOOR_KEYSTONE_PASSWORD: the account with which placement asks Keystone about tokens"
+        )
+    try:
+        return KeystoneAuthentication(account, keystone_client(ca_file))
+    except (OSError, ssl.SSLError) as problem:
+        raise typer.BadParameter(f"keystone-ca is {ca_file}: {problem}") from None
+
+
+def _tls(flags: ApiFlags) -> ssl.SSLContext | None:
+    match flags.tls_cert, flags.tls_key:
+        case None, None:
+            return None
+        case Path() as chain, Path() as key:
+            return read_certificate(chain, key)
+    raise typer.BadParameter("only one of --tls-cert and --tls-key is given: TLS needs both")

@@ -1,0 +1,109 @@
+"""`moor provider`: shows placement's providers, inventories and their holders."""
+
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
+from bus.messages.placement import ProviderState
+from moor.client import Client, ask_bus, pages_of, providers_of
+from moor.options import AsJson, BusUrl, out
+from moor.placement.providers import ProviderName, found_in
+from moor.placement.providers_orders import app as orders
+from moor.placement.providers_showing import (
+    holders_table,
+    inventories_table,
+    print_provider,
+    providers_table,
+    tree_of,
+)
+from moor.showing import check_known, plain, print_all, print_json, print_one
+from moor.tables import print_table
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Resource providers: show their trees, inventories and holders; create, change and delete them.",
+)
+
+
+@app.command("list")
+def list_providers(
+    bus: BusUrl = "",
+    *,
+    name: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Only names that match, such as `compute-*`.")
+    ] = "*",
+    cell: Annotated[str, typer.Option(help="Only providers of this cell.")] = "",
+    trait: Annotated[
+        list[str] | None, typer.Option(help="Only providers with this trait; may be repeated.")
+    ] = None,
+    aggregate: Annotated[UUID | None, typer.Option(help="Only members of this aggregate.")] = None,
+    roots: Annotated[bool, typer.Option("--roots", help="Only the roots of trees.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List all providers, each below the root of its tree."""
+    everything = ask_bus(bus, providers_of)
+    check_known("--cell", cell, (each.cell for each in everything))
+    for one in trait or ():
+        check_known("--trait", one, (name for each in everything for name in each.traits))
+    names = {each.id: each.name for each in everything}
+    found = [
+        each
+        for each in everything
+        if fnmatchcase(each.name, name)
+        and cell in ("", each.cell)
+        and set(trait or ()) <= {*each.traits}
+        and (aggregate is None or aggregate in each.aggregates)
+        and not (roots and each.parent is not None)
+    ]
+    found.sort(key=lambda each: (names[each.root], each.parent is not None, each.name))
+    print_all(found, providers_table, "no providers", as_json=as_json)
+
+
+@app.command()
+def show(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Show one provider: its place in the tree, traits, aggregates and inventories."""
+    everything = ask_bus(bus, providers_of)
+    print_one(found_in(everything, which), partial(print_provider, tree=everything), as_json=as_json)
+
+
+@app.command()
+def tree(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Show the whole tree that a provider belongs to."""
+    everything = ask_bus(bus, providers_of)
+    root = found_in(everything, which).root
+    members = [each for each in everything if each.root == root]
+    print_one(members, lambda tree: out.print(tree_of(tree)), as_json=as_json)
+
+
+@app.command()
+def inventory(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Show a provider's inventory of each class: amount, usage, and the limits of one claim."""
+    provider = found_in(ask_bus(bus, providers_of), which)
+    if as_json:
+        print_json({name: plain(stock) for name, stock in provider.inventories.items()})
+    elif provider.inventories:
+        print_table(inventories_table(provider))
+    else:
+        out.print(f"{provider.name} has no inventory", markup=False)
+
+
+@app.command()
+def holders(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """List the consumers that hold something of a provider."""
+
+    async def work(asking: Client) -> tuple[ProviderState, list[ConsumerState]]:
+        provider = found_in(await providers_of(asking), which)
+        pages = pages_of(asking, AskHolders(provider=provider.id), HoldersFound)
+        return provider, [each async for page in pages for each in page.holders]
+
+    provider, found = ask_bus(bus, work)
+    nothing = f"no consumer holds anything of {provider.name}"
+    print_all(found, partial(holders_table, provider), nothing, as_json=as_json)
+
+
+app.add_typer(orders)

@@ -1,0 +1,202 @@
+"""`moor provider create`, `delete`, `rename`, `move` and `set`: an operator's writes to placement."""
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+from uuid import UUID, uuid4
+
+import msgspec
+import typer
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.administration import (
+    CreateProvider,
+    DeleteProvider,
+    SetAggregates,
+    SetInventories,
+    SetTraits,
+    UpdateProvider,
+    Write,
+)
+from bus.messages.placement import ProviderState
+from moor.client import Client, ask_bus, providers_of
+from moor.options import AsJson, BusUrl, fail, out
+from moor.placement.providers import ProviderName, amounts_from, found_in, write
+from moor.placement.providers_showing import providers_table
+from moor.showing import print_one
+from moor.tables import print_table
+
+app = typer.Typer(add_completion=False)
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+Parent = Annotated[str, typer.Option(metavar="PROVIDER", help="The parent provider.")]
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new provider's name.")],
+    bus: BusUrl = "",
+    *,
+    parent: Parent = "",
+    id_: Annotated[
+        UUID | None,
+        typer.Option("--id", show_default=False, help="The new provider's id. Default: a random one."),
+    ] = None,
+    cell: Annotated[str, typer.Option(help="The cell that it belongs to, if any.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Create a provider without inventory, traits and aggregates."""
+    new = ProviderId(id_ or uuid4())
+
+    def order(everything: list[ProviderState]) -> Write:
+        below = found_in(everything, parent).id if parent else None
+        return CreateProvider(id=new, name=name, parent=below, of_cell=cell)
+
+    _write(bus, order, str(new), as_json=as_json)
+
+
+@app.command()
+def delete(which: ProviderName, bus: BusUrl = "") -> None:
+    """Delete a provider. Refused while it has children or a consumer holds something of it."""
+    _write(bus, lambda everything: DeleteProvider(id=found_in(everything, which).id))
+
+
+@app.command()
+def rename(
+    which: ProviderName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
+    bus: BusUrl = "",
+) -> None:
+    """Rename a provider."""
+    _write(bus, lambda everything: UpdateProvider(id=found_in(everything, which).id, name=name), name)
+
+
+@app.command()
+def move(
+    which: ProviderName,
+    bus: BusUrl = "",
+    *,
+    parent: Parent = "",
+    alone: Annotated[bool, typer.Option("--alone", help="Make it the root of its own tree.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a provider and its children: below --parent, or to the root of its own tree by --alone."""
+    if bool(parent) == alone:
+        raise typer.BadParameter("give either --parent PROVIDER or --alone")
+
+    def order(everything: list[ProviderState]) -> Write:
+        moved = found_in(everything, which)
+        below = found_in(everything, parent).id if parent else None
+        return UpdateProvider(id=moved.id, name=moved.name, parent=below)
+
+    _write(bus, order, which, as_json=as_json)
+
+
+set_app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Replace all inventory, all traits or all aggregates of a provider.",
+)
+app.add_typer(set_app, name="set")
+
+
+@set_app.command("inventory")
+def set_inventory(
+    which: ProviderName,
+    stocks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CLASS=TOTAL[,reserved=N][,ratio=F][,min=N][,max=N][,step=N]",
+            help="All classes of the provider; classes not named are removed.",
+        ),
+    ],
+    bus: BusUrl = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Replace a provider's inventory. A class of which a consumer holds something cannot be removed."""
+    wanted = amounts_from(stocks)
+
+    def order(everything: list[ProviderState]) -> Write:
+        provider = found_in(everything, which)
+        return _validated(
+            SetInventories(provider=provider.id, generation=provider.generation, inventories=wanted)
+        )
+
+    _write(bus, order, which, as_json=as_json)
+
+
+@set_app.command("traits")
+def set_traits(
+    which: ProviderName,
+    traits: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TRAIT...", help="All traits of the provider; traits not named are removed."),
+    ] = None,
+    bus: BusUrl = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Replace a provider's traits."""
+
+    def order(everything: list[ProviderState]) -> Write:
+        provider = found_in(everything, which)
+        return _validated(
+            SetTraits(provider=provider.id, generation=provider.generation, traits=tuple(traits or ()))
+        )
+
+    _write(bus, order, which, as_json=as_json)
+
+
+@set_app.command("aggregates")
+def set_aggregates(
+    which: ProviderName,
+    aggregates: Annotated[
+        list[UUID] | None,
+        typer.Argument(
+            metavar="ID...", help="All aggregates of the provider; aggregates not named are removed."
+        ),
+    ] = None,
+    bus: BusUrl = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Replace a provider's aggregates."""
+
+    def order(everything: list[ProviderState]) -> Write:
+        provider = found_in(everything, which)
+        return SetAggregates(
+            provider=provider.id,
+            generation=provider.generation,
+            aggregates=tuple(map(AggregateId, aggregates or ())),
+        )
+
+    _write(bus, order, which, as_json=as_json)
+
+
+def _write(
+    bus: str,
+    order: Callable[[list[ProviderState]], Write],
+    which: str = "",
+    *,
+    as_json: bool = False,
+) -> None:
+    """Read the providers, build the order from them, send it, and print the provider `which` afterwards."""
+
+    async def work(asking: Client) -> ProviderState | None:
+        await write(asking, order(await providers_of(asking)))
+        return found_in(await providers_of(asking), which) if which else None
+
+    provider = ask_bus(bus, work)
+    if provider is None:
+        out.print("done")
+    else:
+        print_one(provider, lambda shown: print_table(providers_table([shown])), as_json=as_json)
+
+
+def _validated(message: M) -> M:
+    """Decode the message as placement will, so that a value that cannot be decoded is reported here."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(message), type(message))
+    except msgspec.ValidationError as wrong:
+        fail(str(wrong), 2)

@@ -1,0 +1,154 @@
+"""Allocations: read by consumer or by provider, written for one consumer or for several at once."""
+
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import (
+    ConsumerAllocations,
+    ConsumerState,
+    DeleteAllocations,
+    SetAllocations,
+)
+from bus.messages.placement import NO_OWNER, ResourceAmount
+from placement_worker.api.endpoints.usages import UNKNOWN
+from placement_worker.api.grammar import schemas
+from placement_worker.api.grammar.endpoint_inputs import PAGE, Backend
+from placement_worker.api.grammar.refusals import AS_USUAL
+from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
+from placement_worker.api.values.problems import bad_request, not_found
+from placement_worker.api.values.reply import Reply
+from placement_worker.api.values.request import Request
+from placement_worker.api.values.versions import Version
+from placement_worker.replica import Replica
+
+OF_ONE = VersionedValidators(schemas.ALLOCATIONS)
+OF_SEVERAL = VersionedValidators(schemas.SEVERAL)
+_BY_PROVIDER: Version = (1, 12)
+_GENERATIONS: Version = (1, 28)
+_TYPES: Version = (1, 38)
+
+
+async def show(books: Backend, request: Request) -> Reply:
+    """The allocations of a consumer. An unknown consumer holds nothing, and is no error."""
+    found = uuid_in(request.params["consumer_uuid"])
+    consumer = None if found is None else await books.records.consumer(ConsumerId(found))
+    if consumer is None:
+        return Reply(body={"allocations": {}}, is_fresh=True)
+    replica = await books.view.caught_up()
+    return Reply(body=_of_consumer(consumer, replica, request.version), is_fresh=True)
+
+
+async def show_of_provider(books: Backend, request: Request) -> Reply:
+    state = await books.provider(request)
+    allocations: dict[str, dict[str, object]] = {}
+    after: ConsumerId | None = None
+    while page := await books.records.holders_of(state.id, after, PAGE):
+        for holder in page:
+            row: dict[str, object] = {"resources": _held_of(holder, state.id)}
+            if request.version >= _GENERATIONS:
+                row["consumer_generation"] = holder.generation
+            allocations[str(holder.id)] = row
+        after = page[-1].id
+    body = {"allocations": allocations, "resource_provider_generation": state.generation}
+    return Reply(body=body, is_fresh=True)
+
+
+async def replace(books: Backend, request: Request) -> Reply:
+    named = request.params["consumer_uuid"]
+    found = uuid_in(named)
+    if found is None:
+        raise bad_request(f"Malformed consumer_uuid: {named}")
+    said = OF_ONE.at(request.version).body(request.body)
+    if request.version < _BY_PROVIDER:
+        said = {**said, "allocations": _by_provider(said["allocations"])}
+    consumer = _consumer_in(found, said, request.version)
+    doing = f"Unable to allocate inventory for consumer {consumer.consumer}"
+    await books.write(SetAllocations(consumers=(consumer,)), doing, AS_USUAL)
+    return Reply(HTTPStatus.NO_CONTENT)
+
+
+async def replace_several(books: Backend, request: Request) -> Reply:
+    said = OF_SEVERAL.at(request.version).body(request.body)
+    consumers = consumers_in(said, request.version)
+    await books.write(SetAllocations(consumers=consumers), "Unable to allocate inventory", AS_USUAL)
+    return Reply(HTTPStatus.NO_CONTENT)
+
+
+async def delete(books: Backend, request: Request) -> Reply:
+    named = request.params["consumer_uuid"]
+    consumer = uuid_in(named)
+    if consumer is None:
+        raise not_found(f"No allocations for consumer '{named}'")
+    doing = f"Unable to delete the allocations of consumer {named}"
+    await books.write(DeleteAllocations(consumer=ConsumerId(consumer)), doing, AS_USUAL)
+    return Reply(HTTPStatus.NO_CONTENT)
+
+
+def consumers_in(said: dict[str, Any], version: Version) -> tuple[ConsumerAllocations, ...]:
+    consumers = tuple(_consumer_in(uuid_key(named), body, version) for named, body in said.items())
+    if len({consumer.consumer for consumer in consumers}) < len(consumers):
+        raise bad_request(f"JSON does not validate: of {', '.join(said)} two are the same consumer")
+    return consumers
+
+
+def _consumer_in(consumer: UUID, said: dict[str, Any], version: Version) -> ConsumerAllocations:
+    generation = said.get("consumer_generation")
+    return ConsumerAllocations(
+        consumer=ConsumerId(consumer),
+        amounts=_amounts_in(said["allocations"]),
+        project=said.get("project_id", NO_OWNER),
+        user=said.get("user_id", NO_OWNER),
+        generation=None if generation is None else int(generation),
+        type=said.get("consumer_type"),
+        judges_generation=version >= _GENERATIONS,
+    )
+
+
+def uuid_key(text: str) -> UUID:
+    """A key that must be a UUID: the schema's pattern allows hyphens anywhere, so it is checked here."""
+    key = uuid_in(text)
+    if key is None:
+        raise bad_request(f"JSON does not validate: {text!r} is not a 'uuid'")
+    return key
+
+
+def _amounts_in(said: dict[str, Any]) -> tuple[ResourceAmount, ...]:
+    amounts: dict[tuple[int, str], ResourceAmount] = {}
+    for named, allocation in said.items():
+        provider = ProviderId(uuid_key(named))
+        for resource, amount in allocation["resources"].items():
+            if (provider.int, resource) in amounts:
+                raise bad_request(f"JSON does not validate: provider {provider} is named twice")
+            amounts[provider.int, resource] = ResourceAmount(
+                provider=provider, resource=resource, amount=int(amount)
+            )
+    return tuple(amounts.values())
+
+
+def _by_provider(listed: list[dict[str, Any]]) -> dict[str, Any]:
+    """In the form that bodies have from 1.12 on. If a provider is listed twice, the last one counts."""
+    return {one["resource_provider"]["uuid"]: {"resources": one["resources"]} for one in listed}
+
+
+def _of_consumer(consumer: ConsumerState, replica: Replica, version: Version) -> dict[str, object]:
+    allocations: dict[str, dict[str, Any]] = {}
+    for amount in consumer.held:
+        row = allocations.setdefault(str(amount.provider), {"resources": {}})
+        row["resources"][amount.resource] = amount.amount
+        # The provider's current generation: it may differ from that of the consumer's read. Writes compare the consumer's.
+        state = replica.get(amount.provider)
+        row["generation"] = state.generation if state else 0
+    body: dict[str, object] = {"allocations": allocations}
+    if version >= _BY_PROVIDER:
+        body |= {"project_id": consumer.project, "user_id": consumer.user}
+    if version >= _GENERATIONS:
+        body["consumer_generation"] = consumer.generation
+    if version >= _TYPES:
+        body["consumer_type"] = consumer.type or UNKNOWN
+    return body
+
+
+def _held_of(consumer: ConsumerState, provider: ProviderId) -> dict[str, int]:
+    return {amount.resource: amount.amount for amount in consumer.held if amount.provider == provider}

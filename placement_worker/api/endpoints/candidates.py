@@ -1,0 +1,86 @@
+"""Allocation candidates: which providers can give what is asked for, and how."""
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+from msgspec import structs
+
+from bus.messages.candidates import TooCostly
+from placement_worker.api.endpoints.candidates_text import TREES, Summaries, requests_text
+from placement_worker.api.grammar import query_schemas
+from placement_worker.api.grammar.endpoint_inputs import Backend
+from placement_worker.api.grammar.names import check_names
+from placement_worker.api.grammar.queries import candidates_query, traits_named
+from placement_worker.api.grammar.refusals import too_costly
+from placement_worker.api.grammar.validators import VersionedValidators
+from placement_worker.api.values.pieces import Pieces, pieces_of, with_commas
+from placement_worker.api.values.reply import Reply
+from placement_worker.api.values.request import Request
+from placement_worker.api.values.versions import Version
+from placement_worker.core.candidates.budget import Budget
+from placement_worker.core.candidates.columns import Rows
+from placement_worker.core.candidates.found import Candidates as Found
+from placement_worker.core.candidates.provider_index import ProviderIndex
+from placement_worker.core.candidates.query import CandidatesQuery
+from placement_worker.core.candidates.search import find_candidates
+from placement_worker.searching import Searcher
+
+QUERY = VersionedValidators(query_schemas.CANDIDATES)
+# The limit for clients that ask for all candidates. With eight groups and eight devices each, one host has more candidates
+# than a client can read.
+CANDIDATES_MAX = 100_000
+
+
+class Candidates:
+    """Caches the summaries of providers from one answer to the next."""
+
+    def __init__(self, searcher: Searcher) -> None:
+        self._searcher = searcher
+        self._summaries = Summaries()
+
+    async def show(self, books: Backend, request: Request) -> Reply:
+        version = request.version
+        QUERY.at(version).query(request.query)
+        query = candidates_query(request.query, version)
+        query = structs.replace(query, limit=min(query.limit or CANDIDATES_MAX, CANDIDATES_MAX))
+        classes = {resource: None for group in query.groups for resource in group.resources}
+        replica = await books.view.caught_up()
+        await check_names(books.names, replica, classes, traits_named(query))
+
+        def search(index: ProviderIndex, budget: Budget) -> Pieces:
+            return self._body(index, budget, query, version, classes)
+
+        body = await self._searcher.done(replica, search)
+        if isinstance(body, TooCostly):
+            raise too_costly(body)
+        return Reply(body=body, is_fresh=True)
+
+    def _body(
+        self,
+        index: ProviderIndex,
+        budget: Budget,
+        query: CandidatesQuery,
+        version: Version,
+        classes: Collection[str],
+    ) -> Pieces:
+        found = find_candidates(index, query, budget=budget)
+
+        def parts() -> Iterator[bytes]:
+            yield b'{"allocation_requests":['
+            yield from with_commas(map(str.encode, requests_text(found, index, version, budget)))
+            yield b'],"provider_summaries":{'
+            giving = found.giving
+            if version < TREES and len(found) == query.limit != CANDIDATES_MAX:
+                giving = _all_giving(found, index, query, budget)
+            told = self._summaries.texts(giving, index, version, classes, budget)
+            yield from with_commas(map(str.encode, told))
+            yield b"}}"
+
+        return pieces_of(parts())
+
+
+def _all_giving(found: Found, index: ProviderIndex, query: CandidatesQuery, budget: Budget) -> Rows:
+    """Before 1.29 a limit cuts candidates, but the summaries still have all providers in the trees that are left."""
+    every = find_candidates(index, structs.replace(query, limit=CANDIDATES_MAX), budget=budget)
+    giving: Rows = np.intersect1d(every.giving, index.in_trees_of(found.giving))
+    return giving

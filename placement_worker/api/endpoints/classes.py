@@ -1,0 +1,98 @@
+"""Resource classes: the names that exist."""
+
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
+
+from bus.messages.administration import (
+    AlreadyThere,
+    CreateClass,
+    DeleteClass,
+    Done,
+    NameInUse,
+    RenameClass,
+    UnknownClass,
+)
+from bus.messages.placement import NotAllowed
+from placement_worker.api.grammar import schemas
+from placement_worker.api.grammar.endpoint_inputs import Backend
+from placement_worker.api.grammar.names import classes_in_order
+from placement_worker.api.grammar.refusals import NO_SUCH_CLASS, Refusal, Refusals, refusal
+from placement_worker.api.grammar.validators import VersionedValidators
+from placement_worker.api.values.problems import not_found
+from placement_worker.api.values.reply import Reply
+from placement_worker.api.values.request import Request
+
+NAMED = VersionedValidators(schemas.RESOURCE_CLASS)
+
+_CREATE_REFUSED: Final[Refusals] = MappingProxyType(
+    {AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Conflicting resource class already exists: {name}")}
+)
+_RENAME_REFUSED: Final[Refusals] = MappingProxyType(
+    {
+        UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+        AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Resource class already exists: {name}"),
+        NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "Cannot update standard resource class {name}"),
+    }
+)
+_DELETE_REFUSED: Final[Refusals] = MappingProxyType(
+    {
+        UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+        NameInUse: Refusal(
+            HTTPStatus.CONFLICT, "{doing}: Class is in use in inventory. One that has it is {provider}."
+        ),
+        NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "{doing}: Cannot delete standard resource class {name}."),
+    }
+)
+
+
+async def show_all(books: Backend, request: Request) -> Reply:
+    rows = [_row(name, request) for name in classes_in_order(await books.names.every("classes"))]
+    return Reply(body={"resource_classes": rows}, is_fresh=True)
+
+
+async def show(books: Backend, request: Request) -> Reply:
+    name = request.params["name"]
+    if await books.names.unknown("classes", (name,)):
+        raise not_found(NO_SUCH_CLASS.format(names=name))
+    return Reply(body=_row(name, request), is_fresh=True)
+
+
+async def create(books: Backend, request: Request) -> Reply:
+    name = NAMED.at(request.version).body(request.body)["name"]
+    await books.write(CreateClass(name=name), f"Unable to create resource class {name}", _CREATE_REFUSED)
+    return Reply(HTTPStatus.CREATED, headers={"location": _url(name, request)})
+
+
+async def rename(books: Backend, request: Request) -> Reply:
+    """Until 1.6."""
+    name, to = request.params["name"], NAMED.at(request.version).body(request.body)["name"]
+    order, doing = RenameClass(name=name, to=to), f"Unable to rename resource class {name}"
+    await books.write(order, doing, _RENAME_REFUSED, name=name)
+    return Reply(body=_row(to, request), is_fresh=True)
+
+
+async def ensure(books: Backend, request: Request) -> Reply:
+    """From 1.7 on: make sure that the class exists, whichever client created it."""
+    name = request.params["name"]
+    NAMED.at(request.version).check({"name": name})
+    verdict = await books.writer.ask(CreateClass(name=name))
+    if not isinstance(verdict, Done | AlreadyThere):
+        raise refusal(verdict, f"Unable to create resource class {name}")
+    status = HTTPStatus.CREATED if isinstance(verdict, Done) else HTTPStatus.NO_CONTENT
+    return Reply(status, headers={"location": _url(name, request)})
+
+
+async def delete(books: Backend, request: Request) -> Reply:
+    name = request.params["name"]
+    doing = f"Error in delete resource class {name}"
+    await books.write(DeleteClass(name=name), doing, _DELETE_REFUSED, name=name)
+    return Reply(HTTPStatus.NO_CONTENT)
+
+
+def _url(name: str, request: Request) -> str:
+    return f"{request.prefix}/resource_classes/{name}"
+
+
+def _row(name: str, request: Request) -> dict[str, object]:
+    return {"name": name, "links": [{"rel": "self", "href": _url(name, request)}]}

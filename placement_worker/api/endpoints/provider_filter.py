@@ -1,0 +1,54 @@
+"""Which providers have everything that a query asks for? Each is judged by itself."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from bus.messages.placement import ProviderState
+from placement_worker.api.grammar.queries import ProviderQuery
+from placement_worker.core.candidates.columns import Flags
+from placement_worker.core.candidates.provider_index import ProviderIndex
+from placement_worker.replica import Replica
+
+
+def providers_that(replica: Replica, query: ProviderQuery) -> Iterator[ProviderState]:
+    having = _having(replica.index, query)
+    for state in _found(replica, query):
+        row = replica.index.row_of(state.id)
+        if having is None or (row is not None and having[row]):
+            yield state
+
+
+def _found(replica: Replica, query: ProviderQuery) -> Iterable[ProviderState]:
+    """Narrow down by id, name or tree first, since they leave few providers."""
+    found: Iterable[ProviderState | None] = replica
+    if query.id is not None:
+        found = (replica.get(query.id),)
+    elif query.name:
+        found = (replica.named(query.name),)
+    elif query.in_tree is not None:
+        found = replica.tree_of(query.in_tree)
+    tree = None if query.in_tree is None else replica.get(query.in_tree)
+    return [
+        state
+        for state in found
+        if state is not None
+        and query.name in ("", state.name)
+        and (query.in_tree is None or (tree is not None and state.root == tree.root))
+    ]
+
+
+def _having(index: ProviderIndex, query: ProviderQuery) -> Flags | None:
+    """For each row, whether it has what is asked for; None if nothing is asked."""
+    rows = index.rows
+    conditions: list[Flags] = []
+    for resource, amount in query.resources.items():
+        stock = index.stocks.get(resource)
+        conditions.append(index.members(()) if stock is None else stock.giving(amount, rows))
+    conditions += [index.traits.having_any(any_of, rows) for any_of in query.required]
+    conditions += [index.members(any_of) for any_of in query.member_of]
+    if query.forbidden:
+        conditions.append(~index.traits.having_any(query.forbidden, rows))
+    if query.forbidden_aggregates:
+        conditions.append(~index.members(query.forbidden_aggregates))
+    return np.logical_and.reduce(conditions) if conditions else None

@@ -1,0 +1,35 @@
+"""Move inventories and allocations together, all or nothing."""
+
+from http import HTTPStatus
+from typing import Any
+
+from bus.message import ProviderId
+from bus.messages.administration import ProviderInventories, Reshape
+from placement_worker.api.endpoints.allocations import consumers_in, uuid_key
+from placement_worker.api.endpoints.inventories import inventories_in
+from placement_worker.api.grammar import schemas
+from placement_worker.api.grammar.endpoint_inputs import Backend
+from placement_worker.api.grammar.refusals import AS_USUAL
+from placement_worker.api.grammar.validators import VersionedValidators
+from placement_worker.api.values.reply import Reply
+from placement_worker.api.values.request import Request
+
+RESHAPE = VersionedValidators(schemas.RESHAPE)
+
+
+async def reshape(books: Backend, request: Request) -> Reply:
+    said = RESHAPE.at(request.version).body(request.body)
+    order = Reshape(
+        inventories=tuple(_inventories_of(named, body) for named, body in said["inventories"].items()),
+        allocations=consumers_in(said["allocations"], request.version),
+    )
+    await books.write(order, "Unable to allocate inventory", AS_USUAL)
+    return Reply(HTTPStatus.NO_CONTENT)
+
+
+def _inventories_of(named: str, said: dict[str, Any]) -> ProviderInventories:
+    return ProviderInventories(
+        provider=ProviderId(uuid_key(named)),
+        generation=int(said["resource_provider_generation"]),
+        inventories=inventories_in(said),
+    )

@@ -1,0 +1,73 @@
+"""What endpoints share: where they read and write, and the provider that a path names."""
+
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.administration import Done, ProviderWritten, Write, WriteVerdict
+from bus.messages.placement import ProviderState
+from placement_worker.api.grammar.refusals import Refusals, no_such_provider, refusal
+from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
+from placement_worker.api.values.problems import ApiError
+from placement_worker.api.values.request import Request
+from placement_worker.candidate_handlers import ProviderView
+from placement_worker.known_names import KnownNames
+from placement_worker.store import Records
+
+# How many rows are read from the store at once.
+PAGE = 1_000
+
+
+class Writer(Protocol):
+    """Writes changes."""
+
+    async def ask(self, message: Write) -> WriteVerdict: ...
+
+
+class Backend(Struct, frozen=True):
+    """Where endpoints read and write. `records` are read from the store each time: there is too much of them for memory, or
+    they are needed too rarely.
+    """
+
+    writer: Writer
+    view: ProviderView
+    records: Records
+    names: KnownNames
+
+    async def write(
+        self, order: Write, doing: str, special: Refusals, **words: str
+    ) -> Done | ProviderWritten:
+        """Raises the refusal of the verdict, by the table `special` or else by the usual one. `words` are for the texts of `special`."""
+        verdict = await self.writer.ask(order)
+        if isinstance(verdict, Done | ProviderWritten):
+            return verdict
+        raise refusal(verdict, doing, special, **words)
+
+    async def write_provider(self, order: Write, doing: str, special: Refusals) -> ProviderWritten:
+        verdict = await self.write(order, doing, special)
+        assert isinstance(verdict, ProviderWritten), f"{order!r} leaves a provider"
+        return verdict
+
+    async def provider(self, request: Request) -> ProviderState:
+        """The provider that the path names. Raises a 404 if there is none."""
+        state = (await self.view.caught_up()).get(path_provider(request))
+        if state is None:
+            raise no_such_provider(request.params["uuid"])
+        return state
+
+    async def body_for_provider(self, validators: VersionedValidators, request: Request) -> Any:
+        """Decode the body. If the provider does not exist, its 404 comes before any error in the body."""
+        try:
+            return validators.at(request.version).body(request.body)
+        except ApiError:
+            await self.provider(request)
+            raise
+
+
+def path_provider(request: Request) -> ProviderId:
+    """The id in the path; an id that is not a UUID is a 404."""
+    provider = uuid_in(request.params["uuid"])
+    if provider is None:
+        raise no_such_provider(request.params["uuid"])
+    return ProviderId(provider)

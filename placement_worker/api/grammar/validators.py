@@ -1,0 +1,217 @@
+"""Does a body or a query match its schema? If not, the client gets a 400 that names the place and the value.
+
+Two validators read the same schema. A compiled one decides in a few microseconds whether it matches. If it does not, a slow
+one says what is wrong, in the words that Placement's clients know.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+import fastjsonschema
+import jsonschema
+import msgspec
+from jsonschema.validators import extend
+from msgspec import Struct
+
+from placement_worker.api.grammar.schemas import Schema, Schemas
+from placement_worker.api.values.problems import DETAIL_CHARACTERS_MAX, ApiError, bad_request
+from placement_worker.api.values.versions import Version
+
+# For larger bodies the fast validator's shorter message is used: to find the best message, and to print a body for people,
+# takes a thousand times as long as to decide.
+LAID_OUT_BYTES_MAX = 8_192
+SHOWN_CHARACTERS_MAX = 200
+_BODY = "JSON does not validate"
+_QUERY = "Invalid query string parameters"
+
+
+_Problem = fastjsonschema.JsonSchemaValueException
+
+
+class Validator:
+    """A schema and its two validators, which are made when they are first needed."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def body(self, text: bytes) -> Any:
+        """Decode and check a body."""
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            raise bad_request(f"Malformed JSON: {problem}") from None
+        # Databases cannot store this character.
+        if b"\\u0000" in text:
+            _check_nul(value)
+        self.check(value, len(text))
+        return value
+
+    def check(self, value: object, size: int = 0) -> None:
+        """Check a value that is decoded already."""
+        if (problem := self._problem(value)) is not None:
+            raise self._refusal(value, problem, _BODY, size)
+
+    def query(self, query: Sequence[tuple[str, str]]) -> dict[str, str]:
+        """Check a query; returns its keys and values. If a key is repeated, its last value counts."""
+        value = dict(query)
+        for key, text in query:
+            if "\0" in key or "\0" in text:
+                raise bad_request(f"{_QUERY}: {key!r} is {text!r}; the character NUL is not allowed")
+        if (problem := self._problem(value)) is not None:
+            raise self._refusal(value, problem, _QUERY, sum(len(text) for _, text in query))
+        return value
+
+    def allows(self, value: object) -> bool:
+        return self._problem(value) is None
+
+    def _problem(self, value: object) -> _Problem | RecursionError | None:
+        try:
+            self._judge(value)
+        except (_Problem, RecursionError) as problem:
+            # Without its traceback: that refers to this frame, and the frame to the problem. Such a cycle would keep megabytes
+            # until the garbage collector runs, which counts objects and comes only after thousands of requests.
+            return problem.with_traceback(None)
+        return None
+
+    def _refusal(self, value: object, problem: _Problem | RecursionError, saying: str, size: int) -> ApiError:
+        try:
+            said = (
+                str(next(self._explainer.iter_errors(value), _AT_ITS_END))
+                if size <= LAID_OUT_BYTES_MAX or isinstance(problem, RecursionError)
+                else _briefly(problem)
+            )
+        except RecursionError:
+            return bad_request(f"{saying}: it is nested too deeply")
+        return bad_request(f"{saying}: {said}")
+
+    @cached_property
+    def _judge(self) -> Callable[[object], object]:
+        judge: Callable[[object], object] = fastjsonschema.compile(
+            _ending_exactly(self.schema), formats={"uuid": is_uuid}
+        )
+        return judge
+
+    @cached_property
+    def _explainer(self) -> Any:
+        return _Explainer(self.schema, format_checker=_FORMATS)
+
+
+class VersionedValidators:
+    """The validators of one kind of body or query."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._newest_first = tuple(
+            (since, Validator(schema)) for since, schema in sorted(schemas.items(), reverse=True)
+        )
+
+    def at(self, version: Version) -> Validator:
+        """The validator that applies to this version."""
+        return next(validator for since, validator in self._newest_first if since <= version)
+
+
+def _briefly(problem: _Problem) -> str:
+    value = problem.value
+    if problem.rule == "additionalProperties":
+        # The validator's own message lists all properties, in the order of a set.
+        return f"{problem.name} has properties that are not allowed"
+    match value:
+        case list() | dict():
+            got = f"{len(value)} of them"
+        case str():
+            got = repr(value[:SHOWN_CHARACTERS_MAX])
+        case _:
+            got = repr(value)[:SHOWN_CHARACTERS_MAX]
+    return f"{problem.message[:DETAIL_CHARACTERS_MAX]}. Got: {got}"
+
+
+def uuid_in(text: str) -> UUID | None:
+    """A UUID in any case, with hyphens anywhere; None if it is none."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def is_uuid(text: object) -> bool:
+    return isinstance(text, str) and uuid_in(text) is not None
+
+
+def _check_nul(value: object) -> None:
+    try:
+        found = _with_nul(value)
+    except RecursionError:
+        raise bad_request(f"{_BODY}: it is nested too deeply") from None
+    if found is not None:
+        at = max(0, found.text.index("\0") - SHOWN_CHARACTERS_MAX // 2)
+        shown = found.text[at : at + SHOWN_CHARACTERS_MAX]
+        where = f"{found.what}${''.join(reversed(found.steps))}"
+        raise bad_request(f"{_BODY}: {where} is {shown!r}; the character NUL is not allowed")
+
+
+class _WithNul(Struct):
+    """A string with a NUL, and the steps that lead to it, innermost first. The path is put together only for the one that is
+    found: keys may be megabytes long, beside tens of thousands of values.
+    """
+
+    text: str
+    steps: list[str]
+    what: str = ""
+
+
+def _with_nul(value: object) -> _WithNul | None:
+    match value:
+        case str() if "\0" in value:
+            return _WithNul(value, [])
+        case list():
+            for position, item in enumerate(value):
+                if (found := _with_nul(item)) is not None:
+                    found.steps.append(f"[{position}]")
+                    return found
+        case dict():
+            for key, item in value.items():
+                if "\0" in key:
+                    return _WithNul(key, [], "a key of ")
+                if (found := _with_nul(item)) is not None:
+                    found.steps.append(f".{key[:SHOWN_CHARACTERS_MAX]}")
+                    return found
+        case _:
+            pass
+    return None
+
+
+def _ending_exactly(schema: Any) -> Any:
+    """The schema for the fast validator, with exact ends: its `$` would also match before a trailing line break."""
+    match schema:
+        case dict():
+            return {
+                key: (
+                    {_exact(pattern): _ending_exactly(row) for pattern, row in value.items()}
+                    if key == "patternProperties"
+                    else _ending_exactly(value)
+                )
+                for key, value in schema.items()
+            }
+        case list():
+            return [_ending_exactly(one) for one in schema]
+        case _:
+            return schema
+
+
+def _exact(pattern: str) -> str:
+    return pattern.replace("$", r"\Z")
+
+
+def _matches(_: object, pattern: str, value: object, __: object) -> Iterator[jsonschema.ValidationError]:
+    r"""`\Z`, not `$`: `$` would also match before a trailing line break."""
+    if isinstance(value, str) and not re.search(_exact(pattern), value):
+        yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+# The message for what the slow validator accepts and the fast one does not.
+_AT_ITS_END = jsonschema.ValidationError("one of its keys ends in a line break")
+_FORMATS = jsonschema.FormatChecker(())
+_FORMATS.checks("uuid")(is_uuid)
+_Explainer: Any = extend(jsonschema.Draft202012Validator, {"pattern": _matches})  # type: ignore[no-untyped-call]

@@ -1,0 +1,1 @@
+"""The HTTP server: connections, requests in parts, and the application that answers them."""

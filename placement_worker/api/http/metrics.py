@@ -1,0 +1,69 @@
+"""Prometheus metrics of requests: counts and times, by route and never by path, since there are millions of paths."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from placement_worker.api.http.connections import Closed, Connections
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+PATH: Final = "/metrics"
+_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    def __init__(self, connections: Connections | None = None) -> None:
+        self._registry = CollectorRegistry()
+        if connections is not None:
+            self._registry.register(_OfConnections(connections))
+        self._requests = Counter(
+            "moor_placement_http_requests",
+            "Requests that were answered.",
+            ("method", "route", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "moor_placement_http_request_seconds",
+            "From a request's headers to the last of its answer.",
+            ("method", "route"),
+            buckets=_BUCKETS_S,
+            registry=self._registry,
+        )
+        # A plain counter that the application changes: a Gauge would take a lock each time.
+        self.under_way = 0
+        Gauge(
+            "moor_placement_http_requests_under_way", "Requests not yet answered.", registry=self._registry
+        ).set_function(lambda: self.under_way)
+        # To look up a label's child takes a lock and a tuple of strings; there are few, so they are cached.
+        self._child = lru_cache(maxsize=1024)(self._made)
+
+    def answered(self, method: str, route: str, status: int, took_s: float) -> None:
+        count, seconds = self._child(method, route, status)
+        count.inc()
+        seconds.observe(took_s)
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def _made(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+        return self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
+
+
+class _OfConnections(Collector):
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "moor_placement_http_connections_open", "Connections that are open.", self._connections.open
+        )
+        closed = CounterMetricFamily(
+            "moor_placement_http_connections_closed", "Connections that the server closed.", labels=("why",)
+        )
+        for why in Closed:
+            closed.add_metric((why.value,), self._connections.closed[why])
+        yield closed

@@ -1,0 +1,229 @@
+"""One connection, on uvicorn and httptools. Input that is not HTTP, or is too long, is refused with the API's own errors.
+
+The application never sees these, since the parser stops before there is a request.
+"""
+
+import asyncio
+import sys
+from http import HTTPStatus
+from uuid import uuid4
+
+import httptools
+from uvicorn._types import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    Scope,
+)
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from placement_worker.api.grammar.rendering import REQUEST_ID, error_body
+from placement_worker.api.http.answer_writer import AnswerWriter
+from placement_worker.api.http.connections import Closed, Connections
+from placement_worker.api.settings import ApiSettings
+from placement_worker.api.values.problems import ApiError, bad_request
+
+
+class _TooLongError(Exception):
+    """The first line or the headers are too long. The parser wraps it as the cause of its own error."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.problem = ApiError(status, detail)
+
+
+def protocol_for(settings: ApiSettings, shared: Connections) -> type[HttpToolsProtocol]:
+    """A class with these limits: uvicorn makes an instance for each connection, and passes no arguments of ours."""
+
+    class Limited(PlacementProtocol):
+        limits = settings
+        open_connections = shared
+
+    return Limited
+
+
+class PlacementProtocol(HttpToolsProtocol):
+    """uvicorn has a timer for kept-alive connections, which stops at any byte. A second timer runs whenever the first does not
+    and no request is in progress, so that no connection stays open for long without use.
+    """
+
+    limits = ApiSettings()
+    open_connections = Connections(limits)
+    address = ""
+    _headers_bytes = 0
+    _in_message = False
+    _in_head = False
+    # Has a complete head ever arrived?
+    _has_asked = False
+    _head_due: asyncio.TimerHandle | None = None
+    _answer_due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        if self.open_connections.opened(self, self.loop.time()):
+            self._await_head(self.limits.head_s_max)
+        else:
+            self._refuse(_too_many_connections())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_head_due()
+        self._unset_answer_due()
+        self.open_connections.lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_waiting = not self._has_asked or self.cycle.response_complete
+        if is_waiting and self._head_due is None and self.timeout_keep_alive_task is None:
+            self._await_head(self.limits.head_s_max if self._in_message else self.limits.idle_s_max)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._headers_bytes = 0
+        self._in_message = self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= self.limits.pipelined_max:
+            raise _TooLongError(
+                HTTPStatus.BAD_REQUEST,
+                f"More than {self.limits.pipelined_max} requests on this connection wait for their answers",
+            )
+        super().on_headers_complete()
+        self._in_head = False
+        self._has_asked = True
+        self._unset_head_due()
+        self.open_connections.is_busy(self)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_message = False
+        if self.cycle.response_complete:
+            # This was the rest of a body that the application did not read: now the connection is kept alive as usual.
+            self._unset_head_due()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None:
+            self.open_connections.is_idle(self)
+
+    def close_idle(self) -> None:
+        self._close()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self._answer_due is not None:
+            # Its client is still reading the answer, which has its own limit of time.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        else:
+            self._close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._answer_due is None:
+            self._answer_due = self.loop.call_later(self.limits.answer_s_max, self._answer_not_read)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unset_answer_due()
+
+    def _await_head(self, seconds: float) -> None:
+        self._head_due = self.loop.call_later(seconds, self._head_late)
+
+    def _head_late(self) -> None:
+        self._head_due = None
+        if self._in_message:
+            self.open_connections.note_closed(self, Closed.HEAD_LATE, self.loop.time())
+        if self._in_head:
+            self._refuse(
+                ApiError(
+                    HTTPStatus.REQUEST_TIMEOUT,
+                    f"The head of the request was not complete after {self.limits.head_s_max:g} seconds",
+                )
+            )
+        else:
+            self._close()
+
+    def _answer_not_read(self) -> None:
+        self._answer_due = None
+        self.open_connections.note_closed(self, Closed.ANSWER_NOT_READ, self.loop.time())
+        self.transport.abort()
+
+    def _unset_head_due(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def _unset_answer_due(self) -> None:
+        if self._answer_due is not None:
+            self._answer_due.cancel()
+            self._answer_due = None
+
+    def _close(self) -> None:
+        """Close, after the rest of the output is sent, if the client reads it in time."""
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(self.limits.answer_s_max, self.transport.abort)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > self.limits.target_bytes_max:
+            raise _TooLongError(
+                HTTPStatus.REQUEST_URI_TOO_LONG,
+                f"The path and the query are longer than {self.limits.target_bytes_max} bytes",
+            )
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers_bytes += len(name) + len(value)
+        if self._headers_bytes > self.limits.headers_bytes_max:
+            raise _TooLongError(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"The headers are longer than {self.limits.headers_bytes_max} bytes",
+            )
+        if len(self.headers) >= self.limits.headers_max:
+            raise _TooLongError(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"There are more than {self.limits.headers_max} headers",
+            )
+        super().on_header(name, value)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        async def answered_at_once(scope: Scope, receive: ASGIReceiveCallable, _: ASGISendCallable) -> None:
+            await app(scope, receive, AnswerWriter(cycle, self._close).send)
+
+        super()._start_asgi_task(cycle, answered_at_once)
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn while the parser's error is handled; only that error says what is wrong."""
+        self._refuse(_problem(sys.exception(), msg))
+
+    def _refuse(self, problem: ApiError) -> None:
+        request_id = f"req-{uuid4()}"
+        body = error_body(request_id, problem, version=None)
+        head = (
+            f"HTTP/1.1 {problem.status.value} {problem.status.phrase}\r\n"
+            "content-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n"
+            f"{REQUEST_ID}: {request_id}\r\n"
+            + "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
+            + "connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode("ascii") + body)
+        self._close()
+
+
+def _too_many_connections() -> ApiError:
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "Too many connections are open, and each has a request in progress; try again later",
+        headers={"retry-after": "1"},
+    )
+
+
+def _problem(error: BaseException | None, said: str) -> ApiError:
+    if isinstance(error, httptools.HttpParserCallbackError) and isinstance(error.__context__, _TooLongError):
+        return error.__context__.problem
+    if error is not None and "Content-Length" in str(error):
+        return bad_request(f"content-length header must be an integer: {error}")
+    return bad_request(f"{said} {error}")

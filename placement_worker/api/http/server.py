@@ -1,0 +1,137 @@
+"""The application on a listening socket, as one part of a process: it runs until it is told to stop.
+
+When it stops, it accepts no new connections, answers the requests in progress, and tells clients that it closes.
+"""
+
+import ipaddress
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+from msgspec import Struct, structs
+from starlette.types import ASGIApp
+
+from placement_worker.api.http.connections import Connections
+from placement_worker.api.http.protocol import protocol_for
+from placement_worker.api.settings import ApiSettings
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2_048
+PORT_MAX = 65_535
+
+
+class BadListenError(ValueError):
+    """An address that the server cannot listen on, or a certificate that it cannot use."""
+
+
+class Listen(Struct, frozen=True):
+    host: str
+    port: int
+    # Other processes may listen at the same address: the kernel distributes connections among them.
+    is_shared: bool = False
+
+    @property
+    def is_loopback(self) -> bool:
+        """Can only this machine reach it?"""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_listen(text: str, *, is_shared: bool = False) -> Listen:
+    """`127.0.0.1:8780`, `[::1]:8780`, `localhost:8780`; port 0 is any free port."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
+        raise BadListenError(f"listen is {text!r}: write host:port, as 127.0.0.1:8780 or [::]:8780")
+    return Listen(host, int(port), is_shared)
+
+
+def read_certificate(chain: Path, key: Path) -> ssl.SSLContext:
+    """A TLS context with this certificate, for TLS 1.2 and later."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(chain, key)
+    except OSError as problem:
+        raise BadListenError(f"the certificate {chain} with key {key} cannot be used: {problem}") from None
+    return context
+
+
+class HttpServer:
+    """Binds its address when it is made, so that an address in use is reported before anything else starts."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listen: Listen,
+        settings: ApiSettings,
+        tls: ssl.SSLContext | None = None,
+        *,
+        connections: Connections | None = None,
+        drain_s_max: int = 8,
+    ) -> None:
+        self._socket = _bound(listen)
+        self.listen = structs.replace(listen, port=self._socket.getsockname()[1])
+        self.scheme = "http" if tls is None else "https"
+        config = uvicorn.Config(
+            app,
+            http=protocol_for(settings, connections or Connections(settings)),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            # A proxy on this machine is trusted to name the client's address and scheme.
+            proxy_headers=True,
+            forwarded_allow_ips="127.0.0.1,::1",
+            server_header=False,
+            # uvicorn passes it to call_later, which accepts fractions of seconds.
+            timeout_keep_alive=settings.idle_s_max,  # type: ignore[arg-type]
+            timeout_graceful_shutdown=drain_s_max,
+        )
+        config.load()
+        config.ssl = tls
+        self._server = _Server(config)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.listen}"
+
+    async def run(self) -> None:
+        log.info("placement is served at %s", self.url)
+        await self._server.serve(sockets=[self._socket])
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process, which has other parts beside this one."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bound(listen: Listen) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=listen.is_shared)
+    except OSError as problem:
+        raise BadListenError(f"listen is {listen}: {problem.strerror}") from None
+    bound.setblocking(False)
+    return bound

@@ -1,0 +1,41 @@
+"""One request in progress, and what is known about it so far."""
+
+from typing import Final
+from uuid import uuid4
+
+from msgspec import Struct
+from starlette.types import Scope
+
+from placement_worker.api.settings import ApiSettings
+from placement_worker.api.values.headers import Headers, headers_of
+from placement_worker.api.values.request import Caller
+from placement_worker.api.values.request_parts import path_of
+from placement_worker.api.values.versions import Version
+
+_NOBODY: Final = Caller(user="")
+_UNROUTED: Final = "-"
+
+
+class Call(Struct):
+    """It may end with an error at any point."""
+
+    scope: Scope
+    method: str
+    prefix: str
+    path: str
+    headers: Headers
+    request_id: str
+    # None until it is decided; afterwards every answer names it.
+    version: Version | None = None
+    caller: Caller = _NOBODY
+    route: str = _UNROUTED
+
+    @classmethod
+    def of(cls, scope: Scope, settings: ApiSettings) -> "Call":
+        prefix, path = path_of(scope, settings)
+        return cls(scope, scope["method"], prefix, path, headers_of(scope), f"req-{uuid4()}")
+
+    @property
+    def counted_method(self) -> str:
+        """Unknown methods may be any word, so they are counted as one."""
+        return self.method if self.method in ("GET", "POST", "PUT", "DELETE") else "other"

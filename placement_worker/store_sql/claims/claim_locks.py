@@ -1,0 +1,130 @@
+"""Lock and read what a batch of claims touches, by a constant number of statements; they are the same on both databases.
+
+No statement both locks and checks. In PostgreSQL's READ COMMITTED, a statement that waited for a row sees that row's new
+version, but everything it joins as it was before the wait. If it also checked, a batch would be granted what others had
+taken meanwhile, without any error (measured: 7,050 claims where 4,000 fit). So locks come first, and later statements read.
+On SQLite, after BEGIN IMMEDIATE the writer has the file for itself, so everything read stays valid until the end.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Generic, TypeVar
+
+from bus.errors import Transient
+from bus.message import ProviderId
+from bus.sql import Transaction
+from placement_worker.core.claim_keys import ClaimKeys
+from placement_worker.core.ledger import ClaimChanges, Ledger
+from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, UsageRow
+from placement_worker.store_sql.driver_rows import portable, rows_of
+from placement_worker.store_sql.name_cache import CachedNames
+from placement_worker.store_sql.provider_cache import CachedProviders, classes_in
+
+_FIND = """
+SELECT providers.id, providers.uuid, root.id, root.uuid
+FROM providers JOIN providers AS root ON root.id = ANY (ARRAY[providers.root_id])
+"""
+_FIND_BY_ID = portable(_FIND + "WHERE providers.uuid = ANY ($1::text::uuid[])")
+_FIND_BY_NUMBER = portable(_FIND + "WHERE providers.id = ANY ($1::text::bigint[])")
+
+# A statement that waited for a row reads that row anew, and evaluates its own condition on it again. So the condition has
+# only numbers. It returns the row as it is now, so a decision may use it. Everything else is read by later statements.
+_READ = (
+    "SELECT id, root_id, base, generation, shape, used, consumers FROM providers"
+    " WHERE id = ANY ($1::text::bigint[])"
+)
+_READ_PROVIDERS = portable(_READ)
+_LOCK_ROOTS = portable(_READ + " ORDER BY id + 0 FOR NO KEY UPDATE")
+
+_READ_STOCKS = portable(
+    """
+SELECT providers.id, providers.cell, stock.class_id, stock.total, stock.reserved, stock.min_unit, stock.max_unit,
+       stock.step_size, stock.allocation_ratio
+FROM providers LEFT JOIN inventories AS stock ON stock.provider_id = ANY (ARRAY[providers.id])
+WHERE providers.id = ANY ($1::text::bigint[])
+ORDER BY providers.id + 0, stock.class_id
+"""
+)
+
+AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
+
+
+class ClaimLocks(ABC, Generic[AnyTransaction]):
+    """The claims of one transaction: locked once, then written from what was locked."""
+
+    def __init__(self, transaction: AnyTransaction, classes: CachedNames, providers: CachedProviders) -> None:
+        self._transaction = transaction
+        self._classes = classes
+        self._providers = providers
+        self._locked: LockedClaims | None = None
+
+    async def lock(self, keys: ClaimKeys) -> Ledger:
+        locked = self._locked = LockedClaims(keys, self._classes, self._providers)
+        await self._find(locked, locked.unknown())
+        if rows := await self._lock_consumers(locked):
+            await self._add_consumers(locked, rows)
+        await self._lock_providers(locked)
+        return locked.ledger()
+
+    @abstractmethod
+    async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
+        """Lock the groups and the consumers; returns the rows of consumers that were there before."""
+
+    @abstractmethod
+    async def write(self, changes: ClaimChanges) -> None: ...
+
+    async def _find(self, locked: LockedClaims, providers: Collection[ProviderId]) -> int:
+        """Look up internal ids and roots of these providers; returns how many of them exist."""
+        rows = await rows_of(self._transaction, _FIND_BY_ID, providers)
+        self._providers.found(rows)
+        locked.found([row[0] for row in rows])
+        return len(rows)
+
+    async def _add_consumers(self, locked: LockedClaims, rows: Sequence[ConsumerRow]) -> None:
+        unknown = locked.add_consumers(rows)
+        self._providers.found(await rows_of(self._transaction, _FIND_BY_NUMBER, unknown))
+        if locked.lacks_classes():
+            await self._transaction.run(self._classes.load)
+        locked.find_held()
+        await self._find(locked, locked.unknown_hosts())
+
+    async def _lock_providers(self, locked: LockedClaims) -> None:
+        known, numbers = self._providers, locked.provider_ids.values()
+        roots = {known.of(number).root for number in numbers}
+        provider_rows = {row[0]: row for row in await self._lock_rows(numbers, roots)}
+        await self._look_for_lost(locked, provider_rows, roots)
+        # The roots are locked and read already; from here `numbers` has them, too.
+        locked.add_roots([provider_rows[number] for number in numbers])
+        moved = {
+            number: provider_rows[number][2]
+            for number in numbers
+            if known.of(number).base != provider_rows[number][2]
+        }
+        if moved:
+            stocks = await rows_of(self._transaction, _READ_STOCKS, moved)
+            if self._classes.lack(classes_in(stocks)):
+                await self._transaction.run(self._classes.load)
+            known.read(moved, stocks, self._classes.names)
+        locked.add_providers([provider_rows[number] for number in numbers])
+
+    async def _lock_rows(self, numbers: Collection[int], roots: Collection[int]) -> list[UsageRow]:
+        below = [number for number in numbers if number not in roots]
+        return [
+            *await rows_of(self._transaction, _LOCK_ROOTS, sorted(roots)),
+            *await rows_of(self._transaction, _READ_PROVIDERS, below),
+        ]
+
+    async def _look_for_lost(self, locked: LockedClaims, provider_rows: Any, roots: AbstractSet[int]) -> None:
+        """Drop cache entries of providers that are gone or in another tree than the cache said."""
+        known = self._providers
+        lost = [known.of(one) for one in locked.provider_ids.values() if one not in provider_rows]
+        astray = [known.of(row[0]) for row in provider_rows.values() if row[1] not in roots]
+        for one in (*lost, *astray):
+            known.forget(one)
+            locked.provider_ids.pop(one.id.int, None)
+        # A provider found under an id that another one had is not locked yet.
+        if astray or (lost and await self._find(locked, [one.id for one in lost])):
+            raise Transient(
+                "a provider moved to another tree while the batch waited for its lock: it is tried again"
+            )

@@ -1,0 +1,1 @@
+"""What was written, read for the feed of changes and for snapshots."""

@@ -1,0 +1,113 @@
+"""Read the change log from a cursor on: for its publisher, and for readers that keep a copy of all providers.
+
+PostgreSQL numbers rows before their commit, so a reader that went by numbers would miss a row that commits late. Its
+cursor is a snapshot instead: the next reading takes each row whose transaction that snapshot did not see. SQLite has one
+writer at a time, so rows commit in the order of their numbers, and its cursor is a number.
+
+Most times nothing or only usage has changed. So that case is cheap: one statement, or two.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from bus.messages.placement import ProviderGone
+from bus.sql import PostgresTransaction, Transaction, driver_of
+from placement_worker.store import Unpublished
+from placement_worker.store_sql import log
+from placement_worker.store_sql.feed.cursors import Snapshot, has_seen, is_position
+from placement_worker.store_sql.feed.usage import read_usage
+from placement_worker.store_sql.name_cache import CachedVocabulary
+from placement_worker.store_sql.trees.stored_providers import read_states
+
+# Few transactions are missed by the cursor. Later ones are read in the order of their ids, and each as a whole, so that a
+# snapshot can express how far the reading came. Then: how far the log was pruned; and whether the cursor is ahead of this
+# database, as after a restore or with a cursor of another database.
+_ON_POSTGRESQL = """
+WITH missed AS (
+    SELECT position, body FROM change_log
+    WHERE written_by = ANY(ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
+), page AS (
+    SELECT position, body, written_by FROM change_log
+    WHERE written_by >= pg_snapshot_xmax($1::text::pg_snapshot)
+    ORDER BY written_by FETCH FIRST ($2::bigint) ROWS WITH TIES
+)
+SELECT
+    pg_current_snapshot()::text,
+    (SELECT count(*) FROM page),
+    (SELECT max(written_by::text::bigint) FROM page),
+    ARRAY(
+        SELECT body FROM (
+            SELECT position, body FROM missed UNION ALL SELECT position, body FROM page
+        ) AS unseen ORDER BY position
+    ),
+    (SELECT forgotten FROM feed),
+    pg_snapshot_xmax($1::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot())
+"""
+
+_ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY position LIMIT ?"
+# How far the log was pruned, and how far it has come.
+_REACH_ON_SQLITE = """
+SELECT coalesce((SELECT forgotten FROM feed), ''), coalesce((SELECT max(position) FROM change_log), 0)
+"""
+
+ALL_ENTRIES = 2**62
+
+
+class LogRead(Struct, frozen=True):
+    """`cursor` is how far the reading came. `is_cut`: it came to its limit, so there may be more."""
+
+    cursor: str
+    entries: Sequence[log.LogEntry]
+    is_cut: bool = False
+
+    @property
+    def gone(self) -> tuple[ProviderGone, ...]:
+        return tuple([gone for entry in self.entries for gone in entry.gone])
+
+
+async def read_log(transaction: Transaction, since: str, entries_max: int = ALL_ENTRIES) -> LogRead | None:
+    """The entries that were not committed at this cursor. None if the log no longer has all of them, or if the cursor is of
+    another database.
+    """
+    if not isinstance(transaction, PostgresTransaction):
+        return await transaction.run(_log_of_file, since, entries_max) if is_position(since) else None
+    if Snapshot.of(since) is None:
+        return None
+    driver = await transaction.driver()
+    now, count, last, bodies, forgotten, is_ahead = await driver.fetchrow(_ON_POSTGRESQL, since, entries_max)
+    if is_ahead or not has_seen(since, forgotten or ""):
+        return None
+    is_cut = count >= entries_max
+    snapshot = Snapshot.of(now)
+    assert snapshot is not None, f"PostgreSQL's own snapshot can be parsed: {now!r}"
+    cursor = str(snapshot.before(last + 1)) if is_cut else now
+    return LogRead(cursor, [log.decode(body) for body in bodies], is_cut)
+
+
+def _log_of_file(connection: Connection, since: str, entries_max: int) -> LogRead | None:
+    driver, position = driver_of(connection), int(since)
+    forgotten, last = driver.execute(_REACH_ON_SQLITE).fetchone()
+    pruned = int(forgotten or 0)
+    if not pruned <= position <= max(pruned, last):
+        return None
+    rows = driver.execute(_ON_SQLITE, (position, entries_max)).fetchall() if last > position else []
+    is_cut = len(rows) == entries_max
+    cursor = rows[-1][0] if is_cut else max(pruned, last)
+    return LogRead(str(cursor), [log.decode(body) for _, body in rows], is_cut)
+
+
+async def unpublished(transaction: Transaction, vocabulary: CachedVocabulary, read: LogRead) -> Unpublished:
+    """What the entries changed, as it is now. After claims alone, which is the usual case, one statement reads it."""
+    changed = {provider for entry in read.entries for provider in entry.providers}
+    used = {provider for entry in read.entries for provider in entry.used}
+    return Unpublished(
+        cursor=read.cursor,
+        providers=await read_states(transaction, vocabulary, changed),
+        gone=read.gone,
+        usage=await read_usage(transaction, vocabulary.classes, used - changed),
+        claimed=tuple([holder for entry in read.entries for holder in entry.claimed]),
+        ended=tuple([holder for entry in read.entries for holder in entry.ended]),
+        is_cut=read.is_cut,
+    )

@@ -1,0 +1,101 @@
+"""Read providers in pages: all of them, those that changed since a cursor, and their revisions."""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.messages.placement import LogPosition, RevisionsPage, SnapshotPage
+from bus.sql import Transaction
+from placement_worker.store_sql.feed.cursors import NOTHING_SEEN, Snapshot
+from placement_worker.store_sql.feed.feed import come_to, unseen_by
+from placement_worker.store_sql.feed.log_reader import read_log
+from placement_worker.store_sql.name_cache import CachedVocabulary
+from placement_worker.store_sql.trees.stored_providers import read_states
+from placement_worker.tables import change_log, feed, providers
+
+
+async def snapshot_page(
+    transaction: Transaction, vocabulary: CachedVocabulary, after: int, limit: int
+) -> SnapshotPage:
+    following = await transaction.run(revisions_page, after, limit)
+    published, cursor = await transaction.run(_reach)
+    return SnapshotPage(
+        providers=await read_states(transaction, vocabulary, following.internals),
+        published=published,
+        next=following.next,
+        cursor=cursor,
+    )
+
+
+async def changes_page(
+    transaction: Transaction, vocabulary: CachedVocabulary, since: str, after: int, limit: int
+) -> SnapshotPage | None:
+    read = await read_log(transaction, since)
+    if read is None:
+        return None
+    touched = {provider for entry in read.entries for provider in (*entry.providers, *entry.used)}
+    following = sorted(internal for internal in touched if internal > after)
+    page = following[:limit]
+    published, _ = await transaction.run(_reach)
+    return SnapshotPage(
+        providers=await read_states(transaction, vocabulary, page),
+        published=published,
+        next=page[-1] if len(following) > limit else None,
+        since=since,
+        cursor=read.cursor,
+        gone=read.gone,
+    )
+
+
+def revisions_page(connection: Connection, after: int, limit: int) -> RevisionsPage:
+    # One row more than requested tells whether there is another page.
+    rows = connection.execute(
+        sa.select(providers.c.id, providers.c.revision)
+        .where(providers.c.id > after)
+        .order_by(providers.c.id)
+        .limit(limit + 1)
+    ).all()
+    page = rows[:limit]
+    return RevisionsPage(
+        internals=tuple([row.id for row in page]),
+        revisions=tuple([row.revision for row in page]),
+        next=page[-1].id if len(rows) > limit else None,
+    )
+
+
+def prune_log(connection: Connection, logged_before: datetime) -> int:
+    """Delete log rows that are published and older than this, and note how far the log is pruned."""
+    published, forgotten = connection.execute(sa.select(feed.c.cursor, feed.c.forgotten)).one()
+    on_postgresql = connection.dialect.name == "postgresql"
+    number = (
+        sa.cast(sa.cast(change_log.c.written_by, sa.String), sa.BigInteger)
+        if on_postgresql
+        else change_log.c.position
+    )
+    pruned = connection.scalars(
+        sa.delete(change_log)
+        .where(change_log.c.at < logged_before, ~unseen_by(connection, published))
+        .returning(number)
+    ).all()
+    if pruned:
+        last = max(pruned)
+        reached = (
+            _forgotten_by(published, forgotten, last) if on_postgresql else max(last, int(forgotten or 0))
+        )
+        connection.execute(sa.update(feed).values(forgotten=str(reached)))
+    return len(pruned)
+
+
+def _forgotten_by(published: str, forgotten: str, last: int) -> Snapshot:
+    """Only published rows are pruned, so no transaction that this snapshot missed wrote any of them."""
+    seen, before = Snapshot.of(published), Snapshot.of(forgotten or NOTHING_SEEN)
+    assert seen is not None
+    assert before is not None
+    return seen.before(max(before.end, last + 1))
+
+
+def _reach(connection: Connection) -> tuple[LogPosition, str]:
+    """How far the log is published, and a cursor that covers everything this transaction sees."""
+    term, position = connection.execute(sa.select(feed.c.term, feed.c.position)).one()
+    return LogPosition(term=term, position=position), come_to(connection)

@@ -1,0 +1,1 @@
+"""Rows of providers and their trees."""

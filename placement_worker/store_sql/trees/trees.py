@@ -1,0 +1,335 @@
+"""Write trees of providers, with one code for PostgreSQL and SQLite."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row, Table
+
+from bus.errors import Transient
+from bus.message import ProviderId
+from bus.messages.placement import ProviderGone
+from bus.sql import among, is_duplicate
+from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
+from placement_worker.store_sql import log
+from placement_worker.store_sql.amounts import NOTHING, encode_amounts
+from placement_worker.store_sql.custom_names import revive
+from placement_worker.store_sql.log import LogEntry
+from placement_worker.store_sql.name_cache import CachedVocabulary
+from placement_worker.store_sql.trees.tombstones import clear_tombstones, write_tombstones
+from placement_worker.tables import (
+    consumers,
+    inventories,
+    provider_aggregates,
+    provider_traits,
+    providers,
+    resource_classes,
+    traits,
+)
+
+
+def write_trees(
+    connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: Collection[int]
+) -> None:
+    """Write the differences, and log which providers changed."""
+    try:
+        gone = _remove(connection, changes.removed)
+        stored = _stored(connection, changes, locked)
+        books = _changed_books(changes)
+        ids = {row.uuid: row.id for row in stored.values()}
+        ids |= _number(connection, [provider for provider in books if provider not in ids])
+        _name(connection, vocabulary, books.values())
+        _write_providers(connection, vocabulary, changes, stored, ids)
+        _write_contents(
+            connection, vocabulary, [(ids[book.id], book) for book in books.values()], changes.before
+        )
+        # Names that a provider had before exist, since they were in use.
+        known = changes.before.values()
+        revive(connection, resource_classes, _classes_of(books.values()) - _classes_of(known))
+        revive(connection, traits, _traits_of(books.values()) - _traits_of(known))
+        reshaped = _write_roots(connection, changes, stored, ids)
+        clear_tombstones(connection, [tree for tree in changes.trees if _is_planted(tree, stored)])
+        write_tombstones(connection, changes.trees)
+    except sa.exc.IntegrityError as error:
+        # It did not exist when it was looked up, and a missing row cannot be locked.
+        if is_duplicate(error):
+            raise Transient(
+                f"another transaction has just written the same provider: {error.orig}"
+            ) from error
+        raise
+    touched = sorted({ids[provider] for provider in books} | set(reshaped))
+    log.append(connection, LogEntry(providers=tuple(touched), gone=gone))
+
+
+def _is_planted(tree: TreeBook, stored: Mapping[ProviderId, Row[Any]]) -> bool:
+    """Was there no tree with this root?"""
+    before = stored.get(tree.root)
+    return bool(tree.providers) and (before is None or before.root_id != before.id)
+
+
+def _changed_books(changes: TreeChanges) -> dict[ProviderId, ProviderBook]:
+    changed = set(changes.changed)
+    return {
+        provider: book
+        for tree in changes.trees
+        for provider, book in tree.providers.items()
+        if provider in changed
+    }
+
+
+def _remove(connection: Connection, removed: Sequence[ProviderId]) -> tuple[ProviderGone, ...]:
+    if not removed:
+        return ()
+    rows = connection.execute(
+        sa.select(providers.c.id, providers.c.uuid, providers.c.revision)
+        .where(among(connection, providers.c.uuid, removed))
+        .order_by(providers.c.id + 0)
+    ).all()
+    ids = [row.id for row in rows]
+    for table in (inventories, provider_traits, provider_aggregates):
+        connection.execute(sa.delete(table).where(among(connection, table.c.provider_id, ids)))
+    connection.execute(sa.delete(providers).where(among(connection, providers.c.id, ids)))
+    return tuple(ProviderGone(internal=row.id, id=row.uuid, revision=row.revision + 1) for row in rows)
+
+
+def _stored(
+    connection: Connection, changes: TreeChanges, locked: Collection[int]
+) -> dict[ProviderId, Row[Any]]:
+    """The rows of the roots, of all changed providers, and of their parents, as far as they exist."""
+    needed = {tree.root for tree in changes.trees} | set(changes.changed)
+    needed |= {book.parent for book in _changed_books(changes).values() if book.parent is not None}
+    rows = connection.execute(sa.select(providers).where(among(connection, providers.c.uuid, needed)))
+    stored = {row.uuid: row for row in rows}
+    for row in stored.values():
+        if row.root_id not in locked:
+            # A missing row could not be locked here either. This one exists by now, and must not be overwritten.
+            raise Transient(f"another transaction has just written the same provider: {row.uuid}")
+    return stored
+
+
+def _number(connection: Connection, new: Sequence[ProviderId]) -> dict[ProviderId, int]:
+    """Internal ids for new providers. They are needed before the rows, which refer to each other by them."""
+    if not new:
+        return {}
+    if connection.dialect.name == "postgresql":
+        numbers = connection.scalars(
+            sa.text(
+                "SELECT nextval(pg_get_serial_sequence('providers', 'id')) FROM generate_series(1, :count)"
+            ),
+            {"count": len(new)},
+        ).all()
+    else:
+        last = connection.scalar(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'providers'")) or 0
+        numbers = range(last + 1, last + 1 + len(new))
+    return dict(zip(new, numbers, strict=True))
+
+
+def _name(connection: Connection, vocabulary: CachedVocabulary, books: Collection[ProviderBook]) -> None:
+    """Make sure that all their classes and traits have numbers."""
+    vocabulary.classes.make(connection, _classes_of(books))
+    vocabulary.traits.make(connection, _traits_of(books))
+
+
+def _classes_of(books: Iterable[ProviderBook]) -> set[str]:
+    return {name for book in books for name in book.inventories}
+
+
+def _traits_of(books: Iterable[ProviderBook]) -> set[str]:
+    return {name for book in books for name in book.traits | book.operator_traits}
+
+
+def _write_providers(
+    connection: Connection,
+    vocabulary: CachedVocabulary,
+    changes: TreeChanges,
+    stored: Mapping[ProviderId, Row[Any]],
+    ids: Mapping[ProviderId, int],
+) -> None:
+    changed = set(changes.changed)
+    living = _living_on(connection, [one for one in changed if one not in stored])
+    new, known = [], []
+    for tree in changes.trees:
+        for book in tree.providers.values():
+            if book.id not in changed:
+                continue
+            row = {
+                "name": book.name,
+                "parent_id": None if book.parent is None else ids[book.parent],
+                "root_id": ids[tree.root],
+                "cell": tree.cell,
+                "generation": book.generation,
+                "used": _used_of(vocabulary, book),
+            }
+            if before := stored.get(book.id):
+                known.append(
+                    row | _revised(before.revision + 1) | {"key": before.id, "old_name": before.name}
+                )
+            else:
+                fresh = _revised(1) | {"shape": 0, "epoch": 0, "sequence": 0}
+                lives = {"consumers": living.get(book.id, 0)}
+                new.append(row | fresh | lives | {"id": ids[book.id], "uuid": book.id})
+    _free_names(connection, [row["key"] for row in known if row["name"] != row["old_name"]])
+    if known:
+        connection.execute(_by_key(providers), [{k: row[k] for k in row if k != "old_name"} for row in known])
+    if new:
+        connection.execute(sa.insert(providers), new)
+
+
+def _living_on(connection: Connection, new: Collection[ProviderId]) -> dict[ProviderId, int]:
+    """How many consumers live on each new provider. They lived there before the provider was deleted, and hold something
+    elsewhere in its tree, which had another root by then.
+    """
+    if not new:
+        return {}
+    rows = connection.execute(
+        sa.select(consumers.c.host, sa.func.count())
+        .where(among(connection, consumers.c.host, new), consumers.c.held != NOTHING)
+        .group_by(consumers.c.host)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def _used_of(vocabulary: CachedVocabulary, book: ProviderBook) -> str:
+    """Has each class that exists, even if nothing is used: readers then need not ask for the inventories."""
+    ids = vocabulary.classes.ids
+    return encode_amounts({ids[name]: inventory.used for name, inventory in book.inventories.items()})
+
+
+def _revised(revision: int) -> dict[str, int]:
+    """More than the usage changes, so `base` moves with the revision."""
+    return {"revision": revision, "base": revision}
+
+
+def _free_names(connection: Connection, ids: Collection[int]) -> None:
+    """Two providers may exchange their names, and names are unique at each moment: take the old ones away first."""
+    if ids:
+        nameless = sa.literal("renaming ") + sa.cast(providers.c.id, sa.String)
+        connection.execute(
+            sa.update(providers).where(among(connection, providers.c.id, ids)).values(name=nameless)
+        )
+
+
+def _by_key(table: Table) -> sa.Update:
+    return sa.update(table).where(table.c.id == sa.bindparam("key"))
+
+
+def _write_roots(
+    connection: Connection,
+    changes: TreeChanges,
+    stored: Mapping[ProviderId, Row[Any]],
+    ids: Mapping[ProviderId, int],
+) -> list[int]:
+    """Write the trees' counters; returns the roots that are changed only by them."""
+    changed = set(changes.changed)
+    reshaped, rows = [], []
+    for tree in changes.trees:
+        if not tree.providers:
+            # A tombstone; its root may be in another tree by now.
+            continue
+        before = stored.get(tree.root)
+        counters = {"shape": tree.shape, "epoch": tree.epoch, "sequence": tree.sequence}
+        if before and counters == {name: getattr(before, name) for name in counters}:
+            continue
+        row = counters | {"key": ids[tree.root]}
+        if tree.root in changed or not before or before.shape != tree.shape:
+            reshaped.append(ids[tree.root])
+            row |= _revised(before.revision + 1 if before else 1)
+        else:
+            row |= {"revision": before.revision, "base": before.base}
+        rows.append(row)
+    if rows:
+        connection.execute(_by_key(providers), rows)
+    return reshaped
+
+
+Numbered = tuple[int, ProviderBook]
+
+
+def _write_contents(
+    connection: Connection,
+    vocabulary: CachedVocabulary,
+    books: Sequence[Numbered],
+    before: Mapping[ProviderId, ProviderBook],
+) -> None:
+    """Write only the differences: a batch that changes one thing of each needs a statement or two. A new provider has no
+    contents yet: those of a deleted one were deleted with it.
+    """
+    old = [(number, before[book.id]) for number, book in books if book.id in before]
+    _rewrite(connection, inventories, _inventory_rows(vocabulary, old), _inventory_rows(vocabulary, books))
+    _rewrite(connection, provider_traits, _trait_rows(vocabulary, old), _trait_rows(vocabulary, books))
+    _rewrite(connection, provider_aggregates, _aggregate_rows(old), _aggregate_rows(books))
+
+
+def write_traits(
+    connection: Connection,
+    vocabulary: CachedVocabulary,
+    books: Sequence[tuple[int, ProviderBook, ProviderBook]],
+) -> None:
+    """Write the traits of stored providers: internal id, state before, state after."""
+    before = [(number, old) for number, old, _ in books]
+    after = [(number, new) for number, _, new in books]
+    known, wanted = (_traits_of(book for _, book in numbered) for numbered in (before, after))
+    vocabulary.traits.make(connection, wanted)
+    _rewrite(connection, provider_traits, _trait_rows(vocabulary, before), _trait_rows(vocabulary, after))
+    revive(connection, traits, wanted - known)
+
+
+def _aggregate_rows(books: Iterable[Numbered]) -> set[tuple[Any, ...]]:
+    return {(number, each) for number, book in books for each in book.aggregates}
+
+
+def _inventory_rows(
+    vocabulary: CachedVocabulary, books: Iterable[tuple[int, ProviderBook]]
+) -> set[tuple[Any, ...]]:
+    return {
+        (
+            number,
+            vocabulary.classes.ids[name],
+            inventory.total,
+            inventory.reserved,
+            inventory.min_unit,
+            inventory.max_unit,
+            inventory.step_size,
+            inventory.allocation_ratio,
+        )
+        for number, book in books
+        for name, inventory in book.inventories.items()
+    }
+
+
+def _trait_rows(
+    vocabulary: CachedVocabulary, books: Iterable[tuple[int, ProviderBook]]
+) -> set[tuple[Any, ...]]:
+    return {
+        (number, vocabulary.traits.ids[name], by_operator)
+        for number, book in books
+        for names, by_operator in ((book.traits, False), (book.operator_traits, True))
+        for name in names
+    }
+
+
+def _rewrite(
+    connection: Connection, table: Table, stored: set[tuple[Any, ...]], wanted: set[tuple[Any, ...]]
+) -> None:
+    """Replace the stored rows by the wanted ones; a row that keeps its key is updated."""
+    if stored == wanted:
+        return
+    names = table.columns.keys()
+    keys = [column.name for column in table.primary_key]
+    same = sa.and_(*(table.c[key] == sa.bindparam(f"old_{key}") for key in keys))
+
+    def by_key(rows: set[tuple[Any, ...]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+        named = (dict(zip(names, row, strict=True)) for row in sorted(rows, key=str))
+        return {tuple(row[key] for key in keys): row for row in named}
+
+    old, new = by_key(stored - wanted), by_key(wanted - stored)
+    if gone := [{f"old_{key}": row[key] for key in keys} for at, row in old.items() if at not in new]:
+        connection.execute(sa.delete(table).where(same), gone)
+    if kept := [
+        {f"old_{key}": row[key] for key in keys} | {name: row[name] for name in names if name not in keys}
+        for at, row in new.items()
+        if at in old
+    ]:
+        connection.execute(sa.update(table).where(same), kept)
+    if made := [row for at, row in new.items() if at not in old]:
+        connection.execute(sa.insert(table), made)
