@@ -18,7 +18,7 @@ from bus.message import ProviderId
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
 
-# What a row may need: `needs_report` or `needs_read` of core/rows.py.
+# A row may need a report or a read (`needs_report`, `needs_read` in core/rows.py).
 Need = Literal["report", "read"]
 # How long a daemon that has gone is still shown.
 FORGOTTEN_AFTER = timedelta(days=1)

@@ -1,4 +1,4 @@
-"""What the filters say about each host."""
+"""Why the filters refuse each host."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What one broker has: the objects for the sites and cells that it serves."""
+"""The objects of one broker, for the sites and cells that it serves."""
 
 import functools
 from collections.abc import Iterable

@@ -4,7 +4,7 @@ A process that imports `moor` or a worker anew needs 0.5 to 1.5 s of CPU for tha
 one process per test process, the fork server, imports everything once, and forks for each request. A forked process is a
 process like any other: it has its own id, environment and output, takes signals, and dies alone.
 
-What a start imports, and what depends on Python's own variables, is tested with new processes.
+Tests of the imports at start, and of what depends on Python's own variables, start new processes.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ def is_kept() -> bool:
 def note(call: Call, answer: Answer, took_s: float) -> None:
     """Writes the record directly: to look up the caller's position in the code would cost more than the rest."""
     query = call.scope["query_string"].decode("latin-1")
-    # The id of another service's request that caused this one. What has not its form stays out of the log.
+    # The id of another service's request that caused this one. Another form stays out of the log.
     cause = call.headers.get("x-openstack-request-id", "")
     known = {
         "global_request_id": cause if _GLOBAL_ID.fullmatch(cause) else "",

@@ -1,1 +1,1 @@
-"""What was written, read for the feed of changes and for snapshots."""
+"""Reads the changes that were written, for the feed and for snapshots."""

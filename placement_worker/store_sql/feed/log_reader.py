@@ -99,7 +99,7 @@ def _log_of_file(connection: Connection, since: str, entries_max: int) -> LogRea
 
 
 async def unpublished(transaction: Transaction, vocabulary: CachedVocabulary, read: LogRead) -> Unpublished:
-    """What the entries changed, as it is now. After claims alone, which is the usual case, one statement reads it."""
+    """The changed providers, as they are now. After claims alone, which is the usual case, one statement reads it."""
     changed = {provider for entry in read.entries for provider in entry.providers}
     used = {provider for entry in read.entries for provider in entry.used}
     return Unpublished(
