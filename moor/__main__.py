@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from moor.options import WRONG, defaults_of, flags_in_file, use_config
+from moor.options import WRONG, defaults_of, fit_width, flags_in_file, use_config
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
@@ -115,6 +115,7 @@ def moor(
     Settings come from flags, then MOOR_* variables, then a file.
     Exit codes: 0 done, 1 not done, 2 a flag or setting is wrong, 3 not in time.
     """
+    fit_width()
     use_config(config)
     name = context.invoked_subcommand
     if name in COMMANDS and (written := flags_in_file()):

@@ -31,9 +31,17 @@ S = TypeVar("S", bound=Struct)
 WIDTH_OF_NO_TERMINAL = 200
 
 out = Console()
-if not out.is_terminal and "COLUMNS" not in os.environ:
-    out.width = WIDTH_OF_NO_TERMINAL
 err = Console(stderr=True)
+
+
+def fit_width() -> None:
+    """Give the output its width: COLUMNS if set, else the terminal's."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit():
+        out.width = int(columns)
+    elif not out.is_terminal:
+        out.width = WIDTH_OF_NO_TERMINAL
+
 
 # The time limit for a command's work on the broker, which is short unless the broker has an alarm or hangs.
 COMMAND_S_MAX = 60.0

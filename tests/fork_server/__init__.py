@@ -22,6 +22,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 # Only Python itself reads these, when it starts.
 OF_PYTHON = "PYTHON"
+# Libraries read these when they are imported. A test process of several has some of its own.
+OF_THE_TERMINAL = ("COLUMNS", "LINES")
 LINE_BYTES_MAX = 2**20
 
 
@@ -126,7 +128,11 @@ def _fork_server() -> socket.socket:
     """The way to this test process's own; it starts with the first request, and ends with the test process."""
     if not _servers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MOOR_")}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("MOOR_") and name not in OF_THE_TERMINAL
+        }
         process = subprocess.Popen(
             (sys.executable, "-m", "tests.fork_server"),
             env={**environment, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "", "TERM": "dumb"},

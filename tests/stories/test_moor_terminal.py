@@ -257,3 +257,12 @@ async def test_a_file_that_is_no_database_is_reported_in_one_line(tmp_path: Path
         1,
         f"database: {tmp_path}/some.txt cannot be used: file is not a database\n",
     )
+
+
+@pytest.mark.parametrize("columns", ["", "60", "200"])
+async def test_a_forked_process_writes_as_wide_as_a_new_one(columns: str) -> None:
+    forked = await moor("broker", "show", "--cells", "harbour", COLUMNS=columns)
+    anew = await moor_anew("broker", "show", "--cells", "harbour", COLUMNS=columns)
+
+    assert forked.out == anew.out
+    assert forked.code == 0, forked.err
