@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct, structs
 
 from bus.message import ProviderId
-from bus.messages.build import DeleteInstance, Flavor, Image, InstanceId
+from bus.messages.build import DeleteInstance, Flavor, Image, InstanceId, InstanceState
 from bus.messages.placement import InventoryState
 from bus.process import Part
 from bus.topology import objects_of
@@ -41,6 +41,7 @@ from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.conductor_stores import open_conductor_stores
 from tests.contracts.ironic_stores import open_ironic_store
 from tests.contracts.stage import CELLS, SETTINGS
+from tests.ironic_clock import LONG_S, IronicClock
 from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
 from tests.stories.layouts import APART, STAGES
 
@@ -72,6 +73,7 @@ QUICK = IronicSettings(
 CONDUCTING = ConductorSettings(poll_ms=5, look_s=1)
 # A deploy takes some tenths of a second.
 SHORT = Delays(deploy_s=0.1, tear_down_s=0.1, clean_s=0.2, power_s=0.05, agent_call_s=0.05)
+LONG_DEPLOYS = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=LONG_S))
 REST = IronicSettings(rest_tries_max=2, rest_retry_delay_s_first=0.02, rest_retry_delay_s_max=0.05)
 
 
@@ -86,6 +88,7 @@ class DeploySetup(Struct):
     cells: CellMap
     # The parts of each daemon that has begun.
     daemons: list[Sequence[Part]]
+    clock: IronicClock
 
     @asynccontextmanager
     async def daemon(
@@ -145,6 +148,21 @@ class DeploySetup(Struct):
 
     async def delete(self, instance: InstanceId) -> None:
         await self.cloud.send(DeleteInstance(instance=instance))
+
+    def end_work(self) -> None:
+        """End Ironic's work that takes `LONG_S`."""
+        self.clock.end_work(self.simulation.ironic)
+
+    async def until_active(self, instance: InstanceId) -> InstanceState:
+        """Wait for it, and end Ironic's work that takes `LONG_S` again and again."""
+
+        async def is_active() -> bool:
+            self.end_work()
+            state = await self.cloud.instance(instance)
+            return state is not None and state.state == "active"
+
+        await wait_until(is_active, f"{instance} is active")
+        return await self.cloud.until_state(instance, "active")
 
     # State
 
@@ -244,16 +262,18 @@ async def deploy_setup(
         operator = Link(setup.brokers.at_api("operator"), SETTINGS)
         stack.push_async_callback(operator.close)
         await (await operator.connection()).declare(objects_of(CELLS, create_foreign=True))
+        clock = IronicClock()
         simulation = simulated_ironic(
             setup.brokers.at_api("operator"),
             nodes,
             settings or IronicSimSettings(delays=SHORT),
             script=script,
+            clock_s=clock,
             listen=None,
         )
         await stack.enter_async_context(setup.running(simulation.parts))
         way = IronicTransport(simulation.ironic)
-        yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, [])
+        yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, [], clock)
 
 
 @STAGES
@@ -306,8 +326,7 @@ async def test_failed_deploys_walk_the_alternates_and_leave_nothing(bus: str, bo
 @STAGES
 async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus: str, books: str) -> None:
     nodes = available_nodes(6)
-    slow = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=1.5))
-    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d2"):
+    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d2"):
         async with metal.daemon("d1", killed=True):
             await metal.until_offered(*nodes)
             await wait_until(metal.is_shared, "both own nodes")
@@ -319,7 +338,7 @@ async def test_a_daemon_dies_in_the_middle_of_deploys_and_another_ends_them(bus:
 
             await wait_until(are_deploying, "both daemons deploy")
         for instance in instances:
-            active = await metal.cloud.until_state(instance, "active")
+            active = await metal.until_active(instance)
             assert active.attempt == 1
         assert {len(metal.with_instance(instance)) for instance in instances} == {1}
 

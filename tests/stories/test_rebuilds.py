@@ -5,12 +5,12 @@ from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import BuildRejected, Image, InstanceId, InstancesFound, RebuildInstance, RequestId
-from compute_sim.ironic import IronicScript, IronicSimSettings, available_nodes
+from compute_sim.ironic import IronicScript, available_nodes
 from compute_sim.ironic.core.script import WorkFails
 from tests.contracts.placement_orders import an_id
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import STAGES
-from tests.stories.test_deploys import CONDUCTING, IN_MEMORY, QUICK, SHORT, DeploySetup, deploy_setup
+from tests.stories.test_deploys import CONDUCTING, IN_MEMORY, LONG_DEPLOYS, QUICK, DeploySetup, deploy_setup
 
 pytestmark = pytest.mark.asyncio
 
@@ -29,7 +29,7 @@ async def ask(metal: DeploySetup, order: RebuildInstance) -> Message:
 async def an_active_instance(metal: DeploySetup) -> InstanceId:
     await metal.until_offered(*metal.nodes)
     instance = await metal.boot(1, config_drive="http://drives/1")
-    await metal.cloud.until_state(instance, "active")
+    await metal.until_active(instance)
     return instance
 
 
@@ -121,8 +121,7 @@ async def test_a_rebuild_that_ironic_refuses_leaves_the_instance_active_and_says
 @IN_MEMORY
 async def test_an_invalid_rebuild_is_refused_with_field_and_value(bus: str, books: str) -> None:
     nodes = available_nodes(1)
-    slow = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=0.3))
-    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d1"):
+    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d1"):
         unknown = InstanceId(an_id("nobody"))
         instance = await an_active_instance(metal)
         begun = await ask(metal, a_rebuild(instance, 1))
@@ -137,7 +136,7 @@ async def test_an_invalid_rebuild_is_refused_with_field_and_value(bus: str, book
             assert isinstance(refused, BuildRejected)
             assert (refused.field, refused.value) == ("instance", str(order.instance))
             assert why in refused.reason
-        await metal.cloud.until_state(instance, "active")
+        await metal.until_active(instance)
         await metal.delete(instance)
         await metal.cloud.until_state(instance, "deleted")
         refused = await ask(metal, a_rebuild(instance, 2))
@@ -150,8 +149,7 @@ async def test_a_delete_in_the_middle_of_a_rebuild_takes_the_instance_off_its_no
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(1)
-    slow = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=0.3))
-    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d1"):
+    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d1"):
         instance = await an_active_instance(metal)
         await ask(metal, a_rebuild(instance))
 
@@ -160,6 +158,7 @@ async def test_a_delete_in_the_middle_of_a_rebuild_takes_the_instance_off_its_no
 
         await wait_until(is_deploying, "Ironic rebuilds it")
         await metal.delete(instance)
+        metal.end_work()
         await metal.cloud.until_state(instance, "deleted")
         await metal.until_free(*nodes)
 
@@ -167,13 +166,12 @@ async def test_a_delete_in_the_middle_of_a_rebuild_takes_the_instance_off_its_no
 @STAGES
 async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus: str, books: str) -> None:
     nodes = available_nodes(4)
-    slow = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=1.5))
-    async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d2"):
+    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d2"):
         async with metal.daemon("d1", killed=True):
             await metal.until_offered(*nodes)
             await wait_until(metal.is_shared, "both own nodes")
             instances = [await metal.boot(number) for number in range(1, 5)]
-            hosts = {each: (await metal.cloud.until_state(each, "active")).host for each in instances}
+            hosts = {each: (await metal.until_active(each)).host for each in instances}
             await metal.cloud.send(*[a_rebuild(each, number) for number, each in enumerate(instances)])
 
             async def is_rebuilding() -> bool:
@@ -183,11 +181,12 @@ async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus:
             await wait_until(is_rebuilding, "the daemon that is to die rebuilds")
 
         async def are_rebuilt() -> bool:
+            metal.end_work()
             return {node.instance_info.get("image_source") for node in metal.nodes} == {NEW.source}
 
         await wait_until(are_rebuilt, "Ironic has the new image everywhere")
         for each in instances:
-            active = await metal.cloud.until_state(each, "active")
+            active = await metal.until_active(each)
             assert active.rebuild is not None
             assert (active.rebuild.failure, active.host, active.attempt) == ("", hosts[each], 1)
 

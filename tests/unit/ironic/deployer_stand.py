@@ -37,6 +37,7 @@ from ironic_sync.deploying import Deployer
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store_memory import MemoryIronicStore
+from tests.ironic_clock import IronicClock
 
 PATIENCE_S = 20.0
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
@@ -118,10 +119,11 @@ class Stand:
         script: IronicScript | None = None,
     ) -> None:
         (self._node,) = (node,) if node else available_nodes(1)
+        self._ironic_clock = IronicClock()
         self.id = ProviderId(UUID(self._node.uuid))
         self.ironic = SimulatedIronic(
             [self._node],
-            time.time,
+            self._ironic_clock,
             self._publish,
             settings or IronicSimSettings(delays=DELAYS),
             script=script,
@@ -219,6 +221,10 @@ class Stand:
 
         await self.writer.change({self.id: change})
         self.said += [each for each in told if each is not None]
+
+    def end_work(self) -> None:
+        """End Ironic's work that takes `LONG_S`."""
+        self._ironic_clock.end_work(self.ironic)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         try:

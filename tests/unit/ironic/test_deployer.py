@@ -11,6 +11,7 @@ from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawn
 from compute_sim.ironic import IronicScript, IronicSimSettings, available_nodes
 from compute_sim.ironic.core.script import NodeLocked, WorkFails
 from ironic_sync.core.rows import Offer
+from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Place, Stand, lose_answer, lose_request
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
 
@@ -287,7 +288,7 @@ async def test_an_undeploy_in_the_middle_of_a_deploy_ends_it_whatever_it_does(pa
 
 
 async def test_a_claim_ends_only_when_placement_holds_the_node() -> None:
-    slow = structs.replace(DELAYS, clean_s=5.0)
+    slow = structs.replace(DELAYS, clean_s=LONG_S)
     stand = Stand(settings=IronicSimSettings(delays=slow))
     async with stand.running(), stand.daemon():
         await stand.order(an_order(host=stand.id))
@@ -350,7 +351,7 @@ async def test_a_request_that_reaches_ironic_after_the_undeploy_leaves_nothing_b
 
 
 async def test_progress_is_said_again_while_ironic_works_and_not_while_it_is_away() -> None:
-    slow = structs.replace(DELAYS, deploy_s=0.4)
+    slow = structs.replace(DELAYS, deploy_s=LONG_S)
     stand = Stand(settings=IronicSimSettings(delays=slow))
     async with stand.running(), stand.daemon():
         await stand.order(an_order(host=stand.id))
@@ -364,11 +365,12 @@ async def test_progress_is_said_again_while_ironic_works_and_not_while_it_is_awa
             await asyncio.sleep(0.005)
         assert len(stand.said) == said
         stand.ironic.come_back()
+        stand.end_work()
         await stand.until_said(InstanceSpawned)
 
 
 async def test_the_tries_of_a_step_that_ironic_does_not_take_are_counted() -> None:
-    stand = Stand(settings=IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=0.3)))
+    stand = Stand(settings=IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=LONG_S)))
     async with stand.running(), stand.daemon():
         stand.ironic.go_away(60, refuses=True)
         await stand.order(an_order(host=stand.id))

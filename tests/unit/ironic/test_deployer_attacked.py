@@ -14,6 +14,7 @@ from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawn
 from compute_sim.ironic import IronicSimSettings
 from ironic_sync.core.orders import Order  # noqa: TC001 - like every other import
 from ironic_sync.core.rows import NodeRow
+from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Stand
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
 
@@ -41,18 +42,20 @@ async def a_moment() -> None:
 async def test_a_wall_clock_that_jumps_in_the_middle_of_a_deploy_delays_neither_it_nor_its_progress(
     jump_us: int,
 ) -> None:
-    stand = Stand(hears=False, settings=slow(deploy_s=0.3, tear_down_s=0.1))
+    stand = Stand(hears=False, settings=slow(deploy_s=LONG_S, tear_down_s=LONG_S))
     async with stand.running(), stand.daemon():
         await stand.order(an_order(host=stand.id))
         await stand.until(lambda: bool(stand.said), "the first progress is said")
         stand.ahead_us += jump_us
         await stand.until(lambda: len(stand.said) >= 3, "progress is said again")
         assert all(isinstance(each, DeployProgressed) for each in stand.said)
+        stand.end_work()
         await stand.until_said(InstanceSpawned)
 
         await stand.order(an_undeploy(host=stand.id))
         await stand.until(lambda: stand.node.provision_state == "deleting", "it is being undeployed")
         stand.ahead_us -= jump_us
+        stand.end_work()
         await stand.until_said(InstanceDestroyed)
         await stand.until_available()
 

@@ -9,9 +9,10 @@ import httpx
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceRedeployed
+from bus.messages.cell import InstanceDestroyed, InstanceRedeployed
 from compute_sim.ironic import IronicScript, IronicSimSettings, Node, available_nodes
 from compute_sim.ironic.core.script import NodeLocked, WorkFails
+from tests.ironic_clock import LONG_S
 from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Stand, lose_answer, lose_request
 from tests.unit.ironic.deploys import OTHER_IMAGE, OURS, a_redeploy, an_undeploy
 
@@ -208,12 +209,13 @@ async def test_a_node_that_is_locked_is_asked_again_until_it_is_free() -> None:
 
 
 async def test_an_undeploy_ends_a_rebuild_whatever_it_waits_for() -> None:
-    slow = IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=0.2))
+    slow = IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=LONG_S))
     stand = Stand(node=an_active_node(), settings=slow)
     async with stand.running(), stand.daemon():
         await stand.order(ORDER)
         await stand.until(lambda: stand.node.provision_state == "deploying", "it is being rebuilt")
         await stand.order(UNDEPLOY)
+        stand.end_work()
         await stand.until_said(InstanceDestroyed)
         await stand.order(ORDER)
         await stand.until_available()
@@ -225,12 +227,18 @@ async def test_an_undeploy_ends_a_rebuild_whatever_it_waits_for() -> None:
 
 
 async def test_a_later_rebuild_takes_the_place_of_one_that_is_under_way() -> None:
-    slow = IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=0.1))
+    slow = IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=LONG_S))
     stand = Stand(node=an_active_node(), settings=slow)
     async with stand.running(), stand.daemon():
         await stand.order(ORDER)
         await stand.until(lambda: stand.node.provision_state == "deploying", "it is being rebuilt")
         await stand.order(a_redeploy(103, host=stand.id, image=structs.replace(OTHER_IMAGE, checksum="2c3d")))
+        stand.end_work()
+        await stand.until(
+            lambda: (times_rebuilt(stand), stand.node.provision_state) == (1, "deploying"),
+            "the later one is under way",
+        )
+        stand.end_work()
         await stand.until_said(InstanceRedeployed)
 
     assert stand.answers == [done(103)]
@@ -239,11 +247,11 @@ async def test_a_later_rebuild_takes_the_place_of_one_that_is_under_way() -> Non
 
 
 async def test_progress_is_said_while_ironic_works_on_it() -> None:
-    slow = IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=0.1))
+    slow = IronicSimSettings(delays=structs.replace(DELAYS, deploy_s=LONG_S))
     stand = Stand(node=an_active_node(), settings=slow)
     async with stand.running(), stand.daemon(settings=structs.replace(QUICK, progress_s=0.01)):
         await stand.order(ORDER)
+        deploying = "provision state is 'deploying'"
+        await stand.until(lambda: deploying in repr(stand.said), "it is said that Ironic deploys")
+        stand.end_work()
         await stand.until_said(InstanceRedeployed)
-
-    words = [each.words for each in stand.said if isinstance(each, DeployProgressed)]
-    assert "provision state is 'deploying'" in words
