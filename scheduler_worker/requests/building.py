@@ -1,6 +1,6 @@
 """A batch of build requests, from the queue to their orders: read, accept, find hosts, decide, note, answer.
 
-    read_request                core/requests.py: is the request valid, and what does one instance need?
+    read_request                core/requests/: is the request valid, and what does one instance need?
     Claimer.find_hosts          claiming/claimer.py: choose in the picture, claim from placement
     after_search                core/instances/outcomes.py: the row with that outcome, and its order to the cell
     transaction.note, tells     outbox/outbox.py: the messages that the rows have to send

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from bus.messages.build import BuildRejected, Rebuild, RebuildInstance
 from scheduler_worker.core.instances.rows import ACTIVE, ERROR, NO_REQUEST, REBUILDING, InstanceRow, is_of
-from scheduler_worker.core.requests import DEADLINE_S_MAX
+from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
 
 # How many rebuild requests a row remembers. An older one would be done again if it was delivered again.
 REBUILDS_MAX = 16

@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from bus.messages.build import BuildInstance, BuildRejected, Flavor
 from bus.messages.placement import INTEGER_MAX
 from placement_worker.core.vocabulary import CUSTOM, Vocabulary
+from scheduler_worker.core.requests.spec import InstanceSpec
 
 COUNT_MAX = 100
 DEADLINE_S_MAX = 86_400
@@ -28,26 +27,6 @@ _NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 # Keys about the relation between groups, which are not supported yet.
 _ABOUT_GROUPS = ("group_policy", "same_subtree")
-
-
-class InstanceSpec(Struct, frozen=True):
-    """The needs of each of `count` instances. Equal specs are decided in one pass.
-
-    Names of hosts are in lower case. `extra_specs` are those that only plugins read. `project` is set only if the request
-    may get a bare-metal node: only nodes are bound to projects, and specs of two projects are decided in two passes.
-    `is_for_nodes`: only a node qualifies.
-    """
-
-    amounts: tuple[tuple[str, int], ...]
-    required: tuple[str, ...] = ()
-    forbidden: tuple[str, ...] = ()
-    availability_zone: str = ""
-    hosts: tuple[str, ...] = ()
-    ignore_hosts: tuple[str, ...] = ()
-    extra_specs: tuple[tuple[str, str], ...] = ()
-    count: int = 1
-    project: str = ""
-    is_for_nodes: bool = False
 
 
 class _Problem(NamedTuple):
