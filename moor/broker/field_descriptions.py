@@ -23,7 +23,8 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "name": "the instance's name, for people",
         "project": "the project that owns the instances",
         "user": "the user who sends the request",
-        "image_properties": "only `trait:NAME` = `required` or `forbidden` is supported; a build with any other key is rejected",
+        "image_properties": "`trait:NAME`, `hw_cpu_policy` and `hw_cpu_thread_policy` ([scheduling.md](scheduling.md#properties-of-images)); a build with any "
+        "other key is rejected",
         "availability_zone": "only hosts of this zone",
         "group": "not supported yet: a build that names one is rejected",
         "hosts": "only these hosts, by name",
@@ -41,7 +42,8 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "root_gb": "a part of DISK_GB",
         "ephemeral_gb": "a part of DISK_GB",
         "swap_mb": "a part of DISK_GB, rounded up",
-        "extra_specs": "`resources:CLASS` = amount, `trait:TRAIT` = `required` or `forbidden`",
+        "extra_specs": "`resources:CLASS` = amount, `trait:TRAIT` = `required`, `forbidden` or `preferred`, granular groups, and more: "
+        "see [scheduling.md](scheduling.md#extra-specs)",
     },
     "Image": {
         "source": "the image's id in the image service, or its URL",

@@ -95,7 +95,7 @@ def classes_of_nodes(flavor: Flavor) -> tuple[str, ...]:
         **{
             key.removeprefix(RESOURCES): value
             for key, value in flavor.extra_specs.items()
-            if key.startswith(RESOURCES)
+            if key.startswith(RESOURCES) and not value.startswith("preferred")
         },
     }
     asked = [name for name, amount in amounts.items() if amount != "0"]

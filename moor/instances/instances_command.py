@@ -97,20 +97,30 @@ def boot(
     disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None,
     resources: Annotated[
         list[str] | None,
-        typer.Option(metavar="CLASS=N", help="An amount of any resource class; may be repeated."),
+        typer.Option(
+            metavar="CLASS=N",
+            help="An amount of any resource class, or preferred, or preferred:WEIGHT; may be repeated.",
+        ),
     ] = None,
     trait: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TRAIT[=required|forbidden]",
-            help="A trait that the host must have, or must not have; may be repeated.",
+            metavar="TRAIT[=required|forbidden|preferred[:WEIGHT]]",
+            help="A trait that the host must have, or must not have, or had better have; may be repeated.",
+        ),
+    ] = None,
+    extra_spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Any extra spec of the flavor, such as resources1:VGPU=1 or group_policy=isolate; may be repeated.",
         ),
     ] = None,
     image_property: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="A trait that the image requires: trait:NAME=required, or =forbidden; may be repeated.",
+            help="A property of the image: trait:NAME=required, hw_cpu_policy=dedicated and the like; may be repeated.",
         ),
     ] = None,
     image: Annotated[
@@ -172,6 +182,7 @@ def boot(
     sizes = {"vcpus": vcpus, "ram_mb": ram, "root_gb": disk}
     specs = {f"resources:{key}": value for key, value in _pairs("--resources", resources).items()}
     specs |= {f"trait:{key}": value or "required" for key, value in _pairs("--trait", trait, "").items()}
+    specs |= _pairs("--extra-spec", extra_spec)
     known = flavor_named(flavor, flavors, settings) if flavor else Flavor()
     request = _validated(
         BuildInstance(

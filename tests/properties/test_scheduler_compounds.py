@@ -21,9 +21,17 @@ from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.spec import GranularGroup
 from tests.contracts.placement_orders import consumer
 from tests.properties.bounds import THOROUGH
-from tests.properties.random_forests import LARGE_ASKS, TRAITS, random_forests, rarely
+from tests.properties.random_forests import (
+    LARGE_ASKS,
+    SMALL_ASKS,
+    SUFFIXES,
+    TRAITS,
+    random_forests,
+    rarely,
+)
 from tests.refusals import why_not
 
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)
@@ -31,13 +39,33 @@ ONE_EACH = tuple((trait,) for trait in TRAITS)
 
 
 @st.composite
+def granular_groups(draw: st.DrawFn) -> tuple[GranularGroup, ...]:
+    return tuple(
+        GranularGroup(
+            suffix,
+            tuple(sorted(draw(st.sampled_from(SMALL_ASKS)).items())),
+            required=draw(rarely(ONE_EACH, ())),
+        )
+        for suffix in SUFFIXES[: draw(st.sampled_from([0, 0, 1, 2]))]
+    )
+
+
+@st.composite
 def specs(draw: st.DrawFn) -> InstanceSpec:
+    groups = draw(granular_groups())
+    amounts: dict[str, int] = dict(draw(st.sampled_from(LARGE_ASKS)))
+    for group in groups:
+        for resource, amount in group.amounts:
+            amounts[resource] = amounts.get(resource, 0) + amount
     required: tuple[str, ...] = draw(rarely((*ONE_EACH, TRAITS[:2]), ()))
     forbidden: tuple[str, ...] = draw(rarely(ONE_EACH, (), one_in=6))
     return InstanceSpec(
-        amounts=tuple(sorted(draw(st.sampled_from(LARGE_ASKS)).items())),
+        amounts=tuple(sorted(amounts.items())),
         required=required,
         forbidden=tuple(trait for trait in forbidden if trait not in required),
+        groups=groups,
+        isolates=bool(groups) and draw(st.booleans()),
+        same_subtree=draw(rarely(((SUFFIXES[:2],),), ())) if len(groups) > 1 else (),
     )
 
 
@@ -61,12 +89,27 @@ def index_of(states: Iterable[ProviderState]) -> ProviderIndex:
 
 
 def query_of(spec: InstanceSpec) -> CandidatesQuery:
-    group = Group(
-        resources=dict(spec.amounts),
+    outside = Counter(dict(spec.amounts))
+    for group in spec.groups:
+        outside.subtract(dict(group.amounts))
+    whole = Group(
+        resources=dict(+outside),
         required=tuple((trait,) for trait in spec.required),
         forbidden=spec.forbidden,
     )
-    return CandidatesQuery(groups=(group,))
+    granular = [
+        Group(
+            suffix=group.suffix,
+            resources=dict(group.amounts),
+            required=tuple((trait,) for trait in group.required),
+        )
+        for group in spec.groups
+    ]
+    return CandidatesQuery(
+        groups=(whole, *granular),
+        group_policy="isolate" if spec.isolates else "none",
+        same_subtree=spec.same_subtree,
+    )
 
 
 def homes(index: ProviderIndex, candidate: Candidate) -> set[ProviderId]:
@@ -161,8 +204,9 @@ def test_each_choice_of_a_batch_is_a_candidate_when_those_before_it_are_claimed(
                 met["alternates"] += 1
             now = using(now, share)
             met["chosen"] += 1
+            met["with groups"] += bool(spec.groups)
             met["from several providers"] += len({each.provider for each in share.amounts}) > 1
 
     check()
     assert min(met[what] for what in ("held", "chosen", "refused", "alternates")) > 50
-    assert met["from several providers"] > 20
+    assert min(met["from several providers"], met["with groups"]) > 20

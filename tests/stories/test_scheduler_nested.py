@@ -161,3 +161,34 @@ async def test_two_hosts_take_their_disk_from_one_pool_until_it_is_used_up(bus: 
             }
             await setup.client.ask(DeleteInstance(instance=order.instance))
         await until_used(setup, "DISK_GB")
+
+
+@STAGES
+async def test_groups_that_must_differ_are_claimed_in_both_nodes_and_the_refusal_names_a_group(
+    bus: str, books: str
+) -> None:
+    pair = Flavor(
+        name="pair",
+        ram_mb=1024,
+        root_gb=1,
+        extra_specs={"resources1:VCPU": "2", "resources_B:VCPU": "2", "group_policy": "isolate"},
+    )
+    wide = Flavor(name="wide", ram_mb=1024, root_gb=1, extra_specs={"resources_WIDE:VCPU": "5"})
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, nested("only", 8)),
+    ):
+        await setup.until_reported("only")
+        fits, too_wide = a_build(1, flavor=pair), a_build(2, flavor=wide)
+
+        await setup.client.ask(fits)
+        await setup.until_state(instance_of(fits), "active")
+        await until_used(setup, "VCPU", only_NUMA0=2, only_NUMA1=2)
+        await setup.client.ask(too_wide)
+        state = await setup.until_state(instance_of(too_wide), "error")
+
+        assert state.no_valid_host is not None
+        assert state.no_valid_host.steps[0].example.startswith("only: group _WIDE: VCPU asked 5, free 2 of 4")

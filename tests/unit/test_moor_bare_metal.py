@@ -59,6 +59,7 @@ def test_errors_in_a_file_of_flavors_are_named(tmp_path: Path, text: str, told: 
     [
         (Flavor(extra_specs={"resources:CUSTOM_GOLD": "1"}), ("CUSTOM_GOLD",)),
         (Flavor(extra_specs={"resources:CUSTOM_GOLD": "0"}), ()),
+        (Flavor(extra_specs={"resources:CUSTOM_GOLD": "preferred"}), ()),
         (Flavor(root_gb=5, extra_specs={"resources:CUSTOM_FPGA": "1"}), ()),
         (
             Flavor(root_gb=5, extra_specs={"resources:CUSTOM_GOLD": "1", "resources:DISK_GB": "0"}),

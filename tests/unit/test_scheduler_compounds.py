@@ -16,9 +16,8 @@ from scheduler_worker.core.choosing.compounds import (
     BYTES_PER_TREE,
     STEPS_PER_BATCH,
     STEPS_PER_TREE,
-    needs_of,
-    query_of,
 )
+from scheduler_worker.core.choosing.needs import needs_of, query_of
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec

@@ -7,7 +7,9 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId, RequestId
+from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.requests import InstanceSpec, read_request
+from scheduler_worker.core.requests.spec import GranularGroup
 from tests.contracts.placement_orders import GROUP, VOCABULARY, an_id
 
 REQUEST = RequestId(an_id("request"))
@@ -120,7 +122,58 @@ def test_keys_that_plugins_read_are_left_to_them() -> None:
         (a_build({"resources:VCPU": "2\n"}), "flavor.extra_specs.resources:VCPU", "2\n"),
         (a_build({"resources:VCPU": "2147483648"}), "flavor.extra_specs.resources:VCPU", "2147483648"),
         (a_build({"trait:NO_SUCH": "required"}), "flavor.extra_specs.trait:NO_SUCH", "NO_SUCH"),
-        (a_build({"trait:CUSTOM_X": "preferred"}), "flavor.extra_specs.trait:CUSTOM_X", "preferred"),
+        (a_build({"trait:CUSTOM_X": "wanted"}), "flavor.extra_specs.trait:CUSTOM_X", "wanted"),
+        (a_build({"trait:CUSTOM_X": "preferred:"}), "flavor.extra_specs.trait:CUSTOM_X", "preferred:"),
+        (a_build({"trait:CUSTOM_X": "preferred:nan"}), "flavor.extra_specs.trait:CUSTOM_X", "preferred:nan"),
+        (
+            a_build({"resources:VGPU": "preferred:2000000"}),
+            "flavor.extra_specs.resources:VGPU",
+            "preferred:2000000",
+        ),
+        (a_build({"resources1:VGPU": "preferred"}), "flavor.extra_specs.resources1:VGPU", "preferred"),
+        (a_build({"resources1:NO_SUCH": "1"}), "flavor.extra_specs.resources1:NO_SUCH", "NO_SUCH"),
+        (a_build({"resources 1:VCPU": "1"}), "flavor.extra_specs.resources 1:VCPU", "1"),
+        (a_build({"group_policy": "both"}), "flavor.extra_specs.group_policy", "both"),
+        (a_build({"same_subtree": "1,,2"}), "flavor.extra_specs.same_subtree", "1,,2"),
+        (a_build({"same_subtree": "1"}), "flavor.extra_specs.same_subtree", "1"),
+        (a_build({"resources1:VGPU": "1", "resources2:VGPU": "1"}), "flavor.extra_specs.group_policy", ""),
+        (a_build({"trait1:CUSTOM_X": "forbidden"}), "flavor.extra_specs.trait1:CUSTOM_X", "forbidden"),
+        (
+            a_build({"trait1:CUSTOM_X": "required", "resources2:VGPU": "1"}),
+            "flavor.extra_specs.trait1:CUSTOM_X",
+            "required",
+        ),
+        (a_build({"resources1:VGPU": "0"}), "flavor.extra_specs.resources1:VGPU", "0"),
+        (
+            a_build({f"resources{number}:VGPU": "1" for number in range(33)} | {"group_policy": "none"}),
+            "flavor.extra_specs",
+            "33",
+        ),
+        (a_build({"hw:cpu_policy": "mixed"}), "flavor.extra_specs.hw:cpu_policy", "mixed"),
+        (
+            a_build({"hw:cpu_policy": "shared"}, image_properties={"hw_cpu_policy": "dedicated"}),
+            "image_properties.hw_cpu_policy",
+            "dedicated",
+        ),
+        (a_build({"hw:cpu_thread_policy": "require"}), "flavor.extra_specs.hw:cpu_thread_policy", "require"),
+        (
+            a_build({"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "often"}),
+            "flavor.extra_specs.hw:cpu_thread_policy",
+            "often",
+        ),
+        (
+            a_build(
+                {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate"},
+                image_properties={"hw_cpu_thread_policy": "require"},
+            ),
+            "image_properties.hw_cpu_thread_policy",
+            "require",
+        ),
+        (
+            a_build(image_properties={"trait1:CUSTOM_X": "required"}),
+            "image_properties.trait1:CUSTOM_X",
+            "required",
+        ),
         (a_build({"resource:VCPU": "1"}), "flavor.extra_specs.resource:VCPU", "1"),
         (a_build({"traits": "1"}), "flavor.extra_specs.traits", "1"),
         (a_build({"hw:numa_nodes": "2"}), "flavor.extra_specs.hw:numa_nodes", "2"),
@@ -156,15 +209,106 @@ def test_a_trait_both_required_and_forbidden_is_refused() -> None:
     assert the_rejection(build).value == "CUSTOM_X"
 
 
-@pytest.mark.parametrize(
-    "key", ["resources1:VCPU", "resources_NET:VCPU", "trait2:CUSTOM_X", "group_policy", "same_subtree"]
-)
-def test_granular_groups_are_refused_by_their_key_rather_than_done_by_half(key: str) -> None:
-    rejected = the_rejection(a_build({key: "1"}))
+def test_a_suffix_makes_a_granular_group_of_amounts_and_traits() -> None:
+    spec = the_spec(
+        a_build(
+            {
+                "resources1:VGPU": "1",
+                "trait1:CUSTOM_FAST": "required",
+                "trait1:CUSTOM_OLD": "forbidden",
+                "trait1:CUSTOM_NEAR": "preferred:2.5",
+                "resources_NET:CUSTOM_VF": "2",
+                "trait_ROOT:CUSTOM_NUMA": "required",
+                "group_policy": "isolate",
+                "same_subtree": "_ROOT, 1",
+                "trait:CUSTOM_GOLD": "required",
+            }
+        )
+    )
 
-    assert rejected.field == f"flavor.extra_specs.{key}"
-    assert "granular group" in rejected.reason
-    assert "yet" in rejected.reason
+    assert spec.groups == (
+        GranularGroup(
+            "1", (("VGPU", 1),), ("CUSTOM_FAST",), ("CUSTOM_OLD",), preferred=(("CUSTOM_NEAR", 2.5),)
+        ),
+        GranularGroup("_NET", (("CUSTOM_VF", 2),)),
+        GranularGroup("_ROOT", (), ("CUSTOM_NUMA",)),
+    )
+    assert (spec.isolates, spec.same_subtree) == (True, (("_ROOT", "1"),))
+    assert spec.required == ("CUSTOM_GOLD",)
+    assert dict(spec.amounts) == {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 20, "VGPU": 1, "CUSTOM_VF": 2}
+
+
+def test_a_class_that_groups_ask_for_is_not_taken_from_the_flavors_sizes_too() -> None:
+    spec = the_spec(
+        a_build(
+            {"resources1:VCPU": "1", "resources2:VCPU": "1", "resources:VGPU": "1", "group_policy": "none"}
+        )
+    )
+
+    assert dict(spec.amounts) == {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 20, "VGPU": 1}
+    assert dict(needs_of(spec).outside_of_groups) == {"MEMORY_MB": 4096, "DISK_GB": 20, "VGPU": 1}
+
+
+def test_a_single_group_needs_no_policy() -> None:
+    assert not the_spec(a_build({"resources1:VGPU": "1"})).isolates
+
+
+def test_traits_outside_of_groups_are_refused_where_all_resources_are_in_groups() -> None:
+    flavor = Flavor(name="x", vcpus=2, extra_specs={"resources1:VCPU": "2", "trait:CUSTOM_X": "required"})
+
+    assert the_rejection(a_build(flavor=flavor)).field == "flavor.extra_specs.trait:CUSTOM_X"
+
+
+def test_preferences_have_weights_and_those_of_flavor_and_image_add_up() -> None:
+    spec = the_spec(
+        a_build(
+            {
+                "trait:CUSTOM_A": "preferred",
+                "trait:CUSTOM_B": "preferred:-3",
+                "resources:VGPU": "preferred:2",
+            },
+            image_properties={"trait:CUSTOM_A": "preferred:0.5"},
+        )
+    )
+
+    assert spec.preferred == (("CUSTOM_A", 1.5), ("CUSTOM_B", -3.0))
+    assert spec.preferred_classes == (("VGPU", 2.0),)
+    assert "VGPU" not in dict(spec.amounts)
+
+
+@pytest.mark.parametrize(
+    ("specs", "properties"),
+    [
+        ({"hw:cpu_policy": "dedicated"}, {}),
+        ({}, {"hw_cpu_policy": "dedicated"}),
+        ({"hw:cpu_policy": "dedicated"}, {"hw_cpu_policy": "shared"}),
+    ],
+)
+def test_a_dedicated_policy_asks_for_dedicated_processors(
+    specs: Mapping[str, str], properties: Mapping[str, str]
+) -> None:
+    spec = the_spec(a_build(specs, image_properties=dict(properties)))
+
+    assert dict(spec.amounts) == {"PCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 20}
+
+
+@pytest.mark.parametrize(
+    ("policy", "required", "forbidden"),
+    [
+        ("prefer", (), ()),
+        ("require", ("HW_CPU_HYPERTHREADING",), ()),
+        ("isolate", (), ("HW_CPU_HYPERTHREADING",)),
+    ],
+)
+def test_a_thread_policy_is_a_trait(
+    policy: str, required: tuple[str, ...], forbidden: tuple[str, ...]
+) -> None:
+    dedicated = {"hw:cpu_policy": "dedicated"}
+    by_flavor = the_spec(a_build({**dedicated, "hw:cpu_thread_policy": policy}))
+    by_image = the_spec(a_build(dedicated, image_properties={"hw_cpu_thread_policy": policy}))
+
+    assert (by_flavor.required, by_flavor.forbidden) == (required, forbidden)
+    assert by_image == by_flavor
 
 
 @pytest.mark.parametrize(

@@ -70,22 +70,39 @@ class CutInTrees(NamedTuple):
 
 
 def find_one_in_each_tree(
-    index: ProviderIndex, query: CandidatesQuery, scope: Scope, shared: SharedBudget
+    index: ProviderIndex,
+    query: CandidatesQuery,
+    scope: Scope,
+    shared: SharedBudget,
+    *,
+    may_be_shared_whole: bool = False,
 ) -> Iterator[InTrees | CutInTrees]:
     """For a consumer that will live in a tree, and so must take something from it: one such candidate for each tree that
     has one. The tree's own resources comes before what is shared with it.
+
+    `may_be_shared_whole`: the query is a part of what the consumer takes, and may come from sharing providers alone.
     """
     # This part costs as many passes over the columns as the query has parts, so the default budget is enough.
     found = _problems_of(index, query, scope, Budget())
     if found is None:
         return
     fitting, problems = found
+    taking = [number for number, slot in enumerate(fitting.slots) if slot.resources]
     for class_problem in problems:
-        own = (1 << len(class_problem.tree_class.layout.parents)) - 1
+        places = len(class_problem.tree_class.layout.parents)
+        own = 0 if may_be_shared_whole else (1 << places) - 1
         budget = shared.for_a_tree(len(fitting.slots))
         roots = class_problem.tree_class.rows[:, 0]
         try:
-            solution = next(solutions(structs.replace(class_problem.problem, needs=own), budget), None)
+            # A place of the tree may also be one that nothing is taken from.
+            solution = next(
+                (
+                    each
+                    for each in solutions(structs.replace(class_problem.problem, needs=own), budget)
+                    if may_be_shared_whole or any(each[slot] < places for slot in taking)
+                ),
+                None,
+            )
         except CutError:
             yield CutInTrees(roots, budget.steps)
         else:

@@ -145,7 +145,7 @@ def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[
     heap = [(-score, place) for place, score in enumerate(scores[best].tolist())]
     filling = draft.filling(spec)
     placings = _place(heap, pool.tolist(), scores_by_count, instances, filling)
-    draft.take(pool, np.bincount(placings.places, minlength=len(pool)), dict(spec.amounts))
+    draft.take(pool, np.bincount(placings.places, minlength=len(pool)), spec)
     still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
     choices = Choices(draft, spec, filling, plugins.instances_max)
     pools = AlternatePools(choices, Ranked(rows, scores, best), still_open, alternates)

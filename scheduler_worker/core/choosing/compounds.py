@@ -5,24 +5,28 @@ how good it is, but not what it can give: two NUMA cells with room for one each 
 candidates decides whether it qualifies, and the share of each instance: one candidate for each tree, all trees at once.
 The search counts as taken what this scheduler's unanswered choices hold there, and what the draft has chosen.
 
+A request with granular groups is searched on every host: the columns know the sums, and not what one provider gives to
+several groups. From the first such request of a batch on, what is taken on hosts without children is counted here, too.
+
 A candidate stays good while there is room for it; a host without room is searched again, alone.
 
 A flavor and a tree may make a search that takes far too long, and the whole batch would wait for it. So a batch has a
 budget, in steps: a host whose search is cut is not chosen, and the funnel says so.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from bus.message import ProviderId
 from bus.messages.placement import ProviderState
 from placement_worker.core.candidates.budget import SharedBudget
-from placement_worker.core.candidates.columns import Flags, Ints, Rows
+from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from placement_worker.core.candidates.fitting import Scope
 from placement_worker.core.candidates.found import Block
-from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import CutInTrees, find_one_in_each_tree
+from scheduler_worker.core.choosing.needs import Needs, needs_of, query_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -30,14 +34,6 @@ from scheduler_worker.core.requests import InstanceSpec
 STEPS_PER_TREE = 300
 STEPS_PER_BATCH = 500_000
 BYTES_PER_TREE = 16 * 1024 * 1024
-
-
-class Needs(NamedTuple):
-    """The fields of a spec that candidates are searched by."""
-
-    amounts: tuple[tuple[str, int], ...]
-    required: tuple[str, ...] = ()
-    forbidden: tuple[str, ...] = ()
 
 
 class ProviderAmount(NamedTuple):
@@ -55,19 +51,6 @@ class FreeAtProvider(NamedTuple):
     free: int
 
 
-def needs_of(spec: InstanceSpec) -> Needs:
-    return Needs(spec.amounts, spec.required, spec.forbidden)
-
-
-def query_of(needs: Needs) -> CandidatesQuery:
-    group = Group(
-        resources=dict(needs.amounts),
-        required=tuple((trait,) for trait in needs.required),
-        forbidden=needs.forbidden,
-    )
-    return CandidatesQuery(groups=(group,))
-
-
 class Candidates:
     """One candidate for each host that has any; `flags` tells which have. `cut` is the number of steps after which the
     search of a host was cut, 0 if it was not.
@@ -76,12 +59,15 @@ class Candidates:
     def __init__(self, hosts: int) -> None:
         self.flags = np.zeros(hosts, dtype=np.bool_)
         self.cut = np.zeros(hosts, dtype=np.int64)
+        # The value of the preferred traits that each host's candidate meets.
+        self.worth = np.zeros(hosts)
         self._block, self._line = (np.zeros(hosts, dtype=np.intp) for _ in range(2))
         self._blocks: list[Block] = []
 
     def add(self, hosts: Rows, block: Block) -> None:
         """One line of the block for each of these hosts."""
         self.flags[hosts] = True
+        self.worth[hosts] = block.preference
         self._block[hosts] = len(self._blocks)
         self._line[hosts] = np.arange(len(hosts))
         self._blocks.append(block)
@@ -104,7 +90,9 @@ class Compounds:
     """The compound hosts in one draft; a host is named by its row in the picture's columns."""
 
     def __init__(self, picture: Picture) -> None:
-        self.flags = picture.compound
+        self._compound = picture.compound
+        # All hosts with a provider; None until a request with groups needs them.
+        self._everyone: Flags | None = None
         self._budget = SharedBudget(STEPS_PER_TREE, STEPS_PER_BATCH, BYTES_PER_TREE)
         self._picture = picture
         self._index = picture.index
@@ -112,20 +100,76 @@ class Compounds:
         self._taken: dict[str, dict[int, int]] = {}
         # Valid until an instance takes something.
         self._found: dict[Needs, Candidates] = {}
+        self._worth: dict[Needs, Floats] = {}
         for share in picture.held_on_compound():
             for each in share.amounts:
                 row = self._index.row_of(each.provider)
                 if row is not None:
                     self._count(ProviderAmount(row, each.resource, each.amount))
 
+    def cover_everyone(self, free: Callable[[str], Ints | None]) -> None:
+        """From now on all hosts are searched, if a request has groups. `free` gives the columns of the draft: on hosts
+        without children they are what is free at the root, less the choices that are not answered and those of the batch.
+        """
+        if self._everyone is not None:
+            return
+        columns, index = self._picture.columns, self._index
+        roots = columns.root[: columns.rows]
+        self._everyone = columns.present[: columns.rows] & (roots >= 0)
+        flat = np.flatnonzero(self._everyone & ~self._compound)
+        for resource, stock in index.stocks.items():
+            left = free(resource)
+            if left is not None:
+                less = stock.free[roots[flat]] - left[flat]
+                for at in np.flatnonzero(less > 0).tolist():
+                    self._count(ProviderAmount(int(roots[flat[at]]), resource, int(less[at])))
+
+    def take_by_columns(self, rows: Rows, times: Ints, amounts: Mapping[str, int]) -> None:
+        """Instances that were placed by the columns alone."""
+        if self._everyone is None or not times.any():
+            return
+        for row, count in zip(rows.tolist(), times.tolist(), strict=True):
+            if count and self._everyone[row] and not self._compound[row]:
+                root = int(self._picture.columns.root[row])
+                for resource, amount in amounts.items():
+                    self._count(ProviderAmount(root, resource, count * amount))
+        self._found.clear()
+
+    def flags(self, needs: Needs) -> Flags:
+        """The hosts that are searched for these needs."""
+        if not needs.groups:
+            return self._compound
+        assert self._everyone is not None, "all hosts are covered before a request with groups is decided"
+        return self._everyone
+
     def found(self, needs: Needs) -> Candidates:
         found = self._found.get(needs)
         if found is None:
-            found = self._found[needs] = self._search(needs, np.flatnonzero(self.flags))
+            found = self._found[needs] = self._search(needs, np.flatnonzero(self.flags(needs)))
         return found
+
+    def worth(self, needs: Needs) -> Floats:
+        """The value of preferred traits for each host that is searched, as of the first search of the batch."""
+        worth = self._worth.get(needs)
+        if worth is None:
+            worth = self._worth[needs] = self.found(needs).worth
+        return worth
 
     def search_again(self, needs: Needs, host: int) -> tuple[ProviderAmount, ...] | None:
         return self._search(needs, np.array([host], dtype=np.intp)).parts(host)
+
+    def can_give(self, needs: Needs, host: int) -> bool:
+        """Has this host what is needed, be it all from sharing providers?"""
+        found = self._search(needs, np.array([host], dtype=np.intp), may_be_shared_whole=True)
+        return bool(found.flags[host])
+
+    def correct(self, provider: ProviderId, resource: str, free: int) -> None:
+        """Placement says that only so much is free there."""
+        row = self._index.row_of(provider)
+        if row is not None and resource in self._index.stocks:
+            more = self._free(row, resource) - free
+            if more > 0:
+                self._count(ProviderAmount(row, resource, more))
 
     def has_room(self, parts: Sequence[ProviderAmount]) -> bool:
         return all(self._free(part.row, part.resource) >= part.amount for part in parts)
@@ -163,6 +207,10 @@ class Compounds:
                 most[may_use] = np.maximum(most[may_use], max(self._free(row, resource), 0))
         return most
 
+    def free_at(self, provider: ProviderId, resource: str) -> int:
+        row = self._index.row_of(provider)
+        return 0 if row is None else self._free(row, resource)
+
     def _free(self, row: int, resource: str) -> int:
         return int(self._index.stocks[resource].free[row]) - self._taken.get(resource, {}).get(row, 0)
 
@@ -170,7 +218,7 @@ class Compounds:
         taken = self._taken.setdefault(part.resource, {})
         taken[part.row] = taken.get(part.row, 0) + part.amount
 
-    def _search(self, needs: Needs, hosts: Rows) -> Candidates:
+    def _search(self, needs: Needs, hosts: Rows, *, may_be_shared_whole: bool = False) -> Candidates:
         columns, index = self._picture.columns, self._index
         found = Candidates(columns.rows)
         hosts = hosts[columns.root[hosts] >= 0]
@@ -179,7 +227,9 @@ class Compounds:
         query = query_of(needs)
         for barred, roots in self._by_pools(hosts):
             scope = Scope(roots, barred, self._taken)
-            for trees in find_one_in_each_tree(index, query, scope, self._budget):
+            for trees in find_one_in_each_tree(
+                index, query, scope, self._budget, may_be_shared_whole=may_be_shared_whole
+            ):
                 if isinstance(trees, CutInTrees):
                     found.cut[host_of[trees.roots]] = trees.steps
                 else:
@@ -208,9 +258,9 @@ class CompoundFill:
     """Compound hosts while a batch puts instances of one spec on them, one after another."""
 
     def __init__(self, compounds: Compounds, spec: InstanceSpec) -> None:
-        self.flags = compounds.flags
         self._compounds = compounds
         self._needs = needs_of(spec)
+        self.flags = compounds.flags(self._needs)
         self._found = compounds.found(self._needs)
         self._last: dict[int, tuple[ProviderAmount, ...]] = {}
 

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from placement_worker.core.candidates.columns import Flags, Ints, Rows, Scalar
-from scheduler_worker.core.choosing.compounds import CompoundFill, Compounds, FreeAtProvider, Needs
+from bus.messages.placement import ProviderState
+from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
+from scheduler_worker.core.choosing.compounds import CompoundFill, Compounds, FreeAtProvider
+from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -26,9 +28,18 @@ class Draft:
         self.holding = self.columns.holding.copy()
         self._free: dict[str, Ints] = {}
 
+    def searched(self, needs: Needs) -> Compounds | None:
+        """The hosts that must be searched for these needs; None if the columns decide about all hosts."""
+        if needs.groups:
+            if self.compounds is None:
+                self.compounds = Compounds(self.picture)
+            self.compounds.cover_everyone(self.free)
+        return self.compounds
+
     def filling(self, spec: InstanceSpec) -> CompoundFill | None:
-        """None if no host is compound."""
-        return None if self.compounds is None else CompoundFill(self.compounds, spec)
+        """None if no host is compound, and the request has no groups."""
+        compounds = self.searched(needs_of(spec))
+        return None if compounds is None else CompoundFill(compounds, spec)
 
     def free(self, resource: str) -> Ints | None:
         """The free amounts of a class; None if no host ever had an inventory of it."""
@@ -38,8 +49,11 @@ class Draft:
         stock = self.columns.stocks.get(resource)
         return None if stock is None else stock.free
 
-    def take(self, rows: Rows, times: Ints, amounts: Mapping[str, int]) -> None:
-        """These rows take so many instances each, of these amounts. `compounds` counts the providers of compound hosts."""
+    def take(self, rows: Rows, times: Ints, spec: InstanceSpec) -> None:
+        """These rows take so many instances each. `compounds` counts the providers of the hosts that were searched."""
+        amounts = dict(spec.amounts)
+        if self.compounds is not None and not spec.groups:
+            self.compounds.take_by_columns(rows, times, amounts)
         for resource, amount in amounts.items():
             stock = self.columns.stocks.get(resource)
             if stock is None:
@@ -162,30 +176,49 @@ class Hosts:
         """The columns decide about most hosts, and the search about compound ones. With `taken`, compound hosts pass: each
         is searched when an instance takes it. A host whose search was cut passes, too.
         """
-        compounds = self._draft.compounds
+        compounds = self._draft.searched(needs)
         if compounds is None:
             return by_columns
+        flags = compounds.flags(needs)
         if self._taken is not None:
-            return by_columns | self.of(compounds.flags)
+            return by_columns | self.of(flags)
         found = compounds.found(needs)
-        return np.where(self.of(compounds.flags), self.of(found.flags | (found.cut > 0)), by_columns)
+        return np.where(self.of(flags), self.of(found.flags | (found.cut > 0)), by_columns)
 
     def cut(self, needs: Needs) -> Ints | None:
-        """The number of steps after which the search of each host was cut, 0 if it was not; None if none is compound."""
-        compounds = self._draft.compounds
+        """The number of steps after which the search of each host was cut, 0 if it was not; None if none was searched."""
+        compounds = self._draft.searched(needs)
         return None if compounds is None else self.of(compounds.found(needs).cut)
+
+    def worth(self, needs: Needs) -> tuple[Flags, Floats] | None:
+        """Which hosts are searched, and what the preferred traits of their candidates are worth; None if none is searched."""
+        compounds = self._draft.searched(needs)
+        return (
+            None if compounds is None else (self.of(compounds.flags(needs)), self.of(compounds.worth(needs)))
+        )
+
+    def can_give(self, at: int, needs: Needs) -> bool:
+        """Has one host, which is searched, all of this?"""
+        compounds = self._draft.searched(needs)
+        assert compounds is not None, "the host is searched"
+        return compounds.can_give(needs, self.row(at))
 
     @property
     def some_are_compound(self) -> bool:
         return self._draft.compounds is not None
 
     def is_compound(self, at: int) -> bool:
-        return self._draft.compounds is not None and bool(self._draft.compounds.flags[self.row(at)])
+        return self._draft.compounds is not None and bool(self._draft.picture.compound[self.row(at)])
 
     def providers_for(self, at: int, resource: str = "") -> list[FreeAtProvider]:
         """All providers that instances on a compound host may take from; with a class, those that have an inventory of it."""
         assert self._draft.compounds is not None, "there are compound hosts"
         return list(self._draft.compounds.providers_for(self.row(at), resource))
+
+    def free_at(self, provider: ProviderState, resource: str) -> int:
+        """The free amount of one class at a provider of a host that is searched."""
+        assert self._draft.compounds is not None, "the host is searched"
+        return self._draft.compounds.free_at(provider.id, resource)
 
     # Facts
 

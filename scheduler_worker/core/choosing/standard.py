@@ -16,6 +16,7 @@ from scheduler_worker.core.choosing.filters.traits import Traits
 from scheduler_worker.core.choosing.filters.up import Up
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
+from scheduler_worker.core.choosing.weighers.preferred import Preferred
 
 
 def standard_plugins(
@@ -43,6 +44,7 @@ def standard_plugins(
             FreeAmount("cpu", "VCPU"),
             FreeAmount("ram", "MEMORY_MB"),
             FreeAmount("disk", "DISK_GB"),
+            Preferred(),
         ),
         instances_max=instances_max,
     )

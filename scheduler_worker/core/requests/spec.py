@@ -2,9 +2,29 @@
 
 from msgspec import Struct
 
+# Names with their weights.
+Preferences = tuple[tuple[str, float], ...]
+
+
+class GranularGroup(Struct, frozen=True):
+    """The needs that one provider alone must meet. Without `amounts` it only has to be there, and is named by a
+    `same_subtree`.
+    """
+
+    suffix: str
+    amounts: tuple[tuple[str, int], ...] = ()
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    preferred: Preferences = ()
+
 
 class InstanceSpec(Struct, frozen=True):
     """The needs of each of `count` instances. Equal specs are decided in one pass.
+
+    `amounts` are the sums over the whole request. `groups` are the granular groups; the rest of the amounts may come from
+    any providers of the tree, and these together must have the traits in `required`. With `isolates`, no two groups get
+    one provider. The providers of the groups in each tuple of `same_subtree` are at or below one of them. `preferred` are
+    traits, `preferred_classes` resource classes, that a better host has.
 
     Names of hosts are in lower case. `extra_specs` are those that only plugins read. `project` is set only if the request
     may get a bare-metal node: only nodes are bound to projects, and specs of two projects are decided in two passes.
@@ -26,3 +46,12 @@ class InstanceSpec(Struct, frozen=True):
     image_properties: tuple[tuple[str, str], ...] = ()
     different_hosts: tuple[str, ...] = ()
     same_hosts: tuple[str, ...] | None = ()
+    preferred: Preferences = ()
+    preferred_classes: Preferences = ()
+    groups: tuple[GranularGroup, ...] = ()
+    isolates: bool = False
+    same_subtree: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def prefers_something(self) -> bool:
+        return bool(self.preferred or self.preferred_classes or any(group.preferred for group in self.groups))

@@ -3,8 +3,8 @@
 import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.compounds import needs_of
 from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.requests import InstanceSpec
 

@@ -1,8 +1,11 @@
-"""A compound host fails by its traits if it has room, but none with these traits. Without any room, `Capacity` removes it."""
+"""A host that is searched fails by its traits if it has room, but none with these traits. Without any room, `Capacity`
+removes it.
+"""
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.compounds import Needs, needs_of
+from scheduler_worker.core.choosing.group_reasons import why_no_traits
 from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -11,17 +14,20 @@ class Traits(Filter):
     name = "traits"
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        if not spec.required and not spec.forbidden:
+        if not spec.required and not spec.forbidden and not spec.groups:
             return hosts.everyone()
         passed = hosts.with_all(spec.required)
         if spec.forbidden:
             passed = passed & ~hosts.with_any(spec.forbidden)
-        if not hosts.some_are_compound:
+        if not hosts.some_are_compound and not spec.groups:
             return passed
-        has_room = hosts.decided(hosts.everyone(), Needs(spec.amounts))
-        return hosts.decided(passed, needs_of(spec)) | ~has_room
+        needs = needs_of(spec)
+        has_room = hosts.decided(hosts.everyone(), needs.of_room_alone())
+        return hosts.decided(passed, needs) | ~has_room
 
     def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
+        if spec.groups:
+            return why_no_traits(hosts, needs_of(spec), at)
         if hosts.is_compound(at):
             return self._reason_of_compound(hosts, spec, at)
         lacks = [trait for trait in spec.required if not hosts.with_any((trait,))[at]]

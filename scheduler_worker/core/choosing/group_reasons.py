@@ -1,0 +1,135 @@
+"""Why a host that is searched has no candidate: which class is short, or which granular group, or what is between groups."""
+
+from collections.abc import Iterator, Sequence
+
+from placement_worker.core.capacity import capacity_of
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.needs import Needs
+
+Amounts = Sequence[tuple[str, int]]
+
+
+def why_no_room(hosts: Hosts, needs: Needs, at: int) -> str:
+    """The first group that finds no provider alone; else the condition between groups that fails."""
+    for alone in needs.one_by_one():
+        if not hosts.can_give(at, alone):
+            if not alone.groups:
+                return shortfalls_of_compound(hosts, alone.amounts, at)
+            return f"{name_of(alone)}: {_shortfalls_of_group(hosts, alone.amounts, at)}"
+    if not (needs.isolates or needs.same_subtree):
+        return f"each of {_names(needs)} has room alone, but not all together"
+    if not hosts.can_give(at, needs._replace(isolates=False, same_subtree=())):
+        return f"each of {_names(needs)} has room alone, but not all together"
+    return f"{_names(needs)} have room together, but not {_conditions(needs)}"
+
+
+def why_no_traits(hosts: Hosts, needs: Needs, at: int) -> str:
+    """The first group that finds room, but not with its traits."""
+    for alone in needs.one_by_one():
+        if not hosts.can_give(at, alone):
+            return f"{name_of(alone)}: {_missing_traits(hosts, alone, at)}"
+    missing = [
+        f"group {group.suffix}: {_missing_traits(hosts, Needs((), group.required, group.forbidden), at)}"
+        for group in needs.groups
+        if not group.amounts and not _has_all(hosts, group.required, at)
+    ]
+    return "; ".join(missing) or f"each of {_names(needs)} finds its traits alone, but not all together"
+
+
+def name_of(needs: Needs) -> str:
+    return f"group {needs.groups[0].suffix}" if needs.groups else "resources outside of groups"
+
+
+def shortfalls_of_compound(hosts: Hosts, amounts: Amounts, at: int) -> str:
+    """For each class the shortfall at the provider with the most free amount; empty if some provider has room for each."""
+    said = [_shortfall_of_compound(hosts, resource, amount, at) for resource, amount in amounts]
+    return "; ".join(filter(None, said))
+
+
+def _shortfall_of_compound(hosts: Hosts, resource: str, amount: int, at: int) -> str:
+    providers = sorted(hosts.providers_for(at, resource), key=lambda provider: -provider.free)
+    shortfalls = []
+    for state, free in providers:
+        inventory = state.inventories[resource]
+        bounds = (capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
+        shortfalls += list(shortfalls_of(resource, amount, bounds, free))
+    if not providers:
+        return f"{resource} asked {amount}, has none"
+    if len(shortfalls) < len(providers):
+        return ""
+    beside = f", the most of {len(providers)}" if len(providers) > 1 else ""
+    return f"{shortfalls[0]} at {providers[0].state.name}{beside}"
+
+
+def _shortfalls_of_group(hosts: Hosts, amounts: Amounts, at: int) -> str:
+    """The shortfalls at the provider that lacks the fewest classes: one provider must give the whole group."""
+    best: tuple[int, int, str, str] | None = None
+    providers = 0
+    for state, _ in hosts.providers_for(at):
+        if not any(resource in state.inventories for resource, _ in amounts):
+            continue
+        providers += 1
+        said: list[str] = []
+        missing = 0
+        for resource, amount in amounts:
+            inventory = state.inventories.get(resource)
+            free = hosts.free_at(state, resource) if inventory else 0
+            bounds = (
+                (capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
+                if inventory
+                else (0, 0, 0, 0)
+            )
+            said += list(shortfalls_of(resource, amount, bounds, free))
+            missing += max(0, amount - free)
+        mine = (len(said), missing, state.name, "; ".join(said))
+        best = mine if best is None else min(best, mine)
+    if best is None:
+        return f"no provider has {' and '.join(resource for resource, _ in amounts)}"
+    beside = f", the nearest of {providers}" if providers > 1 else ""
+    return f"{best[3]} at {best[2]}{beside}"
+
+
+def shortfalls_of(resource: str, amount: int, bounds: tuple[int, int, int, int], free: int) -> Iterator[str]:
+    """A limit that the inventory always has is named before the amount that is free now."""
+    capacity, min_unit, max_unit, step_size = bounds
+    if not step_size:
+        yield f"{resource} asked {amount}, has none"
+    elif amount < min_unit:
+        yield f"{resource} asked {amount}, gives at least {min_unit}"
+    elif amount > max_unit:
+        yield f"{resource} asked {amount}, gives at most {max_unit}"
+    elif amount % step_size:
+        yield f"{resource} asked {amount}, gives multiples of {step_size}"
+    elif amount > free:
+        yield f"{resource} asked {amount}, free {free} of {capacity}"
+
+
+def _missing_traits(hosts: Hosts, needs: Needs, at: int) -> str:
+    group = needs.groups[0] if needs.groups else needs
+    known = _traits_at(hosts, at)
+    lacks = [trait for trait in group.required if trait not in known]
+    if lacks:
+        return f"lacks {', '.join(lacks)}"
+    asked = (*group.required, *(f"not {trait}" for trait in group.forbidden))
+    where = "a provider that is" if needs.groups else "providers that together are"
+    return f"has room, but not at {where} {', '.join(asked)}"
+
+
+def _has_all(hosts: Hosts, traits: Sequence[str], at: int) -> bool:
+    known = _traits_at(hosts, at)
+    return all(trait in known for trait in traits)
+
+
+def _traits_at(hosts: Hosts, at: int) -> set[str]:
+    return {trait for provider in hosts.providers_for(at) for trait in provider.state.traits}
+
+
+def _names(needs: Needs) -> str:
+    outside = ["the resources outside of groups"] if needs.outside_of_groups else []
+    return ", ".join([*outside, *(f"group {group.suffix}" for group in needs.groups)])
+
+
+def _conditions(needs: Needs) -> str:
+    said = ["each group at a provider of its own (group_policy isolate)"] if needs.isolates else []
+    said += [f"{', '.join(suffixes)} in one subtree (same_subtree)" for suffixes in needs.same_subtree]
+    return " and ".join(said)

@@ -1,0 +1,93 @@
+"""What a spec says about providers, and the query for candidates that follows from it."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group, Preferred
+from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.spec import GranularGroup, Preferences
+
+
+class Needs(NamedTuple):
+    """The fields of a spec that candidates are searched by."""
+
+    amounts: tuple[tuple[str, int], ...]
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    preferred: Preferences = ()
+    groups: tuple[GranularGroup, ...] = ()
+    isolates: bool = False
+    same_subtree: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def outside_of_groups(self) -> tuple[tuple[str, int], ...]:
+        """The amounts that granular groups do not ask for."""
+        if not self.groups:
+            return self.amounts
+        left = dict(self.amounts)
+        for group in self.groups:
+            for resource, amount in group.amounts:
+                left[resource] -= amount
+        return tuple([(resource, amount) for resource, amount in left.items() if amount])
+
+    def of_room_alone(self) -> "Needs":
+        """Without traits; groups that ask for nothing else are left out."""
+        if not self.groups:
+            return Needs(self.amounts)
+        groups = tuple([GranularGroup(group.suffix, group.amounts) for group in self.groups if group.amounts])
+        return Needs(self.amounts, groups=groups, isolates=self.isolates, same_subtree=self.same_subtree)
+
+    def one_by_one(self) -> Iterator["Needs"]:
+        """The needs outside of groups, and each group, alone."""
+        outside = self.outside_of_groups
+        if outside:
+            yield Needs(outside, self.required, self.forbidden)
+        for group in self.groups:
+            if group.amounts:
+                yield Needs(
+                    group.amounts,
+                    groups=(GranularGroup(group.suffix, group.amounts, group.required, group.forbidden),),
+                )
+
+
+def needs_of(spec: InstanceSpec) -> Needs:
+    return Needs(
+        spec.amounts,
+        spec.required,
+        spec.forbidden,
+        spec.preferred,
+        spec.groups,
+        spec.isolates,
+        spec.same_subtree,
+    )
+
+
+def query_of(needs: Needs) -> CandidatesQuery:
+    groups = [
+        _group(group.suffix, group.amounts, group.required, group.forbidden, group.preferred)
+        for group in needs.groups
+    ]
+    outside = needs.outside_of_groups
+    if outside:
+        groups.insert(0, _group(UNSUFFIXED, outside, needs.required, needs.forbidden, needs.preferred))
+    return CandidatesQuery(
+        groups=tuple(groups),
+        group_policy="isolate" if needs.isolates else None,
+        same_subtree=needs.same_subtree,
+    )
+
+
+def _group(
+    suffix: str,
+    amounts: tuple[tuple[str, int], ...],
+    required: tuple[str, ...],
+    forbidden: tuple[str, ...],
+    preferred: Preferences,
+) -> Group:
+    return Group(
+        suffix=suffix,
+        resources=dict(amounts),
+        required=tuple((trait,) for trait in required),
+        forbidden=forbidden,
+        preferred=tuple(Preferred(trait, weight) for trait, weight in preferred),
+    )

@@ -1,0 +1,37 @@
+"""A host with more of the preferred traits and classes is better, by their weights.
+
+A host that is searched counts with the providers that it would give: a trait of another NUMA cell is worth nothing.
+"""
+
+import numpy as np
+
+from placement_worker.core.candidates.columns import Floats
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.needs import needs_of
+from scheduler_worker.core.requests import InstanceSpec
+
+# A preference counts more than all free amounts together, which only decide among hosts that are equal by it.
+MULTIPLIER = 1_000.0
+
+
+class Preferred:
+    name = "preferred"
+    minimum = None
+
+    def __init__(self, multiplier: float = MULTIPLIER) -> None:
+        self.multiplier = multiplier
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats:
+        if not spec.prefers_something:
+            # Equal weights do not count, however many there are.
+            return np.zeros(1)
+        weights = np.zeros(len(hosts))
+        for trait, weight in spec.preferred:
+            weights += hosts.with_any((trait,)) * weight
+        searched = hosts.worth(needs_of(spec))
+        if searched is not None:
+            flags, worth = searched
+            weights = np.where(flags, worth, weights)
+        for resource, weight in spec.preferred_classes:
+            weights += hosts.stocked(resource) * weight
+        return weights

@@ -1,0 +1,108 @@
+"""Makes of the parts of a request the fields of a spec: amounts, traits and granular groups."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from scheduler_worker.core.requests.groups_grammar import PREFERRED
+from scheduler_worker.core.requests.parts import (
+    DefaultAmount,
+    GroupPolicy,
+    Part,
+    PreferredClass,
+    Resource,
+    SameSubtree,
+    Trait,
+)
+from scheduler_worker.core.requests.spec import GranularGroup, Preferences
+
+
+class Needed(NamedTuple):
+    """The amounts that are not 0: those of each granular group, by its suffix, and the sums over the whole request. The
+    groups without amounts are here, too.
+    """
+
+    total: Mapping[str, int]
+    by_suffix: Mapping[str, Mapping[str, int]]
+
+    def outside_of_groups(self) -> bool:
+        """Is any amount asked for outside of granular groups?"""
+        in_groups: dict[str, int] = {}
+        for group in self.by_suffix.values():
+            for resource, amount in group.items():
+                in_groups[resource] = in_groups.get(resource, 0) + amount
+        return in_groups != self.total
+
+
+def needed_by(parts: Sequence[Part]) -> Needed:
+    """The flavor's sizes count for a class that no extra spec asks for."""
+    groups: dict[str, dict[str, int]] = {}
+    whole: dict[str, int] = {}
+    for part in parts:
+        if isinstance(part, Resource) and not part.suffix:
+            whole[part.name] = part.amount
+        elif isinstance(part, Resource | Trait) and part.suffix:
+            group = groups.setdefault(part.suffix, {})
+            if isinstance(part, Resource) and part.amount:
+                group[part.name] = part.amount
+    asked = {resource for group in groups.values() for resource in group}
+    # Dedicated processors (PCPU) replace the flavor's shared ones.
+    replaced = {"VCPU"} if whole.get("PCPU") or "PCPU" in asked else set()
+    sizes = {
+        part.resource: part.amount
+        for part in parts
+        if isinstance(part, DefaultAmount) and part.resource not in asked | replaced
+    }
+    total = {resource: amount for resource, amount in (sizes | whole).items() if amount}
+    for group in groups.values():
+        for resource, amount in group.items():
+            total[resource] = total.get(resource, 0) + amount
+    return Needed(total, groups)
+
+
+def traits_that_are(word: str, parts: Sequence[Part], suffix: str = "") -> tuple[str, ...]:
+    return tuple(
+        sorted(
+            {
+                part.name
+                for part in parts
+                if isinstance(part, Trait) and part.word == word and part.suffix == suffix
+            }
+        )
+    )
+
+
+def preferred_traits_of(parts: Sequence[Part], suffix: str = "") -> Preferences:
+    weights: dict[str, float] = {}
+    for part in parts:
+        if isinstance(part, Trait) and part.word == PREFERRED and part.suffix == suffix:
+            # The flavor and the image may both prefer a trait.
+            weights[part.name] = weights.get(part.name, 0.0) + part.weight
+    return tuple(sorted(weights.items()))
+
+
+def preferred_classes_of(parts: Sequence[Part]) -> Preferences:
+    return tuple(sorted((part.name, part.weight) for part in parts if isinstance(part, PreferredClass)))
+
+
+def groups_of(parts: Sequence[Part], needed: Needed) -> tuple[GranularGroup, ...]:
+    return tuple(
+        [
+            GranularGroup(
+                suffix=suffix,
+                amounts=tuple(sorted(amounts.items())),
+                required=traits_that_are("required", parts, suffix),
+                forbidden=traits_that_are("forbidden", parts, suffix),
+                preferred=preferred_traits_of(parts, suffix),
+            )
+            for suffix, amounts in sorted(needed.by_suffix.items())
+        ]
+    )
+
+
+def policy_of(parts: Sequence[Part]) -> str:
+    """Empty if the request has none."""
+    return next((part.policy for part in parts if isinstance(part, GroupPolicy)), "")
+
+
+def subtrees_of(parts: Sequence[Part]) -> tuple[tuple[str, ...], ...]:
+    return tuple(sorted({part.suffixes for part in parts if isinstance(part, SameSubtree)}))

@@ -1,0 +1,79 @@
+"""What makes no sense about the groups of a request, taken together."""
+
+from collections.abc import Iterator, Sequence
+
+from scheduler_worker.core.requests.assembling import Needed, policy_of, subtrees_of, traits_that_are
+from scheduler_worker.core.requests.groups_grammar import GROUP_POLICY, SAME_SUBTREE
+from scheduler_worker.core.requests.parts import Part, Problem, Resource, SameSubtree, Trait
+
+# A search takes about the square of this number of steps for each tree.
+GROUPS_MAX = 32
+
+
+def problems_of_groups(parts: Sequence[Part], needed: Needed) -> Iterator[Problem]:
+    suffixes = sorted(needed.by_suffix)
+    if len(suffixes) > GROUPS_MAX:
+        yield Problem(
+            "flavor.extra_specs", len(suffixes), f"at most {GROUPS_MAX} granular groups can be asked for"
+        )
+    taking = [suffix for suffix in suffixes if needed.by_suffix[suffix]]
+    if len(taking) > 1 and not policy_of(parts):
+        reason = (
+            f"there is none, and granular groups {', '.join(taking)} need one: none (they may share a provider) "
+            "or isolate (each has its own)"
+        )
+        yield Problem(f"flavor.extra_specs.{GROUP_POLICY}", "", reason)
+    for part in parts:
+        if isinstance(part, SameSubtree):
+            yield from _problems_of_subtree(part, suffixes)
+    together = {suffix for subtree in subtrees_of(parts) for suffix in subtree}
+    for suffix in ("", *suffixes):
+        yield from _problems_of_traits(parts, suffix)
+    if suffixes and not needed.outside_of_groups():
+        yield from _problems_of_nothing_outside(parts)
+    for suffix in suffixes:
+        if suffix not in taking:
+            yield from _problems_without_amounts(parts, suffix, is_together=suffix in together)
+
+
+def _problems_of_subtree(part: SameSubtree, suffixes: Sequence[str]) -> Iterator[Problem]:
+    for suffix in part.suffixes:
+        if suffix not in suffixes:
+            reason = (
+                f"{suffix!r} is the suffix of no granular group; there are {', '.join(suffixes) or 'none'}"
+            )
+            yield Problem(part.field, ",".join(part.suffixes), reason)
+
+
+def _problems_of_traits(parts: Sequence[Part], suffix: str) -> Iterator[Problem]:
+    required = traits_that_are("required", parts, suffix)
+    for trait in traits_that_are("forbidden", parts, suffix):
+        if trait in required:
+            field = next(
+                part.field
+                for part in parts
+                if isinstance(part, Trait) and part.name == trait and part.suffix == suffix
+            )
+            yield Problem(field, trait, "is both required and forbidden, which no host can be")
+
+
+def _problems_of_nothing_outside(parts: Sequence[Part]) -> Iterator[Problem]:
+    for part in parts:
+        if isinstance(part, Trait) and not part.suffix:
+            reason = (
+                "it is about the resources outside of granular groups, and the request has none; "
+                f"name the group that it is about, as in traitN:{part.name}"
+            )
+            yield Problem(part.field, part.word, reason)
+
+
+def _problems_without_amounts(parts: Sequence[Part], suffix: str, *, is_together: bool) -> Iterator[Problem]:
+    """A group without amounts only says which provider is near others, and has certain traits."""
+    part = next(part for part in parts if isinstance(part, Resource | Trait) and part.suffix == suffix)
+    kind, word = ("resources", "0") if isinstance(part, Resource) else ("trait", part.word)
+    field = f"flavor.extra_specs.{kind}{suffix}:{part.name}"
+    if not traits_that_are("required", parts, suffix):
+        yield Problem(field, word, f"granular group {suffix} asks for no resources and requires no trait")
+    elif not is_together:
+        reason = f"granular group {suffix} asks for no resources, so {SAME_SUBTREE} must name it beside other groups"
+        yield Problem(field, word, reason)

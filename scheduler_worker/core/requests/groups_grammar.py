@@ -1,0 +1,105 @@
+"""The grammar of keys about resources, traits and groups, in extra specs and in properties of images.
+
+    resources:CLASS  resourcesN:CLASS  resources_NAME:CLASS    an amount; 0 takes the flavor's own amount away
+    resources:CLASS = preferred, preferred:WEIGHT              hosts with an inventory of the class are better
+    trait:TRAIT      traitN:TRAIT      trait_NAME:TRAIT        required, forbidden, preferred, preferred:WEIGHT
+    group_policy                                               none, isolate
+    same_subtree                                               suffixes of groups, with commas
+
+Nova has this grammar, all but `preferred`. A suffix, N or _NAME, makes a granular group.
+"""
+
+import re
+
+from bus.messages.placement import INTEGER_MAX
+from placement_worker.core.vocabulary import CUSTOM, Vocabulary
+from scheduler_worker.core.requests.parts import (
+    GroupPolicy,
+    Part,
+    PreferredClass,
+    Problem,
+    Resource,
+    SameSubtree,
+    Trait,
+)
+
+GROUP_POLICY, SAME_SUBTREE = "group_policy", "same_subtree"
+POLICIES = ("none", "isolate")
+PREFERRED = "preferred"
+WEIGHT_MAX = 1_000_000
+
+_GROUPED = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
+_WEIGHT = re.compile(r"-?[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
+
+
+def read_grouped(field: str, key: str, value: str, vocabulary: Vocabulary) -> Part | None:
+    """None if the key is none of these."""
+    if key == GROUP_POLICY:
+        if value in POLICIES:
+            return GroupPolicy(value)
+        return Problem(field, value, "a group policy is none or isolate")
+    if key == SAME_SUBTREE:
+        return _read_subtree(field, value)
+    parts = _GROUPED.fullmatch(key)
+    if parts is None:
+        return None
+    kind, suffix, name = parts.groups(default="")
+    if kind == "resources":
+        return _read_resource(field, suffix, name, value, vocabulary)
+    return _read_trait(field, suffix, name, value, vocabulary)
+
+
+def _read_subtree(field: str, value: str) -> SameSubtree | Problem:
+    suffixes = tuple([suffix.strip() for suffix in value.split(",")])
+    if not all(suffixes):
+        return Problem(field, value, "it names suffixes of granular groups, with commas between them")
+    return SameSubtree(suffixes, field)
+
+
+def _read_resource(
+    field: str, suffix: str, name: str, value: str, vocabulary: Vocabulary
+) -> Resource | PreferredClass | Problem:
+    if not vocabulary.knows_class(name) or not _NAME.fullmatch(name):
+        return Problem(
+            field, name, f"resource class {name!r} is neither a standard one nor starts with {CUSTOM}"
+        )
+    if value.partition(":")[0] == PREFERRED:
+        weight = _weight_of(value)
+        if suffix:
+            return Problem(field, value, "a class is preferred for the whole instance, not for a group")
+        if weight is None:
+            return Problem(field, value, _WEIGHT_REASON)
+        return PreferredClass(name, weight)
+    if not _NUMBER.fullmatch(value) or int(value) > INTEGER_MAX:
+        return Problem(
+            field,
+            value,
+            f"an amount is a whole number from 0 to {INTEGER_MAX}, or preferred, or preferred:WEIGHT",
+        )
+    return Resource(suffix, name, int(value))
+
+
+def _read_trait(field: str, suffix: str, name: str, value: str, vocabulary: Vocabulary) -> Trait | Problem:
+    if not vocabulary.knows_trait(name) or not _NAME.fullmatch(name):
+        return Problem(field, name, f"trait {name!r} is neither a standard one nor starts with {CUSTOM}")
+    if value in ("required", "forbidden"):
+        return Trait(suffix, name, value, field)
+    if value.partition(":")[0] != PREFERRED:
+        return Problem(field, value, "a trait is required, forbidden, preferred, or preferred:WEIGHT")
+    weight = _weight_of(value)
+    if weight is None:
+        return Problem(field, value, _WEIGHT_REASON)
+    return Trait(suffix, name, PREFERRED, field, weight)
+
+
+_WEIGHT_REASON = f"a weight is a number from -{WEIGHT_MAX} to {WEIGHT_MAX}, as in preferred:2.5"
+
+
+def _weight_of(value: str) -> float | None:
+    """The weight of `preferred` is 1; None if the weight makes no sense."""
+    _, colon, weight = value.partition(":")
+    if not colon:
+        return 1.0
+    return float(weight) if _WEIGHT.fullmatch(weight) and abs(float(weight)) <= WEIGHT_MAX else None

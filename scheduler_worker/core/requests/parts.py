@@ -1,0 +1,70 @@
+"""The parts that request filters read out of a request. A part without a suffix belongs to the whole instance."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from bus.messages.build import BuildInstance
+from placement_worker.core.vocabulary import Vocabulary
+
+
+class Problem(NamedTuple):
+    """Why the request is rejected."""
+
+    field: str
+    value: object
+    reason: str
+
+
+class DefaultAmount(NamedTuple):
+    """An amount by the flavor's sizes, unless an extra spec asks for the class."""
+
+    resource: str
+    amount: int
+
+
+class Resource(NamedTuple):
+    suffix: str
+    name: str
+    amount: int
+
+
+class PreferredClass(NamedTuple):
+    name: str
+    weight: float
+
+
+class Trait(NamedTuple):
+    """`word` is required, forbidden or preferred."""
+
+    suffix: str
+    name: str
+    word: str
+    field: str
+    weight: float = 0.0
+
+
+class GroupPolicy(NamedTuple):
+    policy: str
+
+
+class SameSubtree(NamedTuple):
+    suffixes: tuple[str, ...]
+    field: str
+
+
+class ForPlugins(NamedTuple):
+    key: str
+    value: str
+
+
+Part = DefaultAmount | Resource | PreferredClass | Trait | GroupPolicy | SameSubtree | ForPlugins | Problem
+
+
+class RequestFilter(NamedTuple):
+    """A pure step: it reads some keys of a request, and yields parts. `extra_specs` and `image_properties` are the keys
+    that it understands.
+    """
+
+    read: Callable[[BuildInstance, Vocabulary], Iterator[Part]]
+    extra_specs: frozenset[str] = frozenset()
+    image_properties: frozenset[str] = frozenset()
