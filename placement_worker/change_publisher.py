@@ -20,6 +20,8 @@ from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
 log = logging.getLogger(__name__)
 
 HOLDERS_PER_MESSAGE = 400
+# Members of server groups that joined or left have messages of their own: most claims are in no group.
+MEMBERS_PER_MESSAGE = 400
 # The pause after publishing, as a multiple of the time that publishing took; at most `feed_rest_ms`.
 RESTS_PER_MESSAGE = 2.0
 # Room that this many of each kind of holder leave in a message, at less than 100 bytes each: half of it for whole providers,
@@ -106,12 +108,18 @@ class ChangePublisher(Supervised):
 def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:
     """The changes, in as many messages as they need, each at the next position.
 
+    Members of server groups come first, so that a picture does not lose sight of a member when it drops its own copy of
+    the claim.
+
     A usage refers to a state of its provider, so it comes after the whole providers. Claims that were taken or ended come
     last: a picture that drops its own copy of a claim must already know the usage.
     """
     position = after.position
     providers, gone, usage = unpublished.providers, unpublished.gone, unpublished.usage
     claimed, ended = unpublished.claimed, unpublished.ended
+    for of_members in _messages_of_members(unpublished, after):
+        position = of_members.at.position
+        yield of_members
     while providers or gone or usage or claimed or ended:
         position += 1
         is_last = how_many_fit(providers, CHANGES_ROOM) == len(providers)
@@ -133,3 +141,17 @@ def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[Provid
             cursor="" if any(left) else unpublished.cursor,
         )
         providers, gone, usage, claimed, ended = left
+
+
+def _messages_of_members(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:
+    """Members that joined come before those that left, which may be the same. Their claims follow, and so does the cursor."""
+    position, joined, left = after.position, unpublished.joined, unpublished.left
+    while joined or left:
+        position += 1
+        few = MEMBERS_PER_MESSAGE if len(joined) <= MEMBERS_PER_MESSAGE else 0
+        yield ProvidersChanged(
+            at=LogPosition(term=after.term, position=position),
+            joined=joined[:MEMBERS_PER_MESSAGE],
+            left=left[:few],
+        )
+        joined, left = joined[MEMBERS_PER_MESSAGE:], left[few:]

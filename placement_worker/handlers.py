@@ -7,6 +7,7 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.placement import (
+    AskMembers,
     AskRevisions,
     AskSnapshot,
     ClaimAnswered,
@@ -42,6 +43,9 @@ from placement_worker.store import PlacementStore, PlacementTransaction
 # Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.
 GONE_PER_PAGE_MAX = 500
 GONE_BYTES_MAX = 120
+# The first page of changes has all members that joined or left server groups; beyond this, all members are read.
+MEMBERS_PER_PAGE_MAX = 500
+MEMBER_BYTES_MAX = 150
 
 
 def handlers(
@@ -81,6 +85,9 @@ def handlers(
     async def on_revisions(asks: Sequence[Received[AskRevisions]]) -> list[Said]:
         return [Answer(ask, await store.revisions_page(ask.message.after, ask.message.limit)) for ask in asks]
 
+    async def on_members(asks: Sequence[Received[AskMembers]]) -> list[Said]:
+        return [Answer(ask, await store.members_page(ask.message.after, ask.message.limit)) for ask in asks]
+
     return {
         ClaimResources: on_claims,
         SwapClaim: on_claims,
@@ -88,6 +95,7 @@ def handlers(
         ReportInventory: on_reports,
         AskSnapshot: Reading(on_snapshot),
         AskRevisions: Reading(on_revisions),
+        AskMembers: Reading(on_members),
         **write_handlers(vocabulary, clock),
         **question_handlers(store),
         **candidate_handlers(view, KnownNames(vocabulary, store), store, Searcher(settings.search_limits)),
@@ -99,13 +107,17 @@ async def _page(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
     if ask.since:
         changes = await store.changes_page(ask.since, ask.after, ask.limit)
         if changes is not None and len(changes.gone) <= GONE_PER_PAGE_MAX:
-            return changes
+            if ask.after:
+                return structs.replace(changes, joined=(), left=())
+            if len(changes.joined) + len(changes.left) <= MEMBERS_PER_PAGE_MAX:
+                return changes
     return await store.snapshot_page(ask.after, ask.limit)
 
 
 def fitting(page: SnapshotPage) -> SnapshotPage:
     """Cut the page where it would not fit into one message; the next page starts after the cut."""
-    fit = how_many_fit(page.providers, ROOM - GONE_BYTES_MAX * len(page.gone))
+    members = MEMBER_BYTES_MAX * (len(page.joined) + len(page.left))
+    fit = how_many_fit(page.providers, ROOM - GONE_BYTES_MAX * len(page.gone) - members)
     if fit == len(page.providers):
         return page
     kept = page.providers[:fit]

@@ -16,8 +16,10 @@ from msgspec import Struct
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.placement import (
+    GroupMember,
     Holder,
     LogPosition,
+    MembersPage,
     ProviderGone,
     ProviderState,
     ProviderUsage,
@@ -79,6 +81,8 @@ class Unpublished(Struct, frozen=True):
     usage: tuple[ProviderUsage, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
+    joined: tuple[GroupMember, ...] = ()
+    left: tuple[Holder, ...] = ()
     is_cut: bool = False
 
 
@@ -139,7 +143,7 @@ class PlacementStore(Records, KeptAnswers, Protocol):
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
 
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
-        """A page of providers that changed since this cursor. None if the log does not reach back so far, or if the cursor is
+        """A page of providers that changed since this cursor, and all members of server groups that joined or left. None if the log does not reach back so far, or if the cursor is
         of another database.
         """
 
@@ -150,12 +154,15 @@ class PlacementStore(Records, KeptAnswers, Protocol):
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage: ...
 
+    async def members_page(self, after: int, limit: int) -> MembersPage:
+        """The members of all server groups, a page at a time. `after` is the `next` of the page before."""
+
     def lead_feed(self) -> AbstractAsyncContextManager[ChangeFeed | None]:
         """Become the process that publishes the log, as long as this is open; None if another process is."""
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        """Delete ended consumers, tombstones, published log rows and stored answers older than these times; returns how many
-        rows.
+        """Delete ended consumers, tombstones, published log rows and stored answers older than these times, and server groups
+        without members; returns how many rows.
 
         When a tombstone is deleted, the shapes of its tree are forgotten, and the next tree there counts from the start.
         Messages for the old tree were sent before it was deleted. For an unknown consumer they are refused as too old; for a

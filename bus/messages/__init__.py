@@ -51,6 +51,8 @@ ALL: tuple[type[Message], ...] = (
     placement.SnapshotPage,
     placement.AskRevisions,
     placement.RevisionsPage,
+    placement.AskMembers,
+    placement.MembersPage,
     placement.ProvidersChanged,
     candidates.AskCandidates,
     candidates.AskMoreCandidates,

@@ -58,12 +58,24 @@ class ShapeSeen(Value, frozen=True, array_like=True):
     shape: Counter
 
 
+GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+
+
 class ServerGroup(Value, frozen=True):
     """The server group whose members the consumer must be kept apart from, or together with."""
 
     id: GroupId
-    policy: Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+    policy: GroupPolicy
     max_per_host: Positive = 1
+
+
+class GroupMember(Value, frozen=True, array_like=True):
+    """A consumer that lives on this host since this attempt, as a member of a server group."""
+
+    group: GroupId
+    consumer: ConsumerId
+    attempt: int
+    host: ProviderId
 
 
 class Share(Value, frozen=True, array_like=True):
@@ -106,7 +118,8 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     """Move the consumer from the share of one attempt to another share, as a later attempt: completely, or not at all.
 
     With `cleanup`, the old share is not freed but handed to that consumer. It holds the share until the silent host has
-    confirmed that nothing of the attempt is left. It is of type CLEANUP, with the same project and user.
+    confirmed that nothing of the attempt is left. It is of type CLEANUP, with the same project and user, and until then
+    it counts in the server group as a member on the silent host. The swap of a member names its group.
     """
 
     held_attempt: Attempt
@@ -217,6 +230,20 @@ class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
     full: HostFull | None = None
 
 
+class GroupRefused(Variant, frozen=True, tag="group_refused"):
+    """The policy of the server group forbids the host. `host` is where the members are that stand against it, and
+    `members` are the first ten of these; `count` is how many there are. With anti-affinity they are on the host that was
+    asked for, with affinity they are on another one.
+    """
+
+    group: GroupId
+    policy: GroupPolicy
+    host: ProviderId
+    members: tuple[ConsumerId, ...]
+    count: int
+    max_per_host: int = 1
+
+
 class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
     """The trees are not as the sender saw them: those of `roots` have moved, those of `gone` no longer exist.
 
@@ -260,7 +287,15 @@ class NotAllowed(Variant, frozen=True, tag="not_allowed"):
 
 
 ClaimVerdict = (
-    Claimed | AlreadyClaimed | DoesNotFit | ShapeMoved | Superseded | TooOld | Released | NotAllowed
+    Claimed
+    | AlreadyClaimed
+    | DoesNotFit
+    | GroupRefused
+    | ShapeMoved
+    | Superseded
+    | TooOld
+    | Released
+    | NotAllowed
 )
 
 
@@ -388,6 +423,9 @@ class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
     page has everything committed by then, published or not. `since` repeats the question's cursor if these are only the
     changes, with deleted providers in `gone`. It is empty if the log does not reach back so far: then this is a page of
     everything.
+
+    The first page of changes also has the consumers that joined and left server groups, as `ProvidersChanged` has them.
+    A page of everything has no members: ask for them (`AskMembers`).
     """
 
     providers: tuple[ProviderState, ...]
@@ -396,6 +434,8 @@ class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
     since: Cursor = ""
     cursor: Cursor = ""
     gone: tuple[ProviderGone, ...] = ()
+    joined: tuple[GroupMember, ...] = ()
+    left: tuple[Holder, ...] = ()
 
 
 class AskRevisions(Message, frozen=True, tag="revisions"):
@@ -415,12 +455,29 @@ class RevisionsPage(Message, frozen=True, tag="revisions.page"):
     next: int | None = None
 
 
+class AskMembers(Message, frozen=True, tag="members"):
+    """Asks for a page of the members of all server groups, in the order of their internal ids, after `after`."""
+
+    after: Counter = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 500
+
+
+class MembersPage(Message, frozen=True, tag="members.page"):
+    """One page of members as they are now. `next` starts the next page, null on the last one."""
+
+    members: tuple[GroupMember, ...]
+    next: int | None = None
+
+
 class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
     """Providers that changed, each with its whole state, or in `usage` with what claims changed of it; and the claims
     that these changes granted or ended.
 
     Merge them by revision. A jump in `at`, or another term, means that a message was missed: catch up. `cursor` is set
     when the changes are complete up to it: a reader that missed nothing then knows everything committed by that point.
+
+    `joined` has the members of server groups that claims and swaps placed on a host. `left` has those that ended: all
+    memberships of this consumer up to this attempt. Merge them by attempt, first those that joined.
     """
 
     at: LogPosition
@@ -430,3 +487,5 @@ class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
     cursor: Cursor = ""
+    joined: tuple[GroupMember, ...] = ()
+    left: tuple[Holder, ...] = ()

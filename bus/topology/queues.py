@@ -120,6 +120,7 @@ QUEUES: tuple[Queue, ...] = (
         (
             Binding(PLACEMENT, "snapshot"),
             Binding(PLACEMENT, "revisions"),
+            Binding(PLACEMENT, "members"),
             *(Binding(PLACEMENT, key) for key in BOOK_QUESTIONS),
         ),
     ),

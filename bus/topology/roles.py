@@ -52,7 +52,7 @@ ROLES: tuple[Role, ...] = (
     Role(
         "scheduler",
         writes=(
-            Grant(PLACEMENT, ("claim.*", "release.*", "snapshot", "revisions", "aggregates.set")),
+            Grant(PLACEMENT, ("claim.*", "release.*", "snapshot", "revisions", "members", "aggregates.set")),
             Grant(CELL, ("place.*", "remove.*", "rebuild.*")),
             Grant(EVENTS, ("instance.#", "build.#")),
             Grant(FEED, ("*",)),
@@ -115,7 +115,7 @@ ROLES: tuple[Role, ...] = (
                 for grant in OF_PROJECTS
             ),
             *OF_ADMINS,
-            Grant(PLACEMENT, (*BOOK_WRITES, "snapshot", "revisions")),
+            Grant(PLACEMENT, (*BOOK_WRITES, "snapshot", "revisions", "members")),
         ),
         reads=(DEAD_QUEUE,),
         listens=(Grant(EVENTS, FACTS),),

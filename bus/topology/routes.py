@@ -73,6 +73,8 @@ ROUTES: dict[str, Route] = {
     "snapshot.page": _ANSWER,
     "revisions": Route(PLACEMENT, Kind.QUESTION, answer="revisions.page"),
     "revisions.page": _ANSWER,
+    "members": Route(PLACEMENT, Kind.QUESTION, answer="members.page"),
+    "members.page": _ANSWER,
     "providers.changed": Route(EVENTS, Kind.EVENT),
     **dict.fromkeys(BOOK_WRITES, Route(PLACEMENT, Kind.ORDER, answer="write.answered")),
     "write.answered": _ANSWER,

@@ -16,6 +16,7 @@ from bus.messages.placement import (
     Claimed,
     ClaimVerdict,
     DoesNotFit,
+    GroupRefused,
     HostFull,
     NotAllowed,
     Released,
@@ -171,14 +172,16 @@ def _choice_of(row: Instance, held: Share) -> Choice:
     return Choice(name=name, share=held, kind=kind_of(row, held.host))
 
 
-def why_not(
-    verdict: DoesNotFit | ShapeMoved | Superseded | TooOld | Released | NotAllowed,
+def why_not(  # noqa: PLR0911 - one for each verdict
+    verdict: DoesNotFit | GroupRefused | ShapeMoved | Superseded | TooOld | Released | NotAllowed,
 ) -> str:
     """The refusal as one line, for the instance's list of failures."""
     match verdict:
         case DoesNotFit():
             full = [verdict.full] if verdict.full else []
             return "does not fit: " + "; ".join([*map(_short, verdict.shortfalls), *map(_full, full)])
+        case GroupRefused():
+            return _group(verdict)
         case ShapeMoved():
             moved = ", ".join(str(each) for each in (*verdict.roots, *verdict.gone))
             return f"the host has changed since it was chosen: {moved}"
@@ -192,6 +195,13 @@ def why_not(
             return "placement answered a swap with a release"
         case _:
             assert_never(verdict)
+
+
+def _group(refused: GroupRefused) -> str:
+    members = ", ".join(map(str, refused.members))
+    more = f" and {refused.count - len(refused.members)} more" if refused.count > len(refused.members) else ""
+    limit = f", at most {refused.max_per_host}" if refused.policy == "anti-affinity" else ""
+    return f"server group {refused.group} ({refused.policy}) has members on host {refused.host}{limit}: {members}{more}"
 
 
 def _full(full: HostFull) -> str:

@@ -13,7 +13,8 @@ from placement_worker.core.ledger import AllocationKeys, ClaimOrder
 class ClaimKeys(Struct, frozen=True):
     """Each key once; consumers and groups in the order in which they are locked.
 
-    `claims` has the first order of a consumer if it is a claim; `allocations` has the last write of each consumer.
+    `claims` has the first order of a consumer if it is a claim; `allocations` has the last write of each consumer. A group
+    is here as the first order that names it defines it.
     """
 
     consumers: list[ConsumerId]
@@ -38,7 +39,7 @@ def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
         if isinstance(order, SwapClaim) and order.cleanup is not None:
             consumers[order.cleanup.int] = order.cleanup
         if order.group is not None:
-            groups[order.group.id.int] = order.group
+            groups.setdefault(order.group.id.int, order.group)
         share = order.share
         providers[share.host.int] = share.host
         for amount in share.amounts:

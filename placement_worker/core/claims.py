@@ -20,12 +20,14 @@ finds it. Rows are forgotten after a horizon; an order older than the horizon th
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from bus.message import ProviderId
 from bus.messages.placement import (
     NO_OWNER,
     AlreadyClaimed,
     Claimed,
     ClaimResources,
     DoesNotFit,
+    GroupRefused,
     NotAllowed,
     ReleaseClaim,
     Released,
@@ -35,11 +37,25 @@ from bus.messages.placement import (
     TooOld,
 )
 from placement_worker.core.ledger import ClaimChanges, Consumer, Decision, Ledger, SentOrder
-from placement_worker.core.ledger_draft import ConsumerDraft, LedgerDraft
-from placement_worker.core.shares import MovedRoots, judge_share, merged_amounts, wrong_cell
+from placement_worker.core.ledger_draft import Amounts, ConsumerDraft, LedgerDraft
+from placement_worker.core.shares import (
+    MovedRoots,
+    ShareRefused,
+    judge_share,
+    merged_amounts,
+    wrong_cell,
+)
 
 ClaimJudgement = (
-    Claimed | AlreadyClaimed | DoesNotFit | MovedRoots | Superseded | TooOld | Released | NotAllowed
+    Claimed
+    | AlreadyClaimed
+    | DoesNotFit
+    | GroupRefused
+    | MovedRoots
+    | Superseded
+    | TooOld
+    | Released
+    | NotAllowed
 )
 
 
@@ -95,15 +111,29 @@ def _claim(
     elif order.attempt == consumer.row.attempt:
         return _superseded(consumer)
 
-    wanted = judge_share(draft, order.cell, order.share, {})
+    wanted = _judge_place(draft, order, {}, None)
     if not isinstance(wanted, dict):
         return wanted
     draft.take(wanted)
     draft.gain(wanted)
-    draft.join(order.group)
     draft.claimed(order.consumer, order.attempt)
     consumer.become(claimed_consumer(order, consumer.row.generation), merged_amounts(order.share, wanted))
     return CLAIMED
+
+
+def _judge_place(
+    draft: LedgerDraft, order: ClaimResources | SwapClaim, held: Amounts, leaves: ProviderId | None
+) -> Amounts | ShareRefused | GroupRefused:
+    """As `judge_share`, then by the server group. A consumer that is granted its place defines a new group."""
+    wanted = judge_share(draft, order.cell, order.share, held, leaves)
+    group = order.group
+    if group is None or not isinstance(wanted, dict):
+        return wanted
+    against = draft.groups.judge(group, order.share.host, order.consumer, leaves=leaves is not None)
+    if against is not None:
+        return against
+    draft.groups.define(group)
+    return wanted
 
 
 def claimed_consumer(order: ClaimResources, generation: int) -> Consumer:
@@ -158,13 +188,11 @@ def _swap(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> Clai
         return cleanup_consumer
 
     held = draft.amounts_of(consumer.held)
-    # A cleanup consumer that takes over the old share also keeps its place on the host.
-    wanted = judge_share(
-        draft,
-        order.cell,
-        order.share,
-        {} if cleanup_consumer else held,
-        None if cleanup_consumer else row.host,
+    # A cleanup consumer that takes over the old share also keeps its place on the host, and in the group.
+    wanted = (
+        _judge_place(draft, order, {}, None)
+        if cleanup_consumer
+        else _judge_place(draft, order, held, row.host)
     )
     if not isinstance(wanted, dict):
         return wanted
@@ -175,7 +203,6 @@ def _swap(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> Clai
     else:
         draft.free(held)
         draft.gain(wanted)
-    draft.join(order.group)
     draft.ended(row.id, row.attempt)
     draft.claimed(row.id, order.attempt)
     moved = Consumer(
@@ -206,7 +233,18 @@ def _swap_refused(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim)
         return _already_claimed(draft, consumer)
     if consumer.row.attempt != order.held_attempt:
         return _superseded(consumer)
-    return None
+    return _other_group(consumer.row, order)
+
+
+def _other_group(row: Consumer, order: SwapClaim) -> NotAllowed | None:
+    """A swap that does not name the group of its consumer has not locked it, so nothing could be judged."""
+    named = None if order.group is None else order.group.id
+    if row.group in (None, named):
+        return None
+    return NotAllowed(
+        field="group",
+        reason=f"consumer {row.id} is a member of server group {row.group}, and the swap names {named or 'none'}",
+    )
 
 
 def _cleanup_consumer_of(draft: LedgerDraft, order: SwapClaim) -> ConsumerDraft | NotAllowed | None:
@@ -245,6 +283,7 @@ def _hand_over(draft: LedgerDraft, consumer: ConsumerDraft, cleanup_consumer: Co
         generation=cleanup_consumer.row.generation + 1,
         attempt=row.attempt,
         host=row.host,
+        group=row.group,
     )
     cleanup_consumer.become(inherited, consumer.held)
     draft.claimed(inherited.id, inherited.attempt)

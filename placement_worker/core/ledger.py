@@ -16,6 +16,7 @@ from bus.messages.administration import ConsumerAllocations, KindOfNames
 from bus.messages.placement import (
     NO_OWNER,
     ClaimResources,
+    GroupMember,
     Holder,
     InventoryState,
     ReleaseClaim,
@@ -90,19 +91,30 @@ class ProviderRow(Struct, frozen=True, gc=False):
     consumers: int = 0
 
 
+class GroupBook(Struct, frozen=True):
+    """A locked server group. `members` are the consumers that live on a host as its members; a soft group needs none
+    here, since it refuses nobody.
+    """
+
+    definition: ServerGroup
+    members: tuple[tuple[ConsumerId, ProviderId], ...] = ()
+
+
 class Ledger(Struct, frozen=True):
     """The locked rows that a batch of claims needs.
 
     `consumers` has each consumer that the batch names, also those just made. `held` has only those that hold something.
     `providers` has each existing provider that an order names, that a consumer holds or lives on, and the roots of the
     shapes that were seen. All keys are the integers of the ids: a UUID is hashed and compared in Python, which would cost
-    as much as deciding the batch. `classes` are those of the requested custom classes that exist.
+    as much as deciding the batch. `classes` are those of the requested custom classes that exist. `groups` are
+    those of the named server groups that exist.
     """
 
     consumers: Mapping[int, Consumer]
     held: Mapping[int, tuple[ResourceAmount, ...]]
     providers: Mapping[int, ProviderRow]
     classes: frozenset[str] = frozenset()
+    groups: Mapping[int, GroupBook] = {}
 
 
 class AllocationKeys(Struct, frozen=True):
@@ -132,7 +144,8 @@ class ClaimChanges(Struct, frozen=True):
 
     `consumers` are rows to keep as they are here. `forgotten` are rows to delete: they were made and not used, or no
     attempt can ask for them. `held` replaces all that a consumer holds. `counted` has the number of consumers on
-    providers that are written together with their trees.
+    providers that are written together with their trees. `groups` are server groups that did not exist; `joined` and
+    `left` are for the feed: their members' rows are among `consumers`.
     """
 
     consumers: tuple[Consumer, ...] = ()
@@ -143,6 +156,8 @@ class ClaimChanges(Struct, frozen=True):
     groups: tuple[ServerGroup, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
+    joined: tuple[GroupMember, ...] = ()
+    left: tuple[Holder, ...] = ()
 
 
 class ProviderBook(Struct, frozen=True):

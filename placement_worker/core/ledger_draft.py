@@ -7,7 +7,8 @@ the end it is turned into frozen changes once. Usages are found by the integer o
 from collections.abc import Iterable, Mapping
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import Holder, ResourceAmount, ServerGroup
+from bus.messages.placement import Holder, ResourceAmount
+from placement_worker.core.group_draft import GroupsDraft
 from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, Touched
 from placement_worker.core.usage_draft import UsageDraft
 
@@ -24,14 +25,21 @@ def amounts_in(amounts: Amounts) -> tuple[ResourceAmount, ...]:
 
 
 class ConsumerDraft:
-    """One consumer: its current row, and what it holds. As long as it holds something, its host counts it."""
+    """One consumer: its current row, and what it holds. As long as it holds something, its host counts it, and it is a
+    member of its server group.
+    """
 
-    __slots__ = ("_host", "_usages", "changed", "held", "is_gone", "loaded", "row")
+    __slots__ = ("_groups", "_host", "_usages", "changed", "held", "is_gone", "loaded", "row")
 
     def __init__(
-        self, row: Consumer, held: tuple[ResourceAmount, ...], usages: Mapping[int, UsageDraft]
+        self,
+        row: Consumer,
+        held: tuple[ResourceAmount, ...],
+        usages: Mapping[int, UsageDraft],
+        groups: GroupsDraft,
     ) -> None:
         self._usages = usages
+        self._groups = groups
         # The integer of its host's id; -1, which no provider has, if it has no host.
         self._host = row.host.int if held and row.host is not None else -1
         self.row = row
@@ -59,6 +67,8 @@ class ConsumerDraft:
             self._count(self._host, -1)
             self._count(host, 1)
             self._host = host
+        if row.group is not None or self.row.group is not None:
+            self._groups.changed(self.row, row, is_alive=bool(held))
         self.row = row
         self.held = held
         self.changed = True
@@ -81,11 +91,11 @@ class LedgerDraft:
 
     def __init__(self, ledger: Ledger) -> None:
         self._usages = {number: UsageDraft(row) for number, row in ledger.providers.items()}
+        self.groups = GroupsDraft(ledger)
         self._consumers = {
-            number: ConsumerDraft(row, ledger.held.get(number, ()), self._usages)
+            number: ConsumerDraft(row, ledger.held.get(number, ()), self._usages, self.groups)
             for number, row in ledger.consumers.items()
         }
-        self._groups: dict[int, ServerGroup] = {}
         self._claimed: list[Holder] = []
         self._ended: list[Holder] = []
 
@@ -132,10 +142,6 @@ class LedgerDraft:
             usage.generation += 1
             usage.touched = True
 
-    def join(self, group: ServerGroup | None) -> None:
-        if group is not None:
-            self._groups[group.id.int] = group
-
     def claimed(self, consumer: ConsumerId, attempt: int) -> None:
         self._claimed.append(Holder(consumer=consumer, attempt=attempt))
 
@@ -163,7 +169,9 @@ class LedgerDraft:
                     if usage.touched
                 ]
             ),
-            groups=tuple(self._groups.values()),
+            groups=tuple(self.groups.new.values()),
             claimed=tuple(self._claimed),
             ended=tuple(self._ended),
+            joined=tuple(self.groups.joined),
+            left=tuple(self.groups.left),
         )

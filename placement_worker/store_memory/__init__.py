@@ -11,7 +11,7 @@ from uuid import UUID
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
-from bus.messages.placement import LogPosition, RevisionsPage, SnapshotPage
+from bus.messages.placement import GroupMember, LogPosition, MembersPage, RevisionsPage, SnapshotPage
 from placement_worker.core.audit import contradictions
 from placement_worker.store import ChangeFeed, KeptPage, PlacementTransaction, Unpublished
 from placement_worker.store_memory.feed import MemoryFeed, logged_since
@@ -72,6 +72,8 @@ class MemoryPlacementStore:
                 since=since,
                 cursor=str(tables.logged),
                 gone=tuple(gone for entry in entries for gone in entry.gone),
+                joined=tuple(member for entry in entries for member in entry.joined),
+                left=tuple(holder for entry in entries for holder in entry.left),
             )
 
     async def changes_since(self, since: str) -> Unpublished | None:
@@ -80,6 +82,20 @@ class MemoryPlacementStore:
             if not since.isdecimal() or not tables.pruned <= int(since) <= tables.logged:
                 return None
             return logged_since(tables, int(since))
+
+    async def members_page(self, after: int, limit: int) -> MembersPage:
+        async with self._lock:
+            everyone = [one for members in self._tables.members.values() for one in members.values()]
+            following = sorted((one for one in everyone if one[0] > after), key=lambda one: one[0])
+            page = following[:limit]
+            return MembersPage(
+                members=tuple(
+                    GroupMember(group=row.group, consumer=row.id, attempt=row.attempt, host=row.host)
+                    for _, row in page
+                    if row.group is not None and row.host is not None
+                ),
+                next=page[-1][0] if len(following) > limit else None,
+            )
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         async with self._lock:
@@ -158,6 +174,9 @@ class MemoryPlacementStore:
             ]
             for root in expired:
                 del tables.tombstones[root]
+            empty = [group for group in tables.groups if group not in tables.members]
+            for group in empty:
+                del tables.groups[group]
             stale = [kept.answer for kept in tables.kept_answers.values() if kept.kept_at < logged_before]
             for answer in stale:
                 del tables.kept_answers[answer]
@@ -169,7 +188,7 @@ class MemoryPlacementStore:
             ]
             tables.pruned = max([tables.pruned, *[entry.number for entry in gone]])
             tables.log = kept
-            return len(forgotten) + len(expired) + len(stale) + len(gone)
+            return len(forgotten) + len(expired) + len(empty) + len(stale) + len(gone)
 
     async def audit(self) -> tuple[str, ...]:
         async with self._lock:

@@ -39,4 +39,6 @@ def logged_since(tables: MemoryTables, number: int, entries_max: int | None = No
         gone=tuple(gone for entry in entries for gone in entry.gone),
         claimed=tuple(holder for entry in entries for holder in entry.claimed),
         ended=tuple(holder for entry in entries for holder in entry.ended),
+        joined=tuple(member for entry in entries for member in entry.joined),
+        left=tuple(holder for entry in entries for holder in entry.left),
     )

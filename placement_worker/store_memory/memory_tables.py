@@ -7,15 +7,17 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import ConsumerId, ProviderId
+from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.placement import (
+    GroupMember,
     Holder,
     LogPosition,
     ProviderGone,
     ProviderState,
     ProviderUsage,
     ResourceAmount,
+    ServerGroup,
 )
 from placement_worker.core.capacity import InventoryLimits
 from placement_worker.core.ledger import Consumer, ProviderBook, TreeBook
@@ -66,6 +68,8 @@ class Logged(Struct, frozen=True):
     gone: tuple[ProviderGone, ...]
     claimed: tuple[Holder, ...]
     ended: tuple[Holder, ...]
+    joined: tuple[GroupMember, ...]
+    left: tuple[Holder, ...]
 
 
 class MemoryTables:
@@ -74,6 +78,10 @@ class MemoryTables:
     def __init__(self) -> None:
         self.consumers: dict[ConsumerId, Consumer] = {}
         self.held: dict[ConsumerId, tuple[ResourceAmount, ...]] = {}
+        self.groups: dict[GroupId, ServerGroup] = {}
+        # The members of each server group, each with a number that grows with every write; a group without members has no
+        # entry.
+        self.members: dict[GroupId, dict[ConsumerId, tuple[int, Consumer]]] = {}
         self.providers: dict[ProviderId, ProviderEntry] = {}
         self.trees: dict[ProviderId, TreeEntry] = {}
         self.tombstones: dict[ProviderId, Tombstone] = {}
@@ -88,6 +96,12 @@ class MemoryTables:
         # Custom names only; each name is its own value.
         self.custom: dict[KindOfNames, dict[str, str]] = {"classes": {}, "traits": {}}
         self._internal = 0
+
+    def members_of(self, group: GroupId) -> tuple[tuple[ConsumerId, ProviderId], ...]:
+        """The members that live on a host, and where."""
+        return tuple(
+            (row.id, row.host) for _, row in self.members.get(group, {}).values() if row.host is not None
+        )
 
     def new_internal(self) -> int:
         # A rollback does not reset this number: a number that was used once never means another row.

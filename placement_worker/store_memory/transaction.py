@@ -13,6 +13,7 @@ from msgspec import structs
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import KindOfNames
 from bus.messages.placement import (
+    GroupMember,
     Holder,
     InventoryState,
     ProviderGone,
@@ -28,6 +29,7 @@ from placement_worker.core.ledger import (
     Consumer,
     Forest,
     ForestKeys,
+    GroupBook,
     Ledger,
     NameChanges,
     NameKeys,
@@ -64,6 +66,8 @@ class MemoryTransaction:
         self._gone: list[ProviderGone] = []
         self._claimed: list[Holder] = []
         self._ended: list[Holder] = []
+        self._joined: list[GroupMember] = []
+        self._left: list[Holder] = []
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         return self._ledger(keys_of_orders(orders))
@@ -81,14 +85,21 @@ class MemoryTransaction:
         of_held = [amount.provider for amounts in held.values() for amount in amounts]
         # Each provider once, in any order; integers hash faster than UUIDs.
         named = {one.int: one for one in (*keys.providers, *roots, *of_held, *hosts)}
-        return Ledger(consumers, held, self._provider_rows(named.values()))
+        groups = {
+            each.id.int: GroupBook(known, self._tables.members_of(each.id))
+            for each in keys.groups
+            if (known := self._tables.groups.get(each.id)) is not None
+        }
+        return Ledger(consumers, held, self._provider_rows(named.values()), groups=groups)
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         tables = self._tables
+        for group in changes.groups:
+            self._put(tables.groups, group.id, group)
         for consumer in changes.consumers:
-            self._put(tables.consumers, consumer.id, consumer)
+            self._put_consumer(consumer.id, consumer)
         for forgotten in changes.forgotten:
-            self._put(tables.consumers, forgotten, None)
+            self._put_consumer(forgotten, None)
         for holder, amounts in changes.held:
             self._put(tables.held, holder, amounts or None)
         for touched in changes.touched:
@@ -99,6 +110,22 @@ class MemoryTransaction:
             )
         self._claimed += changes.claimed
         self._ended += changes.ended
+        self._joined += changes.joined
+        self._left += changes.left
+
+    def _put_consumer(self, consumer: ConsumerId, row: Consumer | None) -> None:
+        tables = self._tables
+        before = tables.consumers.get(consumer)
+        if before is not None and before.group is not None:
+            members = tables.members[before.group]
+            self._put(members, consumer, None)
+            if not members:
+                self._put(tables.members, before.group, None)
+        if row is not None and row.group is not None:
+            if row.group not in tables.members:
+                self._put(tables.members, row.group, {})
+            self._put(tables.members[row.group], consumer, (tables.new_internal(), row))
+        self._put(tables.consumers, consumer, row)
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
         tables = self._tables
@@ -177,6 +204,8 @@ class MemoryTransaction:
                 gone=tuple(self._gone),
                 claimed=tuple(self._claimed),
                 ended=tuple(self._ended),
+                joined=tuple(self._joined),
+                left=tuple(self._left),
             )
         )
 

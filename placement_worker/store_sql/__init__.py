@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
-from bus.messages.placement import ProviderState, RevisionsPage, SnapshotPage
+from bus.messages.placement import MembersPage, ProviderState, RevisionsPage, SnapshotPage
 from bus.sql import (
     POOL_SIZE,
     DatabaseSettings,
@@ -49,7 +49,14 @@ from placement_worker.store_sql.claims.sqlite import SqliteClaims
 from placement_worker.store_sql.custom_names import custom_names, existing_names, lock_names, write_names
 from placement_worker.store_sql.feed.feed import SqlFeed, begin_term
 from placement_worker.store_sql.feed.log_reader import read_log, unpublished
-from placement_worker.store_sql.feed.pages import changes_page, prune_log, revisions_page, snapshot_page
+from placement_worker.store_sql.feed.pages import (
+    changes_page,
+    members_page,
+    prune_groups,
+    prune_log,
+    revisions_page,
+    snapshot_page,
+)
 from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
 from placement_worker.store_sql.provider_cache import CachedProviders, ProviderCache
 from placement_worker.store_sql.trees.forest import LockedTrees, lock_trees
@@ -163,6 +170,10 @@ class SqlPlacementStore:
         async with self._database.reading() as transaction:
             return await transaction.run(revisions_page, after, limit)
 
+    async def members_page(self, after: int, limit: int) -> MembersPage:
+        async with self._database.reading() as transaction:
+            return await transaction.run(members_page, after, limit)
+
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         async with self._reading() as (transaction, vocabulary):
             return await transaction.run(consumer_reads.consumer, vocabulary, consumer)
@@ -233,5 +244,6 @@ def _prune(connection: Connection, ended_before: datetime, logged_before: dateti
     over = over.with_for_update(skip_locked=True)
     forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))
     expired = prune_tombstones(connection, ended_before)
+    empty = prune_groups(connection)
     stale = prune_answers(connection, logged_before)
-    return forgotten.rowcount + expired + stale + prune_log(connection, logged_before)
+    return forgotten.rowcount + expired + empty + stale + prune_log(connection, logged_before)

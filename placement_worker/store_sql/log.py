@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from bus.messages.placement import Holder, ProviderGone
+from bus.messages.placement import GroupMember, Holder, ProviderGone
 from placement_worker.tables import change_log
 
 ON_SQLITE = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
@@ -23,6 +23,8 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
     gone: tuple[ProviderGone, ...] = ()
     claimed: tuple[Holder, ...] = ()
     ended: tuple[Holder, ...] = ()
+    joined: tuple[GroupMember, ...] = ()
+    left: tuple[Holder, ...] = ()
 
     @property
     def is_empty(self) -> bool:

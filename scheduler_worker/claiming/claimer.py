@@ -21,6 +21,8 @@ from bus.messages.placement import (
     Claimed,
     ClaimResources,
     ClaimVerdict,
+    GroupMember,
+    GroupRefused,
     ShapeMoved,
     Superseded,
     TooOld,
@@ -28,7 +30,14 @@ from bus.messages.placement import (
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.verdicts import OtherHost, SameHost, adopted, after_verdict
+from scheduler_worker.core.choosing.verdicts import (
+    NewChoice,
+    OtherHost,
+    SameHost,
+    adopted,
+    after_verdict,
+    refused_by_group,
+)
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
@@ -158,7 +167,7 @@ class Claimer:
     def _choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
         """Choose a host for each search, and hold it in the picture at once. Returns the searches that found none."""
         nowhere = []
-        held = []
+        found_one = []
         if not choosing:
             return []
         found = choose(
@@ -173,9 +182,21 @@ class Claimer:
                 nowhere.append((one, where))
             else:
                 one.chosen = where
-                held.append((*one.key, where.choice.share))
-        self._picture.hold(held)
+                found_one.append(one)
+        self._hold(found_one)
         return nowhere
+
+    def _hold(self, searches: Sequence[Search]) -> None:
+        chosen = _chosen(searches)
+        self._picture.hold((*one.key, where.choice.share) for one, where in chosen)
+        for one, where in chosen:
+            if (group := one.spec.group) is not None:
+                instance, attempt = one.key
+                self._picture.groups.hold(
+                    GroupMember(
+                        group=group.id, consumer=instance, attempt=attempt, host=where.choice.share.host
+                    )
+                )
 
     def _refill(self, one: Search) -> None:
         """Alternates for an instance that has fewer than it may have: refusals used them up, or it was given none."""
@@ -219,16 +240,21 @@ class Claimer:
         else:
             self._picture.drop((one.key,))
         needs_more = isinstance(verdict, ShapeMoved) and not self._replica.moved(verdict)
-        step = (
-            self._adopted(one, verdict)
-            if isinstance(verdict, AlreadyClaimed)
-            else after_verdict(verdict, chosen)
-        )
-        if isinstance(step, SameHost | OtherHost):
+        step: Outcome | SameHost | OtherHost | NewChoice
+        match verdict:
+            case AlreadyClaimed():
+                step = self._adopted(one, verdict)
+            case GroupRefused():
+                needs_more = True
+                known = self._registry.get(verdict.host)
+                step = refused_by_group(verdict, str(verdict.host) if known is None else known.name)
+            case _:
+                step = after_verdict(verdict, chosen)
+        if isinstance(step, SameHost | OtherHost | NewChoice):
             limits = self._settings
             one.refused(step, shape_tries_max=limits.shape_tries_max, claims_max=limits.claims_max)
             if one.is_searching and one.chosen is not None:
-                self._picture.hold(((*one.key, one.chosen.choice.share),))
+                self._hold((one,))
         else:
             one.outcome = step
         return needs_more

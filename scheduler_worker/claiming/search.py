@@ -13,7 +13,7 @@ from bus.messages.build import BuildInstance, ClaimRefused, InstanceId
 from bus.messages.placement import ClaimResources, ResourceAmount, Share
 from bus.topology import CELL0
 from scheduler_worker.core.choosing.choosing import Chosen  # noqa: TC001 - imported like every other type
-from scheduler_worker.core.choosing.verdicts import OtherHost, SameHost
+from scheduler_worker.core.choosing.verdicts import NewChoice, OtherHost, SameHost
 from scheduler_worker.core.instances.outcomes import Outcome, Refused
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 from scheduler_worker.core.requests import InstanceSpec
@@ -74,7 +74,7 @@ class Search:
             share=self.chosen.choice.share,
             project=self.build.project,
             user=self.build.user,
-            group=self.build.group,
+            group=self.spec.group,
         )
 
     def probe(self) -> ClaimResources:
@@ -90,7 +90,7 @@ class Search:
             share=nothing,
         )
 
-    def refused(self, by: SameHost | OtherHost, *, shape_tries_max: int, claims_max: int) -> None:
+    def refused(self, by: SameHost | OtherHost | NewChoice, *, shape_tries_max: int, claims_max: int) -> None:
         """Go on with the same host, or with the next alternate, or with a new choice; or give up."""
         assert self.chosen is not None, "a claim was refused for the chosen host"
         host, why = self.chosen.choice.name, by.reason
@@ -102,7 +102,7 @@ class Search:
         else:
             times = f" {self._insisted_times + 1} times" if isinstance(by, SameHost) else ""
             why = f"{host}: {why}{times}"
-            others = self.chosen.alternates
+            others = () if isinstance(by, NewChoice) else self.chosen.alternates
             self.pass_over(host)
             self.chosen = (
                 structs.replace(self.chosen, choice=others[0], alternates=others[1:]) if others else None

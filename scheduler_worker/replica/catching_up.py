@@ -12,7 +12,15 @@ import logging
 import random
 
 from bus.errors import WrongAnswer
-from bus.messages.placement import AskRevisions, AskSnapshot, RevisionsPage, SnapshotPage
+from bus.messages.placement import (
+    AskMembers,
+    AskRevisions,
+    AskSnapshot,
+    GroupMember,
+    MembersPage,
+    RevisionsPage,
+    SnapshotPage,
+)
 from bus.parts import SingleFlight
 from bus.workers.station import Station
 from scheduler_worker.core.picture.picture import Picture
@@ -65,6 +73,8 @@ class CatchingUp:
         self._picture.trees.undelete(gone & listed.keys())
         # Changes that were only late are in the picture then. A provider that is still behind has lost one.
         await self.catch_up()
+        if differing := await self._read_members():
+            log.info("%d members of server groups were news", differing)
         lost = self._picture.behind(listed, known)
         if lost:
             log.error("%d providers differ from placement's, reading all pages again", len(lost))
@@ -94,6 +104,8 @@ class CatchingUp:
         while page.since == since:
             self._picture.apply(page.providers)
             self._picture.remove(page.gone)
+            self._picture.groups.join(page.joined)
+            self._picture.groups.leave(page.left)
             if page.next is None:
                 return first
             page = await self._page(page.next, since)
@@ -112,8 +124,22 @@ class CatchingUp:
             there.update(provider.internal for provider in page.providers)
             after = page.next
         self._picture.prune(known - there)
+        await self._read_members()
         assert first is not None, "there is a first page"
         return first
+
+    async def _read_members(self) -> int:
+        """Read all members of server groups. Returns how many of them the picture did not have so."""
+        known = self._picture.groups.attempts()
+        members: list[GroupMember] = []
+        after: int | None = 0
+        while after is not None:
+            page = await self._station.ask(AskMembers(after=after))
+            if not isinstance(page, MembersPage):
+                raise WrongAnswer(f"placement answered for members by {page!r}")
+            members += page.members
+            after = page.next
+        return self._picture.groups.replace(members, known)
 
     async def _page(self, after: int, since: str) -> SnapshotPage:
         page = await self._station.ask(AskSnapshot(after=after, limit=self._page_size, since=since))

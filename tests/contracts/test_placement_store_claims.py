@@ -215,7 +215,8 @@ async def test_a_claim_takes_from_any_provider_of_a_tree_and_from_sharing_ones(c
 async def test_a_swap_moves_what_is_held_to_another_host(client: StoreClient) -> None:
     await client.ask(a_claim(THREE_CPUS, group=GROUP))
 
-    assert await client.ask_one(a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=4)))) == Claimed()
+    swap = a_swap(a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=4)), group=GROUP)
+    assert await client.ask_one(swap) == Claimed()
 
     assert await client.used(HOST) == {"VCPU": 0, "MEMORY_MB": 0}
     assert await client.used(OTHER_HOST) == {"VCPU": 4, "MEMORY_MB": 0}

@@ -104,17 +104,20 @@ from bus.messages.hosts import (
     SetHost,
 )
 from bus.messages.placement import (
+    AskMembers,
     AskRevisions,
     AskSnapshot,
     ClaimAnswered,
     ClaimResources,
     DoesNotFit,
+    GroupMember,
     Holder,
     HostFull,
     InventoryInUse,
     InventoryRefused,
     InventoryState,
     LogPosition,
+    MembersPage,
     ProviderGone,
     ProvidersChanged,
     ProviderState,
@@ -152,6 +155,7 @@ SHARE = Share(
     shapes=(ShapeSeen(root=ROOT, shape=7),),
     instances_max=50,
 )
+MEMBER = GroupMember(group=GROUP, consumer=CONSUMER, attempt=2, host=ROOT)
 AFFINITY = ServerGroup(id=GROUP, policy="anti-affinity", max_per_host=2)
 INVENTORY = InventoryState(
     total=16, reserved=1, min_unit=2, max_unit=8, step_size=2, allocation_ratio=1.5, used=4
@@ -443,7 +447,11 @@ EXAMPLES: tuple[Message, ...] = (
         since="750:761:752,758",
         cursor="758:764:",
         gone=(ProviderGone(internal=11, id=ROOT, revision=5),),
+        joined=(MEMBER,),
+        left=(Holder(consumer=CLEANUP, attempt=1),),
     ),
+    AskMembers(after=12, limit=100),
+    MembersPage(members=(MEMBER,), next=14),
     AskRevisions(after=12, limit=100),
     RevisionsPage(internals=(13, 14), revisions=(1, 77), next=14),
     ProvidersChanged(
@@ -458,6 +466,8 @@ EXAMPLES: tuple[Message, ...] = (
         claimed=(Holder(consumer=CONSUMER, attempt=1),),
         ended=(Holder(consumer=CLEANUP, attempt=1),),
         cursor="758:764:",
+        joined=(MEMBER,),
+        left=(Holder(consumer=CLEANUP, attempt=1),),
     ),
     CreateProvider(id=NUMA, name="host-1_NUMA0", parent=ROOT, of_cell="c1"),
     UpdateProvider(id=NUMA, name="host-1_NUMA1", parent=None, reparents=False),

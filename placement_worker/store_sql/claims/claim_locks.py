@@ -13,8 +13,10 @@ from typing import Any, Generic, TypeVar
 
 from bus.errors import Transient
 from bus.message import ProviderId
+from bus.messages.placement import ServerGroup
 from bus.sql import Transaction
 from placement_worker.core.claim_keys import ClaimKeys
+from placement_worker.core.group_draft import HARD
 from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, UsageRow
 from placement_worker.store_sql.driver_rows import portable, rows_of
@@ -47,6 +49,10 @@ ORDER BY providers.id + 0, stock.class_id
 """
 )
 
+_READ_MEMBERS = portable(
+    "SELECT uuid, server_group, host FROM consumers WHERE server_group = ANY ($1::text::uuid[])"
+)
+
 AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 
 
@@ -62,14 +68,20 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
     async def lock(self, keys: ClaimKeys) -> Ledger:
         locked = self._locked = LockedClaims(keys, self._classes, self._providers)
         await self._find(locked, locked.unknown())
+        if keys.groups:
+            await self._add_groups(locked, await self._lock_groups(keys.groups))
         if rows := await self._lock_consumers(locked):
             await self._add_consumers(locked, rows)
         await self._lock_providers(locked)
         return locked.ledger()
 
     @abstractmethod
+    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
+        """Returns those of the groups that were there before, as they are defined."""
+
+    @abstractmethod
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
-        """Lock the groups and the consumers; returns the rows of consumers that were there before."""
+        """Returns the rows of consumers that were there before."""
 
     @abstractmethod
     async def write(self, changes: ClaimChanges) -> None: ...
@@ -80,6 +92,11 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         self._providers.found(rows)
         locked.found([row[0] for row in rows])
         return len(rows)
+
+    async def _add_groups(self, locked: LockedClaims, known: Sequence[ServerGroup]) -> None:
+        """The members are read when the groups are locked: nothing joins them until this transaction ends."""
+        judged = [each.id for each in known if each.policy in HARD]
+        locked.add_groups(known, await rows_of(self._transaction, _READ_MEMBERS, judged))
 
     async def _add_consumers(self, locked: LockedClaims, rows: Sequence[ConsumerRow]) -> None:
         unknown = locked.add_consumers(rows)

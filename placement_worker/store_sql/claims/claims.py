@@ -11,11 +11,11 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.message import ConsumerId, GroupId, ProviderId
-from bus.messages.placement import ResourceAmount
+from bus.messages.placement import ResourceAmount, ServerGroup
 from placement_worker.core.allocation_writes import new_consumer
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.claims import claimed_consumer
-from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, ProviderRow
+from placement_worker.core.ledger import ClaimChanges, Consumer, GroupBook, Ledger, ProviderRow
 from placement_worker.store_sql import log
 from placement_worker.store_sql.amounts import (
     NOTHING,
@@ -25,6 +25,7 @@ from placement_worker.store_sql.amounts import (
     decode_used,
     encode_amounts,
 )
+from placement_worker.store_sql.driver_rows import id_of
 from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.name_cache import CachedNames
 from placement_worker.store_sql.provider_cache import CachedProviders
@@ -33,6 +34,8 @@ from placement_worker.store_sql.provider_cache import CachedProviders
 ConsumerRow = tuple[UUID, int, str, str, str, str, int, int, datetime | None, UUID | None, UUID | None, str]
 # id, root's id, base, generation, shape, used, consumers
 UsageRow = tuple[int, int, int, int, int, str, int]
+# consumer's uuid, group's uuid, host's uuid: text on SQLite
+MemberRow = tuple[UUID | str, UUID | str, UUID | str | None]
 # provider's id, consumer's id
 HolderRow = tuple[int, int]
 
@@ -72,6 +75,7 @@ class LockedClaims:
         self.provider_ids: dict[int, int] = {}
         self._provider_rows: dict[int, ProviderRow] = {}
         self._rows: dict[int, ConsumerRecord] = {}
+        self._groups: dict[int, GroupBook] = {}
 
     # From rows to the ledger
 
@@ -165,6 +169,15 @@ class LockedClaims:
                 )
             )
 
+    def add_groups(self, known: Iterable[ServerGroup], members: Iterable[MemberRow]) -> None:
+        of_group: dict[int, list[tuple[ConsumerId, ProviderId]]] = {}
+        for uuid, group, host in members:
+            if host is not None:
+                living = of_group.setdefault(id_of(group).int, [])
+                living.append((ConsumerId(id_of(uuid)), ProviderId(id_of(host))))
+        for each in known:
+            self._groups[each.id.int] = GroupBook(each, tuple(of_group.get(each.id.int, ())))
+
     def ledger(self) -> Ledger:
         rows = self._rows
         return Ledger(
@@ -174,6 +187,7 @@ class LockedClaims:
             },
             held={number: kept.amounts for number, kept in rows.items() if kept.amounts},
             providers=self._provider_rows,
+            groups=self._groups,
         )
 
     # From changes back to rows
@@ -267,5 +281,7 @@ class LockedClaims:
             used=tuple([ids[one.provider.int] for one in changes.touched]),
             claimed=changes.claimed,
             ended=changes.ended,
+            joined=changes.joined,
+            left=changes.left,
         )
         return None if entry.is_empty else log.encode(entry)

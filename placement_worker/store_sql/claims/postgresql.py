@@ -4,27 +4,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.errors import Bug, Transient
+from bus.message import GroupId
+from bus.messages.placement import ServerGroup
 from bus.sql import PostgresTransaction, array_of, columns_of
 from placement_worker.core.ledger import ClaimChanges
 from placement_worker.store_sql import log
 from placement_worker.store_sql.claims.claim_locks import ClaimLocks
 from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerRow, LockedClaims
+from placement_worker.store_sql.driver_rows import id_of
 
 _MAKE_GROUPS = """
 INSERT INTO server_groups (uuid, policy, max_per_host)
 SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[])
 ON CONFLICT (uuid) DO NOTHING
+RETURNING uuid
 """
 
-_LOCK_GROUPS = (
-    'SELECT uuid FROM server_groups WHERE uuid = ANY($1) ORDER BY uuid::text COLLATE "C" FOR UPDATE'
-)
+# Rows inserted here are locked already: no other transaction can see them.
+_LOCK_GROUPS = """
+SELECT uuid, policy, max_per_host FROM server_groups WHERE uuid = ANY($1) ORDER BY uuid::text COLLATE "C" FOR UPDATE
+"""
 
 _WRITE_GROUPS = """
 UPDATE server_groups SET policy = new.policy, max_per_host = new.max_per_host
 FROM unnest($1::uuid[], $2::text[], $3::int[]) AS new (uuid, policy, max_per_host)
 WHERE server_groups.uuid = ANY (ARRAY[new.uuid])
 """
+_DROP_GROUPS = "DELETE FROM server_groups WHERE uuid = ANY($1)"
 
 # Waits for a transaction that has inserted the same consumer and has not committed yet. No other transaction can see rows
 # inserted here, so they count as locked. They are inserted as they will be if their claim is granted: most rows are then
@@ -104,13 +110,25 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
 
     # Consumers inserted by this transaction, as they were inserted.
     _made: Mapping[int, ConsumerRecord] = {}
+    # The groups inserted by it, by the integers of their ids.
+    _made_groups: Mapping[int, ServerGroup] = {}
+
+    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
+        """A group is inserted as the batch first defines it. Most times it is there already."""
+        driver = await self._transaction.driver()
+        made = {id_of(row[0]).int for row in await driver.fetch(_MAKE_GROUPS, *_group_columns(groups))}
+        self._made_groups = {each.id.int: each for each in groups if each.id.int in made}
+        rows = await driver.fetch(_LOCK_GROUPS, [group.id for group in groups])
+        if len(rows) < len(groups):
+            raise Transient(
+                "a server group was pruned at the moment of a new claim in it: the batch is tried again"
+            )
+        known = [ServerGroup(id=GroupId(id_of(row[0])), policy=row[1], max_per_host=row[2]) for row in rows]
+        return [each for each in known if each.id.int not in made]
 
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         keys, ids = locked.keys, locked.consumer_ids
         driver = await self._transaction.driver()
-        if keys.groups:
-            await driver.execute(_MAKE_GROUPS, *_group_columns(keys.groups))
-            await driver.fetch(_LOCK_GROUPS, [group.id for group in keys.groups])
         if not keys.consumers:
             return ()
         optimistic_rows = locked.optimistic_rows()
@@ -134,8 +152,7 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
         locked = self._locked
         assert locked is not None, "claims are written only after they were locked"
         driver = await self._transaction.driver()
-        if changes.groups:
-            await driver.execute(_WRITE_GROUPS, *_group_columns(changes.groups))
+        await self._write_groups(changes.groups)
         if changes.forgotten:
             await driver.execute(_FORGET, [locked.consumer_ids[one.int] for one in changes.forgotten])
         if changes.counted:
@@ -165,11 +182,22 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
                 " consumers exist, although all of them were locked"
             )
 
+    async def _write_groups(self, groups: Sequence[ServerGroup]) -> None:
+        """Keep the inserted groups as granted claims define them; delete those that no granted claim is in."""
+        if not self._made_groups:
+            return
+        driver = await self._transaction.driver()
+        granted = {each.id.int: each for each in groups}
+        if others := [each for number, each in granted.items() if self._made_groups[number] != each]:
+            await driver.execute(_WRITE_GROUPS, *_group_columns(others))
+        if unused := [each.id for number, each in self._made_groups.items() if number not in granted]:
+            await driver.execute(_DROP_GROUPS, unused)
+
 
 _NO_ROWS = ("{}",) * 4
 
 
-def _group_columns(groups: Sequence[Any]) -> tuple[list[Any], list[str], list[int]]:
+def _group_columns(groups: Sequence[ServerGroup]) -> tuple[list[Any], list[str], list[int]]:
     return (
         [group.id for group in groups],
         [group.policy for group in groups],

@@ -10,6 +10,8 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from bus.errors import Bug
+from bus.message import GroupId
+from bus.messages.placement import ServerGroup
 from bus.sql import SqliteTransaction, driver_of, moment_text
 from placement_worker.core.ledger import ClaimChanges
 from placement_worker.store_sql import log
@@ -22,9 +24,12 @@ _READ_CONSUMERS = portable(
     " FROM consumers WHERE uuid = ANY ($1::text::uuid[])"
 )
 
+_READ_GROUPS = portable(
+    "SELECT uuid, policy, max_per_host FROM server_groups WHERE uuid = ANY ($1::text::uuid[])"
+)
+
 _WRITE_GROUP = """
 INSERT INTO server_groups (uuid, policy, max_per_host) VALUES (?, ?, ?)
-ON CONFLICT (uuid) DO UPDATE SET policy = excluded.policy, max_per_host = excluded.max_per_host
 """
 
 # An empty string stands for NULL: the driver takes longer to bind a None.
@@ -55,6 +60,10 @@ _HOLD = "INSERT INTO holders (provider_id, consumer_id) VALUES (?, ?)"
 
 class SqliteClaims(ClaimLocks[SqliteTransaction]):
     """BEGIN IMMEDIATE is the only lock, so no rows have to be inserted in order to be locked."""
+
+    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
+        rows = await rows_of(self._transaction, _READ_GROUPS, [group.id for group in groups])
+        return [ServerGroup(id=GroupId(UUID(row[0])), policy=row[1], max_per_host=row[2]) for row in rows]
 
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         rows = await rows_of(self._transaction, _READ_CONSUMERS, locked.keys.consumers)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from bus.messages.placement import ProviderGone
+from bus.messages.placement import GroupMember, Holder, ProviderGone
 from bus.sql import PostgresTransaction, Transaction, driver_of
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import log
@@ -66,6 +66,14 @@ class LogRead(Struct, frozen=True):
     def gone(self) -> tuple[ProviderGone, ...]:
         return tuple([gone for entry in self.entries for gone in entry.gone])
 
+    @property
+    def joined(self) -> tuple[GroupMember, ...]:
+        return tuple([member for entry in self.entries for member in entry.joined])
+
+    @property
+    def left(self) -> tuple[Holder, ...]:
+        return tuple([holder for entry in self.entries for holder in entry.left])
+
 
 async def read_log(transaction: Transaction, since: str, entries_max: int = ALL_ENTRIES) -> LogRead | None:
     """The entries that were not committed at this cursor. None if the log no longer has all of them, or if the cursor is of
@@ -109,5 +117,7 @@ async def unpublished(transaction: Transaction, vocabulary: CachedVocabulary, re
         usage=await read_usage(transaction, vocabulary.classes, used - changed),
         claimed=tuple([holder for entry in read.entries for holder in entry.claimed]),
         ended=tuple([holder for entry in read.entries for holder in entry.ended]),
+        joined=read.joined,
+        left=read.left,
         is_cut=read.is_cut,
     )

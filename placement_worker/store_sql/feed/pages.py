@@ -1,18 +1,18 @@
-"""Read providers in pages: all of them, those that changed since a cursor, and their revisions."""
+"""Read providers in pages: all of them, those that changed since a cursor, and their revisions; and members of groups."""
 
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.messages.placement import LogPosition, RevisionsPage, SnapshotPage
-from bus.sql import Transaction
+from bus.messages.placement import GroupMember, LogPosition, MembersPage, RevisionsPage, SnapshotPage
+from bus.sql import Transaction, among
 from placement_worker.store_sql.feed.cursors import NOTHING_SEEN, Snapshot
 from placement_worker.store_sql.feed.feed import come_to, unseen_by
 from placement_worker.store_sql.feed.log_reader import read_log
 from placement_worker.store_sql.name_cache import CachedVocabulary
 from placement_worker.store_sql.trees.stored_providers import read_states
-from placement_worker.tables import change_log, feed, providers
+from placement_worker.tables import change_log, consumers, feed, providers, server_groups
 
 
 async def snapshot_page(
@@ -45,6 +45,8 @@ async def changes_page(
         since=since,
         cursor=read.cursor,
         gone=read.gone,
+        joined=read.joined,
+        left=read.left,
     )
 
 
@@ -62,6 +64,42 @@ def revisions_page(connection: Connection, after: int, limit: int) -> RevisionsP
         revisions=tuple([row.revision for row in page]),
         next=page[-1].id if len(rows) > limit else None,
     )
+
+
+def members_page(connection: Connection, after: int, limit: int) -> MembersPage:
+    number = consumers.c.id
+    rows = connection.execute(
+        sa.select(number, consumers.c.uuid, consumers.c.server_group, consumers.c.attempt, consumers.c.host)
+        .where(consumers.c.server_group.is_not(None), consumers.c.host.is_not(None), number > after)
+        # Most consumers are in no group: an index of all ids would be walked in vain.
+        .order_by(number + 0)
+        .limit(limit + 1)
+    ).all()
+    page = rows[:limit]
+    return MembersPage(
+        members=tuple(
+            [
+                GroupMember(group=row.server_group, consumer=row.uuid, attempt=row.attempt, host=row.host)
+                for row in page
+            ]
+        ),
+        next=page[-1].id if len(rows) > limit else None,
+    )
+
+
+def prune_groups(connection: Connection) -> int:
+    """Delete server groups without members. First they are locked, then looked at again: a claim may have joined one while
+    the first statement waited.
+    """
+    is_empty = ~sa.exists().where(consumers.c.server_group == server_groups.c.uuid)
+    empty = connection.scalars(
+        sa.select(server_groups.c.uuid).where(is_empty).with_for_update(skip_locked=True)
+    ).all()
+    if not empty:
+        return 0
+    return connection.execute(
+        sa.delete(server_groups).where(among(connection, server_groups.c.uuid, empty), is_empty)
+    ).rowcount
 
 
 def prune_log(connection: Connection, logged_before: datetime) -> int:

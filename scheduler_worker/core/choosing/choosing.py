@@ -119,11 +119,22 @@ def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Cho
     """A host for as many of these instances as possible."""
     chosen: list[Chosen] = []
     while len(chosen) < instances:
-        more, is_over = _choose_in_pool(batch, spec, instances - len(chosen))
+        left = 1 if _one_by_one(batch, spec) else instances - len(chosen)
+        more, is_over = _choose_in_pool(batch, spec, left)
         chosen += more
         if is_over or not more:
             break
     return chosen
+
+
+def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:
+    """Does the next choice change which hosts are good for the instances after it? The first member of an affinity group
+    fixes the host of the others; with a soft policy, each member moves the weights.
+    """
+    group = spec.group
+    if group is None or group.policy == "anti-affinity":
+        return False
+    return group.policy != "affinity" or not Hosts(batch.draft).has_members(group)
 
 
 def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[list[Chosen], bool]:

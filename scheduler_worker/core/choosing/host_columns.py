@@ -3,12 +3,13 @@
 The picture is not changed: the choices of a batch are written into copies of its columns.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bus.messages.placement import ProviderState
+from bus.message import ConsumerId
+from bus.messages.placement import GroupMember, ProviderState, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
 from scheduler_worker.core.choosing.compounds import CompoundFill, Compounds, FreeAtProvider
 from scheduler_worker.core.choosing.needs import Needs, needs_of
@@ -27,6 +28,26 @@ class Draft:
         self.has_nodes = bool(self.columns.node[: self.columns.rows].any())
         self.holding = self.columns.holding.copy()
         self._free: dict[str, Ints] = {}
+        # By group: the number of members on each host, and the ids of all that are known.
+        self._groups: dict[int, tuple[Ints, Sequence[GroupMember]]] = {}
+
+    def members(self, group: ServerGroup) -> Ints:
+        """How many members of the group each host has, with those that the batch has chosen."""
+        return self._members(group)[0]
+
+    def known_members(self, group: ServerGroup) -> Sequence[GroupMember]:
+        """Without those that the batch has chosen; some may be on hosts that the picture does not have."""
+        return self._members(group)[1]
+
+    def _members(self, group: ServerGroup) -> tuple[Ints, Sequence[GroupMember]]:
+        found = self._groups.get(group.id.int)
+        if found is None:
+            known = self.picture.groups.of_group(group.id)
+            counts = np.zeros(len(self.holding), dtype=np.int64)
+            rows = [row for each in known if (row := self.picture.row_of(each.host)) >= 0]
+            np.add.at(counts, rows, 1)
+            found = self._groups[group.id.int] = counts, known
+        return found
 
     def searched(self, needs: Needs) -> Compounds | None:
         """The hosts that must be searched for these needs; None if the columns decide about all hosts."""
@@ -51,6 +72,8 @@ class Draft:
 
     def take(self, rows: Rows, times: Ints, spec: InstanceSpec) -> None:
         """These rows take so many instances each. `compounds` counts the providers of the hosts that were searched."""
+        if spec.server_group is not None:
+            self.members(spec.server_group)[rows] += times
         amounts = dict(spec.amounts)
         if self.compounds is not None and not spec.groups:
             self.compounds.take_by_columns(rows, times, amounts)
@@ -271,6 +294,29 @@ class Hosts:
 
     def with_any(self, traits: tuple[str, ...]) -> Flags:
         return self.of(self.columns.traits.having_any(traits, self.columns.rows))
+
+    # Server groups
+
+    def members(self, group: ServerGroup) -> Ints:
+        """How many members of the group each host has, with those that this batch has chosen."""
+        members = self.of(self._draft.members(group))
+        return members if self._taken is None else members + self._taken
+
+    def members_at(self, group: ServerGroup, at: int) -> list[ConsumerId]:
+        """The members on one host, without those that this batch has chosen."""
+        host = self.columns.ids[self.row(at)]
+        return [each.consumer for each in self._draft.known_members(group) if each.host == host]
+
+    def first_member(self, group: ServerGroup) -> tuple[ConsumerId, str] | None:
+        """A member of the group, and the name of its host; of a host that the picture does not have, the id."""
+        for each in self._draft.known_members(group):
+            row = self._draft.picture.row_of(each.host)
+            return each.consumer, str(each.host) if row < 0 else self.columns.names[row]
+        return None
+
+    def has_members(self, group: ServerGroup) -> bool:
+        """Has the group any member, on a host of the picture or not?"""
+        return bool(self._draft.known_members(group)) or bool(self._draft.members(group).any())
 
     # Load
 

@@ -40,8 +40,10 @@ class Weigher(Protocol):
     def minimum(self) -> float | None:
         """The lower end of its scale; None: the lowest weight of the hosts that qualify."""
 
-    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints:
-        """Finite weights, higher is better. They are scaled to 0 to 1 over the hosts that qualify, then multiplied."""
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
+        """Finite weights, higher is better. They are scaled to 0 to 1 over the hosts that qualify, then multiplied. None:
+        all hosts are equal for it, which then costs nothing.
+        """
 
 
 class Plugins(Struct, frozen=True):

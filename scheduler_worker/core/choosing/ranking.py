@@ -34,6 +34,8 @@ class Scoring:
         self._scales: list[tuple[Weigher, float, float]] = []
         for weigher in weighers:
             weights = weigher.weigh(hosts, spec)
+            if weights is None:
+                continue
             least = float(weights.min()) if weigher.minimum is None else weigher.minimum
             most = float(weights.max())
             # A weigher that gives all hosts the same weight does not count.
@@ -51,7 +53,9 @@ class Scoring:
     def _bands(self, hosts: Hosts) -> Floats:
         bands = np.zeros(len(hosts))
         for weigher, least, factor in self._scales:
-            bands += (weigher.weigh(hosts, self.spec) - least) * factor
+            weights = weigher.weigh(hosts, self.spec)
+            if weights is not None:
+                bands += (weights - least) * factor
         return bands
 
     def _scores_of(self, bands: Floats, hosts: Hosts) -> Ints:

@@ -1,5 +1,7 @@
 """The plugins that every scheduler uses. Cheap filters come first."""
 
+from scheduler_worker.core.choosing.filters.affinity import Affinity
+from scheduler_worker.core.choosing.filters.anti_affinity import AntiAffinity
 from scheduler_worker.core.choosing.filters.asked_hosts import AskedHosts
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
 from scheduler_worker.core.choosing.filters.bare_metal import BareMetal
@@ -17,6 +19,7 @@ from scheduler_worker.core.choosing.filters.up import Up
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.choosing.weighers.preferred import Preferred
+from scheduler_worker.core.choosing.weighers.soft_group import SoftGroup
 
 
 def standard_plugins(
@@ -34,6 +37,8 @@ def standard_plugins(
             Projects(),
             AvailabilityZone(),
             AskedHosts(),
+            Affinity(),
+            AntiAffinity(),
             Searched(),
             Traits(),
             *((IoOps(io_ops_max),) if io_ops_max else ()),
@@ -45,6 +50,8 @@ def standard_plugins(
             FreeAmount("ram", "MEMORY_MB"),
             FreeAmount("disk", "DISK_GB"),
             Preferred(),
+            SoftGroup("soft-affinity"),
+            SoftGroup("soft-anti-affinity"),
         ),
         instances_max=instances_max,
     )

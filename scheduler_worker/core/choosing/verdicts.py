@@ -3,6 +3,7 @@
 Claimed, AlreadyClaimed   it has a host: the share that placement holds counts, not the choice
 ShapeMoved                the picture takes the new state, and the same host is tried again
 DoesNotFit                the next alternate; after the last, a new choice without these hosts
+GroupRefused              a new choice: other members of its server group are news, so the alternates may be as bad
 Superseded, TooOld        another worker has ended the instance
 NotAllowed                it ends in error; but if the host has moved to another cell, as DoesNotFit
 """
@@ -19,6 +20,7 @@ from bus.messages.placement import (
     Claimed,
     ClaimVerdict,
     DoesNotFit,
+    GroupRefused,
     NotAllowed,
     ShapeMoved,
     Superseded,
@@ -39,6 +41,22 @@ class OtherHost(Struct, frozen=True):
     """This host has no room for the instance."""
 
     reason: str
+
+
+class NewChoice(Struct, frozen=True):
+    """The picture lacked what forbids this host, and it may forbid the alternates, too."""
+
+    reason: str
+
+
+def refused_by_group(verdict: GroupRefused, host: str) -> NewChoice:
+    """`host` is the name of the host where the members are."""
+    first = str(verdict.members[0])
+    others = f" and {verdict.count - 1} more" if verdict.count > 1 else ""
+    limit = f", at most {verdict.max_per_host} on a host" if verdict.policy == "anti-affinity" else ""
+    return NewChoice(
+        f"server group {verdict.group} ({verdict.policy}{limit}) has instance {first}{others} on {host}"
+    )
 
 
 def after_verdict(  # noqa: PLR0911 - one for each verdict

@@ -15,6 +15,7 @@ from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags, Words
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from scheduler_worker.core.picture.columns import Columns, Stock
+from scheduler_worker.core.picture.group_members import GroupMembers
 from scheduler_worker.core.picture.trees import Tree, Trees
 
 _WORD = 2**64 - 1
@@ -40,6 +41,7 @@ class Picture:
     def __init__(self) -> None:
         self.columns = Columns()
         self.trees = Trees()
+        self.groups = GroupMembers()
         self._registry: dict[int, HostState] = {}
         self._rows: dict[int, int] = {}
         self._named: dict[str, set[int]] = {}
@@ -146,6 +148,8 @@ class Picture:
 
     def drop(self, choices: Iterable[Key]) -> None:
         """These are answered, or a change names them: their usage counts by now, or they were refused."""
+        choices = tuple(choices)
+        self.groups.drop(choices)
         holds = (self._holds.pop((consumer.int, attempt), None) for consumer, attempt in choices)
         self._count([hold for hold in holds if hold is not None], -1)
 
@@ -161,6 +165,10 @@ class Picture:
         columns = self.columns
         rows = np.flatnonzero(columns.present & ~columns.registered).tolist()
         return [columns.ids[row] for row in rows]
+
+    def row_of(self, host: ProviderId) -> int:
+        """The row of this host; -1 if it has none."""
+        return self._rows.get(host.int, -1)
 
     def rows_named(self, name: str) -> Iterable[int]:
         """The rows of the hosts with this name, which is in lower case."""

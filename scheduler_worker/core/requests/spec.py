@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from bus.messages.placement import ServerGroup
+
 # Names with their weights.
 Preferences = tuple[tuple[str, float], ...]
 
@@ -30,7 +32,8 @@ class InstanceSpec(Struct, frozen=True):
     may get a bare-metal node: only nodes are bound to projects, and specs of two projects are decided in two passes.
     `is_for_nodes`: only a node qualifies. `image_properties` are those that a filter reads. `different_hosts` and
     `same_hosts` are the hosts of the instances that the request names to be apart from, or together with; like `hosts`,
-    they are names. An empty `same_hosts` is no wish; None: the instances that are named have no host.
+    they are names. An empty `same_hosts` is no wish; None: the instances that are named have no host. The
+    instance joins `server_group`.
     """
 
     amounts: tuple[tuple[str, int], ...]
@@ -51,6 +54,7 @@ class InstanceSpec(Struct, frozen=True):
     groups: tuple[GranularGroup, ...] = ()
     isolates: bool = False
     same_subtree: tuple[tuple[str, ...], ...] = ()
+    server_group: ServerGroup | None = None
 
     @property
     def prefers_something(self) -> bool:

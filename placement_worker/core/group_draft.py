@@ -1,0 +1,111 @@
+"""Server groups while one batch is decided: which consumer lives where as a member, and may one more?
+
+    anti-affinity         a host has at most `max_per_host` members
+    affinity              all members are on one host: the first one chooses it
+    soft ones             forbid nothing; the scheduler prefers hosts by them
+
+A member is a consumer that holds something and whose row names the group. The cleanup consumer of a silent host is one,
+too: the instance may still run there. A release ends the membership. Only claims and swaps are judged; what an
+administrator writes by name is not judged, but it counts.
+
+The first claim that is granted defines its group; from then on no claim may name another policy under the same id.
+"""
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.placement import GroupMember, GroupRefused, Holder, NotAllowed, ServerGroup
+from placement_worker.core.ledger import Consumer, Ledger
+
+HARD = ("affinity", "anti-affinity")
+# A refusal names so many of the members that stand against it.
+NAMED_MAX = 10
+
+
+class GroupsDraft:
+    """The groups that a batch names, found by the integers of their ids. `new` are those that it defines."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._known = {number: book.definition for number, book in ledger.groups.items()}
+        # By group, then by consumer.
+        self._members = _members(ledger) if ledger.groups else {}
+        self.new: dict[int, ServerGroup] = {}
+        self.joined: list[GroupMember] = []
+        self.left: list[Holder] = []
+
+    def judge(
+        self, group: ServerGroup, host: ProviderId, consumer: ConsumerId, *, leaves: bool
+    ) -> GroupRefused | NotAllowed | None:
+        """Why the consumer may not live on this host as a member. If it `leaves`, its own present place does not count."""
+        if wrong := self._other_definition(group):
+            return wrong
+        others = [
+            (other, there)
+            for other, there in self._members.get(group.id.int, {}).values()
+            if not (leaves and other.int == consumer.int)
+        ]
+        if group.policy == "anti-affinity":
+            against = [(other, there) for other, there in others if there.int == host.int]
+            return _refused(group, against) if len(against) >= group.max_per_host else None
+        if group.policy == "affinity":
+            against = [(other, there) for other, there in others if there.int != host.int]
+            return _refused(group, against) if against else None
+        return None
+
+    def define(self, group: ServerGroup) -> None:
+        """A claim of a member was granted."""
+        if group.id.int not in self._known:
+            self._known[group.id.int] = self.new[group.id.int] = group
+
+    def changed(self, before: Consumer, after: Consumer, *, is_alive: bool) -> None:
+        """The row of a consumer was one of a member, or is now."""
+        number = after.id.int
+        if before.group is not None:
+            self._members.get(before.group.int, {}).pop(number, None)
+        if is_alive and after.group is not None and after.host is not None:
+            self._members.setdefault(after.group.int, {})[number] = (after.id, after.host)
+            self.joined.append(
+                GroupMember(group=after.group, consumer=after.id, attempt=after.attempt, host=after.host)
+            )
+        elif before.group is not None:
+            # The release may be of a later attempt than the one that it ends.
+            self.left.append(Holder(consumer=after.id, attempt=max(before.attempt, after.attempt)))
+
+    def _other_definition(self, group: ServerGroup) -> NotAllowed | None:
+        known = self._known.get(group.id.int)
+        if known is None or known == group:
+            return None
+        if known.policy != group.policy:
+            return NotAllowed(
+                field="group.policy",
+                reason=f"server group {group.id} is known as {known.policy!r}, and this claim says {group.policy!r}",
+            )
+        return NotAllowed(
+            field="group.max_per_host",
+            reason=f"server group {group.id} is known with {known.max_per_host}, and this claim says {group.max_per_host}",
+        )
+
+
+def _members(ledger: Ledger) -> dict[int, dict[int, tuple[ConsumerId, ProviderId]]]:
+    """Consumers of the batch count as the ledger has them: a store may have written their rows in advance."""
+    members = {
+        number: {who.int: (who, host) for who, host in book.members if who.int not in ledger.consumers}
+        for number, book in ledger.groups.items()
+    }
+    for number, row in ledger.consumers.items():
+        if row.group is not None and row.host is not None and ledger.held.get(number):
+            members.setdefault(row.group.int, {})[number] = (row.id, row.host)
+    return members
+
+
+def _refused(group: ServerGroup, against: list[tuple[ConsumerId, ProviderId]]) -> GroupRefused:
+    # In the order of ids, so that every store names the same ones.
+    against.sort(key=lambda each: each[0].int)
+    host = against[0][1]
+    there = [who for who, at in against if at == host]
+    return GroupRefused(
+        group=group.id,
+        policy=group.policy,
+        host=host,
+        members=tuple(there[:NAMED_MAX]),
+        count=len(there),
+        max_per_host=group.max_per_host,
+    )

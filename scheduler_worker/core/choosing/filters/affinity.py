@@ -1,0 +1,22 @@
+"""The host has the members of the affinity group, if the group has any."""
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class Affinity(Filter):
+    name = "affinity"
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        group = spec.group
+        if group is None or group.policy != "affinity" or not hosts.has_members(group):
+            return hosts.everyone()
+        return hosts.members(group) > 0
+
+    def reason(self, hosts: Hosts, spec: InstanceSpec, _at: int) -> str:
+        assert spec.group is not None, "only members of a group are refused"
+        first = hosts.first_member(spec.group)
+        where = "is on another host" if first is None else f"is with instance {first[0]} on {first[1]}"
+        return f"server group {spec.group.id} (affinity) {where}"

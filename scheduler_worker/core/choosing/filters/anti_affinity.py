@@ -1,0 +1,27 @@
+"""The host has fewer members of the anti-affinity group than it may have."""
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.requests import InstanceSpec
+
+# A reason names so many of the members on the host.
+NAMED_MAX = 3
+
+
+class AntiAffinity(Filter):
+    name = "anti-affinity"
+    is_per_instance = True
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        group = spec.group
+        if group is None or group.policy != "anti-affinity":
+            return hosts.everyone()
+        return hosts.members(group) < group.max_per_host
+
+    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
+        group = spec.group
+        assert group is not None, "only members of a group are refused"
+        there = int(hosts.members(group)[at])
+        members = ", ".join(map(str, hosts.members_at(group, at)[:NAMED_MAX])) or "chosen just now"
+        return f"has {there} members of server group {group.id} (anti-affinity, at most {group.max_per_host}): {members}"

@@ -1,0 +1,101 @@
+"""The members of server groups: those that placement told of, and this scheduler's own choices that are not answered yet.
+
+Each membership is one attempt of a consumer on one host. A later attempt of a consumer replaces an earlier one, and news of
+its end counts for all attempts up to that one. So news may come in any order, and more than once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bus.message import ConsumerId, GroupId
+from bus.messages.placement import GroupMember, Holder
+
+# Late news of a consumer arrive within seconds; so many ended ones are remembered.
+LEFT_MAX = 100_000
+
+
+class GroupMembers:
+    """Everything is found by the integers of ids: the hash of a UUID is computed in Python."""
+
+    def __init__(self) -> None:
+        self._members: dict[int, GroupMember] = {}
+        self._by_group: dict[int, dict[int, GroupMember]] = {}
+        # The last attempt that ended, of consumers that are members no more.
+        self._left: dict[int, int] = {}
+        self._held: dict[tuple[int, int], GroupMember] = {}
+
+    # From placement
+
+    def join(self, members: Iterable[GroupMember]) -> None:
+        for member in members:
+            number = member.consumer.int
+            known = self._members.get(number)
+            if self._left.get(number, 0) >= member.attempt or (known and known.attempt > member.attempt):
+                continue
+            self._left.pop(number, None)
+            self._remove(number)
+            self._members[number] = member
+            self._by_group.setdefault(member.group.int, {})[number] = member
+
+    def leave(self, holders: Iterable[Holder]) -> None:
+        for holder in holders:
+            number = holder.consumer.int
+            known = self._members.get(number)
+            if known is not None and known.attempt > holder.attempt:
+                continue
+            self._remove(number)
+            self._left[number] = max(holder.attempt, self._left.pop(number, 0))
+        while len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
+
+    def attempts(self) -> Mapping[int, int]:
+        """The attempt of each member that is known now."""
+        return {number: member.attempt for number, member in self._members.items()}
+
+    def replace(self, members: Sequence[GroupMember], known: Mapping[int, int]) -> int:
+        """These are all members. Those `known` before they were read, and not among them, are members no more. Returns how
+        many differed.
+        """
+        there = {member.consumer.int for member in members}
+        over = [
+            number
+            for number, attempt in known.items()
+            if number not in there
+            and (member := self._members.get(number)) is not None
+            and member.attempt == attempt
+        ]
+        new = [each for each in members if self._members.get(each.consumer.int) != each]
+        for number in over:
+            self._remove(number)
+        self.join(new)
+        return len(over) + len(new)
+
+    # This scheduler's choices
+
+    def hold(self, member: GroupMember) -> None:
+        self._held[member.consumer.int, member.attempt] = member
+
+    def drop(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
+        if self._held:
+            for consumer, attempt in choices:
+                self._held.pop((consumer.int, attempt), None)
+
+    # Questions
+
+    def of_group(self, group: GroupId) -> Sequence[GroupMember]:
+        """Each member once. Placement's word about a consumer counts before a choice that is not answered."""
+        members = self._by_group.get(group.int, {})
+        held = [
+            each
+            for each in self._held.values()
+            if each.group.int == group.int and each.consumer.int not in members
+        ]
+        return [*members.values(), *held]
+
+    def _remove(self, number: int) -> None:
+        member = self._members.pop(number, None)
+        if member is None:
+            return
+        of_group = self._by_group[member.group.int]
+        del of_group[number]
+        if not of_group:
+            del self._by_group[member.group.int]
