@@ -122,7 +122,7 @@ def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Cho
         left = 1 if _one_by_one(batch, spec) else instances - len(chosen)
         more, is_over = _choose_in_pool(batch, spec, left)
         chosen += more
-        if is_over or not more:
+        if not more or (is_over and len(more) < left):
             break
     return chosen
 
