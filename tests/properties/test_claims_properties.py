@@ -12,6 +12,7 @@ from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
     DoesNotFit,
+    GroupRefused,
     NotAllowed,
     ProviderState,
     ReleaseClaim,
@@ -182,6 +183,8 @@ def plainly(verdict: ClaimJudgement) -> Said:  # noqa: PLR0911 - one for each ki
             return ("too old", horizon_s)
         case NotAllowed(field=field):
             return ("not allowed", field)
+        case GroupRefused(group=group, host=host, members=members):
+            return ("group refused", group, host, frozenset(members))
         case MovedRoots(roots=roots, gone=gone):
             return ("moved", frozenset(roots), frozenset(gone))
         case DoesNotFit(shortfalls=shortfalls):

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
-from bus.messages.placement import LogPosition, ProviderState, RevisionsPage, SnapshotPage
+from bus.messages.placement import LogPosition, MembersPage, ProviderState, RevisionsPage, SnapshotPage
 from placement_worker.core.ledger import (
     AllocationKeys,
     ClaimChanges,
@@ -70,6 +70,10 @@ class FaultyPlacementStore:
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         await reach_database(self._process)
         return await self._store.revisions_page(after, limit)
+
+    async def members_page(self, after: int, limit: int) -> MembersPage:
+        await reach_database(self._process)
+        return await self._store.members_page(after, limit)
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         await reach_database(self._process)

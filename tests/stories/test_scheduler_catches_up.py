@@ -19,6 +19,7 @@ from bus.messages.build import InstanceState
 from bus.messages.placement import (
     AskSnapshot,
     LogPosition,
+    MembersPage,
     ProviderGone,
     ProvidersChanged,
     ProviderState,
@@ -107,6 +108,9 @@ class FrozenLog:
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
         return await self._books.revisions_page(after, limit)
+
+    async def members_page(self, after: int, limit: int) -> MembersPage:
+        return await self._books.members_page(after, limit)
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         return await self._books.consumer(consumer)
