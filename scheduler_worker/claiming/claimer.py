@@ -190,7 +190,7 @@ class Claimer:
         chosen = _chosen(searches)
         self._picture.hold((*one.key, where.choice.share) for one, where in chosen)
         for one, where in chosen:
-            if (group := one.spec.group) is not None:
+            if (group := one.spec.server_group) is not None:
                 instance, attempt = one.key
                 self._picture.groups.hold(
                     GroupMember(

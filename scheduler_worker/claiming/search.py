@@ -74,7 +74,7 @@ class Search:
             share=self.chosen.choice.share,
             project=self.build.project,
             user=self.build.user,
-            group=self.spec.group,
+            group=self.spec.server_group,
         )
 
     def probe(self) -> ClaimResources:

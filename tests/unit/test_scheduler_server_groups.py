@@ -22,7 +22,7 @@ SALT = 5
 
 def a_spec(policy: GroupPolicy, max_per_host: int = 1, vcpu: int = 1) -> InstanceSpec:
     group = ServerGroup(id=GROUP, policy=policy, max_per_host=max_per_host)
-    return InstanceSpec(amounts=(("VCPU", vcpu),), group=group)
+    return InstanceSpec(amounts=(("VCPU", vcpu),), server_group=group)
 
 
 def a_cloud(*used: int) -> Picture:

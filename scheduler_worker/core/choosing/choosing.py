@@ -131,7 +131,7 @@ def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:
     """Does the next choice change which hosts are good for the instances after it? The first member of an affinity group
     fixes the host of the others; with a soft policy, each member moves the weights.
     """
-    group = spec.group
+    group = spec.server_group
     if group is None or group.policy == "anti-affinity":
         return False
     return group.policy != "affinity" or not Hosts(batch.draft).has_members(group)

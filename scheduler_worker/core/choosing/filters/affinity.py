@@ -10,13 +10,13 @@ class Affinity(Filter):
     name = "affinity"
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        group = spec.group
+        group = spec.server_group
         if group is None or group.policy != "affinity" or not hosts.has_members(group):
             return hosts.everyone()
         return hosts.members(group) > 0
 
     def reason(self, hosts: Hosts, spec: InstanceSpec, _at: int) -> str:
-        assert spec.group is not None, "only members of a group are refused"
-        first = hosts.first_member(spec.group)
+        assert spec.server_group is not None, "only members of a group are refused"
+        first = hosts.first_member(spec.server_group)
         where = "is on another host" if first is None else f"is with instance {first[0]} on {first[1]}"
-        return f"server group {spec.group.id} (affinity) {where}"
+        return f"server group {spec.server_group.id} (affinity) {where}"

@@ -14,13 +14,13 @@ class AntiAffinity(Filter):
     is_per_instance = True
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        group = spec.group
+        group = spec.server_group
         if group is None or group.policy != "anti-affinity":
             return hosts.everyone()
         return hosts.members(group) < group.max_per_host
 
     def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        group = spec.group
+        group = spec.server_group
         assert group is not None, "only members of a group are refused"
         there = int(hosts.members(group)[at])
         members = ", ".join(map(str, hosts.members_at(group, at)[:NAMED_MAX])) or "chosen just now"

@@ -16,7 +16,7 @@ class SoftGroup:
         self._sign = 1 if policy == "soft-affinity" else -1
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Ints | None:
-        group = spec.group
+        group = spec.server_group
         if group is None or group.policy != self.name or not hosts.has_members(group):
             return None
         return self._sign * hosts.members(group)
