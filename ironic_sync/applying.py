@@ -8,8 +8,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from msgspec import structs
-
 from bus.errors import Transient
 from bus.message import ProviderId
 from ironic_sync.core.notifications import (
@@ -126,7 +124,7 @@ class NodeWriter:
                     continue
                 after = after_change(before, after, self.policy)
                 if after != before:
-                    changed.append(structs.replace(after, version=before.version))
+                    changed.append(after)
                     befores[node] = before
                     _log_cell(before, after)
             if not changed:

@@ -126,7 +126,7 @@ def _removed(row: NodeRow, sent: SentReport) -> NodeRow:
     if row.is_deleted:
         return structs.replace(gone, is_removed=True)
     if row.cell_wanted:
-        return structs.replace(gone, cell=row.cell_wanted, cell_wanted="", cell_note="")
+        return structs.replace(gone, cell=row.cell_wanted, cell_wanted="")
     return gone
 
 

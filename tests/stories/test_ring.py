@@ -388,6 +388,23 @@ def test_a_second_process_of_the_same_name_waits_until_the_first_one_s_lease_is_
     run_simulated(scenario())
 
 
+def test_only_nodes_that_are_behind_placement_are_raised_above_its_epoch() -> None:
+    async def scenario() -> None:
+        store = await filled(a_store())
+        d1 = Daemon(store, "d1")
+        await until_s(5)
+        before = dict(d1.nodes)
+        behind, ahead = sorted(before)[:2]
+        d1.membership.overtake({behind: before[behind], ahead: before[ahead] - 1})
+        await until_s(10)
+
+        assert {each for each in before if d1.nodes[each] != before[each]} == {behind}
+        assert d1.nodes[behind] > before[behind] + 1
+        await check_all_agree(store, d1)
+
+    run_simulated(scenario())
+
+
 def test_a_suspended_daemon_whose_name_was_taken_has_no_nodes() -> None:
     async def scenario() -> None:
         store = await filled(a_store())

@@ -130,6 +130,9 @@ def test_a_deleted_node_is_removed_and_one_that_is_held_stays_reserved() -> None
     again = report_of(told(held, may_try=False))
     assert again is not None
     assert again.report.removed == (ID,)
+    assert held.report_note == "1 of CUSTOM_GOLD is still held"
+    gone = told(held)
+    assert (gone.is_removed, gone.report_note) == (True, "")
 
 
 def test_a_free_node_goes_to_another_cell_by_a_removal_in_the_first() -> None:
