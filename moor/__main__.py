@@ -28,6 +28,7 @@ COMMANDS = {
     "demo": (CLOUD, "clouds.demo_command", "demo"),
     "load": (CLOUD, "clouds.load_command", "load"),
     "host": (OPERATING, "instances.hosts_command", "app"),
+    "aggregate": (OPERATING, "instances.aggregates_command", "app"),
     "node": (OPERATING, "bare_metal.node_command", "app"),
     "provider": (OPERATING, "placement.providers_command", "app"),
     "candidates": (OPERATING, "placement.candidates_command", "candidates"),

@@ -16,6 +16,9 @@ from bus.messages.build import BuildInstance
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from bus.workers.handling import Handlers, Reading
+from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.orders import AggregateOrders
+from scheduler_worker.aggregates.questions import aggregate_questions
 from scheduler_worker.applications import Applications
 from scheduler_worker.hosts.handlers import host_order_handlers, host_questions, host_report_handlers
 from scheduler_worker.hosts.registry import HostRegistry
@@ -40,6 +43,8 @@ def request_handlers(
     applications: Applications,
     clock: Clock,
     settings: SchedulerSettings,
+    *,
+    aggregates: AggregateOrders,
 ) -> Handlers:
     """Orders of clients and operators."""
     return {
@@ -48,6 +53,7 @@ def request_handlers(
         **rebuild_handlers(clock, timeout_s=settings.node_request_timeout_s),
         **host_order_handlers(registry, clock),
         **applications.order_handlers(),
+        **aggregates.handlers(),
         Unreadable: Reading(on_unreadable_orders),
     }
 
@@ -72,10 +78,13 @@ def cell_broker_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
     }
 
 
-def question_handlers(store: SchedulerStore, registry: HostRegistry, applications: Applications) -> Handlers:
+def question_handlers(
+    store: SchedulerStore, registry: HostRegistry, applications: Applications, membership: Membership
+) -> Handlers:
     return {
         **instance_questions(store),
         **host_questions(store, registry),
         **applications.question_handlers(),
+        **aggregate_questions(store, membership),
         Unreadable: Reading(on_unreadable_questions),
     }

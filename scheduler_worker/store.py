@@ -14,7 +14,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.message import ProviderId
+from bus.message import AggregateId, ProviderId
+from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
@@ -116,6 +117,14 @@ class SchedulerTransaction(Protocol):
     ) -> KnownApplication | None:
         """Write the application, or delete it (None), unless a later order was sent before. Returns it as it is then."""
 
+    async def lock_aggregates(self) -> Sequence[Aggregate]:
+        """All aggregates, in the order of their names, locked and up to date."""
+
+    async def save_aggregate(self, aggregate: Aggregate) -> None:
+        """Write it, new or locked. `Transient` if another worker has just given its name to another one."""
+
+    async def delete_aggregate(self, aggregate: AggregateId) -> None: ...
+
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         """Write one note for each group of rows that have something to say. A worker that writes an unsaid row notes it in
         the same transaction; otherwise its messages would be lost by a crash.
@@ -147,6 +156,9 @@ class SchedulerStore(Protocol):
 
     async def applications(self) -> Sequence[KnownApplication]:
         """All applications, in the order of their names."""
+
+    async def aggregates(self) -> Sequence[Aggregate]:
+        """All aggregates, in the order of their names."""
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         """Delete up to `limit` requests, with their instances, of which every instance was deleted before `ended_before` and

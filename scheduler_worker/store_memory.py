@@ -11,7 +11,9 @@ from itertools import count
 
 from msgspec import Struct, structs
 
-from bus.message import ProviderId
+from bus.errors import Transient
+from bus.message import AggregateId, ProviderId
+from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
@@ -55,6 +57,7 @@ class _Rows:
         self.applications: dict[str, KnownApplication] = dict(before.applications) if before else {}
         # When the latest order about each was sent.
         self.application_orders: dict[str, datetime] = dict(before.application_orders) if before else {}
+        self.aggregates: dict[AggregateId, Aggregate] = dict(before.aggregates) if before else {}
         self.notes: dict[int, _Note] = dict(before.notes) if before else {}
         # Shared by all copies: a number is never used again.
         self.note_numbers: count[int] = before.note_numbers if before else count(1)
@@ -137,6 +140,18 @@ class MemorySchedulerTransaction:
             if application is not None:
                 rows.applications[name] = application
         return rows.applications.get(name)
+
+    async def lock_aggregates(self) -> Sequence[Aggregate]:
+        return _by_name(self._rows.aggregates)
+
+    async def save_aggregate(self, aggregate: Aggregate) -> None:
+        others = [each for each in self._rows.aggregates.values() if each.id != aggregate.id]
+        if any(each.name == aggregate.name for each in others):
+            raise Transient(f"another worker has just created an aggregate {aggregate.name!r}")
+        self._rows.aggregates[aggregate.id] = aggregate
+
+    async def delete_aggregate(self, aggregate: AggregateId) -> None:
+        self._rows.aggregates.pop(aggregate, None)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         return [self._note(rows) for rows in groups]
@@ -238,6 +253,10 @@ class MemorySchedulerStore:
         async with self._lock:
             return [each for _, each in sorted(self._rows.applications.items())]
 
+    async def aggregates(self) -> Sequence[Aggregate]:
+        async with self._lock:
+            return _by_name(self._rows.aggregates)
+
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._lock:
             rows = self._rows
@@ -262,6 +281,10 @@ class MemorySchedulerStore:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+def _by_name(aggregates: Mapping[AggregateId, Aggregate]) -> list[Aggregate]:
+    return sorted(aggregates.values(), key=lambda each: each.name)
 
 
 def _in_order(instance: InstanceId) -> int:

@@ -1,4 +1,5 @@
-"""The scheduler's tables, the same on PostgreSQL and SQLite: instances at API level, hosts, applications.
+"""The scheduler's tables, the same on PostgreSQL and SQLite: instances at API level, hosts,
+applications, aggregates.
 
 A request has no row of its own: the rows of its instances each carry its digest.
 
@@ -111,6 +112,15 @@ application_orders = Table(
     metadata,
     Column("name", String(64), primary_key=True),
     Column("sent_at", Moment, nullable=False),
+)
+
+# Their members are placement's.
+aggregates = Table(
+    "aggregates_metadata",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", String(255), nullable=False, unique=True),
+    Column("body", LargeBinary, nullable=False),
 )
 
 hosts = Table(

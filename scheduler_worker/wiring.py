@@ -14,8 +14,12 @@ from bus.parts import Once
 from bus.process import Part
 from bus.workers.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
+from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.orders import AggregateOrders
+from scheduler_worker.aggregates.watch import AggregateWatch
 from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.core.choosing.plugins import multiplier_key
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.forgetting import Forgetting
@@ -76,18 +80,23 @@ def scheduler_parts(
     )
     watch = HostWatch(store, registry, settings.hosts_poll_s, clock, chance)
 
+    aggregate_watch = AggregateWatch(store, picture, settings.hosts_poll_s, chance)
+
     async def make_sure() -> None:
         await replica.catch_up()
         # The registry has the rows of all other hosts.
         await watch.look_again(picture.unregistered())
+        await aggregate_watch.refresh()
 
+    plugins = standard_plugins(settings.io_ops_per_host_max, settings.instances_per_host_max)
+    membership = Membership(picture, station.ask_all, replica.catch_up)
     claimer = Claimer(
         picture,
         replica,
         registry,
         station.ask_all,
         make_sure=make_sure,
-        plugins=standard_plugins(settings.io_ops_per_host_max, settings.instances_per_host_max),
+        plugins=plugins,
         settings=settings,
         chance=chance,
         clock=clock,
@@ -103,13 +112,22 @@ def scheduler_parts(
     reader = RequestReader(STANDARD, settings.horizon)
     builder = Builder(store, claimer, reader, clock, settings)
     burial = Burial(reader, clock, settings)
-    requests = request_handlers(builder, registry, applications, clock, settings)
+    aggregates = AggregateOrders(
+        store,
+        picture,
+        membership,
+        clock,
+        make_sure=make_sure,
+        multipliers=frozenset(multiplier_key(each) for each in plugins.weighers),
+    )
+    requests = request_handlers(builder, registry, applications, clock, settings, aggregates=aggregates)
     # One loop sweeps the outbox for all; each clears what it has published itself.
     sweeps: list[Outbox | OutboxWithoutSweep] = [outbox, OutboxWithoutSweep(outbox)]
     parts: tuple[Part, ...] = (
         station,
         replica,
         watch,
+        aggregate_watch,
         applications,
         Deadlines(store, station.publisher, settings.deadline_poll_s, clock, chance),
         Forgetting(
@@ -154,12 +172,12 @@ def scheduler_parts(
         ],
         station.worker(
             "scheduler.questions",
-            question_handlers(store, registry, applications),
+            question_handlers(store, registry, applications, membership),
             outbox,
             chance=chance,
         ),
     )
-    return (Staged(parts, (replica.whole, watch.read, applications.read), workers),)
+    return (Staged(parts, (replica.whole, watch.read, applications.read, aggregate_watch.read), workers),)
 
 
 class Staged:

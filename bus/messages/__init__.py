@@ -3,7 +3,7 @@
 from typing import get_args
 
 from bus.message import Message
-from bus.messages import administration, applications, build, candidates, cell, hosts, placement
+from bus.messages import administration, aggregates, applications, build, candidates, cell, hosts, placement
 
 ALL: tuple[type[Message], ...] = (
     build.BuildInstance,
@@ -40,6 +40,13 @@ ALL: tuple[type[Message], ...] = (
     applications.ApplicationSet,
     applications.AskApplications,
     applications.ApplicationsFound,
+    aggregates.SetAggregate,
+    aggregates.AggregateSet,
+    aggregates.DeleteAggregate,
+    aggregates.AggregateDeleted,
+    aggregates.AskAggregates,
+    aggregates.AggregatesFound,
+    aggregates.AggregateChanged,
     placement.ClaimResources,
     placement.SwapClaim,
     placement.ReleaseClaim,

@@ -32,6 +32,7 @@ FACTS = (
     "node.#",
     "providers.changed",
     "inventory.refused.*",
+    "aggregate.changed",
 )
 # What an application may send for its projects, by the part of the key before the project; and what only admin
 # applications may ask.
@@ -54,7 +55,7 @@ ROLES: tuple[Role, ...] = (
         writes=(
             Grant(PLACEMENT, ("claim.*", "release.*", "snapshot", "revisions", "members", "aggregates.set")),
             Grant(CELL, ("place.*", "remove.*", "rebuild.*")),
-            Grant(EVENTS, ("instance.#", "build.#")),
+            Grant(EVENTS, ("instance.#", "build.#", "aggregate.changed")),
             Grant(FEED, ("*",)),
         ),
         reads=("scheduler.requests", "scheduler.questions", "scheduler.events"),

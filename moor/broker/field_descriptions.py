@@ -257,6 +257,42 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "projects": "the projects it may act for and receives events of",
         "admin": "it may act for all projects; its `projects` are empty",
     },
+    "SetAggregate": {
+        "aggregate": "the aggregate's id, which the client chooses",
+        "name": "its name, which no other aggregate has; required for a new one, and never changed",
+        "metadata": "keys to set; a key with null is removed; other keys stay",
+        "add_hosts": "hosts and bare-metal nodes to add, by name or by the id of the root provider",
+        "remove_hosts": "hosts and bare-metal nodes to remove, by name or by the id of the root provider",
+    },
+    "DeleteAggregate": {"aggregate": "the aggregate's id"},
+    "AskAggregates": {
+        **_PAGE,
+        "name": "list the hosts of the aggregate with this name or id",
+    },
+    "AggregateSet": {"aggregate": "the aggregate as it is now, without the names of its hosts"},
+    "AggregateDeleted": {
+        "aggregate": "the aggregate's id",
+        "was_there": "whether there was such an aggregate",
+    },
+    "AggregatesFound": {**_PAGE, "aggregates": "the aggregates, each as it is now"},
+    "AggregateChanged": {
+        "aggregate": "the aggregate as it is now, or as it was before it was deleted",
+        "deleted": "whether it was deleted",
+    },
+    "Aggregate": {
+        "id": "its id, the one that providers name",
+        "name": "its name",
+        "metadata": "its keys and values",
+        "sequence": "orders the states of an aggregate: skip one that is not higher than the last",
+    },
+    "AggregateState": {
+        "id": "its id, the one that providers name",
+        "name": "its name",
+        "metadata": "its keys and values",
+        "sequence": "orders the states of an aggregate: skip one that is not higher than the last",
+        "hosts_count": "how many hosts it has",
+        "hosts": "the names of hosts, if one aggregate was asked for",
+    },
     "HostSet": {"host": "the host as it is now; none if there is no host of this name"},
     "ReportAnswered": {
         "root": "the tree's root provider",

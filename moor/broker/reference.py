@@ -10,7 +10,7 @@ import msgspec
 from msgspec import inspect
 
 from bus.message import Envelope, Message, type_of
-from bus.messages import ALL, administration, applications, build, candidates, hosts, placement
+from bus.messages import ALL, administration, aggregates, applications, build, candidates, hosts, placement
 from bus.topology import NO_PROJECT, QUEUES, ROUTES, Binding, Kind, Scope
 from moor.broker.field_descriptions import FIELD_DESCRIPTIONS
 
@@ -22,6 +22,9 @@ SENT_BY_USERS: tuple[type[Message], ...] = (
     build.AskInstances,
     hosts.AskHosts,
     hosts.SetHost,
+    aggregates.SetAggregate,
+    aggregates.DeleteAggregate,
+    aggregates.AskAggregates,
     applications.SetApplication,
     applications.AskApplications,
     placement.ReportInventory,
@@ -43,6 +46,10 @@ RECEIVED_BY_USERS: tuple[type[Message], ...] = (
     build.InstancesFound,
     hosts.HostsFound,
     hosts.HostSet,
+    aggregates.AggregateSet,
+    aggregates.AggregateDeleted,
+    aggregates.AggregatesFound,
+    aggregates.AggregateChanged,
     applications.ApplicationSet,
     applications.ApplicationsFound,
     placement.ReportAnswered,

@@ -106,9 +106,14 @@ class HostRegistry:
         self._tell([host for host in self._hosts.values() if host.up and not self._is_up(host.id, now)], now)
 
     def as_heard(self, row: HostState) -> HostState:
-        """A row of the store, with `up` and `heard_at`, which only processes know."""
+        """A row of the store, with `up` and `heard_at`, which only processes know, and with the zone of its aggregates."""
         heard = self._heard.get(row.id)
-        return structs.replace(row, up=self._is_up(row.id, self._clock()), heard_at=heard or row.heard_at)
+        return structs.replace(
+            row,
+            up=self._is_up(row.id, self._clock()),
+            heard_at=heard or row.heard_at,
+            availability_zone=self._picture.zone_of(row.id) or row.availability_zone,
+        )
 
     def _is_up(self, host: ProviderId, now: datetime) -> bool:
         heard = self._heard.get(host)

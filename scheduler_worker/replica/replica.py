@@ -8,6 +8,7 @@ import logging
 import random
 from contextlib import aclosing
 
+from bus.messages.aggregates import AggregateChanged
 from bus.messages.placement import ProvidersChanged, ShapeMoved
 from bus.parts import PartGroup, Periodic, Supervised
 from bus.topology import EVENTS, Grant
@@ -20,7 +21,7 @@ from scheduler_worker.replica.catching_up import CatchingUp
 
 log = logging.getLogger(__name__)
 
-HEARD = (Grant(EVENTS, ("providers.changed", "host.*.*")),)
+HEARD = (Grant(EVENTS, ("providers.changed", "aggregate.changed", "host.*.*")),)
 
 
 class Replica(PartGroup):
@@ -77,8 +78,16 @@ class Replica(PartGroup):
                 for each in batch:
                     if isinstance(each.message, ProvidersChanged):
                         self._merge(each.message)
+                    elif isinstance(each.message, AggregateChanged):
+                        self._hear_aggregate(each.message)
                     else:
                         self._registry.hear(each)
+
+    def _hear_aggregate(self, changed: AggregateChanged) -> None:
+        if changed.deleted:
+            self._picture.remove_aggregate(changed.aggregate)
+        else:
+            self._picture.put_aggregates((changed.aggregate,))
 
     def _merge(self, changed: ProvidersChanged) -> None:
         self._picture.apply(changed.providers)

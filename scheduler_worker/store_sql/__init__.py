@@ -9,6 +9,7 @@
     reading.py       queries for instances and notes, and pruning
     hosts.py         rows of hosts
     applications.py  rows of applications
+    aggregates.py    rows of aggregates
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,7 +17,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from bus.errors import Bug, Transient
-from bus.message import ProviderId
+from bus.message import AggregateId, ProviderId
+from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
@@ -34,6 +36,12 @@ from scheduler_worker.store import (
 )
 from scheduler_worker.store_sql import reading
 from scheduler_worker.store_sql.accepting import accept
+from scheduler_worker.store_sql.aggregates import (
+    delete_aggregate,
+    find_aggregates,
+    lock_aggregates,
+    save_aggregate,
+)
 from scheduler_worker.store_sql.applications import find_applications, set_application
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
 from scheduler_worker.store_sql.postgresql import PostgresInstances
@@ -108,6 +116,15 @@ class SqlSchedulerTransaction:
     ) -> KnownApplication | None:
         return await self._transaction.run(set_application, name, sent_at, application)
 
+    async def lock_aggregates(self) -> Sequence[Aggregate]:
+        return await self._transaction.run(lock_aggregates)
+
+    async def save_aggregate(self, aggregate: Aggregate) -> None:
+        await self._transaction.run(save_aggregate, aggregate)
+
+    async def delete_aggregate(self, aggregate: AggregateId) -> None:
+        await self._transaction.run(delete_aggregate, aggregate)
+
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         if not groups:
             return ()
@@ -157,6 +174,10 @@ class SqlSchedulerStore:
     async def applications(self) -> Sequence[KnownApplication]:
         async with self._database.reading() as transaction:
             return await transaction.run(find_applications)
+
+    async def aggregates(self) -> Sequence[Aggregate]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(find_aggregates)
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._database.writing() as transaction:

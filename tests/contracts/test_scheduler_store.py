@@ -10,7 +10,8 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.errors import Transient
-from bus.message import ProviderId
+from bus.message import AggregateId, ProviderId
+from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import (
     BuildInstance,
@@ -639,6 +640,49 @@ async def test_applications_are_written_over_found_in_order_and_forgotten(store:
     with pytest.raises(ZeroDivisionError):
         await fail()
     assert await store.applications() == [fewer]
+
+
+def an_aggregate(number: int, name: str, **metadata: str) -> Aggregate:
+    return Aggregate(id=AggregateId(UUID(int=number)), name=name, metadata=metadata, sequence=number)
+
+
+async def test_aggregates_are_written_over_found_in_order_and_deleted(store: SchedulerStore) -> None:
+    north, south = an_aggregate(2, "north", availability_zone="n"), an_aggregate(1, "south")
+    async with store.transaction() as transaction:
+        assert await transaction.lock_aggregates() == []
+        await transaction.save_aggregate(south)
+        await transaction.save_aggregate(north)
+    other = structs.replace(south, metadata={"rack": "r1"}, sequence=9)
+    async with store.transaction() as transaction:
+        assert await transaction.lock_aggregates() == [north, south]
+        await transaction.save_aggregate(other)
+    assert await store.aggregates() == [north, other]
+
+    async def fail() -> None:
+        async with store.transaction() as transaction:
+            await transaction.delete_aggregate(other.id)
+            await transaction.save_aggregate(structs.replace(north, metadata={}))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with store.transaction() as transaction:
+        await transaction.delete_aggregate(north.id)
+        await transaction.delete_aggregate(north.id)
+    assert await store.aggregates() == [other]
+
+
+async def test_a_name_of_another_aggregate_is_tried_again(store: SchedulerStore) -> None:
+    async with store.transaction() as transaction:
+        await transaction.save_aggregate(an_aggregate(1, "rack"))
+
+    async def take_the_name() -> None:
+        async with store.transaction() as transaction:
+            await transaction.save_aggregate(an_aggregate(2, "rack"))
+
+    with pytest.raises(Transient, match="another worker has just created an aggregate 'rack'"):
+        await take_the_name()
+    assert await store.aggregates() == [an_aggregate(1, "rack")]
 
 
 async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(store: SchedulerStore) -> None:

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from bus.errors import Transient
-from bus.message import ProviderId
+from bus.message import AggregateId, ProviderId
+from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
@@ -82,6 +83,9 @@ class FaultySchedulerStore:
     async def applications(self) -> Sequence[KnownApplication]:
         return await self._store.applications()
 
+    async def aggregates(self) -> Sequence[Aggregate]:
+        return await self._store.aggregates()
+
     async def close(self) -> None: ...
 
 
@@ -151,6 +155,15 @@ class RequestsTransaction:
         self, name: str, sent_at: datetime, application: KnownApplication | None
     ) -> KnownApplication | None:
         return await self._inner.set_application(name, sent_at, application)
+
+    async def lock_aggregates(self) -> Sequence[Aggregate]:
+        return await self._inner.lock_aggregates()
+
+    async def save_aggregate(self, aggregate: Aggregate) -> None:
+        await self._inner.save_aggregate(aggregate)
+
+    async def delete_aggregate(self, aggregate: AggregateId) -> None:
+        await self._inner.delete_aggregate(aggregate)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         self.noted |= {row.id for rows in groups for row in rows}

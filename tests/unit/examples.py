@@ -38,6 +38,17 @@ from bus.messages.administration import (
     UsagesFound,
     WriteAnswered,
 )
+from bus.messages.aggregates import (
+    Aggregate,
+    AggregateChanged,
+    AggregateDeleted,
+    AggregateSet,
+    AggregatesFound,
+    AggregateState,
+    AskAggregates,
+    DeleteAggregate,
+    SetAggregate,
+)
 from bus.messages.applications import (
     ApplicationSet,
     ApplicationsFound,
@@ -253,6 +264,15 @@ HOLDS = ConsumerState(
     attempt=1,
     held=(ResourceAmount(provider=NUMA, resource="VCPU", amount=4),),
 )
+RACK = Aggregate(id=AGGREGATE, name="rack-1", metadata={"availability_zone": "north"}, sequence=5)
+RACK_WITH_HOSTS = AggregateState(
+    id=AGGREGATE,
+    name="rack-1",
+    metadata={"availability_zone": "north"},
+    sequence=5,
+    hosts_count=2,
+    hosts=("host-1", "host-2"),
+)
 SHOP = KnownApplication(name="shop", projects=("p",), admin=True)
 EXAMPLES: tuple[Message, ...] = (
     BuildInstance(
@@ -384,6 +404,19 @@ EXAMPLES: tuple[Message, ...] = (
     ApplicationSet(application=SHOP),
     AskApplications(),
     ApplicationsFound(applications=(SHOP,)),
+    SetAggregate(
+        aggregate=AGGREGATE,
+        name="rack-1",
+        metadata={"availability_zone": "north", "rack": None},
+        add_hosts=("host-1",),
+        remove_hosts=("host-2",),
+    ),
+    AggregateSet(aggregate=RACK_WITH_HOSTS),
+    DeleteAggregate(aggregate=AGGREGATE),
+    AggregateDeleted(aggregate=AGGREGATE, was_there=True),
+    AskAggregates(name="rack-1", after="host-0", limit=10),
+    AggregatesFound(aggregates=(RACK_WITH_HOSTS,), next="host-2"),
+    AggregateChanged(aggregate=RACK, deleted=True),
     ClaimResources(
         cell="c1",
         consumer=CONSUMER,

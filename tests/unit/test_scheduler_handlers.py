@@ -12,6 +12,7 @@ from msgspec import structs
 
 from bus.memory import MemoryBroker
 from bus.message import Message, ProviderId
+from bus.messages.aggregates import AskAggregates
 from bus.messages.applications import AskApplications
 from bus.messages.build import (
     AskInstances,
@@ -26,6 +27,8 @@ from bus.messages.placement import ReleaseClaim
 from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from bus.workers.station import Station
+from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.lifecycle import accepted
@@ -60,12 +63,22 @@ class NoClaims:
         assert not searches
 
 
+async def asks_nothing(questions: Sequence[Message]) -> Sequence[Message]:
+    assert not questions
+    return ()
+
+
+async def finds_nothing() -> None:
+    """Nothing was written elsewhere."""
+
+
 class Worker:
     """A scheduler's store, registry and handlers."""
 
     def __init__(self) -> None:
         self.store = MemorySchedulerStore()
-        self.registry = HostRegistry(Picture(), timedelta(seconds=60), lambda: NOON)
+        self.picture = Picture()
+        self.registry = HostRegistry(self.picture, timedelta(seconds=60), lambda: NOON)
         self.outbox = Outbox(self.store, Notes(self.store, timedelta(seconds=5), lambda: NOON))
         settings = SchedulerSettings()
         reader = RequestReader(STANDARD, settings.horizon)
@@ -73,10 +86,17 @@ class Worker:
         self.burial = Burial(reader, lambda: NOON, settings)
         publisher = Station(MemoryBroker().as_user(), "s").publisher
         self.applications = Applications(self.store, publisher, 5.0, lambda: NOON)
+        membership = Membership(self.picture, asks_nothing, finds_nothing)
+        aggregates = AggregateOrders(
+            self.store, self.picture, membership, lambda: NOON, make_sure=finds_nothing, multipliers=()
+        )
         self.handlers: Handlers = {
             **event_handlers(self.registry, self.applications, lambda: NOON, ()),
-            **request_handlers(builder, self.registry, self.applications, lambda: NOON, settings),
+            **request_handlers(
+                builder, self.registry, self.applications, lambda: NOON, settings, aggregates=aggregates
+            ),
         }
+        self.questions = question_handlers(self.store, self.registry, self.applications, membership)
 
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
         """The messages before it is buried. `with_a_row=False`: the database refuses each of its rows."""
@@ -242,8 +262,8 @@ async def test_whoever_waits_is_told_why_its_order_cannot_be_read_and_a_person_k
 
 async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
     worker = Worker()
-    handlers = question_handlers(worker.store, worker.registry, worker.applications)
-    assert {AskInstances, AskHosts, AskApplications, Unreadable} == handlers.keys()
+    handlers = worker.questions
+    assert {AskInstances, AskHosts, AskApplications, AskAggregates, Unreadable} == handlers.keys()
     handler = handlers[Unreadable]
     assert isinstance(handler, Reading)
     wrong = Unreadable(b"", "Expected `int`, got `str`", kind="instance.query", field="limit", value="many")

@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
+from scheduler_worker.core.aggregates.metadata import MULTIPLIER
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -44,6 +45,11 @@ class Weigher(Protocol):
         """Finite weights, higher is better. They are scaled to 0 to 1 over the hosts that qualify, then multiplied. None:
         all hosts are equal for it, which then costs nothing.
         """
+
+
+def multiplier_key(weigher: Weigher) -> str:
+    """The key of an aggregate's metadata that has another multiplier of this weigher for its hosts."""
+    return f"{weigher.name.replace(' ', '_')}{MULTIPLIER}"
 
 
 class Plugins(Struct, frozen=True):

@@ -16,7 +16,7 @@ from placement_worker.core.candidates.columns import Stock as ProviderStock
 ROWS_AT_FIRST = 64
 
 _FLAGS = ("present", "registered", "provided", "up", "enabled", "consistent", "nested", "node")
-_NUMBERS = ("projects", "cell", "zone", "instances", "consumers", "io_ops", "holding")
+_NUMBERS = ("projects", "cell", "zone", "aggregates", "instances", "consumers", "io_ops", "holding")
 _ARRAYS = (*_FLAGS, *_NUMBERS, "root")
 
 Named = TypeVar("Named", bound=Hashable)
@@ -79,7 +79,8 @@ class Columns:
     `consistent`: these two name the same cell. `nested`: its tree has more than a root. `root`: the row of its root in the
     provider index, -1 without a provider. `holding`: how many choices of this scheduler are unanswered. `instances`: as
     the host reports. `consumers`: as placement counts. `node`: it is a bare-metal node. `projects`: the set of projects
-    that may use it; the empty set stands for all.
+    that may use it; the empty set stands for all. `aggregates`: the code of the set of its root provider's aggregates.
+    `zone`: that of its aggregates, else the one that the host reports.
     """
 
     def __init__(self) -> None:
@@ -91,8 +92,8 @@ class Columns:
         self.node = np.zeros(self._length, dtype=np.bool_)
         self.root = np.zeros(self._length, dtype=np.intp)
         self.projects = np.zeros(self._length, dtype=np.int64)
-        self.cell, self.zone, self.instances, self.consumers, self.io_ops, self.holding = (
-            np.zeros(self._length, dtype=np.int64) for _ in range(6)
+        self.cell, self.zone, self.aggregates, self.instances, self.consumers, self.io_ops, self.holding = (
+            np.zeros(self._length, dtype=np.int64) for _ in range(7)
         )
         self.ids: list[ProviderId] = []
         self.names: list[str] = []
@@ -120,6 +121,7 @@ class Columns:
         for name in _FLAGS:
             getattr(self, name)[row] = False
         self.projects[row] = 0
+        self.aggregates[row] = 0
         self.put_traits(row, ())
         self._free_rows.append(row)
 

@@ -8,12 +8,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bus.message import ConsumerId, ProviderId
+from bus.message import AggregateId, ConsumerId, ProviderId
+from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags, Words
 from placement_worker.core.candidates.provider_index import ProviderIndex
+from scheduler_worker.core.picture.aggregates import HostAggregates
 from scheduler_worker.core.picture.columns import Columns, Stock
 from scheduler_worker.core.picture.group_members import GroupMembers
 from scheduler_worker.core.picture.trees import Tree, Trees
@@ -42,6 +44,7 @@ class Picture:
         self.columns = Columns()
         self.trees = Trees()
         self.groups = GroupMembers()
+        self.aggregates = HostAggregates()
         self._registry: dict[int, HostState] = {}
         self._rows: dict[int, int] = {}
         self._named: dict[str, set[int]] = {}
@@ -122,6 +125,20 @@ class Picture:
             if self._registry.pop(host.int, None) is not None:
                 self._write_row(self.trees.by_root.get(host.int) or Tree(host))
 
+    def put_aggregates(self, aggregates: Iterable[Aggregate]) -> None:
+        """Merge the metadata of these aggregates; an older state changes nothing."""
+        self._write_zones(self.aggregates.put(aggregates))
+
+    def remove_aggregate(self, deleted: Aggregate) -> None:
+        """The aggregate has no metadata any more; placement tells who its members are."""
+        self._write_zones(self.aggregates.remove(deleted))
+
+    def _write_zones(self, changed: set[AggregateId]) -> None:
+        columns = self.columns
+        codes = self.aggregates.sets_with(changed) if changed else []
+        for row in np.flatnonzero(np.isin(columns.aggregates[: columns.rows], codes)).tolist():
+            self._write_zone(row, self._registry.get(columns.ids[row].int))
+
     # This scheduler's choices
 
     def hold(self, choices: Iterable[tuple[ConsumerId, int, Share]]) -> None:
@@ -169,6 +186,23 @@ class Picture:
     def row_of(self, host: ProviderId) -> int:
         """The row of this host; -1 if it has none."""
         return self._rows.get(host.int, -1)
+
+    def members_of(self, aggregate: AggregateId) -> list[int]:
+        """The rows of the hosts in this aggregate, in the order of their names."""
+        columns, codes = self.columns, self.aggregates.sets_with({aggregate})
+        rows = np.flatnonzero(
+            np.isin(columns.aggregates[: columns.rows], codes) & columns.present[: columns.rows]
+        )
+        return sorted(rows.tolist(), key=lambda row: (columns.names[row], columns.ids[row].int))
+
+    def aggregates_of(self, host: ProviderId) -> tuple[AggregateId, ...]:
+        row = self._rows.get(host.int)
+        return () if row is None else self.aggregates.ids_of_set(int(self.columns.aggregates[row]))
+
+    def zone_of(self, host: ProviderId) -> str:
+        """The zone of a host: that of its aggregates, else the one that it reports."""
+        row = self._rows.get(host.int)
+        return "" if row is None else self.columns.zones.names[int(self.columns.zone[row])]
 
     def rows_named(self, name: str) -> Iterable[int]:
         """The rows of the hosts with this name, which is in lower case."""
@@ -250,6 +284,7 @@ class Picture:
         columns.fingerprints[row] = tree_fingerprint(tree.providers.values())
         columns.provided[row] = top is not None
         columns.consumers[row] = 0 if top is None else self.trees.consumers_of(top)
+        columns.aggregates[row] = 0 if top is None else self.aggregates.code_of(top.aggregates)
         self._write_registry(row, host)
         reported_cell, placement_cell = host.cell if host else "", top.cell if top else ""
         columns.cell[row] = columns.cells.code(placement_cell or reported_cell)
@@ -264,10 +299,15 @@ class Picture:
         columns.disabled_reasons[row] = host.disabled_reason if host else ""
         columns.instances[row] = host.instances if host else 0
         columns.io_ops[row] = host.io_ops if host else 0
-        columns.zone[row] = columns.zones.code(host.availability_zone if host else "")
+        self._write_zone(row, host)
         kind = columns.kinds[row] = host.kind if host else ""
         columns.node[row] = kind == NODE
         columns.bind(row, host.projects if host and kind == NODE else ())
+
+    def _write_zone(self, row: int, host: HostState | None) -> None:
+        columns = self.columns
+        zone = self.aggregates.zone_of_set(int(columns.aggregates[row]))
+        columns.zone[row] = columns.zones.code(zone or (host.availability_zone if host else ""))
 
     def _row_of(self, host: ProviderId) -> int:
         row = self._rows.get(host.int)

@@ -128,6 +128,13 @@ class Trees:
             return usage.used
         return {resource: inventory.used for resource, inventory in state.inventories.items()}
 
+    def generation_of(self, root: ProviderId) -> int:
+        """The latest generation of a root that is known."""
+        top = self.by_root[root.int].top
+        assert top is not None, "the root is known"
+        usage = self._usages.get(top.internal)
+        return top.generation if usage is None else max(top.generation, usage.generation)
+
     def consumers_of(self, state: ProviderState) -> int:
         """The latest number of consumers."""
         usage = self._usages.get(state.internal)

@@ -1,0 +1,190 @@
+"""`moor aggregate`: groups of hosts and bare-metal nodes with metadata, such as their zone, their tenants and their limits."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeVar
+from uuid import UUID, uuid5
+
+import typer
+from rich.markup import escape
+
+from bus.message import AggregateId, Message
+from bus.messages.aggregates import (
+    AggregateDeleted,
+    AggregateSet,
+    AggregatesFound,
+    AggregateState,
+    AskAggregates,
+    DeleteAggregate,
+    SetAggregate,
+)
+from bus.messages.build import BuildRejected
+from moor.client import Asks, ask_bus, pages_of
+from moor.options import AsJson, BusUrl, fail, out
+from moor.showing import grid_of, print_all, print_one
+from moor.tables import Rows, table_of
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Aggregates: groups of hosts and bare-metal nodes, with metadata.",
+)
+
+# An aggregate's id follows from its name, so that the same `create` makes the same aggregate again.
+NAMES = UUID("0a5c6a34-4a7e-4b8e-9d43-6f2f6a1c7d11")
+PAGE = 500
+
+Name = Annotated[str, typer.Argument(metavar="AGGREGATE", help="The aggregate's name or id.")]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="A name that no other aggregate has.")]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE...",
+        help="Metadata, such as availability_zone=north. An empty value removes the key.",
+    ),
+]
+Hosts = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="HOST...", help="Names of hosts or bare-metal nodes, from `moor host list`, or their ids."
+    ),
+]
+
+
+@app.command()
+def create(
+    name: NewName,
+    pairs: Pairs = None,
+    bus: BusUrl = "",
+    *,
+    id_: Annotated[
+        UUID | None,
+        typer.Option(
+            "--id",
+            show_default=False,
+            help="The id that providers name. Without it, one follows from the name.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create an aggregate, with metadata. Repeating the command is harmless."""
+    aggregate = AggregateId(id_ or uuid5(NAMES, name))
+    metadata = _metadata(pairs or ())
+    _order(bus, SetAggregate(aggregate=aggregate, name=name, metadata=metadata), as_json=as_json)
+
+
+@app.command("set")
+def set_metadata(name: Name, pairs: Pairs = None, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Set and remove keys of an aggregate's metadata; other keys stay."""
+    if not pairs:
+        raise typer.BadParameter("KEY=VALUE is missing: name at least one key")
+    metadata = _metadata(pairs)
+    _order(bus, SetAggregate(aggregate=_id_of(bus, name), metadata=metadata), as_json=as_json)
+
+
+@app.command()
+def add(name: Name, hosts: Hosts, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Add hosts or bare-metal nodes to an aggregate."""
+    _order(bus, SetAggregate(aggregate=_id_of(bus, name), add_hosts=tuple(hosts)), as_json=as_json)
+
+
+@app.command()
+def remove(name: Name, hosts: Hosts, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Remove hosts or bare-metal nodes from an aggregate."""
+    _order(bus, SetAggregate(aggregate=_id_of(bus, name), remove_hosts=tuple(hosts)), as_json=as_json)
+
+
+@app.command("list")
+def list_aggregates(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """List all aggregates, ordered by name."""
+    found = ask_bus(bus, lambda asking: _found(asking, AskAggregates(limit=PAGE)), operates=False)
+    print_all(found, _table, "no aggregates", as_json=as_json)
+
+
+@app.command()
+def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Show one aggregate, with its hosts."""
+    print_one(_one(bus, name), _print, as_json=as_json)
+
+
+@app.command()
+def delete(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """Delete an aggregate that has no hosts."""
+    known = _one(bus, name)
+    _asked(bus, DeleteAggregate(aggregate=known.id), AggregateDeleted)
+    print_one(
+        known, lambda each: out.print(f"{escape(each.name)} is deleted", highlight=False), as_json=as_json
+    )
+
+
+def _metadata(pairs: Sequence[str]) -> Mapping[str, str | None]:
+    metadata: dict[str, str | None] = {}
+    for pair in pairs:
+        key, given, value = pair.partition("=")
+        if not key or not given:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE")
+        metadata[key] = value or None
+    return metadata
+
+
+def _order(bus: str, order: SetAggregate, *, as_json: bool) -> None:
+    state = _asked(bus, order, AggregateSet).aggregate
+    print_one(_one(bus, str(state.id)), _print, as_json=as_json)
+
+
+def _asked(bus: str, order: Message, kind: type[T]) -> T:
+    answer = ask_bus(bus, lambda asking: asking.ask(order), operates=False)
+    if isinstance(answer, BuildRejected):
+        fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
+    assert isinstance(answer, kind), f"{order!r} was answered by {answer!r}"
+    return answer
+
+
+async def _found(asking: Asks, question: AskAggregates) -> list[AggregateState]:
+    pages = pages_of(asking, question, AggregatesFound)
+    return [aggregate async for page in pages for aggregate in page.aggregates]
+
+
+def _id_of(bus: str, name: str) -> AggregateId:
+    return _one(bus, name).id
+
+
+def _one(bus: str, name: str) -> AggregateState:
+    if not name:
+        raise typer.BadParameter("AGGREGATE is empty: give the aggregate's name or id")
+    pages = ask_bus(bus, lambda asking: _found(asking, AskAggregates(name=name, limit=PAGE)), operates=False)
+    if not pages:
+        fail(
+            f"there is no aggregate {name!r}, so nothing was done; `moor aggregate list` shows all aggregates"
+        )
+    hosts = tuple(host for page in pages for host in page.hosts)
+    known = pages[0]
+    return AggregateState(
+        id=known.id,
+        name=known.name,
+        metadata=known.metadata,
+        sequence=known.sequence,
+        hosts_count=len(hosts),
+        hosts=hosts,
+    )
+
+
+def _print(aggregate: AggregateState) -> None:
+    out.print(
+        grid_of(
+            ("aggregate", escape(aggregate.name)),
+            ("id", str(aggregate.id)),
+            *((escape(key), escape(value)) for key, value in aggregate.metadata.items()),
+            ("hosts", escape(", ".join(aggregate.hosts)) or "none"),
+        ),
+        highlight=False,
+    )
+
+
+def _table(aggregates: Sequence[AggregateState]) -> Rows:
+    table = table_of("aggregate", "id", "hosts", "metadata", prose=("metadata",))
+    for each in aggregates:
+        metadata = ", ".join(f"{key}={value}" for key, value in each.metadata.items())
+        table.add_row(escape(each.name), str(each.id), str(each.hosts_count), escape(metadata))
+    return table

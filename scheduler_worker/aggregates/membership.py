@@ -1,0 +1,131 @@
+"""Adds hosts to an aggregate and removes them. Placement keeps the members: each provider names its aggregates.
+
+A write replaces all aggregates of a provider. So it names the generation that the picture has: whoever changed the
+provider meanwhile is not overwritten, and the change is decided once more.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from uuid import UUID
+
+from bus.errors import Transient, WrongAnswer
+from bus.message import AggregateId, Message, ProviderId
+from bus.messages.administration import (
+    GenerationMoved,
+    ProviderWritten,
+    SetAggregates,
+    UnknownProvider,
+    WriteAnswered,
+)
+from bus.messages.placement import NotAllowed
+from scheduler_worker.core.aggregates.metadata import Problem
+from scheduler_worker.core.picture.picture import Picture
+
+AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+
+# Claims move generations, too: on a busy host some tries fail.
+TRIES_MAX = 20
+AGGREGATES_PER_PROVIDER_MAX = 400
+
+
+class Membership:
+    def __init__(self, picture: Picture, ask_all: AskAll, catch_up: Callable[[], Awaitable[None]]) -> None:
+        self._picture = picture
+        self._ask_all = ask_all
+        self.catch_up = catch_up
+
+    def find(self, field: str, named: Iterable[str]) -> dict[str, ProviderId] | Problem:
+        """The hosts with these names or ids, by their names as the order has them."""
+        found: dict[str, ProviderId] = {}
+        for each in named:
+            hosts = self._hosts(each)
+            if len(hosts) != 1:
+                reason = (
+                    f"{len(hosts)} hosts have this name: give the id"
+                    if hosts
+                    else "no host of this name is known"
+                )
+                return Problem(field, each, reason)
+            if not self._picture.has_provider(hosts[0]):
+                return Problem(field, each, "placement has no provider of it yet")
+            found[each] = hosts[0]
+        return found
+
+    def _hosts(self, named: str) -> list[ProviderId]:
+        columns = self._picture.columns
+        rows = [row for row in self._picture.rows_named(named.lower()) if columns.names[row] == named]
+        if rows:
+            return [columns.ids[row] for row in rows]
+        try:
+            host = ProviderId(UUID(named))
+        except ValueError:
+            return []
+        return [host] if self._picture.row_of(host) >= 0 else []
+
+    def of(self, hosts: Mapping[str, ProviderId]) -> dict[str, tuple[AggregateId, ...]]:
+        """The aggregates of each of these hosts."""
+        return {name: self._picture.aggregates_of(host) for name, host in hosts.items()}
+
+    def hosts_in(self, aggregate: AggregateId) -> dict[str, ProviderId]:
+        columns = self._picture.columns
+        return {columns.names[row]: columns.ids[row] for row in self._picture.members_of(aggregate)}
+
+    async def change(
+        self,
+        aggregate: AggregateId,
+        add: Mapping[str, ProviderId],
+        remove: Mapping[str, ProviderId],
+        check: Callable[[Collection[str]], Awaitable[Problem | None]],
+    ) -> Problem | None:
+        """Add and remove these. `check` says whether the hosts that are still to be added may be; it is asked before each
+        write, since what it goes by may have changed.
+        """
+        for _ in range(TRIES_MAX):
+            writes = {
+                **{("add_hosts", name): self._with(host, aggregate) for name, host in add.items()},
+                **{("remove_hosts", name): self._without(host, aggregate) for name, host in remove.items()},
+            }
+            due = {named: write for named, write in writes.items() if write is not None}
+            if not due:
+                return None
+            if problem := await check([name for field, name in due if field == "add_hosts"]):
+                return problem
+            for (field, name), write in due.items():
+                if len(write.aggregates) > AGGREGATES_PER_PROVIDER_MAX:
+                    return Problem(field, name, f"it is in {AGGREGATES_PER_PROVIDER_MAX} aggregates already")
+            answers = await self._ask_all(list(due.values()))
+            await self.catch_up()
+            for (field, name), answer in zip(due, answers, strict=True):
+                if reason := _why_refused(answer):
+                    return Problem(field, name, reason)
+        raise Transient(
+            f"hosts of aggregate {aggregate} changed during each of {TRIES_MAX} tries to write them"
+        )
+
+    def _with(self, host: ProviderId, aggregate: AggregateId) -> SetAggregates | None:
+        now = self._picture.aggregates_of(host)
+        return None if aggregate in now else self._write(host, (*now, aggregate))
+
+    def _without(self, host: ProviderId, aggregate: AggregateId) -> SetAggregates | None:
+        now = self._picture.aggregates_of(host)
+        return self._write(host, [each for each in now if each != aggregate]) if aggregate in now else None
+
+    def _write(self, host: ProviderId, aggregates: Iterable[AggregateId]) -> SetAggregates:
+        in_order = tuple(sorted(aggregates, key=lambda each: each.int))
+        return SetAggregates(
+            provider=host, generation=self._picture.trees.generation_of(host), aggregates=in_order
+        )
+
+
+def _why_refused(answer: Message) -> str:
+    """Empty: it is done, or must be tried again."""
+    if not isinstance(answer, WriteAnswered):
+        raise WrongAnswer(f"placement answered a write of aggregates by {answer!r}")
+    match answer.verdict:
+        case ProviderWritten() | GenerationMoved():
+            return ""
+        case UnknownProvider():
+            return "placement has no provider of it any more"
+        case NotAllowed(field, reason):
+            return f"placement does not allow it: {field}: {reason}"
+        case _:
+            raise WrongAnswer(f"placement answered a write of aggregates by {answer.verdict!r}")

@@ -1,0 +1,49 @@
+"""Handlers of questions about aggregates."""
+
+from collections.abc import Sequence
+
+from bus.messages.aggregates import Aggregate, AggregatesFound, AggregateState, AskAggregates
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.store import SchedulerStore
+
+
+def aggregate_questions(store: SchedulerStore, membership: Membership) -> Handlers:
+    async def on_ask(asks: Sequence[Received[AskAggregates]]) -> list[Said]:
+        await membership.catch_up()
+        rows = await store.aggregates()
+        return [Answer(ask, _answer(ask.message, rows, membership)) for ask in asks]
+
+    return {AskAggregates: Reading(on_ask)}
+
+
+def _answer(ask: AskAggregates, rows: Sequence[Aggregate], membership: Membership) -> AggregatesFound:
+    if ask.name:
+        named = [row for row in rows if ask.name in (row.name, str(row.id))]
+        return _with_hosts(ask, named[0], membership) if named else AggregatesFound(aggregates=())
+    found = [row for row in rows if row.name > ask.after]
+    page = found[: ask.limit]
+    return AggregatesFound(
+        aggregates=tuple(_state(row, [*membership.hosts_in(row.id)]) for row in page),
+        next=page[-1].name if len(found) > len(page) else "",
+    )
+
+
+def _with_hosts(ask: AskAggregates, row: Aggregate, membership: Membership) -> AggregatesFound:
+    hosts = [*membership.hosts_in(row.id)]
+    found = [name for name in hosts if name > ask.after]
+    page = tuple(found[: ask.limit])
+    return AggregatesFound(
+        aggregates=(_state(row, hosts, page),), next=page[-1] if len(found) > len(page) else ""
+    )
+
+
+def _state(row: Aggregate, hosts: Sequence[str], shown: tuple[str, ...] = ()) -> AggregateState:
+    return AggregateState(
+        id=row.id,
+        name=row.name,
+        metadata=row.metadata,
+        sequence=row.sequence,
+        hosts_count=len(hosts),
+        hosts=shown,
+    )

@@ -1,0 +1,113 @@
+"""The keys of an aggregate's metadata that schedulers read, and the check of their values.
+
+Any other key is the operator's own: requests may ask for its value by `aggregate_instance_extra_specs:KEY`.
+"""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from bus.messages.aggregates import Aggregate
+
+ZONE = "availability_zone"
+# Several keys with this beginning may name more projects than one value has room for.
+TENANTS = "filter_tenant_id"
+FLAVORS = "instance_type"
+INSTANCES_MAX = "max_instances_per_host"
+IO_OPS_MAX = "max_io_ops_per_host"
+TRAIT = "trait:"
+MULTIPLIER = "_weight_multiplier"
+
+LIMIT_MAX = 1_000_000
+# The scores of hosts have room for this much from each weigher.
+MULTIPLIER_MAX = 100_000.0
+_WHOLE = re.compile(r"[0-9]{1,7}", re.ASCII)
+_TRAIT = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
+
+
+class Problem(NamedTuple):
+    field: str
+    value: str
+    reason: str
+
+
+def items_of(value: str) -> frozenset[str]:
+    """The items of a value that is a list with commas."""
+    return frozenset(item for each in value.split(",") if (item := each.strip()))
+
+
+def problem_of(metadata: Mapping[str, str], multipliers: Collection[str]) -> Problem | None:
+    """The first value that no scheduler could follow. `multipliers` are the keys of the active weighers."""
+    for key, value in metadata.items():
+        reason = _why_wrong(key, value, multipliers)
+        if reason:
+            return Problem(f"metadata.{key}", value, reason)
+    return None
+
+
+def _why_wrong(key: str, value: str, multipliers: Collection[str]) -> str:
+    if key == ZONE:
+        return (
+            ""
+            if value and value.strip() == value
+            else "a zone's name is not empty and has no blanks around it"
+        )
+    if key.startswith(TENANTS):
+        return "" if items_of(value) else "it lists projects, separated by commas, and names none"
+    if key == FLAVORS:
+        return "" if items_of(value) else "it lists flavors, separated by commas, and names none"
+    if key.endswith(MULTIPLIER):
+        return _why_no_multiplier(key, value, multipliers)
+    return _why_no_limit(value) if key in (INSTANCES_MAX, IO_OPS_MAX) else _why_no_trait(key, value)
+
+
+def _why_no_limit(value: str) -> str:
+    is_limit = _WHOLE.fullmatch(value) and 1 <= int(value) <= LIMIT_MAX
+    return "" if is_limit else f"a limit is a whole number from 1 to {LIMIT_MAX}"
+
+
+def _why_no_multiplier(key: str, value: str, multipliers: Collection[str]) -> str:
+    if key not in multipliers:
+        return f"no weigher has this multiplier; there are {', '.join(sorted(multipliers))}"
+    return (
+        ""
+        if _is_multiplier(value)
+        else f"a multiplier is a number from {-MULTIPLIER_MAX:g} to {MULTIPLIER_MAX:g}"
+    )
+
+
+def _why_no_trait(key: str, value: str) -> str:
+    if not key.startswith(TRAIT):
+        return ""
+    if not _TRAIT.fullmatch(key.removeprefix(TRAIT)):
+        return "the key is trait:NAME, with a trait's name in capitals"
+    return "" if value == "required" else "the only value is required"
+
+
+def _is_multiplier(value: str) -> bool:
+    try:
+        number = float(value)
+    except ValueError:
+        return False
+    return math.isfinite(number) and abs(number) <= MULTIPLIER_MAX
+
+
+def zone_of(aggregates: Iterable[Aggregate]) -> str:
+    """The zone of a host in these aggregates; empty if none names one. Orders refuse a second zone. If a write to placement
+    brings one all the same, every scheduler takes the zone of the aggregate whose name is first.
+    """
+    zones = [(each.name, each.metadata[ZONE]) for each in aggregates if ZONE in each.metadata]
+    return min(zones)[1] if zones else ""
+
+
+def least_of(key: str, aggregates: Iterable[Aggregate], otherwise: float) -> float:
+    """The number under this key; the lowest, if several aggregates have the key."""
+    return min((float(each.metadata[key]) for each in aggregates if key in each.metadata), default=otherwise)
+
+
+def tenants_of(aggregate: Aggregate) -> frozenset[str]:
+    """The projects that this aggregate is for; none: for all."""
+    return frozenset().union(
+        *(items_of(value) for key, value in aggregate.metadata.items() if key.startswith(TENANTS))
+    )

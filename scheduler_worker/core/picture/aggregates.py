@@ -1,0 +1,97 @@
+"""The metadata of aggregates, and answers that follow from it for each set of aggregates.
+
+Many hosts are in the same aggregates. So a host's column has the code of its set, a question about metadata is decided
+once for each set, and the answer of a host is looked up by its code. Answers are kept until some metadata changes.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bus.message import AggregateId
+from bus.messages.aggregates import Aggregate
+from scheduler_worker.core.aggregates.metadata import least_of, zone_of
+from scheduler_worker.core.picture.columns import Codes
+
+Judge = Callable[[tuple[Aggregate, ...]], Any]
+# Each answer has an entry for each set; requests of many projects ask many questions.
+ANSWERS_MAX = 1_000
+
+
+class HostAggregates:
+    """`keys` are those of all metadata: a plugin whose key is nowhere has nothing to ask."""
+
+    def __init__(self) -> None:
+        self._sets = Codes[tuple[AggregateId, ...]]()
+        self._sets.code(())
+        self._known: dict[int, Aggregate] = {}
+        self.keys: frozenset[str] = frozenset()
+        # By the code of the set, as far as they were asked for since the last change.
+        self._members: list[tuple[Aggregate, ...]] = []
+        self._answers: dict[Hashable, NDArray[Any]] = {}
+
+    def code_of(self, aggregates: Sequence[AggregateId]) -> int:
+        """The code of the set of these aggregates, 0 for none."""
+        return self._sets.code(tuple(sorted(aggregates, key=lambda each: each.int))) if aggregates else 0
+
+    def put(self, aggregates: Iterable[Aggregate]) -> set[AggregateId]:
+        """Merge these; an older state changes nothing. Returns those that changed."""
+        news = [
+            each
+            for each in aggregates
+            if (known := self._known.get(each.id.int)) is None or known.sequence < each.sequence
+        ]
+        self._known |= {each.id.int: each for each in news}
+        return self._changed({each.id for each in news})
+
+    def remove(self, deleted: Aggregate) -> set[AggregateId]:
+        known = self._known.get(deleted.id.int)
+        if known is None or known.sequence > deleted.sequence:
+            return set()
+        del self._known[deleted.id.int]
+        return self._changed({deleted.id})
+
+    def all(self) -> list[Aggregate]:
+        return sorted(self._known.values(), key=lambda each: each.name)
+
+    def of_set(self, code: int) -> tuple[Aggregate, ...]:
+        """The aggregates of a set that have metadata."""
+        for number in range(len(self._members), len(self._sets.names)):
+            ids = self._sets.names[number]
+            self._members.append(tuple(self._known[each.int] for each in ids if each.int in self._known))
+        return self._members[code]
+
+    def sets_with(self, aggregates: set[AggregateId]) -> list[int]:
+        """The codes of the sets that have one of these."""
+        return [code for code, ids in enumerate(self._sets.names) if not aggregates.isdisjoint(ids)]
+
+    def ids_of_set(self, code: int) -> tuple[AggregateId, ...]:
+        return self._sets.names[code]
+
+    def zone_of_set(self, code: int) -> str:
+        return zone_of(self.of_set(code)) if code else ""
+
+    def answers(self, question: Hashable, judge: Judge) -> NDArray[Any]:
+        """What the judge says about each set, by code. The same question must have the same judge."""
+        known = self._answers.get(question)
+        if known is None or len(known) < len(self._sets.names):
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            sets = range(len(self._sets.names))
+            known = self._answers[question] = np.array([judge(self.of_set(code)) for code in sets])
+        return known
+
+    def numbers(self, key: str, otherwise: float) -> NDArray[Any] | None:
+        """The number under this key for each set, the lowest if a set has several; None if no aggregate has the key."""
+        if key not in self.keys:
+            return None
+        return self.answers((key, otherwise), lambda aggregates: least_of(key, aggregates, otherwise))
+
+    def _changed(self, aggregates: set[AggregateId]) -> set[AggregateId]:
+        if aggregates:
+            self.keys = frozenset(key for each in self._known.values() for key in each.metadata)
+            self._members.clear()
+            self._answers.clear()
+        return aggregates

@@ -1,0 +1,46 @@
+"""Rows of aggregates: few, read and written whole."""
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.errors import Transient
+from bus.message import AggregateId
+from bus.messages.aggregates import Aggregate
+from bus.sql.types import Id
+from scheduler_worker.tables import aggregates as table
+
+_SAVE = sa.text(
+    "INSERT INTO aggregates_metadata (id, name, body) VALUES (:id, :name, :body) "
+    "ON CONFLICT (id) DO UPDATE SET name = excluded.name, body = excluded.body"
+).bindparams(sa.bindparam("id", type_=Id))
+
+_encode = msgspec.json.Encoder().encode
+_aggregate = msgspec.json.Decoder(Aggregate).decode
+
+
+def lock_aggregates(connection: Connection) -> list[Aggregate]:
+    return _in_order(connection.scalars(sa.select(table.c.body).order_by(table.c.id).with_for_update()))
+
+
+def find_aggregates(connection: Connection) -> list[Aggregate]:
+    return _in_order(connection.scalars(sa.select(table.c.body)))
+
+
+def _in_order(bodies: "sa.ScalarResult[bytes]") -> list[Aggregate]:
+    # Sorted here: a database's order of texts depends on its locale.
+    return sorted(map(_aggregate, bodies), key=lambda each: each.name)
+
+
+def save_aggregate(connection: Connection, aggregate: Aggregate) -> None:
+    try:
+        with connection.begin_nested():
+            connection.execute(
+                _SAVE, {"id": aggregate.id, "name": aggregate.name, "body": _encode(aggregate)}
+            )
+    except sa.exc.IntegrityError as taken:
+        raise Transient(f"another worker has just created an aggregate {aggregate.name!r}") from taken
+
+
+def delete_aggregate(connection: Connection, aggregate: AggregateId) -> None:
+    connection.execute(sa.delete(table).where(table.c.id == aggregate))

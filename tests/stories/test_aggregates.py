@@ -1,0 +1,296 @@
+"""Aggregates over the bus: an order changes members at placement and metadata at the schedulers, and boots follow them."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.broker import Broker
+from bus.configuration.settings import BusSettings
+from bus.message import AggregateId, Message
+from bus.messages.administration import ProviderWritten, SetAggregates, WriteAnswered
+from bus.messages.aggregates import (
+    AggregateDeleted,
+    AggregateSet,
+    AggregatesFound,
+    AggregateState,
+    AskAggregates,
+    DeleteAggregate,
+    SetAggregate,
+)
+from bus.messages.build import BuildRejected
+from bus.messages.hosts import AskHosts, HostFacts, HostsFound, HostsReported
+from bus.workers.station import Station
+from scheduler_worker.core.picture.picture import Picture
+from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
+from tests.stories.layouts import APART, STAGES
+
+pytestmark = pytest.mark.asyncio
+
+IN_MEMORY = pytest.mark.parametrize(
+    ("bus", "books"), [("memory", "memory"), ("memory", "sqlite"), (f"memory{APART}", "memory")]
+)
+NORTH, SOUTH = AggregateId(UUID(int=1)), AggregateId(UUID(int=2))
+
+
+class MeddlingOnce:
+    """Runs an action once, just before a scheduler writes aggregates for the first time."""
+
+    def __init__(self, action: Callable[[], Awaitable[object]]) -> None:
+        self._action = action
+        self.is_done = False
+
+    def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
+        meddling = self
+
+        class MeddlingStation(Station):
+            async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+                if any(isinstance(question, SetAggregates) for question in questions):
+                    await meddling.meddle()
+                return await super().ask_all(questions)
+
+        return MeddlingStation(broker, name, settings=settings, asks=asks)
+
+    async def meddle(self) -> None:
+        if not self.is_done:
+            self.is_done = True
+            await self._action()
+
+
+async def set_aggregate(setup: Cloud, order: SetAggregate) -> AggregateState:
+    answer = await setup.client.ask(order)
+    assert isinstance(answer, AggregateSet), answer
+    return answer.aggregate
+
+
+async def refusal(setup: Cloud, order: SetAggregate | DeleteAggregate) -> tuple[str, str, str]:
+    answer = await setup.client.ask(order)
+    assert isinstance(answer, BuildRejected), answer
+    return answer.field, answer.value, answer.reason
+
+
+async def shown(setup: Cloud, name: str, after: str = "", limit: int = 200) -> AggregatesFound:
+    answer = await setup.client.ask(AskAggregates(name=name, after=after, limit=limit))
+    assert isinstance(answer, AggregatesFound)
+    return answer
+
+
+async def hosts_of(setup: Cloud, name: str) -> tuple[str, ...]:
+    (found,) = (await shown(setup, name)).aggregates
+    return found.hosts
+
+
+async def zones(setup: Cloud) -> dict[str, str]:
+    answer = await setup.client.ask(AskHosts())
+    assert isinstance(answer, HostsFound)
+    return {host.name: host.availability_zone for host in answer.hosts}
+
+
+async def add_nodes(setup: Cloud, *names: str) -> None:
+    """Hosts of one daemon, as bare-metal nodes are: one report about all of them."""
+    for name in names:
+        await setup.report(a_host(name))
+    facts = tuple(HostFacts(id=host_id(name), name=name, availability_zone="cellar") for name in names)
+    await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=facts))
+
+
+@STAGES
+async def test_hosts_of_one_daemon_in_two_zones_are_booted_by_zone(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        await add_nodes(setup, "a1", "a2", "a3")
+        await setup.until_reported("a1", "a2", "a3")
+        north = SetAggregate(
+            aggregate=NORTH, name="north", metadata={"availability_zone": "north"}, add_hosts=("a1",)
+        )
+        south = SetAggregate(
+            aggregate=SOUTH,
+            name="south",
+            metadata={"availability_zone": "south"},
+            # A single node is named by its id as well.
+            add_hosts=(str(host_id("a2")),),
+        )
+
+        assert (await set_aggregate(setup, north)).hosts_count == 1
+        assert (await set_aggregate(setup, south)).hosts_count == 1
+        again = await set_aggregate(setup, north)
+
+        assert again.metadata == {"availability_zone": "north"}
+        assert await zones(setup) == {"a1": "north", "a2": "south", "a3": "cellar"}
+        for number, (zone, host) in enumerate((("north", "a1"), ("south", "a2"), ("cellar", "a3")), 1):
+            build = a_build(number, availability_zone=zone)
+            await setup.send(build)
+            assert (await setup.until_state(instance_of(build), "active")).host == host
+        nowhere = a_build(9, availability_zone="west")
+        await setup.send(nowhere)
+        state = await setup.until_state(instance_of(nowhere), "error")
+        assert state.no_valid_host is not None
+        assert [step.step for step in state.no_valid_host.steps] == ["availability zone"]
+
+        # Without its zone the host is in the one that it reports.
+        await set_aggregate(setup, SetAggregate(aggregate=NORTH, metadata={"availability_zone": None}))
+        assert await zones(setup) == {"a1": "cellar", "a2": "south", "a3": "cellar"}
+
+
+@STAGES
+async def test_an_aggregate_lives_from_its_creation_to_its_end(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        await add_nodes(setup, "a1", "a2")
+        await setup.until_reported("a1", "a2")
+        await set_aggregate(
+            setup, SetAggregate(aggregate=NORTH, name="north", metadata={"rack": "r1", "row": "7"})
+        )
+        await set_aggregate(setup, SetAggregate(aggregate=SOUTH, name="south", add_hosts=("a1", "a2")))
+
+        changed = SetAggregate(aggregate=NORTH, metadata={"rack": "r2", "row": None}, add_hosts=("a2", "a1"))
+        assert (await set_aggregate(setup, changed)).metadata == {"rack": "r2"}
+        assert await hosts_of(setup, "north") == ("a1", "a2")
+        assert await hosts_of(setup, str(NORTH)) == ("a1", "a2")
+        first = await shown(setup, "north", limit=1)
+        assert (first.aggregates[0].hosts, first.next) == (("a1",), "a1")
+        assert (await shown(setup, "north", after="a1")).aggregates[0].hosts == ("a2",)
+        listed = await shown(setup, "")
+        assert [(each.name, each.hosts_count, each.hosts) for each in listed.aggregates] == [
+            ("north", 2, ()),
+            ("south", 2, ()),
+        ]
+        assert (await setup.providers())["a1"].aggregates == (NORTH, SOUTH)
+
+        assert await refusal(setup, DeleteAggregate(aggregate=NORTH)) == (
+            "aggregate",
+            str(NORTH),
+            "it has a1, a2: remove its hosts first",
+        )
+        await set_aggregate(setup, SetAggregate(aggregate=NORTH, remove_hosts=("a1", "a2")))
+        gone = await setup.client.ask(DeleteAggregate(aggregate=NORTH))
+        assert gone == AggregateDeleted(aggregate=NORTH, was_there=True)
+        again = await setup.client.ask(DeleteAggregate(aggregate=NORTH))
+        assert again == AggregateDeleted(aggregate=NORTH, was_there=False)
+        assert (await shown(setup, "north")).aggregates == ()
+        assert await hosts_of(setup, "south") == ("a1", "a2")
+
+
+@IN_MEMORY
+async def test_what_cannot_be_done_is_refused_with_its_field_and_value(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        await add_nodes(setup, "a1", "a2")
+        await setup.until_reported("a1", "a2")
+        await set_aggregate(
+            setup,
+            SetAggregate(
+                aggregate=NORTH, name="north", metadata={"availability_zone": "n"}, add_hosts=("a1",)
+            ),
+        )
+        await set_aggregate(setup, SetAggregate(aggregate=SOUTH, name="south", add_hosts=("a1",)))
+        new = AggregateId(UUID(int=3))
+        for order, field, value, reason in (
+            (SetAggregate(aggregate=new), "name", "", "a new one needs a name"),
+            (SetAggregate(aggregate=new, name="north"), "name", "north", f"aggregate {NORTH} has this name"),
+            (
+                SetAggregate(aggregate=NORTH, name="west"),
+                "name",
+                "west",
+                "is called 'north', and keeps its name",
+            ),
+            (
+                SetAggregate(aggregate=NORTH, add_hosts=("a9",)),
+                "add_hosts",
+                "a9",
+                "no host of this name is known",
+            ),
+            (
+                SetAggregate(aggregate=NORTH, remove_hosts=("a9",)),
+                "remove_hosts",
+                "a9",
+                "no host of this name",
+            ),
+            (
+                SetAggregate(aggregate=NORTH, add_hosts=("a1",), remove_hosts=("a1",)),
+                "remove_hosts",
+                "a1",
+                "the order adds it, too",
+            ),
+            (
+                SetAggregate(aggregate=SOUTH, metadata={"availability_zone": "s"}),
+                "metadata.availability_zone",
+                "s",
+                "its host a1 is in zone 'n' by aggregate 'north', and a host has one zone",
+            ),
+            (
+                SetAggregate(
+                    aggregate=new, name="new", metadata={"availability_zone": "s"}, add_hosts=("a2", "a1")
+                ),
+                "add_hosts",
+                "a1",
+                "is in zone 'n' by aggregate 'north', and a host has one zone: this aggregate's is 's'",
+            ),
+            (
+                SetAggregate(aggregate=NORTH, metadata={"max_instances_per_host": "many"}),
+                "metadata.max_instances_per_host",
+                "many",
+                "a limit is a whole number from 1 to 1000000",
+            ),
+        ):
+            said = await refusal(setup, order)
+            assert said[:2] == (field, value)
+            assert reason in said[2]
+        # Nothing was done by halves.
+        assert [each.name for each in (await shown(setup, "")).aggregates] == ["north", "south"]
+        assert await hosts_of(setup, "north") == ("a1",)
+        # The same zone by two aggregates is one zone.
+        await set_aggregate(setup, SetAggregate(aggregate=SOUTH, metadata={"availability_zone": "n"}))
+
+
+@IN_MEMORY
+async def test_members_that_others_change_meanwhile_are_kept(bus: str, books: str) -> None:
+    """Somebody adds an aggregate by Placement's own API, just before the scheduler writes."""
+    theirs = AggregateId(UUID(int=7))
+
+    async def interfere() -> None:
+        (provider,) = (await setup.providers()).values()
+        order = SetAggregates(
+            provider=provider.id, generation=provider.generation, aggregates=(*provider.aggregates, theirs)
+        )
+        answer = await setup.client.ask(order)
+        assert isinstance(answer, WriteAnswered)
+        assert isinstance(answer.verdict, ProviderWritten)
+
+    meddling = MeddlingOnce(interfere)
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(station=meddling.station):
+        await add_nodes(setup, "a1")
+        await setup.until_reported("a1")
+
+        await set_aggregate(setup, SetAggregate(aggregate=NORTH, name="north", add_hosts=("a1",)))
+
+        assert meddling.is_done
+        assert (await setup.providers())["a1"].aggregates == (NORTH, theirs)
+
+
+@IN_MEMORY
+async def test_every_scheduler_learns_of_metadata_by_the_event_and_at_its_start(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement():
+        here, there, late = Picture(), Picture(), Picture()
+        rare = structs.replace(QUICK, hosts_poll_s=50.0)
+        async with (
+            setup.scheduler("s1", picture=here, settings=rare),
+            setup.scheduler("s2", picture=there, settings=rare),
+        ):
+            await add_nodes(setup, "a1")
+            await setup.until_reported("a1")
+            order = SetAggregate(
+                aggregate=NORTH, name="north", metadata={"availability_zone": "n"}, add_hosts=("a1",)
+            )
+            await set_aggregate(setup, order)
+            for picture in (here, there):
+
+                async def has_zone(picture: Picture = picture) -> bool:
+                    return picture.zone_of(host_id("a1")) == "n"
+
+                await wait_until(has_zone, "the zone is known")
+        async with setup.scheduler("s3", picture=late, settings=rare):
+            assert await zones(setup) == {"a1": "n"}
+            await set_aggregate(setup, SetAggregate(aggregate=NORTH, remove_hosts=("a1",)))
+            assert await setup.client.ask(DeleteAggregate(aggregate=NORTH)) == AggregateDeleted(
+                aggregate=NORTH, was_there=True
+            )
+            assert late.aggregates.all() == []
