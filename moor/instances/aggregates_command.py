@@ -1,6 +1,6 @@
 """`moor aggregate`: groups of hosts and bare-metal nodes with metadata, such as their zone, their tenants and their limits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, TypeVar
 from uuid import UUID, uuid5
 
@@ -118,7 +118,7 @@ def delete(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     )
 
 
-def _metadata(pairs: Sequence[str]) -> Mapping[str, str | None]:
+def _metadata(pairs: Sequence[str]) -> dict[str, str | None]:
     metadata: dict[str, str | None] = {}
     for pair in pairs:
         key, given, value = pair.partition("=")
