@@ -23,6 +23,7 @@ COMMANDS = {
     "list": (INSTANCES, "instances.instances_command", "list_instances"),
     "rebuild": (INSTANCES, "instances.rebuild_command", "rebuild"),
     "delete": (INSTANCES, "instances.instances_command", "delete"),
+    "plan": (INSTANCES, "instances.plan_command", "plan"),
     "events": (INSTANCES, "broker.events_command", "events"),
     "up": (CLOUD, "clouds.up_command", "up"),
     "demo": (CLOUD, "clouds.demo_command", "demo"),

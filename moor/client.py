@@ -24,6 +24,7 @@ from bus.errors import Unavailable
 from bus.message import Message
 from bus.messages.build import (
     AskInstances,
+    BuildRejected,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
@@ -41,7 +42,7 @@ from bus.workers.handling import Received
 from bus.workers.link import Link
 from bus.workers.listening import listen
 from bus.workers.station import Station, process_name
-from moor.options import broker_of, command_settings, run
+from moor.options import broker_of, command_settings, fail, run
 from moor.settings import Settings
 
 T = TypeVar("T")
@@ -80,6 +81,8 @@ P = TypeVar("P", bound=Page)
 async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
     """The answer, which must be of this type."""
     answer = await asking.ask(question)
+    if isinstance(answer, BuildRejected):
+        fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
     assert isinstance(answer, kind), f"{question!r} was answered by {answer!r}"
     return answer
 

@@ -135,6 +135,10 @@ def _rebuild(state: InstanceState) -> str:
 def print_no_valid_host(name: str, found: NoValidHost) -> None:
     """Print the funnel: how many hosts each filter removed until none was left, and the hosts that lacked least."""
     out.print(f"\n[bold red]no host[/bold red] for {escape(name)} among {found.hosts}:", highlight=False)
+    print_funnel(found)
+
+
+def print_funnel(found: NoValidHost) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for justify in ("right", "left", "left", "left"):
         table.add_column(justify=justify, overflow="fold")

@@ -25,6 +25,7 @@ from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import cell_event_handlers, repeated_at_api_level
 from scheduler_worker.requests.deleting import delete_handlers
+from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.questions import (
     instance_questions,
     on_unreadable_orders,
@@ -79,12 +80,17 @@ def cell_broker_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
 
 
 def question_handlers(
-    store: SchedulerStore, registry: HostRegistry, applications: Applications, membership: Membership
+    store: SchedulerStore,
+    registry: HostRegistry,
+    applications: Applications,
+    membership: Membership,
+    planner: Planner,
 ) -> Handlers:
     return {
         **instance_questions(store),
         **host_questions(store, registry),
         **applications.question_handlers(),
         **aggregate_questions(store, membership),
+        **planner.question_handlers(),
         Unreadable: Reading(on_unreadable_questions),
     }

@@ -39,6 +39,7 @@ from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.deadlines import Deadlines
+from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
@@ -172,7 +173,7 @@ def scheduler_parts(
         ],
         station.worker(
             "scheduler.questions",
-            question_handlers(store, registry, applications, membership),
+            question_handlers(store, registry, applications, membership, Planner(picture, plugins, reader)),
             outbox,
             chance=chance,
         ),

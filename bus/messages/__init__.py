@@ -3,7 +3,17 @@
 from typing import get_args
 
 from bus.message import Message
-from bus.messages import administration, aggregates, applications, build, candidates, cell, hosts, placement
+from bus.messages import (
+    administration,
+    aggregates,
+    applications,
+    build,
+    candidates,
+    cell,
+    hosts,
+    placement,
+    planning,
+)
 
 ALL: tuple[type[Message], ...] = (
     build.BuildInstance,
@@ -36,6 +46,12 @@ ALL: tuple[type[Message], ...] = (
     hosts.HostSet,
     hosts.AskHosts,
     hosts.HostsFound,
+    planning.AskPlan,
+    planning.PlanFound,
+    planning.AskReasons,
+    planning.ReasonsFound,
+    planning.AskCapabilities,
+    planning.CapabilitiesFound,
     applications.SetApplication,
     applications.ApplicationSet,
     applications.AskApplications,

@@ -141,7 +141,7 @@ class Miss(Value, frozen=True):
 
 class NoValidHost(Value, frozen=True):
     """Why no host was found: the `steps` together removed all `hosts`. `nearest` are the hosts that the request named;
-    if it named none, the hosts that lacked least.
+    if it named none, the hosts that lacked least. In a plan, the hosts that the steps leave qualify.
     """
 
     hosts: Natural

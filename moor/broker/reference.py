@@ -10,7 +10,17 @@ import msgspec
 from msgspec import inspect
 
 from bus.message import Envelope, Message, type_of
-from bus.messages import ALL, administration, aggregates, applications, build, candidates, hosts, placement
+from bus.messages import (
+    ALL,
+    administration,
+    aggregates,
+    applications,
+    build,
+    candidates,
+    hosts,
+    placement,
+    planning,
+)
 from bus.topology import NO_PROJECT, QUEUES, ROUTES, Binding, Kind, Scope
 from moor.broker.field_descriptions import FIELD_DESCRIPTIONS
 
@@ -20,6 +30,9 @@ SENT_BY_USERS: tuple[type[Message], ...] = (
     build.DeleteInstance,
     build.RebuildInstance,
     build.AskInstances,
+    planning.AskPlan,
+    planning.AskReasons,
+    planning.AskCapabilities,
     hosts.AskHosts,
     hosts.SetHost,
     aggregates.SetAggregate,
@@ -44,6 +57,9 @@ RECEIVED_BY_USERS: tuple[type[Message], ...] = (
     build.InstanceFailed,
     build.InstanceDeleted,
     build.InstancesFound,
+    planning.PlanFound,
+    planning.ReasonsFound,
+    planning.CapabilitiesFound,
     hosts.HostsFound,
     hosts.HostSet,
     aggregates.AggregateSet,
@@ -246,7 +262,7 @@ def _type(type_: inspect.Type) -> str:
     """The type in words. Only the AsyncAPI document has its bounds."""
     match type_:
         case inspect.StructType(cls=cls):
-            return cls.__name__ if inspect.type_info(cls).tag_field is None else "a verdict"  # type: ignore[attr-defined]
+            return _type_of_struct(cls)
         case inspect.UnionType(types=types):
             words = dict.fromkeys(_type(each) for each in types if not isinstance(each, inspect.NoneType))
             return " or ".join(words)
@@ -259,6 +275,12 @@ def _type(type_: inspect.Type) -> str:
     plain = {"StrType": "text", "IntType": "whole number", "FloatType": "number", "BoolType": "true or false"}
     name = type(type_).__name__
     return plain.get(name, name.removesuffix("Type").lower())
+
+
+def _type_of_struct(kind: type) -> str:
+    if issubclass(kind, Message):
+        return f"the message `{type_of(kind)}`"
+    return kind.__name__ if inspect.type_info(kind).tag_field is None else "a verdict"  # type: ignore[attr-defined]
 
 
 def _default(field: inspect.Field) -> str:

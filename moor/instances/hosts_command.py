@@ -1,15 +1,20 @@
 """`moor host`: lists hosts, and lets an operator disable and enable them."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from bus.messages.hosts import HostSet, HostState, SetHost
-from moor.client import answer_of, ask_bus, hosts_of
+from bus.messages.planning import AskCapabilities, CapabilitiesFound
+from moor.client import PAGE, Client, answer_of, ask_bus, hosts_of, pages_of
+from moor.instances.plan_showing import capabilities_table, having_table
 from moor.options import AsJson, BusUrl, fail
 from moor.showing import check_known, hosts_table, print_all, print_host, print_one
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, show, disable, enable.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, disable, enable."
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A host's name, from `moor host list`.")]
 
@@ -23,9 +28,20 @@ def list_hosts(
     disabled: Annotated[
         bool, typer.Option("--disabled", help="Only hosts that an operator disabled.")
     ] = False,
+    having: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[=VALUE]",
+            help="Only hosts that have this trait, resource class or fact, with their values; `moor host capabilities` lists "
+            "these.",
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List all hosts, ordered by name."""
+    if having:
+        _list_having(bus, having, {"--cell": cell, "--down": down, "--disabled": disabled}, as_json=as_json)
+        return
     known = ask_bus(bus, hosts_of, operates=False)
     check_known("--cell", cell, (each.cell for each in known))
     hosts = [
@@ -34,6 +50,14 @@ def list_hosts(
         if cell in ("", host.cell) and not (down and host.up) and not (disabled and host.enabled)
     ]
     print_all(hosts, hosts_table, "no hosts", as_json=as_json)
+
+
+@app.command("capabilities")
+def list_capabilities(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
+    """List the traits, resource classes and facts that hosts have: on how many hosts, with which values."""
+    pages = ask_bus(bus, lambda asking: _capabilities(asking, "", ""), operates=False)
+    found = [each for page in pages for each in page.capabilities]
+    print_all(found, capabilities_table, "no hosts", as_json=as_json)
 
 
 @app.command()
@@ -59,6 +83,21 @@ def disable(
 def enable(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Let the host be used again."""
     _set(bus, SetHost(host=name, enabled=True), as_json=as_json)
+
+
+def _list_having(bus: str, having: str, others: Mapping[str, object], *, as_json: bool) -> None:
+    for flag, given in others.items():
+        if given:
+            raise typer.BadParameter(f"{flag} cannot be combined with --having: that asks about all hosts")
+    name, _, value = having.partition("=")
+    pages = ask_bus(bus, lambda asking: _capabilities(asking, name, value), operates=False)
+    hosts = [host for page in pages for host in page.hosts]
+    print_all(hosts, having_table, f"no hosts with {name} {value}".rstrip(), as_json=as_json)
+
+
+async def _capabilities(asking: Client, name: str, value: str) -> list[CapabilitiesFound]:
+    question = AskCapabilities(having=name, value=value, limit=PAGE)
+    return [page async for page in pages_of(asking, question, CapabilitiesFound)]
 
 
 def _set(bus: str, order: SetHost, *, as_json: bool) -> None:

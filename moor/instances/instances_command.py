@@ -180,11 +180,11 @@ def boot(
     """Build an instance, or several equal ones, and follow them until they run."""
     settings = command_settings(bus=bus)
     sizes = {"vcpus": vcpus, "ram_mb": ram, "root_gb": disk}
-    specs = {f"resources:{key}": value for key, value in _pairs("--resources", resources).items()}
-    specs |= {f"trait:{key}": value or "required" for key, value in _pairs("--trait", trait, "").items()}
-    specs |= _pairs("--extra-spec", extra_spec)
+    specs = {f"resources:{key}": value for key, value in pairs_of("--resources", resources).items()}
+    specs |= {f"trait:{key}": value or "required" for key, value in pairs_of("--trait", trait, "").items()}
+    specs |= pairs_of("--extra-spec", extra_spec)
     known = flavor_named(flavor, flavors, settings) if flavor else Flavor()
-    request = _validated(
+    request = validated(
         BuildInstance(
             request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
             flavor=structs.replace(
@@ -195,7 +195,7 @@ def boot(
             count=count,
             name=name,
             project=project,
-            image_properties=_pairs("--image-property", image_property),
+            image_properties=pairs_of("--image-property", image_property),
             image=image_of(image, image_checksum, image_kernel, image_ramdisk),
             config_drive=config_drive_of(config_drive),
             ports=tuple(port or ()),
@@ -464,7 +464,7 @@ def _print(states: Sequence[InstanceState]) -> None:
             print_no_valid_host(state.name or str(state.id), state.no_valid_host)
 
 
-def _pairs(flag: str, texts: Sequence[str] | None, default: str | None = None) -> dict[str, str]:
+def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None) -> dict[str, str]:
     """Parse KEY=VALUE of a repeatable flag. A text without `=` gets the default value, if there is one."""
     pairs: dict[str, str] = {}
     for text in texts or ():
@@ -508,7 +508,7 @@ def config_drive_of(given: str) -> str:
     return text
 
 
-def _validated(request: BuildInstance) -> BuildInstance:
+def validated(request: BuildInstance) -> BuildInstance:
     """Decode the request as the scheduler will. A message that cannot be decoded would get no answer there."""
     with wrong_value("the request cannot be sent: "):
         return msgspec.convert(msgspec.to_builtins(request), BuildInstance)

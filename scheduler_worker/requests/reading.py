@@ -2,6 +2,7 @@
 
 import hashlib
 from datetime import datetime, timedelta
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct, structs
@@ -13,6 +14,8 @@ from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.requests.answering import too_old
 
 SPECS_MAX = 1000
+
+_NO_REQUEST = RequestId(UUID(int=0))
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
@@ -42,6 +45,12 @@ class RequestReader:
             return too_old(ask, self._horizon)
         assert build.request_id is not None, "a request without an id is rejected"
         return ValidRequest(ask, build.request_id, *understood)
+
+    def spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
+        """The needs of a request for which nothing is built. It may lack its id."""
+        return read_request(
+            structs.replace(build, request_id=build.request_id or _NO_REQUEST), self._vocabulary
+        )
 
     def _understood(self, build: BuildInstance, content: bytes) -> tuple[InstanceSpec, bytes] | BuildRejected:
         if build.request_id is not None and (known := self._known.get(content)) is not None:

@@ -85,6 +85,40 @@ async def test_a_host_is_shown_whole(cloud: str) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_a_plan_says_how_many_fit_and_why_not_and_builds_nothing(cloud: str, tmp_path: Path) -> None:
+    known = await moor_json("host", "list", "--bus", cloud)
+    hosts, cells = len(known), sorted({host["cell"] for host in known})
+    request = tmp_path / "request.json"
+    request.write_text('{"type": "build.request", "flavor": {"vcpus": 500}}')
+
+    fits = await moor_json("plan", "--request", str(request), "--vcpus", "1", "--bus", cloud)
+    assert (fits["qualify"], fits["funnel"]["hosts"], [cell["cell"] for cell in fits["cells"]]) == (
+        *(hosts, hosts, cells),
+    )
+    large = await moor("plan", "--request", str(request), "--bus", cloud, COLUMNS="200")
+    assert large.out.startswith(f"0 more fit on 0 of {hosts} hosts\n")
+    assert f"more hosts would qualify:\n  {hosts} with " in large.out
+    verdicts = await moor_json("plan", "--vcpus", "500", "--hosts", "--step", "capacity", "--bus", cloud)
+    assert [each["reason"].partition(",")[0] for each in verdicts] == ["VCPU asked 500"] * hosts
+    request.write_text('{"type": "build.request", "flavour": {"vcpus": 500}}')
+    misspelt = await moor("plan", "--request", str(request), "--bus", cloud, COLUMNS="200")
+    assert (misspelt.code, "unknown field 'flavour'" in misspelt.err) == (2, True), misspelt.err
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_hosts_are_listed_by_what_they_have(cloud: str) -> None:
+    capabilities = await moor_json("host", "capabilities", "--bus", cloud)
+    cores = next(each for each in capabilities if each["name"] == "VCPU")
+
+    having = await moor_json("host", "list", "--having", f"VCPU={cores['value']}", "--bus", cloud)
+
+    assert len(having) == cores["hosts"]
+    assert {host["value"] for host in having} == {cores["value"]}
+    refused = await moor("host", "list", "--having", "VCPUS", "--bus", cloud, COLUMNS="200")
+    assert (refused.code, "near it are VCPU" in refused.err) == (1, True), refused.err
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_request_is_deleted_by_its_id(cloud: str) -> None:
     request = request_of(await moor("boot", "--vcpus", "1", "--count", "3", "--bus", cloud))
 

@@ -148,6 +148,20 @@ from bus.messages.placement import (
     SnapshotPage,
     SwapClaim,
 )
+from bus.messages.planning import (
+    AskCapabilities,
+    AskPlan,
+    AskReasons,
+    CapabilitiesFound,
+    Capability,
+    ExhaustedPool,
+    HostHaving,
+    HostVerdict,
+    PlanFound,
+    PlannedCell,
+    ReasonsFound,
+    Relaxation,
+)
 
 ROOT = ProviderId(UUID("00000000-0000-4000-8000-000000000001"))
 NUMA = ProviderId(UUID("00000000-0000-4000-8000-000000000002"))
@@ -205,6 +219,11 @@ IMAGE = Image(
     ramdisk="http://images/initrd",
 )
 REBUILD = Rebuild(request_id=REQUEST, number=4, image=IMAGE, ends_by=WHEN, failure="deploy failed: no disk")
+NO_VALID_HOST = NoValidHost(
+    hosts=3,
+    steps=(FunnelStep(step="capacity", removed=3, example="host-3: VCPU asked 2, free 1"),),
+    nearest=(Miss(host="host-3", reason="VCPU asked 2, free 1"),),
+)
 STATE = InstanceState(
     id=CONSUMER,
     request_id=REQUEST,
@@ -216,11 +235,7 @@ STATE = InstanceState(
     name="web-1",
     project="p",
     failures=(AttemptFailed(attempt=1, host="host-2", reason="no disk"),),
-    no_valid_host=NoValidHost(
-        hosts=3,
-        steps=(FunnelStep(step="capacity", removed=3, example="host-3: VCPU asked 2, free 1"),),
-        nearest=(Miss(host="host-3", reason="VCPU asked 2, free 1"),),
-    ),
+    no_valid_host=NO_VALID_HOST,
     reason="no host is left",
     changed_at=WHEN,
     rebuild=REBUILD,
@@ -398,6 +413,30 @@ EXAMPLES: tuple[Message, ...] = (
     HostsAlive(cell="c1", hosts=(ROOT,)),
     SetHost(host="host-1", enabled=False, reason="a disk is being replaced"),
     HostSet(host=HOST),
+    AskPlan(request=BuildInstance(flavor=FLAVOR, project="shop"), project="shop"),
+    PlanFound(
+        qualify=1,
+        fit=3,
+        is_cut=True,
+        cells=(PlannedCell(cell="c1", hosts=1, fit=3),),
+        funnel=NO_VALID_HOST,
+        relaxations=(Relaxation(change="without trait HW_CPU_X86_AVX2", hosts=2),),
+        pools=(ExhaustedPool(pool="nas-1", resource="DISK_GB", asked=20, free=-1, capacity=100, hosts=2),),
+    ),
+    AskReasons(request=BuildInstance(flavor=FLAVOR), step="capacity", after="host-1", limit=10),
+    ReasonsFound(
+        hosts=(
+            HostVerdict(host="host-2", cell="c1", fit=3),
+            HostVerdict(host="host-3", cell="c1", step="capacity", reason="VCPU asked 2, free 1 of 8"),
+        ),
+        next="host-3",
+    ),
+    AskCapabilities(having="VCPU", value="8", after="host-1", limit=10),
+    CapabilitiesFound(
+        capabilities=(Capability(name="VCPU", kind="class", value="8", hosts=4, values=2),),
+        hosts=(HostHaving(host="host-2", cell="c1", value="8", free=3),),
+        next="host-2",
+    ),
     AskHosts(name="host-1", after="host-0", limit=10),
     HostsFound(hosts=(HOST,), next="host-1"),
     SetApplication(name="shop", projects=("p", "q"), admin=True, removed=True),

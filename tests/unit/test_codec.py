@@ -154,7 +154,7 @@ def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
     """
     written_by_people = {
         *("build.request", "instance.delete", "instance.rebuild", "instance.query", "host.query", "host.set"),
-        *("application.query", "application.set"),
+        *("application.query", "application.set", "plan.query", "reasons.query", "capability.query"),
         *("aggregate.set", "aggregate.delete", "aggregate.query"),
         *BOOK_WRITES,
         *BOOK_SEARCHES,
@@ -302,6 +302,10 @@ def test_impossible_texts_and_numbers_are_named(line: bytes, reason: str, field:
     assert (read.field, read.value) == (field, value)
 
 
+# The messages and fields in which a client sends a request that the scheduler checks.
+REQUESTS = ("build.request", "instance.rebuild", "plan.query.request", "reasons.query.request")
+
+
 def test_every_number_that_a_cell_or_a_client_may_send_fits_a_column() -> None:
     """Numbers in answers, and placement's own figures, come out of a database; the scheduler checks those of a flavor
     and a deadline.
@@ -313,7 +317,7 @@ def test_every_number_that_a_cell_or_a_client_may_send_fits_a_column() -> None:
         for message in ALL
         if type_of(message) in said
         for path, kind in numbers_in(msgspec.inspect.type_info(message), type_of(message))
-        if not path.startswith(("build.request", "instance.rebuild")) and ".flavor." not in path
+        if not path.startswith(REQUESTS) and ".flavor." not in path
     }
 
     assert len(numbers) > 50

@@ -24,6 +24,7 @@ from bus.messages.build import (
 )
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
 from bus.messages.placement import ReleaseClaim
+from bus.messages.planning import AskCapabilities, AskPlan, AskReasons
 from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from bus.workers.station import Station
@@ -31,6 +32,7 @@ from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
@@ -40,6 +42,7 @@ from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import BURIED, Burial
 from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
@@ -96,7 +99,13 @@ class Worker:
                 builder, self.registry, self.applications, lambda: NOON, settings, aggregates=aggregates
             ),
         }
-        self.questions = question_handlers(self.store, self.registry, self.applications, membership)
+        self.questions = question_handlers(
+            self.store,
+            self.registry,
+            self.applications,
+            membership,
+            Planner(self.picture, standard_plugins(), reader),
+        )
 
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
         """The messages before it is buried. `with_a_row=False`: the database refuses each of its rows."""
@@ -263,7 +272,10 @@ async def test_whoever_waits_is_told_why_its_order_cannot_be_read_and_a_person_k
 async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
     worker = Worker()
     handlers = worker.questions
-    assert {AskInstances, AskHosts, AskApplications, AskAggregates, Unreadable} == handlers.keys()
+    assert handlers.keys() == {
+        *(AskInstances, AskHosts, AskApplications, AskAggregates, AskPlan, AskReasons, AskCapabilities),
+        Unreadable,
+    }
     handler = handlers[Unreadable]
     assert isinstance(handler, Reading)
     wrong = Unreadable(b"", "Expected `int`, got `str`", kind="instance.query", field="limit", value="many")

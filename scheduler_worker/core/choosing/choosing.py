@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from bus.messages.build import NoValidHost
 from bus.messages.cell import Choice
-from placement_worker.core.candidates.columns import Flags, Rows
+from placement_worker.core.candidates.columns import Rows
 from scheduler_worker.core.choosing.alternates import (
     ALTERNATE_POOL_MAX,
     AlternatePools,
@@ -43,7 +43,7 @@ from scheduler_worker.core.choosing.alternates import (
 from scheduler_worker.core.choosing.compounds import CompoundFill, ProviderAmount
 from scheduler_worker.core.choosing.explaining import explain
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
-from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.plugins import Plugins, qualifying
 from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -105,7 +105,7 @@ def more_alternates(
     draft = Draft(picture)
     everyone = Hosts(draft)
     in_cell = np.equal(draft.columns.cell[: len(everyone)], draft.columns.cells.find(cell))
-    rows = np.flatnonzero(_qualify(everyone, spec, plugins) & in_cell)
+    rows = np.flatnonzero(qualifying(everyone, spec, plugins) & in_cell)
     if not len(rows):
         return ()
     scoring = Scoring(Hosts(draft, rows), spec, plugins.weighers, picture.preferences(salt))
@@ -141,7 +141,7 @@ def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[
     """Choices from one pool; and whether no host outside of it could take the rest."""
     draft, plugins, salt, alternates = batch
     everyone = Hosts(draft)
-    rows = np.flatnonzero(_qualify(everyone, spec, plugins))
+    rows = np.flatnonzero(qualifying(everyone, spec, plugins))
     if not len(rows):
         return [], True
     hosts = everyone if len(rows) == len(everyone) else Hosts(draft, rows)
@@ -178,13 +178,6 @@ def _with_alternates(
         )
         for number, (row, cell) in enumerate(zip(chosen.tolist(), cells, strict=True))
     ]
-
-
-def _qualify(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Flags:
-    qualify = hosts.present
-    for one in plugins.filters:
-        qualify = qualify & one.passes(hosts, spec)
-    return qualify
 
 
 class _Placings(NamedTuple):

@@ -51,6 +51,15 @@ class FreeAtProvider(NamedTuple):
     free: int
 
 
+class Pool(NamedTuple):
+    """A sharing provider: what it has of one class, and which hosts may take from it."""
+
+    state: ProviderState
+    free: int
+    capacity: int
+    users: Flags
+
+
 class Candidates:
     """One candidate for each host that has any; `flags` tells which have. `cut` is the number of steps after which the
     search of a host was cut, 0 if it was not.
@@ -193,19 +202,25 @@ class Compounds:
 
     def shared(self, resource: str) -> Ints:
         """For each host the largest free amount of a class at one sharing provider that it may use; -1 without such a provider."""
+        most = np.full(self._picture.columns.rows, -1, dtype=np.int64)
+        for pool in self.pools(resource):
+            most[pool.users] = np.maximum(most[pool.users], max(pool.free, 0))
+        return most
+
+    def pools(self, resource: str) -> Iterator[Pool]:
+        """The sharing providers with an inventory of a class."""
         columns, index = self._picture.columns, self._index
         roots, cells = columns.root[: columns.rows], columns.cell[: columns.rows]
-        most = np.full(columns.rows, -1, dtype=np.int64)
         for row in sorted(index.sharing):
             state = index.state(row)
             if resource in state.inventories:
                 reached = np.zeros(index.rows, dtype=np.bool_)
                 reached[index.reached_from(row)] = True
-                may_use = reached[roots] & (roots >= 0)
+                users = reached[roots] & (roots >= 0)
                 if state.cell:
-                    may_use &= np.equal(cells, columns.cells.find(state.cell))
-                most[may_use] = np.maximum(most[may_use], max(self._free(row, resource), 0))
-        return most
+                    users &= np.equal(cells, columns.cells.find(state.cell))
+                capacity = int(index.stocks[resource].capacity[row])
+                yield Pool(state, self._free(row, resource), capacity, users)
 
     def free_at(self, provider: ProviderId, resource: str) -> int:
         row = self._index.row_of(provider)

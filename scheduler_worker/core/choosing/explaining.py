@@ -20,16 +20,12 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
     that names hosts is told why these do not qualify; any other request is told the nearest misses.
     """
     hosts = Hosts(draft)
-    left = hosts.present.copy()
-    failed = np.zeros(len(hosts), dtype=np.int64)
-    removed_by = []
-    for one in plugins.filters:
-        passed = one.passes(hosts, spec)
-        removed = np.flatnonzero(left & ~passed)
-        if len(removed):
-            removed_by.append((one, removed))
-        left &= passed
-        failed += ~passed
+    first, failed = _failures(hosts, spec, plugins)
+    removed_by = [
+        (one, removed)
+        for number, one in enumerate(plugins.filters)
+        if len(removed := np.flatnonzero(hosts.present & (first == number)))
+    ]
     lacking = np.zeros(len(hosts), dtype=np.int64)
     for resource, _ in spec.amounts:
         lacking += ~_has(hosts, resource)
@@ -37,9 +33,25 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
     if spec.hosts:
         misses = list(_asked(hosts, spec, plugins))[:ASKED_MAX]
     else:
-        nearest = _nearest(hosts, failed + _shortfall(hosts, spec, lacking))
+        nearest = _nearest(hosts, failed, _shortfall(hosts, spec, lacking))
         misses = [_miss(hosts, spec, plugins, at) for at in nearest]
     return NoValidHost(hosts=int(np.count_nonzero(hosts.present)), steps=tuple(steps), nearest=tuple(misses))
+
+
+def first_failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Ints:
+    """For each host the number of the first filter that removes it; the number of filters if none does."""
+    return _failures(hosts, spec, plugins)[0]
+
+
+def _failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> tuple[Ints, Ints]:
+    """The first filter that removes each host, and how many would."""
+    first = np.full(len(hosts), len(plugins.filters), dtype=np.int64)
+    failed = np.zeros(len(hosts), dtype=np.int64)
+    for number, one in enumerate(plugins.filters):
+        passed = one.passes(hosts, spec)
+        first[~passed & (failed == 0)] = number
+        failed += ~passed
+    return first, failed
 
 
 def _step(hosts: Hosts, spec: InstanceSpec, one: Filter, removed: Rows, lacking: Ints) -> FunnelStep:
@@ -55,17 +67,19 @@ def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Iterator[Miss]
         if not places:
             yield Miss(host=name, reason="no host of this name is known")
         for at in places:
-            yield _miss(hosts, spec, plugins, at)
+            miss = _miss(hosts, spec, plugins, at)
+            if miss.reason:
+                yield miss
 
 
 def _miss(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> Miss:
     return Miss(host=hosts.name(at), reason=_reasons(hosts, spec, plugins, at))
 
 
-def _nearest(hosts: Hosts, distance: Floats) -> list[int]:
+def _nearest(hosts: Hosts, failed: Ints, shortfall: Floats) -> list[int]:
     """The hosts that failed the fewest filters; among these, the hosts with the smallest shortfall."""
-    present = np.flatnonzero(hosts.present)
-    nearest: list[int] = present[np.argsort(distance[present], kind="stable")[:NEAREST]].tolist()
+    lost = np.flatnonzero(hosts.present & (failed > 0))
+    nearest: list[int] = lost[np.argsort((failed + shortfall)[lost], kind="stable")[:NEAREST]].tolist()
     return nearest
 
 

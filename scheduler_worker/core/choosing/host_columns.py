@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bus.message import ConsumerId
 from bus.messages.placement import GroupMember, ProviderState, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
-from scheduler_worker.core.choosing.compounds import CompoundFill, Compounds, FreeAtProvider
+from scheduler_worker.core.choosing.compounds import CompoundFill, Compounds, FreeAtProvider, Pool
 from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -194,6 +194,11 @@ class Hosts:
         if compounds is None:
             return np.full(len(self), -1, dtype=np.int64)
         return self.of(compounds.shared(resource))
+
+    def pools(self, resource: str) -> list[Pool]:
+        """The sharing providers with an inventory of a class. Only of all hosts of a draft, not of some."""
+        assert self._rows is None, "pools name the hosts that may use them by row"
+        return [] if self._draft.compounds is None else list(self._draft.compounds.pools(resource))
 
     def decided(self, by_columns: Flags, needs: Needs) -> Flags:
         """The columns decide about most hosts, and the search about compound ones. With `taken`, compound hosts pass: each

@@ -64,3 +64,11 @@ class Plugins(Struct, frozen=True):
     def __post_init__(self) -> None:
         total = sum(abs(weigher.multiplier) for weigher in self.weighers)
         assert total <= MULTIPLIERS_MAX, f"multipliers add up to {total}, at most {MULTIPLIERS_MAX:g}"
+
+
+def qualifying(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Flags:
+    """The hosts that pass all filters."""
+    qualify = hosts.present
+    for one in plugins.filters:
+        qualify = qualify & one.passes(hosts, spec)
+    return qualify

@@ -136,6 +136,9 @@ class Columns:
             self.traits.put(row, self._traits_of_row[row], traits)
             self._traits_of_row[row] = traits
 
+    def traits_of(self, row: int) -> tuple[str, ...]:
+        return self._traits_of_row[row]
+
     def bind(self, row: int, projects: tuple[str, ...]) -> None:
         """Only these projects may use the host; with none, all may."""
         self.projects[row] = self.project_sets.code(projects)

@@ -177,6 +177,10 @@ class Picture:
         row = self._rows.get(host.int)
         return row is not None and bool(self.columns.provided[row])
 
+    def registered(self, row: int) -> HostState | None:
+        """The host of this row as the registry has it."""
+        return self._registry.get(self.columns.ids[row].int)
+
     def unregistered(self) -> list[ProviderId]:
         """The hosts that placement has, and the registry has not."""
         columns = self.columns

@@ -1,0 +1,133 @@
+"""`moor plan`: what would fit where, and why not; nothing is built."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import structs
+
+from bus.codec import CODEC
+from bus.message import Envelope
+from bus.messages.build import BuildInstance, Flavor
+from bus.messages.planning import AskPlan, AskReasons, PlanFound, ReasonsFound
+from bus.unreadable import Unreadable
+from moor.client import Client, answer_of, ask_bus, pages_of
+from moor.instances.flavors import FlavorsFile, flavor_named
+from moor.instances.instances_command import pairs_of, validated
+from moor.instances.plan_showing import print_plan, verdicts_table
+from moor.options import AsJson, BusUrl, Project, command_settings, wrong_value
+from moor.showing import print_all, print_one
+
+VERDICTS_PAGE = 200
+
+
+def plan(
+    bus: BusUrl = "",
+    *,
+    flavor: Annotated[
+        str, typer.Option(metavar="NAME", help="A flavor of the file; other options override its values.")
+    ] = "",
+    flavors: FlavorsFile = None,
+    vcpus: Annotated[
+        int | None, typer.Option(show_default=False, help="Processors of each instance.")
+    ] = None,
+    ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None,
+    disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None,
+    resources: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CLASS=N", help="An amount of any resource class; may be repeated."),
+    ] = None,
+    trait: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRAIT[=required|forbidden]",
+            help="A trait that the host must have, or must not have; may be repeated.",
+        ),
+    ] = None,
+    extra_spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Any extra spec of the flavor, such as resources1:VGPU=1 or group_policy=isolate; may be repeated.",
+        ),
+    ] = None,
+    az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = "",
+    host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None,
+    ignore_host: Annotated[
+        list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")
+    ] = None,
+    request: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="The whole request: a build.request as JSON. Other options override its fields.",
+        ),
+    ] = None,
+    project: Project = "",
+    hosts: Annotated[
+        bool, typer.Option("--hosts", help="Show the verdict on each host: the first step that removes it.")
+    ] = False,
+    step: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="With --hosts: only hosts that this step removes. `qualify`: only hosts that no step removes.",
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built."""
+    if step and not hosts:
+        raise typer.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
+    known = _request_in(request) if request else BuildInstance()
+    size = known.flavor or Flavor()
+    if flavor:
+        size = flavor_named(flavor, flavors, command_settings(bus=bus))
+    sizes = {"vcpus": vcpus, "ram_mb": ram, "root_gb": disk}
+    specs = {f"resources:{key}": value for key, value in pairs_of("--resources", resources).items()}
+    specs |= {f"trait:{key}": value or "required" for key, value in pairs_of("--trait", trait, "").items()}
+    specs |= pairs_of("--extra-spec", extra_spec)
+    changed = {
+        "availability_zone": az,
+        "hosts": tuple(host or ()),
+        "ignore_hosts": tuple(ignore_host or ()),
+        "project": project,
+    }
+    build = validated(
+        structs.replace(
+            known,
+            flavor=structs.replace(
+                size,
+                **{field: given for field, given in sizes.items() if given is not None},
+                extra_specs={**size.extra_specs, **specs},
+            ),
+            **{field: given for field, given in changed.items() if given},
+        )
+    )
+    if hosts:
+        found = ask_bus(bus, lambda asking: _reasons(asking, build, step), operates=False)
+        verdicts = [each for page in found for each in page.hosts]
+        print_all(verdicts, verdicts_table, "no hosts", as_json=as_json)
+        return
+    question = AskPlan(request=build, project=project)
+    planned = ask_bus(bus, lambda asking: answer_of(asking, question, PlanFound), operates=False)
+    print_one(planned, print_plan, as_json=as_json)
+
+
+async def _reasons(asking: Client, build: BuildInstance, step: str) -> list[ReasonsFound]:
+    question = AskReasons(request=build, step=step, limit=VERDICTS_PAGE)
+    return [page async for page in pages_of(asking, question, ReasonsFound)]
+
+
+def _request_in(file: Path) -> BuildInstance:
+    with wrong_value(f"--request is {str(file)!r}: "):
+        try:
+            content = file.read_bytes()
+        except OSError as problem:
+            raise ValueError(problem) from None
+        # As a scheduler reads it: an unknown key is an error.
+        read = CODEC.decode(b'{"message": %b}' % content)
+        if isinstance(read, Envelope) and isinstance(read.message, BuildInstance):
+            return read.message
+        raise ValueError(read.reason if isinstance(read, Unreadable) else "the file has no build.request")

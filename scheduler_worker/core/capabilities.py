@@ -1,0 +1,125 @@
+"""What hosts have: traits, resource classes, and facts that they report."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+
+import numpy as np
+from msgspec import Struct
+
+from bus.messages.hosts import NODE, HostState
+from bus.messages.planning import CapabilitiesFound, Capability, HostHaving
+from scheduler_worker.core.picture.picture import Picture
+
+TRAIT, CLASS, FACT = "trait", "class", "fact"
+# How many values of one capability are counted in an answer, and how many names an error suggests.
+VALUES_MAX = 100
+SUGGESTED_MAX = 5
+
+FACTS: Mapping[str, Callable[[Picture, HostState], str]] = {
+    "cell": lambda _, host: host.cell,
+    "hypervisor_type": lambda _, host: host.hypervisor_type,
+    "hypervisor_version": lambda _, host: str(host.hypervisor_version or ""),
+    "kind": lambda _, host: "node" if host.kind == NODE else "hypervisor",
+    "zone": lambda picture, host: picture.zone_of(host.id),
+}
+
+
+class UnknownCapability(Struct, frozen=True):
+    """No host has it, or has had it."""
+
+    reason: str
+
+
+class _Having(Struct, frozen=True):
+    """The value of each host, by its row, that has the capability."""
+
+    kind: str
+    values: Mapping[int, str]
+
+    def counted(self, name: str) -> list[Capability]:
+        """Its values, the most frequent first."""
+        counts = Counter(self.values.values())
+        return [
+            Capability(name=name, kind=self.kind, value=value, hosts=hosts, values=len(counts))
+            for value, hosts in sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+        ]
+
+
+def hosts_having(
+    picture: Picture, name: str, value: str, *, after: str, limit: int
+) -> CapabilitiesFound | UnknownCapability:
+    """The hosts that have it, with their values, in the order of their names; and how frequent each value is."""
+    having = _having(picture, name)
+    if having is None:
+        close = get_close_matches(name, list(_names(picture)), n=SUGGESTED_MAX)
+        near = f"; near it are {', '.join(close)}" if close else ""
+        return UnknownCapability(
+            f"no host has it: it is a trait, a resource class or one of {', '.join(FACTS)}{near}"
+        )
+    columns = picture.columns
+    named = sorted(
+        (columns.names[row], row)
+        for row, has in having.values.items()
+        if value in ("", has) and columns.names[row] > after
+    )
+    end = limit
+    # Hosts of one name stay on one page: the next page begins behind the name.
+    while 0 < end < len(named) and named[end][0] == named[end - 1][0]:
+        end += 1
+    stock = columns.stocks.get(name) if having.kind == CLASS else None
+    page = tuple(
+        HostHaving(
+            host=host,
+            cell=columns.cells.names[int(columns.cell[row])],
+            value=having.values[row],
+            free=None if stock is None else int(stock.free[row]),
+        )
+        for host, row in named[:end]
+    )
+    counted = [each for each in having.counted(name) if value in ("", each.value)]
+    return CapabilitiesFound(
+        capabilities=tuple(counted[:VALUES_MAX]), hosts=page, next=page[-1].host if end < len(named) else ""
+    )
+
+
+def capabilities(picture: Picture, *, after: str, limit: int) -> CapabilitiesFound:
+    """What there is, in the order of the names; each with its most frequent value."""
+    names = sorted(name for name in _names(picture) if name > after)
+    found = [(name, _having(picture, name)) for name in names[:limit]]
+    listed = [having.counted(name)[0] for name, having in found if having is not None]
+    return CapabilitiesFound(capabilities=tuple(listed), next=names[limit - 1] if len(names) > limit else "")
+
+
+def _names(picture: Picture) -> Iterator[str]:
+    """The names of all capabilities that some host has."""
+    columns = picture.columns
+    rows = _rows(picture)
+    yield from sorted({trait for traits in {columns.traits_of(row) for row in rows} for trait in traits})
+    for resource, stock in columns.stocks.items():
+        if (stock.step_size[rows] > 0).any():
+            yield resource
+    yield from (name for name in FACTS if _having(picture, name) is not None)
+
+
+def _having(picture: Picture, name: str) -> _Having | None:
+    """The hosts that have it; None if there is none."""
+    columns, rows = picture.columns, _rows(picture)
+    kind = FACT if name in FACTS else CLASS if name in columns.stocks else TRAIT
+    if kind == FACT:
+        hosts = ((row, picture.registered(row)) for row in rows)
+        values = {
+            row: value for row, host in hosts if host is not None and (value := FACTS[name](picture, host))
+        }
+    elif kind == CLASS:
+        stock = columns.stocks[name]
+        values = {row: str(int(stock.capacity[row])) for row in rows if stock.step_size[row] > 0}
+    else:
+        values = dict.fromkeys(np.flatnonzero(columns.traits.having_any((name,), columns.rows)).tolist(), "")
+    return _Having(kind, values) if values else None
+
+
+def _rows(picture: Picture) -> list[int]:
+    """The rows of all hosts."""
+    rows: list[int] = np.flatnonzero(picture.columns.present[: picture.columns.rows]).tolist()
+    return rows

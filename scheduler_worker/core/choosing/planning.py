@@ -1,0 +1,103 @@
+"""What would fit where, and why not: the choice of a host without the choice."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bus.messages.planning import ExhaustedPool, HostVerdict, PlanFound, PlannedCell, ReasonsFound
+from placement_worker.core.candidates.columns import Ints
+from scheduler_worker.core.choosing.explaining import explain, first_failures
+from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.plugins import Plugins, qualifying
+from scheduler_worker.core.choosing.relaxing import relaxations
+from scheduler_worker.core.choosing.room import room_on
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+
+# The step that stands for hosts which no step removes.
+QUALIFY = "qualify"
+
+
+def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
+    draft = Draft(picture)
+    hosts = Hosts(draft)
+    rows = np.flatnonzero(qualifying(hosts, spec, plugins))
+    funnel = explain(draft, spec, plugins)
+    pools = tuple(_exhausted_pools(hosts, spec))
+    room = room_on(draft, spec, plugins, rows)
+    cells = draft.columns.cell[rows]
+    group = spec.server_group
+    is_affine = group is not None and group.policy == "affinity"
+
+    def together(counts: Ints) -> int:
+        # The first member of an affinity group fixes the host of all.
+        return int(counts.max(initial=0) if is_affine else counts.sum())
+
+    return PlanFound(
+        qualify=len(rows),
+        fit=together(room.counts),
+        is_cut=room.is_cut,
+        cells=tuple(
+            sorted(
+                [
+                    PlannedCell(
+                        cell=draft.columns.cells.names[cell],
+                        hosts=int(np.count_nonzero(cells == cell)),
+                        fit=together(room.counts[cells == cell]),
+                    )
+                    for cell in np.unique(cells).tolist()
+                ],
+                key=lambda each: each.cell,
+            )
+        ),
+        funnel=funnel,
+        relaxations=relaxations(picture, spec, plugins, len(rows)),
+        pools=pools,
+    )
+
+
+def reasons(
+    picture: Picture, spec: InstanceSpec, plugins: Plugins, *, step: str, after: str, limit: int
+) -> ReasonsFound:
+    """A page of the verdicts on hosts, in the order of their names."""
+    draft = Draft(picture)
+    hosts = Hosts(draft)
+    first = first_failures(hosts, spec, plugins)
+    steps = [*(one.name for one in plugins.filters), QUALIFY]
+    wanted = hosts.present
+    if step:
+        wanted = wanted & np.isin(first, [at for at, name in enumerate(steps) if name == step])
+    named = sorted((name, at) for at in np.flatnonzero(wanted).tolist() if (name := hosts.name(at)) > after)
+    end = limit
+    # Hosts of one name stay on one page: the next page begins behind the name.
+    while 0 < end < len(named) and named[end][0] == named[end - 1][0]:
+        end += 1
+    page = [at for _, at in named[:end]]
+    room = room_on(
+        draft, spec, plugins, np.array([at for at in page if first[at] == len(steps) - 1], dtype=np.intp)
+    )
+    counts = iter(room.counts.tolist())
+    verdicts = []
+    for at in page:
+        host, cell, number = hosts.name(at), hosts.cell_name(at), int(first[at])
+        if number == len(plugins.filters):
+            verdicts.append(HostVerdict(host=host, cell=cell, fit=next(counts)))
+        else:
+            reason = plugins.filters[number].reason(hosts, spec, at)
+            verdicts.append(HostVerdict(host=host, cell=cell, step=steps[number], reason=reason))
+    return ReasonsFound(hosts=tuple(verdicts), next=verdicts[-1].host if end < len(named) else "")
+
+
+def _exhausted_pools(hosts: Hosts, spec: InstanceSpec) -> Iterator[ExhaustedPool]:
+    for resource, amount in spec.amounts:
+        for state, free, capacity, served in hosts.pools(resource):
+            lacking = int(np.count_nonzero(served & hosts.present & (hosts.free(resource) < amount)))
+            if free < amount and lacking:
+                yield ExhaustedPool(
+                    pool=state.name,
+                    resource=resource,
+                    asked=amount,
+                    free=free,
+                    capacity=capacity,
+                    hosts=lacking,
+                )

@@ -1,0 +1,171 @@
+"""Smaller demands with which more hosts would qualify: one demand less, or two, or as few as are enough."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from bus.messages.planning import Relaxation
+from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.needs import needs_of
+from scheduler_worker.core.choosing.plugins import Plugins, qualifying
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.spec import GranularGroup
+
+DEMANDS_MAX = 32
+SHOWN_MAX = 10
+# Passes of all filters over all hosts: a quarter of a millisecond each for 10,000 hosts.
+PASSES_MAX = 150
+# Trees of compound hosts that all relaxations together may search: a tenth of a millisecond each.
+TREES_MAX = 1_000
+
+# Tuples of which each item is a demand of its own, and the words for a spec without that item.
+_ITEMS = {
+    "required": "without trait {}",
+    "forbidden": "with trait {} allowed",
+    "extra_specs": "without {0[0]}={0[1]}",
+    "image_properties": "without the image's {0[0]}={0[1]}",
+}
+# Fields that are one demand as a whole.
+_WHOLE = {
+    "availability_zone": "in any zone",
+    "hosts": "on any host",
+    "ignore_hosts": "on the hosts to ignore, too",
+    "different_hosts": "on the hosts of the instances to be apart from, too",
+    "server_group": "without its server group",
+    "same_hosts": "on other hosts than those of the instances to be together with",
+}
+
+
+_DEFAULTS = {field.name: field.default for field in structs.fields(InstanceSpec)}
+
+
+class _Change(NamedTuple):
+    words: str
+    made: Callable[[InstanceSpec], InstanceSpec]
+
+
+# The ways to relax one demand, the mildest first.
+_Demand = tuple[_Change, ...]
+
+
+def relaxations(
+    picture: Picture, spec: InstanceSpec, plugins: Plugins, qualify: int
+) -> tuple[Relaxation, ...]:
+    """The changes with which more hosts qualify than these, the most helpful first. If no host qualifies, and none would
+    with one demand relaxed, two are relaxed together; if that is not enough either, as many as must be.
+    """
+    counting = _Counting(picture, spec, plugins, qualify)
+    demands = list(_demands(spec))[:DEMANDS_MAX]
+    found = [one for demand in demands if (one := _mildest(counting, demand))]
+    if not found and not qualify:
+        mild = [demand[0] for demand in demands]
+        found = [one for pair in combinations(mild, 2) if (one := counting.relaxed(pair))]
+    if not found and not qualify:
+        found = [one] if (one := _least(counting, demands)) else []
+    return tuple(sorted(found, key=lambda each: -each.hosts)[:SHOWN_MAX])
+
+
+def _mildest(counting: "_Counting", demand: _Demand) -> Relaxation | None:
+    return next((one for change in demand if (one := counting.relaxed((change,)))), None)
+
+
+def _least(counting: "_Counting", demands: Sequence[_Demand]) -> Relaxation | None:
+    """Relax all demands as far as possible; then take back each change that is not needed, and make the others milder."""
+    changes = [demand[-1] for demand in demands]
+    found = counting.relaxed(changes)
+    for demand in demands if found else ():
+        others = [change for change in changes if change is not demand[-1]]
+        without = counting.relaxed(others)
+        if without is not None:
+            found, changes = without, others
+    for demand in demands if found else ():
+        for change in demand[:-1] if demand[-1] in changes else ():
+            milder = [change if each is demand[-1] else each for each in changes]
+            if (with_it := counting.relaxed(milder)) is not None:
+                found, changes = with_it, milder
+                break
+    return found
+
+
+def _demands(spec: InstanceSpec) -> Iterator[_Demand]:
+    for field, words in _WHOLE.items():
+        if getattr(spec, field) != _DEFAULTS[field]:
+            yield (_Change(words, partial(_with, field, value=_DEFAULTS[field])),)
+    for field, words in _ITEMS.items():
+        for item in getattr(spec, field):
+            yield (_Change(words.format(item), partial(_without, field, item)),)
+    for group in spec.groups:
+        yield (_Change(f"without group {group.suffix}", partial(_without_group, group)),)
+    if spec.isolates:
+        yield (_Change("with several groups at one provider", partial(_with, "isolates", value=False)),)
+    in_groups = {resource for group in spec.groups for resource, _ in group.amounts}
+    for resource, amount in spec.amounts:
+        if amount > 1 and resource not in in_groups:
+            # A half, a quarter, and so on down to 1.
+            yield tuple(
+                _Change(
+                    f"with {amount >> halvings} {resource} in place of {amount}",
+                    partial(_with_amount, resource, amount >> halvings),
+                )
+                for halvings in range(1, amount.bit_length())
+            )
+
+
+def _with(field: str, spec: InstanceSpec, *, value: object) -> InstanceSpec:
+    return structs.replace(spec, **{field: value})
+
+
+def _without(field: str, item: object, spec: InstanceSpec) -> InstanceSpec:
+    return _with(field, spec, value=tuple(each for each in getattr(spec, field) if each != item))
+
+
+def _without_group(group: GranularGroup, spec: InstanceSpec) -> InstanceSpec:
+    left = dict(spec.amounts)
+    for resource, amount in group.amounts:
+        left[resource] -= amount
+    return structs.replace(
+        spec,
+        amounts=tuple((resource, amount) for resource, amount in left.items() if amount),
+        groups=tuple(each for each in spec.groups if each != group),
+        same_subtree=tuple(each for each in spec.same_subtree if group.suffix not in each),
+    )
+
+
+def _with_amount(resource: str, amount: int, spec: InstanceSpec) -> InstanceSpec:
+    amounts = tuple((name, amount if name == resource else other) for name, other in spec.amounts)
+    return _with("amounts", spec, value=amounts)
+
+
+class _Counting:
+    """Counts the hosts that would qualify, as long as that costs little."""
+
+    def __init__(self, picture: Picture, spec: InstanceSpec, plugins: Plugins, qualify: int) -> None:
+        self._picture = picture
+        self._spec = spec
+        self._needs = needs_of(spec)
+        self._plugins = plugins
+        self._qualify = qualify
+        self._compounds = int(np.count_nonzero(picture.compound))
+        self._trees = self._passes = 0
+
+    def relaxed(self, changes: Sequence[_Change]) -> Relaxation | None:
+        """None if no more hosts qualify with these changes, or if to find out would cost too much."""
+        spec = self._spec
+        for change in changes:
+            spec = change.made(spec)
+        hosts = self._count(spec) if spec.amounts else 0
+        words = " and ".join(change.words for change in changes)
+        return Relaxation(change=words, hosts=hosts) if hosts > self._qualify else None
+
+    def _count(self, spec: InstanceSpec) -> int:
+        self._passes += 1
+        if needs_of(spec) != self._needs:
+            self._trees += len(self._picture) if spec.groups else self._compounds
+        if self._trees > TREES_MAX or self._passes > PASSES_MAX:
+            return 0
+        return int(np.count_nonzero(qualifying(Hosts(Draft(self._picture)), spec, self._plugins)))

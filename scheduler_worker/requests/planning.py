@@ -1,0 +1,100 @@
+"""Questions about hosts for which nothing is claimed or written: plans, the verdict on every host, capabilities.
+
+Each is answered from the picture, at the cost of some passes over all hosts; between two answers the event loop runs, so
+that boots do not wait for all questions of a batch.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from msgspec import structs
+
+from bus.message import Message
+from bus.messages.build import BuildInstance, BuildRejected
+from bus.messages.planning import AskCapabilities, AskPlan, AskReasons
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from scheduler_worker.core.capabilities import UnknownCapability, capabilities, hosts_having
+from scheduler_worker.core.choosing.planning import QUALIFY, plan, reasons
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.requests.reading import RequestReader
+
+Q = TypeVar("Q", bound=Message)
+
+
+class Planner:
+    def __init__(self, picture: Picture, plugins: Plugins, reader: RequestReader) -> None:
+        self._picture = picture
+        self._plugins = plugins
+        self._reader = reader
+
+    def question_handlers(self) -> Handlers:
+        return {
+            AskPlan: _one_by_one(self._plan),
+            AskReasons: _one_by_one(self._reasons),
+            AskCapabilities: _one_by_one(self._capabilities),
+        }
+
+    def _plan(self, question: AskPlan) -> Message:
+        request = question.request
+        if question.project and request.project not in ("", question.project):
+            return _rejected(
+                request,
+                "request.project",
+                request.project,
+                f"is not the project {question.project!r}, for which the plan is asked",
+            )
+        spec = self._spec_of(structs.replace(request, project=request.project or question.project))
+        return spec if isinstance(spec, BuildRejected) else plan(self._picture, spec, self._plugins)
+
+    def _reasons(self, question: AskReasons) -> Message:
+        known = [*dict.fromkeys(one.name for one in self._plugins.filters), QUALIFY]
+        if question.step and question.step not in known:
+            return _rejected(
+                question.request,
+                "step",
+                question.step,
+                f"there is no such step: known are {', '.join(known)}",
+            )
+        spec = self._spec_of(question.request)
+        if isinstance(spec, BuildRejected):
+            return spec
+        return reasons(
+            self._picture, spec, self._plugins, step=question.step, after=question.after, limit=question.limit
+        )
+
+    def _capabilities(self, question: AskCapabilities) -> Message:
+        if not question.having:
+            if question.value:
+                return _rejected(None, "value", question.value, "having is not given: this is a value of it")
+            return capabilities(self._picture, after=question.after, limit=question.limit)
+        found = hosts_having(
+            self._picture, question.having, question.value, after=question.after, limit=question.limit
+        )
+        if isinstance(found, UnknownCapability):
+            return _rejected(None, "having", question.having, found.reason)
+        return found
+
+    def _spec_of(self, request: BuildInstance) -> InstanceSpec | BuildRejected:
+        spec = self._reader.spec_of(request)
+        if isinstance(spec, BuildRejected):
+            return structs.replace(spec, field=f"request.{spec.field}", request_id=request.request_id)
+        return spec
+
+
+def _one_by_one(answer: Callable[[Q], Message]) -> Reading:
+    async def on_asks(asks: Sequence[Received[Q]]) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            said.append(Answer(ask, answer(ask.message)))
+            await asyncio.sleep(0)
+        return said
+
+    return Reading(on_asks)
+
+
+def _rejected(request: BuildInstance | None, field: str, value: str, reason: str) -> BuildRejected:
+    request_id = None if request is None else request.request_id
+    return BuildRejected(request_id=request_id, field=field, value=value, reason=reason)
