@@ -16,6 +16,7 @@ from bus.messages.placement import InventoryState, ProviderGone, ProviderState
 from bus.workers.handling import Received, Tell
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.reading import as_read
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.host_reports import reported
 from scheduler_worker.core.instances.outcomes import Holds
@@ -234,13 +235,15 @@ def test_a_node_that_is_bound_anew_is_for_its_new_project() -> None:
 
 
 def test_requests_that_can_get_no_node_are_one_spec_whatever_their_projects() -> None:
-    specs = {
-        read_request(a_build({"resources:VCPU": "1"}, project=project), VOCABULARY)
-        for project in ("shop", "bank")
-    }
+    picture = a_cloud(a_node("n1"))
+    virtual = {"resources:VCPU": "1"}
+    builds = [a_build(virtual, project=project) for project in ("shop", "bank")]
+    specs = [read_request(each, VOCABULARY) for each in builds]
+    assert not any(isinstance(each, BuildRejected) for each in specs)
 
-    assert len(specs) == 1
-    assert the_spec(project="shop") != the_spec(project="bank")
+    assert len({as_read(each, picture) for each in specs if isinstance(each, InstanceSpec)}) == 1
+    ours, theirs = (as_read(the_spec(project=project), picture) for project in ("shop", "bank"))
+    assert ours != theirs
 
 
 def test_columns_that_grow_keep_what_nodes_are() -> None:

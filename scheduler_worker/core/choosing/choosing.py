@@ -45,6 +45,7 @@ from scheduler_worker.core.choosing.explaining import explain
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
 from scheduler_worker.core.choosing.plugins import Plugins, qualifying
 from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring
+from scheduler_worker.core.choosing.reading import as_read
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -77,8 +78,12 @@ def choose(
     """
     batch = _Batch(Draft(picture), plugins, salt, alternates)
     alike: dict[InstanceSpec, list[int]] = {}
+    # By the whole spec: so only the first of several equal ones is looked at.
+    known: dict[InstanceSpec, list[int]] = {}
     for position, spec in enumerate(specs):
-        alike.setdefault(spec, []).append(position)
+        if (positions := known.get(spec)) is None:
+            positions = known[spec] = alike.setdefault(as_read(spec, picture), [])
+        positions.append(position)
     outcomes: dict[int, Chosen | NoValidHost] = {}
     for spec, positions in alike.items():
         chosen = _choose_alike(batch, spec, len(positions))

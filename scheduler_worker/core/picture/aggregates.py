@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bus.message import AggregateId
 from bus.messages.aggregates import Aggregate
-from scheduler_worker.core.aggregates.metadata import least_of, zone_of
+from scheduler_worker.core.aggregates.metadata import TENANTS, least_of, zone_of
 from scheduler_worker.core.picture.columns import Codes
 
 Judge = Callable[[tuple[Aggregate, ...]], Any]
@@ -28,6 +28,8 @@ class HostAggregates:
         self._sets.code(())
         self._known: dict[int, Aggregate] = {}
         self.keys: frozenset[str] = frozenset()
+        # Is any aggregate for some projects only?
+        self.name_tenants = False
         # By the code of the set, as far as they were asked for since the last change.
         self._members: list[tuple[Aggregate, ...]] = []
         self._answers: dict[Hashable, NDArray[Any]] = {}
@@ -92,6 +94,7 @@ class HostAggregates:
     def _changed(self, aggregates: set[AggregateId]) -> set[AggregateId]:
         if aggregates:
             self.keys = frozenset(key for each in self._known.values() for key in each.metadata)
+            self.name_tenants = any(key.startswith(TENANTS) for key in self.keys)
             self._members.clear()
             self._answers.clear()
         return aggregates

@@ -28,8 +28,8 @@ class InstanceSpec(Struct, frozen=True):
     one provider. The providers of the groups in each tuple of `same_subtree` are at or below one of them. `preferred` are
     traits, `preferred_classes` resource classes, that a better host has.
 
-    Names of hosts are in lower case. `extra_specs` are those that only plugins read. `project` is set only if the request
-    may get a bare-metal node: only nodes are bound to projects, and specs of two projects are decided in two passes.
+    Names of hosts are in lower case. `extra_specs` are those that only plugins read. `project` and
+    `flavor`, a name, count only where hosts are for some projects or flavors (core/choosing/reading.py).
     `is_for_nodes`: only a node qualifies. `image_properties` are those that a filter reads. `different_hosts` and
     `same_hosts` are the hosts of the instances that the request names to be apart from, or together with; like `hosts`,
     they are names. An empty `same_hosts` is no wish; None: the instances that are named have no host. The
@@ -45,6 +45,7 @@ class InstanceSpec(Struct, frozen=True):
     extra_specs: tuple[tuple[str, str], ...] = ()
     count: int = 1
     project: str = ""
+    flavor: str = ""
     is_for_nodes: bool = False
     image_properties: tuple[tuple[str, str], ...] = ()
     different_hosts: tuple[str, ...] = ()
