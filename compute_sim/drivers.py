@@ -5,6 +5,7 @@ an edited copy, and the diff is reported. Instances go by orders: a driver begin
 is. Every driver must pass tests/contracts/driver_contract.py; simulated/driver.py has the one of the simulated hosts.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from bus.message import ProviderId
@@ -32,6 +33,9 @@ class Driver(Protocol):
 
     def next_change_s(self, at_s: float) -> float | None:
         """When to ask for the tree again, after `at_s`, though nothing was ordered; None: never."""
+
+    def metrics(self, at_s: float) -> Mapping[str, float]:
+        """What the host measures now, by names that weights of the scheduler use; empty: nothing is told."""
 
     def condition(self, at_s: float) -> Condition:
         """Whether the host works, and can send."""

@@ -87,10 +87,12 @@ class Finisher:
         ended: list[Ended] = []
         unheard: list[AttemptRecord] = []
         answers: list[Outgoing] = []
+        asked: list[Ended] = []
         async with self._store.transaction() as tx:
             for attempt in await tx.due(at_s, self._settings.due_at_once_max):
                 driver = self._fleet[attempt.host]
                 after, answer = due(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
+                asked.append((attempt, after))
                 if answer is None:
                     unheard.append(after)
                 else:
@@ -98,6 +100,8 @@ class Finisher:
                     answers.append(Outgoing(answer, after.cause, after.trace))
             await tx.save(unheard)
             await tx.remember([before for before, _ in ended])
+        for before, after in asked:
+            self._fleet.failed_builds.count(before, after)
         if answers:
             self._saying.start(self._say(ended, answers))
         if at_s - self._forgot_at_s > self._settings.over_kept_s / 10:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bus.message import ProviderId
 from compute_sim.core.attempts import WELL
+from compute_sim.core.hosts import FailedBuilds
 from compute_sim.drivers import Driver
 
 
@@ -24,6 +25,7 @@ class Elapsed:
 class Fleet:
     def __init__(self, drivers: Sequence[Driver], clock_s: Callable[[], float]) -> None:
         self.clock_s = clock_s
+        self.failed_builds = FailedBuilds()
         # By ids as integers, since Python computes the hash of a UUID at each lookup.
         self._drivers = {each.root.int: each for each in drivers}
         if len(self._drivers) != len(drivers):

@@ -15,6 +15,8 @@ class ComputeSettings(Struct, frozen=True):
     beat_s: float = 5.0
     # How often changed loads and facts of hosts are published.
     facts_every_s: float = 5.0
+    # How often metrics of hosts are published; a host without metrics tells none.
+    metrics_every_s: float = 30.0
     # How many trees are reported at once; and the pause before an unanswered or unconfirmed message is repeated.
     reports_at_once_max: int = 400
     again_s: float = 1.0

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bus.messages.build import InstanceState, NoValidHost
-from bus.messages.hosts import NODE, HostState
+from bus.messages.hosts import NODE, HostState, Supported
 from moor.options import fail, out
 from moor.tables import GAP, Rows, print_table, table_of
 
@@ -165,6 +165,11 @@ def print_host(host: HostState) -> None:
             ("id", str(host.id)),
             ("kind", _kind(host)),
             ("runs", escape(f"{host.hypervisor_type} {host.hypervisor_version or ''}".strip())),
+            ("supports", escape(", ".join(_supported(each) for each in host.supports))),
+            (
+                "capabilities",
+                escape(", ".join(f"{key}={value}" for key, value in sorted(host.capabilities.items()))),
+            ),
             ("cell", host.cell),
             ("zone", escape(host.availability_zone)),
             ("projects", escape(", ".join(host.projects))),
@@ -173,9 +178,14 @@ def print_host(host: HostState) -> None:
             ("heard", moment(host.heard_at)),
             ("instances", str(host.instances)),
             ("building", str(host.io_ops)),
+            ("failed", f"{host.failed_builds} builds in a row" if host.failed_builds else ""),
         ),
         highlight=False,
     )
+
+
+def _supported(kind: Supported) -> str:
+    return "/".join(part or "any" for part in (kind.architecture, kind.hypervisor_type, kind.vm_mode))
 
 
 def grid_of(*rows: tuple[str, str]) -> Table:

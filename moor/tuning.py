@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from bus.configuration.database_settings import SECTION as DATABASE
 from bus.configuration.database_settings import DatabaseSettings
 from bus.configuration.settings import BusSettings
-from bus.configuration.tuning import BUS, Section, Tuned, settings_of, tuned_in
+from bus.configuration.tuning import BUS, Section, Tuned, settings_of, text_of, tuned_in
 from cell_conductor.settings import SECTION as CONDUCTOR
 from cell_conductor.settings import ConductorSettings
 from compute_sim.settings import SECTION as COMPUTE
@@ -72,15 +72,24 @@ class Tuning(Struct, frozen=True):
         """
         return settings_of(base or section.kind(), section, {**self.stated(section), **(flags or {})})
 
-    def of_cloud(self, base: CloudSettings) -> CloudSettings:
-        settings = structs.asdict(base).items()
-        return CloudSettings(**{name: self.of(_BY_KIND[type(each)], each) for name, each in settings})
+    def of_cloud(
+        self, base: CloudSettings, flags: Mapping[str, Mapping[str, Tuned]] | None = None
+    ) -> CloudSettings:
+        """`flags` are those of the command, by section."""
+        sections = {name: (_BY_KIND[type(each)], each) for name, each in structs.asdict(base).items()}
+        given = flags or {}
+        return CloudSettings(
+            **{
+                name: self.of(section, each, given.get(section.name))
+                for name, (section, each) in sections.items()
+            }
+        )
 
 
 def environment_of(settings: CloudSettings) -> dict[str, str]:
     """The settings as variables, for worker processes, which read no file; without those that are the worker's default."""
     return {
-        _BY_KIND[type(each)].variable(field): str(getattr(each, field))
+        _BY_KIND[type(each)].variable(field): text_of(getattr(each, field))
         for each in structs.asdict(settings).values()
         for field in _BY_KIND[type(each)].types
         if getattr(each, field) != getattr(type(each)(), field)

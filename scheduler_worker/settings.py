@@ -2,12 +2,13 @@
 
 from datetime import timedelta
 
-from msgspec import Struct
-
 from bus.configuration.tuning import Section
+from scheduler_worker.core.choosing.plugin_settings import SIGNED, PluginSettings
+from scheduler_worker.third_party import filters_of, weighers_of
 
 
-class SchedulerSettings(Struct, frozen=True):
+class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
+    # core/choosing/plugin_settings.py has the settings that choose and tune filters and weighers.
     # How many times one host is tried whose shape moved between choice and claim, and the longest pause between tries.
     shape_tries_max: int = 4
     shape_pause_ms_max: float = 50.0
@@ -15,14 +16,12 @@ class SchedulerSettings(Struct, frozen=True):
     claims_max: int = 12
     # How many alternates an instance gets, for its cell to use when the chosen host fails.
     alternates_max: int = 2
-    # How many builds and the like may be under way on one host (0: any number), and how many instances it may have. A
-    # limit on builds refuses requests of a burst that would fit a moment later.
-    io_ops_per_host_max: int = 0
-    instances_per_host_max: int = 50
     # Batches of requests under way at once: while one waits for placement's verdicts, hosts are chosen for another.
     batches_in_flight: int = 2
     # A host without a heartbeat for so long is down.
     host_down_s: float = 60.0
+    # A host is disabled after so many failed builds in a row, and again by each further one; 0: never.
+    failed_builds_max: int = 10
     # A host that is down and has no provider in placement, both for so long, is forgotten.
     hosts_kept_s: float = 24 * 3600.0
     # How often rows of hosts and applications are read that other workers may have written.
@@ -51,6 +50,10 @@ class SchedulerSettings(Struct, frozen=True):
     under_way_max: int = 2000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        # They are loaded, so that a name that nothing has is told before anything starts.
+        filters_of(self)
+        weighers_of(self)
         if not 1 <= self.shape_tries_max <= self.claims_max:
             raise ValueError(
                 f"shape_tries_max is {self.shape_tries_max}, must be from 1 to claims_max ({self.claims_max})"
@@ -85,4 +88,4 @@ class SchedulerSettings(Struct, frozen=True):
         return timedelta(seconds=self.horizon_s)
 
 
-SECTION = Section("scheduler", SchedulerSettings)
+SECTION = Section("scheduler", SchedulerSettings, signed=SIGNED)

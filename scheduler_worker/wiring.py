@@ -20,7 +20,7 @@ from scheduler_worker.aggregates.watch import AggregateWatch
 from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.choosing.plugins import multiplier_key
-from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.handlers import (
@@ -43,6 +43,7 @@ from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
+from scheduler_worker.third_party import filters_of, weighers_of
 
 STANDARD = Vocabulary(
     classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
@@ -70,7 +71,12 @@ def scheduler_parts(
     """
     chance = chance or random.Random(secrets.randbits(64))
     picture = Picture() if picture is None else picture
-    registry = HostRegistry(picture, timedelta(seconds=settings.host_down_s), clock)
+    registry = HostRegistry(
+        picture,
+        timedelta(seconds=settings.host_down_s),
+        clock,
+        failed_builds_max=settings.failed_builds_max,
+    )
     replica = Replica(
         station,
         picture,
@@ -89,7 +95,7 @@ def scheduler_parts(
         await watch.look_again(picture.unregistered())
         await aggregate_watch.refresh()
 
-    plugins = standard_plugins(settings.io_ops_per_host_max, settings.instances_per_host_max)
+    plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
     membership = Membership(picture, station.ask_all, replica.catch_up)
     claimer = Claimer(
         picture,
@@ -110,7 +116,7 @@ def scheduler_parts(
     ]
     outbox = Outbox(store, notes, dispatches)
     applications = Applications(store, station.publisher, settings.hosts_poll_s, clock, chance)
-    reader = RequestReader(STANDARD, settings.horizon)
+    reader = RequestReader(STANDARD, settings.horizon, plugins)
     builder = Builder(store, claimer, reader, clock, settings)
     burial = Burial(reader, clock, settings)
     aggregates = AggregateOrders(

@@ -3,8 +3,9 @@
     MOOR_SCHEDULER_CLAIMS_MAX=20            [scheduler]
                                             claims_max = 20
 
-The fields of the settings' struct are the keys; there is no second list. An unknown key, a value of a wrong type and
-limits that contradict each other are errors that name the key, the value and where it was set.
+The fields of the settings' struct are the keys; there is no second list. A field with several texts is a list in a file,
+and one text with commas in a variable or a flag. An unknown key, a value of a wrong type and limits that contradict each
+other are errors that name the key, the value and where it was set.
 """
 
 import re
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct, structs
@@ -37,6 +38,8 @@ class Section(Struct, Generic[S], frozen=True):
     others: tuple[str, ...] = ()
     # Variables that set several fields at once.
     aliases: Mapping[str, tuple[str, ...]] = {}
+    # Numbers that may be negative. Every other number is a duration, a size or a count.
+    signed: tuple[str, ...] = ()
 
     @property
     def types(self) -> dict[str, Any]:
@@ -127,17 +130,33 @@ def _checked(section: Section[Any], field: str, value: object, where: str, *, st
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(types)}"
         raise BadSetting(key, value, where, f"there is no such setting; {hint}")
     try:
-        read = msgspec.convert(value, types[field], strict=strict)
+        read = msgspec.convert(_split(value, types[field], strict=strict), types[field], strict=strict)
     except msgspec.ValidationError:
         raise BadSetting(key, value, where, f"must be {_named(types[field])}") from None
-    # Every number in the settings is a duration, a size or a count.
-    if isinstance(read, int | float) and not (isfinite(read) and read >= 0):
-        raise BadSetting(key, value, where, "must be at least 0, and finite")
+    is_signed = field in section.signed
+    if isinstance(read, int | float) and not (isfinite(read) and (is_signed or read >= 0)):
+        raise BadSetting(
+            key, value, where, "must be finite" if is_signed else "must be at least 0, and finite"
+        )
     return read
+
+
+def text_of(value: object) -> str:
+    """A setting's value as a variable has it."""
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _split(value: object, kind: Any, *, strict: bool) -> object:
+    """The texts of a variable or a flag whose field has several."""
+    if strict or get_origin(kind) is not tuple or not isinstance(value, str):
+        return value
+    return [text for part in value.split(",") if (text := part.strip())]
 
 
 def _named(kind: Any) -> str:
     """The name of a type for error messages."""
+    if get_origin(kind) is tuple:
+        return "a list of texts"
     words: tuple[object, ...] = get_args(kind)
     return " or ".join(map(str, words)) if words else _TYPES[kind]
 

@@ -42,6 +42,7 @@ ALL: tuple[type[Message], ...] = (
     cell.InstanceRedeployed,
     hosts.HostsReported,
     hosts.HostsAlive,
+    hosts.HostsMeasured,
     hosts.SetHost,
     hosts.HostSet,
     hosts.AskHosts,

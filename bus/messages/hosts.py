@@ -1,13 +1,16 @@
 """Messages about hosts beside their providers: are they up, may they be used, how busy are they."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from bus.message import CellName, Message, ProviderId, StrictMessage
 from bus.messages.placement import Counter, Label, Moment, Natural, Value
+
+# What a message about many hosts lists.
+H = TypeVar("H", bound=Value)
 
 # Kinds of hosts. The empty kind is a hypervisor that runs virtual machines.
 NODE = "ironic"
@@ -16,8 +19,23 @@ HOSTS_PER_MESSAGE_MAX = 1000
 # A message and its envelope must fit into a parcel.
 HOSTS_BYTES_MAX = 250_000
 
+# Weights are sums of products of metrics: far from what a float can hold.
+Metric = Annotated[float, Meta(ge=-1e15, le=1e15)]
+
 # The projects that may use a node: its owner's and its lessee's. Empty: all projects.
 Projects = Annotated[tuple[Label, ...], Meta(max_length=10)]
+
+
+class Supported(Value, frozen=True):
+    """A kind of instances that a host can run; an empty field stands for any."""
+
+    architecture: Label = ""
+    hypervisor_type: Label = ""
+    vm_mode: Label = ""
+
+
+# A key has parts, joined by colons (cpu_info:model); a value with several words is a set of words.
+Capabilities = Annotated[dict[Label, Annotated[str, Meta(max_length=1024)]], Meta(max_length=64)]
 
 
 class HostDescription(Value, frozen=True, kw_only=True):
@@ -33,6 +51,10 @@ class HostDescription(Value, frozen=True, kw_only=True):
     hypervisor_version: Natural = 0
     kind: Label = ""
     projects: Projects = ()
+    supports: Annotated[tuple[Supported, ...], Meta(max_length=64)] = ()
+    capabilities: Capabilities = {}
+    # Builds that failed there since the last one that succeeded.
+    failed_builds: Natural = 0
 
 
 class HostFacts(HostDescription, frozen=True):
@@ -60,6 +82,23 @@ class HostsAlive(Message, frozen=True, tag="host.beat"):
 
     cell: CellName
     hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=5000)]
+
+
+class HostMetrics(Value, frozen=True, kw_only=True):
+    """What a host measures now: its temperature, its load, by names of its own."""
+
+    id: ProviderId
+    values: Annotated[dict[Label, Metric], Meta(max_length=64)]
+
+
+class HostsMeasured(Message, frozen=True, tag="host.metrics"):
+    """The metrics of hosts of a cell. They replace all earlier ones of each host. They are a feed: no row stores them,
+    and a scheduler that has just started has none until they are sent again. `sequence` orders them.
+    """
+
+    cell: CellName
+    hosts: Annotated[tuple[HostMetrics, ...], Meta(max_length=1000)]
+    sequence: Counter = 0
 
 
 class SetHost(StrictMessage, frozen=True, tag="host.set"):
@@ -106,10 +145,10 @@ class HostSet(Message, frozen=True, tag="host.was_set"):
     host: HostState | None
 
 
-def in_messages(facts: Sequence[HostFacts]) -> list[tuple[HostFacts, ...]]:
-    """Splits the facts into as few messages as possible."""
-    messages: list[tuple[HostFacts, ...]] = []
-    current: list[HostFacts] = []
+def in_messages(facts: Sequence[H]) -> list[tuple[H, ...]]:
+    """Splits the facts, or the metrics, into as few messages as possible."""
+    messages: list[tuple[H, ...]] = []
+    current: list[H] = []
     size = 0
     for each in facts:
         bytes_ = len(msgspec.json.encode(each)) + 1

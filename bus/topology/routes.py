@@ -54,6 +54,7 @@ ROUTES: dict[str, Route] = {
     "redeployed": _CELL_ORDER,
     "host.state": _CELL_EVENT,
     "host.beat": _CELL_EVENT,
+    "host.metrics": _CELL_EVENT,
     "host.set": Route(API, Kind.ORDER, answer="host.was_set"),
     "host.was_set": _ANSWER,
     "host.query": Route(API, Kind.QUESTION, answer="host.found"),

@@ -1,9 +1,12 @@
 """A host, its load, and the facts about it that others are told."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from bus.message import ProviderId
-from bus.messages.hosts import HostFacts
+from bus.messages.hosts import HostFacts, Supported
+from compute_sim.core.attempts import AttemptRecord, State
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -11,6 +14,9 @@ class Host(Struct, frozen=True, kw_only=True):
     availability_zone: str = ""
     hypervisor_type: str = "QEMU"
     hypervisor_version: int = 8_000_000
+    # The kinds of instances that it runs, and what else requests may ask of it, by name.
+    supports: tuple[Supported, ...] = ()
+    capabilities: Mapping[str, str] = {}
 
 
 class Load(Struct, frozen=True):
@@ -20,7 +26,24 @@ class Load(Struct, frozen=True):
     io_ops: int = 0
 
 
-def facts_of(id_: ProviderId, host: Host, load: Load) -> HostFacts:
+class FailedBuilds:
+    """How many builds have failed on each host since the last one that succeeded. A restart begins anew."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def of(self, host: ProviderId) -> int:
+        return self._counts.get(host.int, 0)
+
+    def count(self, before: AttemptRecord, after: AttemptRecord) -> None:
+        """An attempt before and after its driver was asked how far it is."""
+        if before.state is State.BUILDING and after.state is State.FAILED:
+            self._counts[after.host.int] = self.of(after.host) + 1
+        elif before.state is State.BUILDING and after.state is State.BUILT:
+            self._counts.pop(after.host.int, None)
+
+
+def facts_of(id_: ProviderId, host: Host, load: Load, failed_builds: int = 0) -> HostFacts:
     return HostFacts(
         id=id_,
         name=host.name,
@@ -29,4 +52,7 @@ def facts_of(id_: ProviderId, host: Host, load: Load) -> HostFacts:
         availability_zone=host.availability_zone,
         hypervisor_type=host.hypervisor_type,
         hypervisor_version=host.hypervisor_version,
+        supports=host.supports,
+        capabilities=dict(host.capabilities),
+        failed_builds=failed_builds,
     )

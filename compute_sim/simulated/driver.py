@@ -1,5 +1,6 @@
 """The driver of a simulated host: its description, changed by its faults. Its instances exist only as attempts."""
 
+from collections.abc import Mapping
 from uuid import UUID, uuid5
 
 from bus.message import ProviderId
@@ -17,7 +18,7 @@ from compute_sim.simulated.faults import (
     next_turn_s,
     spawn_work,
 )
-from compute_sim.simulated.hosts import HostSize, SimulatedHost, size_at
+from compute_sim.simulated.hosts import HostSize, SimulatedHost, metrics_at, size_at
 
 # The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
 HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
@@ -48,6 +49,9 @@ class SimulatedDriver:
     def next_change_s(self, at_s: float) -> float | None:
         turns = [turn for fault in self._other_faults if (turn := next_turn_s(fault, at_s)) is not None]
         return min(turns, default=None)
+
+    def metrics(self, at_s: float) -> Mapping[str, float]:
+        return metrics_at(self.host.metrics, self._other_faults, at_s)
 
     def condition(self, at_s: float) -> Condition:
         return condition_of(self._silencing, at_s) if self._silencing else WELL

@@ -87,13 +87,14 @@ class Dies(HostFault, frozen=True, kw_only=True, tag="dies"):
 
 
 class Changes(HostFault, frozen=True, kw_only=True, tag="changes"):
-    """The host's inventory or traits differ during this time."""
+    """The host's inventory, traits or metrics differ during this time."""
 
     vcpus: int = 0
     ram_mb: int = 0
     disk_gb: int = 0
     traits_gained: tuple[Trait, ...] = ()
     traits_lost: tuple[Trait, ...] = ()
+    metrics: dict[str, float] = {}
 
 
 Fault = FailsToBuild | BuildsSlowly | FallsSilent | ComesBackLate | Dies | Changes

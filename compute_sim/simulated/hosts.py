@@ -1,12 +1,17 @@
 """Simulated hosts: their size, and how faults change it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
+from bus.messages.hosts import Supported
 from bus.messages.placement import Ratio
 from compute_sim.core.hosts import Host
 from compute_sim.simulated.faults import Changes, Fault, is_on
+
+# What simulated hosts tell: they are plain x86 machines.
+SUPPORTS = (Supported(architecture="x86_64", hypervisor_type="qemu", vm_mode="hvm"),)
+CAPABILITIES: Mapping[str, str] = {"cpu_info:arch": "x86_64", "cpu_info:features": "aes avx avx2 sse4.2"}
 
 
 class HostSize(Struct, frozen=True):
@@ -26,6 +31,7 @@ class HostSize(Struct, frozen=True):
 
 class SimulatedHost(Host, frozen=True, kw_only=True):
     size: HostSize = HostSize()
+    metrics: Mapping[str, float] = {}
 
 
 def equal_hosts(cell: str, count: int, size: HostSize | None = None) -> tuple[SimulatedHost, ...]:
@@ -35,6 +41,8 @@ def equal_hosts(cell: str, count: int, size: HostSize | None = None) -> tuple[Si
             name=f"{cell}-host-{number:05d}",
             size=size or HostSize(),
             availability_zone=f"az{number % 3 + 1}",
+            supports=SUPPORTS,
+            capabilities=CAPABILITIES,
         )
         for number in range(1, count + 1)
     )
@@ -52,3 +60,11 @@ def size_at(size: HostSize, faults: Iterable[Fault], at_s: float) -> HostSize:
                 traits=(size.traits | frozenset(change.traits_gained)) - frozenset(change.traits_lost),
             )
     return size
+
+
+def metrics_at(metrics: Mapping[str, float], faults: Iterable[Fault], at_s: float) -> Mapping[str, float]:
+    """The host's metrics, with those of the changes that are active."""
+    for change in faults:
+        if isinstance(change, Changes) and change.metrics and is_on(change, at_s):
+            metrics = {**metrics, **change.metrics}
+    return metrics

@@ -20,6 +20,13 @@
     after_s = 30
     vcpus = -16
 
+    [[faults]]                  # and another one is hot for ten minutes, as its metrics tell
+    is = "changes"
+    hosts = ["c1-host-00008"]
+    after_s = 30
+    for_s = 600
+    metrics = { temperature = 95.0 }
+
 Others: builds_slowly (spawn_ms, probability), comes_back_late, dies.
 """
 

@@ -415,6 +415,11 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "free": "for a class: how much of it is free in the host's own tree",
     },
     "Miss": {"host": "the host's name", "reason": "what it lacked"},
+    "Supported": {
+        "architecture": "the processor's architecture, as images name it; empty: any",
+        "hypervisor_type": "the hypervisor, as images name it; empty: any",
+        "vm_mode": "`hvm` or another mode, as images name it; empty: any",
+    },
     "HostState": {
         "id": "the id of its root provider",
         "name": "its name",
@@ -427,6 +432,9 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "availability_zone": "its zone",
         "hypervisor_type": "the hypervisor it runs",
         "hypervisor_version": "the hypervisor's version",
+        "supports": "the kinds of instances that it runs",
+        "capabilities": "what else requests may ask of it by `capabilities:NAME`; a value of several words is a set of words",
+        "failed_builds": "builds that failed on it since the last one that succeeded",
         "heard_at": "when its last heartbeat arrived",
         "sequence": "orders the states of a host: skip one that is not higher than the last",
         "report_epoch": "the epoch of its last report",

@@ -176,6 +176,7 @@ class Claimer:
             self._plugins,
             self._salt,
             self._settings.alternates_max,
+            draw=self._chance.getrandbits(32) if self._plugins.subset > 1 else 0,
         )
         for one, where in zip(choosing, found, strict=True):
             if isinstance(where, NoValidHost):

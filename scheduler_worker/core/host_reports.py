@@ -14,12 +14,16 @@ def reported(
     now: datetime,
     *,
     speaks_for: str | None = None,
+    failed_builds_max: int = 0,
 ) -> HostState | None:
     """The host with these facts, or unchanged if a later report is known; None if the host belongs to another cell than
     the one that reports it.
 
     A node moves to another cell when its conductor group or shard changes. Only a sender that stands above cells
     (`speaks_for` is None) may report that: otherwise one cell could take the nodes of another.
+
+    A host on which `failed_builds_max` builds in a row have failed is disabled, and again by each further failure after
+    an operator has enabled it; 0: never.
     """
     if host is None:
         host = HostState(id=facts.id, name=facts.name, cell=report.cell, up=True, enabled=True)
@@ -31,6 +35,9 @@ def reported(
         epoch, sequence = facts.epoch, facts.sequence
     if (epoch, sequence) < (host.report_epoch, host.report_sequence):
         return host
+    if 0 < failed_builds_max <= facts.failed_builds and facts.failed_builds > host.failed_builds:
+        reason = f"{facts.failed_builds} builds in a row failed (failed_builds_max is {failed_builds_max})"
+        host = structs.replace(host, enabled=False, disabled_reason=host.disabled_reason or reason)
     return structs.replace(
         host,
         name=facts.name,
@@ -46,6 +53,9 @@ def reported(
         report_sequence=sequence,
         kind=facts.kind,
         projects=facts.projects,
+        supports=facts.supports,
+        capabilities=facts.capabilities,
+        failed_builds=facts.failed_builds,
     )
 
 

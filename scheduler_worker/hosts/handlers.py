@@ -7,7 +7,7 @@ from datetime import datetime
 from msgspec import structs
 
 from bus.message import ProviderId  # noqa: TC001 - imported like every other type
-from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost
+from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost, in_messages
 from bus.topology import CELL0
 from bus.workers.handling import Answer, Handlers, Reading, Received, Said
 from scheduler_worker.core.host_reports import is_news, reported
@@ -32,7 +32,14 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
         for ask in asks:
             for facts in ask.message.hosts:
                 before = written.get(facts.id)
-                host = reported(before, facts, ask.message, clock(), speaks_for=ask.cell)
+                host = reported(
+                    before,
+                    facts,
+                    ask.message,
+                    clock(),
+                    speaks_for=ask.cell,
+                    failed_builds_max=registry.failed_builds_max,
+                )
                 if host is None:
                     log.warning("cell %s reports host %s of another cell", ask.message.cell, facts.name)
                 elif is_news(before, host):
@@ -84,8 +91,9 @@ def host_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
             # One more than asked tells whether there is another page.
             wanted = HostQuery(name=ask.message.name or None, after=ask.message.after, limit=limit + 1)
             found = await store.hosts(wanted)
-            page = tuple(registry.as_heard(host) for host in found[:limit])
-            said.append(Answer(ask, HostsFound(hosts=page, next=page[-1].name if len(found) > limit else "")))
+            page = in_messages([registry.as_heard(host) for host in found[:limit]])[0] if found else ()
+            is_last = len(page) == len(found)
+            said.append(Answer(ask, HostsFound(hosts=page, next="" if is_last else page[-1].name)))
         return said
 
     return {AskHosts: Reading(on_ask_hosts)}

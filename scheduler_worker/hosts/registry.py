@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from msgspec import structs
 
 from bus.message import Message, ProviderId
-from bus.messages.hosts import NODE, HostsAlive, HostsReported, HostState
+from bus.messages.hosts import NODE, HostsAlive, HostsMeasured, HostsReported, HostState
 from bus.workers.handling import Received
 from scheduler_worker.core.host_reports import reported, rewritten
 from scheduler_worker.core.picture.picture import Picture
@@ -21,12 +21,22 @@ log = logging.getLogger(__name__)
 
 
 class HostRegistry:
-    def __init__(self, picture: Picture, down_after: timedelta, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        picture: Picture,
+        down_after: timedelta,
+        clock: Callable[[], datetime],
+        *,
+        failed_builds_max: int = 0,
+    ) -> None:
+        self.failed_builds_max = failed_builds_max
         self._picture = picture
         self._down_after = down_after
         self._clock = clock
         self._hosts: dict[ProviderId, HostState] = {}
         self._heard: dict[ProviderId, datetime] = {}
+        # The sequence of the last metrics of each host.
+        self._measured: dict[int, int] = {}
         # The picture takes the later state of a host: later in this process, since a row does not say whether it is up.
         self._told = itertools.count(1)
 
@@ -49,6 +59,8 @@ class HostRegistry:
                 self.hear_facts(report, heard.cell)
             case HostsAlive(cell=cell, hosts=hosts):
                 self.hear_beats(cell, hosts, heard.cell)
+            case HostsMeasured() as measured:
+                self.hear_metrics(measured, heard.cell)
             case _:
                 pass
 
@@ -58,7 +70,9 @@ class HostRegistry:
         changed = []
         for each in report.hosts:
             known = self._hosts.get(each.id)
-            host = reported(known, each, report, now, speaks_for=speaks_for)
+            host = reported(
+                known, each, report, now, speaks_for=speaks_for, failed_builds_max=self.failed_builds_max
+            )
             if host is None:
                 log.warning("cell %s reports host %s of another cell", report.cell, each.name)
                 continue
@@ -82,6 +96,16 @@ class HostRegistry:
                 back.append(host)
         self._tell(back, now)
 
+    def hear_metrics(self, measured: HostsMeasured, speaks_for: str | None = None) -> None:
+        """Metrics are never written: they are old when the next ones come."""
+        for each in measured.hosts:
+            host = self._hosts.get(each.id)
+            if host is None or host.cell != measured.cell:
+                continue
+            if speaks_for in (None, host.cell) and measured.sequence >= self._measured.get(each.id.int, 0):
+                self._measured[each.id.int] = measured.sequence
+                self._picture.measure(each.id, each.values)
+
     def get(self, host: ProviderId) -> HostState | None:
         return self._hosts.get(host)
 
@@ -98,6 +122,7 @@ class HostRegistry:
         going = [host for host in hosts if self._hosts.pop(host, None) is not None]
         for host in going:
             self._heard.pop(host, None)
+            self._measured.pop(host.int, None)
         self._picture.remove_hosts(going)
 
     def look(self) -> None:

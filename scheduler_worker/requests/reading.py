@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from bus.messages.build import BuildInstance, BuildRejected, RequestId
 from bus.workers.handling import Received
 from placement_worker.core.vocabulary import Vocabulary
+from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.requests.answering import too_old
 
@@ -30,9 +31,11 @@ class ValidRequest(Struct, frozen=True, eq=False):
 
 
 class RequestReader:
-    def __init__(self, vocabulary: Vocabulary, horizon: timedelta) -> None:
+    def __init__(self, vocabulary: Vocabulary, horizon: timedelta, plugins: Plugins) -> None:
         self._vocabulary = vocabulary
         self._horizon = horizon
+        self._plugins = plugins
+        self._scopes, self._image_keys = plugins.scopes, plugins.image_keys
         # The spec and the digest of each content: most requests have the content of an earlier one.
         self._known: dict[bytes, tuple[InstanceSpec, bytes]] = {}
 
@@ -55,10 +58,23 @@ class RequestReader:
     def _understood(self, build: BuildInstance, content: bytes) -> tuple[InstanceSpec, bytes] | BuildRejected:
         if build.request_id is not None and (known := self._known.get(content)) is not None:
             return known
-        spec = read_request(build, self._vocabulary)
+        spec = read_request(build, self._vocabulary, self._scopes, self._image_keys)
+        if isinstance(spec, InstanceSpec) and (problem := self._not_read(spec, build)) is not None:
+            return problem
         if isinstance(spec, BuildRejected):
             return spec
         if len(self._known) >= SPECS_MAX:
             self._known.clear()
         understood = self._known[content] = spec, hashlib.sha256(content).digest()
         return understood
+
+    def _not_read(self, spec: InstanceSpec, build: BuildInstance) -> BuildRejected | None:
+        """The first value that the filter which reads its key does not understand."""
+        asked = (("flavor.extra_specs", spec.extra_specs), ("image_properties", spec.image_properties))
+        for field, pairs in asked:
+            for key, value in pairs:
+                if reason := self._plugins.problem_with(key, value):
+                    return BuildRejected(
+                        request_id=build.request_id, field=f"{field}.{key}", value=value, reason=reason
+                    )
+        return None

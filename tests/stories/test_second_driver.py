@@ -5,7 +5,7 @@ Its instances are domains that a hypervisor starts and removes in its own time, 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -66,6 +66,9 @@ class DomainDriver:
 
     def next_change_s(self, at_s: float) -> float | None:
         return at_s + LOOK_MS / 1000
+
+    def metrics(self, at_s: float) -> Mapping[str, float]:  # noqa: ARG002 - it measures nothing
+        return {}
 
     def condition(self, at_s: float) -> Condition:  # noqa: ARG002 - it has no clock
         return WELL

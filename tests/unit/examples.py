@@ -107,12 +107,15 @@ from bus.messages.cell import (
 from bus.messages.hosts import (
     AskHosts,
     HostFacts,
+    HostMetrics,
     HostsAlive,
     HostSet,
     HostsFound,
+    HostsMeasured,
     HostsReported,
     HostState,
     SetHost,
+    Supported,
 )
 from bus.messages.placement import (
     AskMembers,
@@ -240,6 +243,7 @@ STATE = InstanceState(
     changed_at=WHEN,
     rebuild=REBUILD,
 )
+X86 = Supported(architecture="x86_64", hypervisor_type="qemu", vm_mode="hvm")
 HOST = HostState(
     id=ROOT,
     name="host-1",
@@ -252,6 +256,9 @@ HOST = HostState(
     availability_zone="north",
     hypervisor_type="QEMU",
     hypervisor_version=8002000,
+    supports=(X86,),
+    capabilities={"cpu_info:arch": "x86_64"},
+    failed_builds=2,
     heard_at=WHEN,
     sequence=4,
     report_epoch=2,
@@ -401,6 +408,9 @@ EXAMPLES: tuple[Message, ...] = (
                 availability_zone="north",
                 hypervisor_type="QEMU",
                 hypervisor_version=8002000,
+                supports=(X86,),
+                capabilities={"cpu_info:arch": "x86_64"},
+                failed_builds=2,
                 kind="ironic",
                 projects=("p", "q"),
                 epoch=2,
@@ -411,6 +421,7 @@ EXAMPLES: tuple[Message, ...] = (
         sequence=9,
     ),
     HostsAlive(cell="c1", hosts=(ROOT,)),
+    HostsMeasured(cell="c1", hosts=(HostMetrics(id=ROOT, values={"temperature": 41.5}),), sequence=9),
     SetHost(host="host-1", enabled=False, reason="a disk is being replaced"),
     HostSet(host=HOST),
     AskPlan(request=BuildInstance(flavor=FLAVOR, project="shop"), project="shop"),

@@ -238,7 +238,7 @@ class BadDriver:
         self.root, self.host = self._honest.root, self._honest.host
         self.next_change_s, self.condition = self._honest.next_change_s, self._honest.condition
         self.spawn, self.destroy = self._honest.spawn, self._honest.destroy
-        self.look_at = self._honest.look_at
+        self.look_at, self.metrics = self._honest.look_at, self._honest.metrics
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
         return self._wrong(tree, self._honest.update_provider_tree(tree, at_s))

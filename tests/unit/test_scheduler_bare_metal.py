@@ -284,7 +284,7 @@ class ClaimsAll:
 async def ends_after_s(build: BuildInstance, picture: Picture, settings: SchedulerSettings) -> float:
     """How long after its acceptance the cell is told that a request ends."""
     store = MemorySchedulerStore()
-    reader = RequestReader(VOCABULARY, settings.horizon)
+    reader = RequestReader(VOCABULARY, settings.horizon, PLUGINS)
     builder = Builder(store, ClaimsAll(picture), reader, lambda: NOON, settings)  # type: ignore[arg-type]
     outbox = Outbox(store, Notes(store, timedelta(seconds=5), lambda: NOON))
     ask = Received(message=build, id="1", trace="", sender="", reply_to="", attempts=0)

@@ -13,7 +13,7 @@ from bus.messages.placement import InventoryState
 from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.plugins import Change, Plugins
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.picture.picture import Picture
@@ -336,6 +336,13 @@ class OddOnesOnly:
 
     name = "odd ones only"
     is_per_instance = False
+    reads: tuple[str, ...] = ()
+    woken_by: tuple[Change, ...] = (Change.FACTS,)
+    scopes: tuple[str, ...] = ()
+    image_keys: tuple[str, ...] = ()
+
+    def problem_with(self, _key: str, _value: str) -> str:
+        return ""
 
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         return np.array([hosts.name(at).endswith(("1", "3")) for at in range(len(hosts))])
@@ -349,6 +356,8 @@ class ByName:
 
     name = "by name"
     minimum = None
+    reads: tuple[str, ...] = ()
+    woken_by: tuple[Change, ...] = (Change.FACTS,)
 
     def __init__(self, multiplier: float) -> None:
         self.multiplier = multiplier

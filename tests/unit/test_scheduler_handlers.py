@@ -84,7 +84,7 @@ class Worker:
         self.registry = HostRegistry(self.picture, timedelta(seconds=60), lambda: NOON)
         self.outbox = Outbox(self.store, Notes(self.store, timedelta(seconds=5), lambda: NOON))
         settings = SchedulerSettings()
-        reader = RequestReader(STANDARD, settings.horizon)
+        reader = RequestReader(STANDARD, settings.horizon, standard_plugins())
         builder = Builder(self.store, NoClaims(), reader, lambda: NOON, settings)  # type: ignore[arg-type]
         self.burial = Burial(reader, lambda: NOON, settings)
         publisher = Station(MemoryBroker().as_user(), "s").publisher

@@ -291,7 +291,9 @@ def test_a_server_group_bounds_a_plan(policy: str, fit: int) -> None:
 
 
 async def asked(question: Message, kind: type[M], picture: Picture | None = None) -> M:
-    planner = Planner(picture or mixed(), PLUGINS, RequestReader(STANDARD, SchedulerSettings().horizon))
+    planner = Planner(
+        picture or mixed(), PLUGINS, RequestReader(STANDARD, SchedulerSettings().horizon, PLUGINS)
+    )
     handler = planner.question_handlers()[type(question)]
     assert isinstance(handler, Reading)
     (answer,) = await handler.handle([an_ask(question)])

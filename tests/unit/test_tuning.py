@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 from msgspec import structs
@@ -39,6 +39,20 @@ HERE = Path("/nowhere")
 ZERO_SAYS_SOMETHING = {
     "scheduler.shape_pause_ms_max",
     "scheduler.alternates_max",
+    "scheduler.cpu_weight_multiplier",
+    "scheduler.ram_weight_multiplier",
+    "scheduler.disk_weight_multiplier",
+    "scheduler.hypervisor_version_weight_multiplier",
+    "scheduler.num_instances_weight_multiplier",
+    "scheduler.io_ops_weight_multiplier",
+    "scheduler.pci_weight_multiplier",
+    "scheduler.build_failure_weight_multiplier",
+    "scheduler.metrics_weight_multiplier",
+    "scheduler.soft_affinity_weight_multiplier",
+    "scheduler.soft_anti_affinity_weight_multiplier",
+    "scheduler.preferred_weight_multiplier",
+    "scheduler.metrics_weight_of_unavailable",
+    "scheduler.failed_builds_max",
     "scheduler.io_ops_per_host_max",
     "scheduler.instances_per_host_max",
     "scheduler.unsaid_s",
@@ -70,6 +84,9 @@ def every_field() -> list[tuple[Section[Any], str]]:
 def test_every_setting_of_every_worker_has_a_variable_and_a_key(
     section: Section[Any], field: str, tmp_path: Path
 ) -> None:
+    if get_origin(section.types[field]) is tuple:
+        check_a_list(section, field, tmp_path)
+        return
     default = getattr(section.kind(), field)
     # A value slightly larger, so that no limit is exceeded; for texts, another text.
     words = get_args(section.types[field])
@@ -83,6 +100,25 @@ def test_every_setting_of_every_worker_has_a_variable_and_a_key(
     by_file = tuning_from({}, config=file, here=HERE).of(section)
 
     assert by_variable == by_file == structs.replace(section.kind(), **{field: value})
+
+
+# Lists of texts, each with another value than its default.
+LISTS = {
+    "scheduler.filters": ("same_host", "capabilities"),
+    "scheduler.weighers": ("ram", "metrics"),
+    "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
+}
+
+
+def check_a_list(section: Section[Any], field: str, place: Path) -> None:
+    value = LISTS[f"{section.name}.{field}"]
+    file = a_file(place / "c.toml", f"[{section.name}]\n{field} = {json.dumps(value)}\n")
+
+    by_variable = settings_in({section.variable(field): f" {' , '.join(value)} "}, section)
+    by_file = tuning_from({}, config=file, here=HERE).of(section)
+    handed_on = settings_in(environment_of(CloudSettings(**{section.name: by_file})), section)
+
+    assert by_variable == by_file == handed_on == structs.replace(section.kind(), **{field: value})
 
 
 def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path: Path) -> None:
@@ -175,6 +211,35 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
             {"MOOR_SCHEDULER_CLAIM_MAX": "3"},
             r"scheduler.claim_max is '3' \(MOOR_SCHEDULER_CLAIM_MAX\): there is no such setting; did you mean claims_max\?",
         ),
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_FILTERS": "same_host,capabilitys"},
+            r"scheduler.filters is \('same_host', 'capabilitys'\) \(MOOR_S.*\): filters names .*, must be among capabilities, im",
+        ),
+        (SCHEDULER, {"MOOR_SCHEDULER_WEIGHERS": "ram,ram"}, "weighers names 'ram' twice"),
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_WEIGHERS": "ram=2"},
+            "weighers has 'ram=2': ram has a setting of its own, ram_weight_multiplier",
+        ),
+        (SCHEDULER, {"MOOR_SCHEDULER_RAM_WEIGHT_MULTIPLIER": "-inf"}, "'-inf' .* must be finite"),
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_BUILD_FAILURE_WEIGHT_MULTIPLIER": "1e8"},
+            r"build_failure_weight_multiplier is 100000000.0 \(.*\): .* add up to 1.*e\+08, must be at most 1e\+07",
+        ),
+        (SCHEDULER, {"MOOR_SCHEDULER_PCI_WEIGHT_MULTIPLIER": "-1"}, "pci_weight_multiplier is -1, must be at least 0"),
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_METRICS_WEIGHTS": "temperature"},
+            "metrics_weights has 'temperature', must be NAME=NUMBER, such as temperature=-1.0",
+        ),
+        (SCHEDULER, {"MOOR_SCHEDULER_FILTERS": "metrics"}, "filters names 'metrics', and metrics_weights names no metric"),
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_HOST_SUBSET_SIZE": "1001"},
+            r"host_subset_size is 1001 \(.*\): .* must be from 1 to 1000",
+        ),
         (PLACEMENT, {"MOOR_PLACEMENT_X": "3"}, "placement.x is '3' .* known are horizon_s, log_kept_s"),
         (COMPUTE, {"MOOR_COMPUTE_CELL": "c2"}, "compute.cell is 'c2' .* no such setting"),
         (SCHEDULER, {"MOOR_SCHEDULER_CLAIMS_MAX": "1.5"}, "claims_max is '1.5' .* must be a whole number"),
@@ -236,7 +301,7 @@ def test_zero_is_refused_wherever_it_has_no_meaning(section: Section[Any], field
     if f"{section.name}.{field}" in ZERO_SAYS_SOMETHING:
         settings_in({variable: "0"}, section)
         return
-    with pytest.raises(BadSetting, match=rf"{section.name}.{field} is '?0(.0)?'? \({variable}\)"):
+    with pytest.raises(BadSetting, match=rf"{section.name}.{field} is (\('0',\)|'?0(.0)?'?) \({variable}\)"):
         settings_in({variable: "0"}, section)
 
 

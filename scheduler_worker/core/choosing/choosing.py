@@ -50,6 +50,8 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
 ALTERNATES = 2
+# Before all scores in a heap, which are negated.
+_ON_TOP = -(2**63)
 
 
 class Chosen(Struct, frozen=True):
@@ -67,22 +69,30 @@ class _Batch(NamedTuple):
     plugins: Plugins
     salt: int
     alternates: int
+    draw: int
 
 
 def choose(
-    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int, alternates: int = ALTERNATES
+    picture: Picture,
+    specs: Sequence[InstanceSpec],
+    plugins: Plugins,
+    salt: int,
+    alternates: int = ALTERNATES,
+    *,
+    draw: int = 0,
 ) -> list[Chosen | NoValidHost]:
     """A host for one instance of each spec, in their order; for several instances the caller repeats the spec.
 
-    The picture is not changed: the caller that claims a choice holds it there.
+    The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number; it counts only
+    where plugins give an instance any of several best hosts.
     """
-    batch = _Batch(Draft(picture), plugins, salt, alternates)
+    batch = _Batch(Draft(picture), plugins, salt, alternates, draw)
     alike: dict[InstanceSpec, list[int]] = {}
     # By the whole spec: so only the first of several equal ones is looked at.
     known: dict[InstanceSpec, list[int]] = {}
     for position, spec in enumerate(specs):
         if (positions := known.get(spec)) is None:
-            positions = known[spec] = alike.setdefault(as_read(spec, picture), [])
+            positions = known[spec] = alike.setdefault(as_read(spec, picture, plugins.read_by_others), [])
         positions.append(position)
     outcomes: dict[int, Chosen | NoValidHost] = {}
     for spec, positions in alike.items():
@@ -144,7 +154,7 @@ def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:
 
 def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[list[Chosen], bool]:
     """Choices from one pool; and whether no host outside of it could take the rest."""
-    draft, plugins, salt, alternates = batch
+    draft, plugins, salt, alternates, draw = batch
     everyone = Hosts(draft)
     rows = np.flatnonzero(qualifying(everyone, spec, plugins))
     if not len(rows):
@@ -152,7 +162,7 @@ def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[
     hosts = everyone if len(rows) == len(everyone) else Hosts(draft, rows)
     scoring = Scoring(hosts, spec, plugins.weighers, draft.picture.preferences(salt))
     scores = scoring.first_scores
-    best = the_best(scores, instances + alternates)
+    best = the_best(scores, instances + alternates + plugins.subset - 1)
     pool = rows[best]
     scores_by_count = (
         ScoresByCount(draft, scoring, plugins.filters, pool, instances) if instances > 1 else None
@@ -160,7 +170,8 @@ def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[
     # Sorted, and so a heap already.
     heap = [(-score, place) for place, score in enumerate(scores[best].tolist())]
     filling = draft.filling(spec)
-    placings = _place(heap, pool.tolist(), scores_by_count, instances, filling)
+    subset = _Subset(plugins.subset, draw) if plugins.subset > 1 else None
+    placings = _place(heap, pool.tolist(), scores_by_count, instances, filling, subset=subset)
     draft.take(pool, np.bincount(placings.places, minlength=len(pool)), spec)
     still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
     choices = Choices(draft, spec, filling, plugins.instances_max)
@@ -195,12 +206,30 @@ class _Placings(NamedTuple):
     is_cut_short: bool
 
 
+class _Subset(NamedTuple):
+    """Each instance takes one of the `size` best hosts, by a number that follows from `draw`."""
+
+    size: int
+    draw: int
+
+    def lead(self, heap: list[tuple[int, int]], number: int) -> None:
+        """Put the host for this instance on top of the heap."""
+        best = heapq.nsmallest(self.size, heap)
+        mixed = (self.draw + number) * 0x9E3779B97F4A7C15 & 2**64 - 1
+        score, place = best[(mixed >> 32) % len(best)]
+        heap.remove((score, place))
+        heapq.heapify(heap)
+        heapq.heappush(heap, (_ON_TOP, place))
+
+
 def _place(
     heap: list[tuple[int, int]],
     pool: Sequence[int],
     scores_by_count: ScoresByCount | None,
     instances: int,
     filling: CompoundFill | None,
+    *,
+    subset: _Subset | None = None,
 ) -> _Placings:
     """Afterwards the heap has the hosts that could take one more."""
     taken = [0] * len(heap)
@@ -208,6 +237,8 @@ def _place(
     places: list[int] = []
     parts: dict[int, tuple[ProviderAmount, ...]] = {}
     while heap and len(places) < instances:
+        if subset is not None:
+            subset.lead(heap, len(places))
         place = heap[0][1]
         untouched -= not taken[place]
         if filling is not None and filling.flags[pool[place]]:

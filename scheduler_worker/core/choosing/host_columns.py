@@ -3,7 +3,7 @@
 The picture is not changed: the choices of a batch are written into copies of its columns.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from bus.messages.placement import GroupMember, ProviderState, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
 from scheduler_worker.core.choosing.compounds import CompoundFill, Compounds, FreeAtProvider, Pool
 from scheduler_worker.core.choosing.needs import Needs, needs_of
+from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -28,6 +29,7 @@ class Draft:
         self.has_nodes = bool(self.columns.node[: self.columns.rows].any())
         self.holding = self.columns.holding.copy()
         self._free: dict[str, Ints] = {}
+        self._differ: dict[str, bool] = {}
         # By group: the number of members on each host, and the ids of all that are known.
         self._groups: dict[int, tuple[Ints, Sequence[GroupMember]]] = {}
 
@@ -56,6 +58,14 @@ class Draft:
                 self.compounds = Compounds(self.picture)
             self.compounds.cover_everyone(self.free)
         return self.compounds
+
+    def differ_in(self, column: str) -> bool:
+        """Do any two hosts differ in this column of numbers? It does not change while a batch is decided."""
+        differ = self._differ.get(column)
+        if differ is None:
+            values = getattr(self.columns, column)[: self.columns.rows]
+            differ = self._differ[column] = bool(len(values)) and bool(values.min() != values.max())
+        return differ
 
     def filling(self, spec: InstanceSpec) -> CompoundFill | None:
         """None if no host is compound, and the request has no groups."""
@@ -323,7 +333,46 @@ class Hosts:
         """Has the group any member, on a host of the picture or not?"""
         return bool(self._draft.known_members(group)) or bool(self._draft.members(group).any())
 
+    # What hosts tell
+
+    def judged(self, judge: Callable[[HostProfile], bool]) -> Flags:
+        """The hosts whose profile the judge accepts. It is asked once for each profile, not for each host."""
+        profiles = self.columns.profiles.names
+        verdicts = np.fromiter((judge(profile) for profile in profiles), dtype=np.bool_, count=len(profiles))
+        accepted: Flags = verdicts[self.of(self.columns.profile)]
+        return accepted
+
+    def profile(self, at: int) -> HostProfile:
+        return self.columns.profiles.names[int(self.columns.profile[self.row(at)])]
+
+    def metric(self, name: str) -> Floats:
+        """NaN for a host that does not tell it."""
+        column = self.columns.metrics.get(name)
+        return np.full(len(self), np.nan) if column is None else self.of(column)
+
+    def some_tell(self, names: Iterable[str]) -> bool:
+        """Has any host ever told one of these metrics?"""
+        return not self.columns.metrics.keys().isdisjoint(names)
+
+    @property
+    def stocked_classes(self) -> list[str]:
+        """The resource classes that any host ever had an inventory of."""
+        return sorted(self.columns.stocks)
+
+    def differ_in(self, column: str) -> bool:
+        """Do any two hosts of the picture differ in this column? If not, a weigher need not look at it."""
+        return self._draft.differ_in(column)
+
     # Load
+
+    @property
+    def failed_builds(self) -> Ints:
+        """Builds that failed on each host since the last one that succeeded."""
+        return self.of(self.columns.failed_builds)
+
+    @property
+    def hypervisor_versions(self) -> Ints:
+        return self.of(self.columns.hypervisor_version)
 
     @property
     def instances(self) -> Ints:

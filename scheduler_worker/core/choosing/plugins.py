@@ -1,8 +1,11 @@
 """The interfaces of filters and weighers.
 
-Both see columns: one call for all hosts. They decide by the columns and the spec alone, and keep no state.
+Both see columns: one call for all hosts. They decide by the columns and the spec alone, and keep no state. A plugin says
+what it depends on: `reads` names the fields of the spec, and `woken_by` the changes of hosts after which it may decide
+otherwise. core/choosing/plugin_check.py holds a plugin against both.
 """
 
+from enum import Enum
 from typing import Protocol
 
 from msgspec import Struct
@@ -10,10 +13,26 @@ from msgspec import Struct
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
 from scheduler_worker.core.aggregates.metadata import MULTIPLIER
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.spec import InstanceSpec
 
 # For all multipliers together: a score has 32 bits, beside the preference among equals.
 MULTIPLIERS_MAX = 1e7
+
+
+class Change(Enum):
+    """The kinds of change after which a host may be another one for a plugin."""
+
+    # The host's own report: its load, its zone, its hypervisor, its capabilities.
+    FACTS = "facts"
+    # Its heartbeats stopped, or came back.
+    LIFE = "life"
+    # An operator, or too many failed builds, disabled it; or it was enabled again.
+    ENABLED = "enabled"
+    METRICS = "metrics"
+    # Its providers: inventories, traits, aggregates, the tree.
+    PROVIDERS = "providers"
+    # What its instances hold, as placement says, or as this scheduler has chosen.
+    USAGE = "usage"
 
 
 class Filter(Protocol):
@@ -21,6 +40,15 @@ class Filter(Protocol):
     name: str
     # Does its answer depend on what a host has taken? Then it is called again after every choice.
     is_per_instance: bool = False
+    reads: tuple[str, ...] = ()
+    woken_by: tuple[Change, ...] = ()
+    # The prefixes (before the colon) of extra specs that it reads, and the image properties. Others are refused.
+    scopes: tuple[str, ...] = ()
+    image_keys: tuple[str, ...] = ()
+
+    def problem_with(self, key: str, value: str) -> str:  # noqa: ARG002 - any value, unless a filter says otherwise
+        """Why it cannot read this extra spec or image property, of a key that it reads; empty if it can."""
+        return ""
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         """The hosts that could take one instance more."""
@@ -30,6 +58,9 @@ class Filter(Protocol):
 
 
 class Weigher(Protocol):
+    reads: tuple[str, ...] = ()
+    woken_by: tuple[Change, ...] = ()
+
     @property
     def name(self) -> str: ...
 
@@ -54,16 +85,35 @@ def multiplier_key(weigher: Weigher) -> str:
 
 class Plugins(Struct, frozen=True):
     """The filters, in the order of the funnel, and the weighers. Claims carry `instances_max`, so that placement keeps the
-    limit however many schedulers choose at once; 0: no limit.
+    limit however many schedulers choose at once; 0: no limit. `subset`: an instance gets one of so many of the best hosts.
+    `read_by_others`: the fields of a spec that plugins of other packages read.
     """
 
     filters: tuple[Filter, ...]
     weighers: tuple[Weigher, ...]
     instances_max: int = 0
+    subset: int = 1
+    read_by_others: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         total = sum(abs(weigher.multiplier) for weigher in self.weighers)
         assert total <= MULTIPLIERS_MAX, f"multipliers add up to {total}, at most {MULTIPLIERS_MAX:g}"
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """The prefixes of the extra specs that some filter reads."""
+        return frozenset(scope for one in self.filters for scope in one.scopes)
+
+    @property
+    def image_keys(self) -> frozenset[str]:
+        """The image properties that some filter reads."""
+        return frozenset(key for one in self.filters for key in one.image_keys)
+
+    def problem_with(self, key: str, value: str) -> str:
+        """Why no filter can read this extra spec or image property; empty if all that read it can."""
+        scope = key.partition(":")[0]
+        readers = [one for one in self.filters if scope in one.scopes or key in one.image_keys]
+        return "; ".join(filter(None, (one.problem_with(key, value) for one in readers)))
 
 
 def qualifying(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Flags:

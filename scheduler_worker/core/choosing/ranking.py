@@ -33,6 +33,8 @@ class Scoring:
         self._preferences = preferences.astype(np.int64)
         self._scales: list[tuple[Weigher, float, float]] = []
         for weigher in weighers:
+            if not weigher.multiplier:
+                continue
             weights = weigher.weigh(hosts, spec)
             if weights is None:
                 continue

@@ -12,11 +12,17 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
 
-def as_read(spec: InstanceSpec, picture: Picture) -> InstanceSpec:
-    """The spec without what no host of this picture is chosen by."""
+def as_read(
+    spec: InstanceSpec, picture: Picture, read_by_others: frozenset[str] = frozenset()
+) -> InstanceSpec:
+    """The spec without what no host of this picture is chosen by; with what plugins of other packages read."""
     aggregates = picture.aggregates
     project = spec.project if aggregates.name_tenants or _may_get_a_node(spec) else ""
     flavor = spec.flavor if FLAVORS in aggregates.keys else ""
+    if "project" in read_by_others:
+        project = spec.project
+    if "flavor" in read_by_others:
+        flavor = spec.flavor
     if (project, flavor) == (spec.project, spec.flavor):
         return spec
     return structs.replace(spec, project=project, flavor=flavor)

@@ -1,4 +1,6 @@
-"""The plugins that every scheduler uses. Cheap filters come first."""
+"""The plugins of this package, as the settings choose them. Cheap filters come first."""
+
+from collections.abc import Callable, Mapping
 
 from scheduler_worker.core.choosing.filters.affinity import Affinity
 from scheduler_worker.core.choosing.filters.anti_affinity import AntiAffinity
@@ -6,26 +8,83 @@ from scheduler_worker.core.choosing.filters.asked_hosts import AskedHosts
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
 from scheduler_worker.core.choosing.filters.bare_metal import BareMetal
 from scheduler_worker.core.choosing.filters.capacity import Capacity
+from scheduler_worker.core.choosing.filters.compute_capabilities import ComputeCapabilities
+from scheduler_worker.core.choosing.filters.different_host import DifferentHost
 from scheduler_worker.core.choosing.filters.enabled import Enabled
+from scheduler_worker.core.choosing.filters.image_properties import ImageProperties
 from scheduler_worker.core.choosing.filters.instances import INSTANCES_PER_HOST_MAX, Instances
 from scheduler_worker.core.choosing.filters.inventory import HasInventory
 from scheduler_worker.core.choosing.filters.io_ops import IO_OPS_PER_HOST_MAX, IoOps
+from scheduler_worker.core.choosing.filters.metrics import Metrics
 from scheduler_worker.core.choosing.filters.one_cell import OneCell
 from scheduler_worker.core.choosing.filters.projects import Projects
 from scheduler_worker.core.choosing.filters.registered import InRegistry
+from scheduler_worker.core.choosing.filters.same_host import SameHost
 from scheduler_worker.core.choosing.filters.searched import Searched
 from scheduler_worker.core.choosing.filters.traits import Traits
 from scheduler_worker.core.choosing.filters.up import Up
-from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.plugin_settings import PluginSettings
+from scheduler_worker.core.choosing.plugins import Filter, Plugins, Weigher
+from scheduler_worker.core.choosing.weighers.build_failure import BuildFailure
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
+from scheduler_worker.core.choosing.weighers.hypervisor_version import HypervisorVersion
+from scheduler_worker.core.choosing.weighers.io_ops import IoOps as IoOpsWeight
+from scheduler_worker.core.choosing.weighers.metrics import MetricsWeight
+from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
+from scheduler_worker.core.choosing.weighers.pci import Pci
 from scheduler_worker.core.choosing.weighers.preferred import Preferred
 from scheduler_worker.core.choosing.weighers.soft_group import SoftGroup
+
+# Filters that settings may leave out, and weighers, by the names that settings have for them.
+OPTIONAL_FILTERS: Mapping[str, Callable[[PluginSettings], Filter]] = {
+    "capabilities": lambda _: ComputeCapabilities(),
+    "image_properties": lambda _: ImageProperties(),
+    "different_host": lambda _: DifferentHost(),
+    "same_host": lambda _: SameHost(),
+    "metrics": lambda settings: Metrics(tuple(settings.ratios)),
+}
+WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
+    "cpu": lambda settings: FreeAmount("cpu", "VCPU", settings.cpu_weight_multiplier),
+    "ram": lambda settings: FreeAmount("ram", "MEMORY_MB", settings.ram_weight_multiplier),
+    "disk": lambda settings: FreeAmount("disk", "DISK_GB", settings.disk_weight_multiplier),
+    "hypervisor_version": lambda settings: HypervisorVersion(settings.hypervisor_version_weight_multiplier),
+    "num_instances": lambda settings: NumInstances(settings.num_instances_weight_multiplier),
+    "io_ops": lambda settings: IoOpsWeight(settings.io_ops_weight_multiplier),
+    "pci": lambda settings: Pci(settings.pci_weight_multiplier),
+    "build_failure": lambda settings: BuildFailure(settings.build_failure_weight_multiplier),
+    "soft_affinity": lambda settings: SoftGroup("soft-affinity", settings.soft_affinity_weight_multiplier),
+    "soft_anti_affinity": lambda settings: SoftGroup(
+        "soft-anti-affinity", settings.soft_anti_affinity_weight_multiplier
+    ),
+    "metrics": lambda settings: MetricsWeight(
+        settings.metrics_weight_multiplier, settings.ratios, settings.metrics_weight_of_unavailable
+    ),
+}
 
 
 def standard_plugins(
     io_ops_max: int = IO_OPS_PER_HOST_MAX, instances_max: int = INSTANCES_PER_HOST_MAX
 ) -> Plugins:
     """The default plugins. With 0, builds under way or instances are not limited."""
+    return chosen_plugins(
+        PluginSettings(io_ops_per_host_max=io_ops_max, instances_per_host_max=instances_max)
+    )
+
+
+def chosen_plugins(
+    settings: PluginSettings,
+    more_filters: Mapping[str, Filter] | None = None,
+    more_weighers: Mapping[str, Weigher] | None = None,
+) -> Plugins:
+    """The plugins that the settings choose. `more_...` are those of other packages, by name; the caller has checked that
+    each name of the settings is one of these or one of this package.
+    """
+    more_filters, more_weighers = more_filters or {}, more_weighers or {}
+    io_ops_max, instances_max = settings.io_ops_per_host_max, settings.instances_per_host_max
+    weighers = [
+        more_weighers[name] if name in more_weighers else WEIGHERS[name](settings)
+        for name in settings.weighers
+    ]
     return Plugins(
         filters=(
             InRegistry(),
@@ -37,6 +96,10 @@ def standard_plugins(
             Projects(),
             AvailabilityZone(),
             AskedHosts(),
+            *(
+                more_filters[name] if name in more_filters else OPTIONAL_FILTERS[name](settings)
+                for name in settings.filters
+            ),
             Affinity(),
             AntiAffinity(),
             Searched(),
@@ -45,13 +108,15 @@ def standard_plugins(
             *((Instances(instances_max),) if instances_max else ()),
             Capacity(),
         ),
-        weighers=(
-            FreeAmount("cpu", "VCPU"),
-            FreeAmount("ram", "MEMORY_MB"),
-            FreeAmount("disk", "DISK_GB"),
-            Preferred(),
-            SoftGroup("soft-affinity"),
-            SoftGroup("soft-anti-affinity"),
-        ),
+        weighers=(Preferred(settings.preferred_weight_multiplier), *weighers),
         instances_max=instances_max,
+        subset=settings.host_subset_size,
+        read_by_others=frozenset(
+            field
+            for reads in (
+                *(each.reads for each in more_filters.values()),
+                *(each.reads for each in more_weighers.values()),
+            )
+            for field in reads
+        ),
     )

@@ -4,19 +4,27 @@ Arrays are longer than the number of rows, and are doubled when rows run out; re
 only read for single hosts are in lists, which are faster for that.
 """
 
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from bus.message import ProviderId
-from placement_worker.core.candidates.columns import BitSets, Ints, longer
+from bus.messages.hosts import Supported
+from placement_worker.core.candidates.columns import BitSets, Floats, Ints, longer
 from placement_worker.core.candidates.columns import Stock as ProviderStock
 
 ROWS_AT_FIRST = 64
 
 _FLAGS = ("present", "registered", "provided", "up", "enabled", "consistent", "nested", "node")
-_NUMBERS = ("projects", "cell", "zone", "aggregates", "instances", "consumers", "io_ops", "holding")
+_NUMBERS = (
+    *("projects", "cell", "zone", "aggregates", "instances", "consumers", "io_ops", "holding"),
+    *("profile", "hypervisor_version", "failed_builds"),
+)
+# Codes of profiles that no host has any more are given up when there are more than twice as many as hosts, and this many.
+PROFILES_KEPT = 256
+# Metrics by other names are not kept: each name is a column over all hosts.
+METRIC_NAMES_MAX = 256
 _ARRAYS = (*_FLAGS, *_NUMBERS, "root")
 
 Named = TypeVar("Named", bound=Hashable)
@@ -72,6 +80,15 @@ class Codes(Generic[Named]):
         return self._codes.get(name, -1)
 
 
+class HostProfile(NamedTuple):
+    """What a host is and can do, as it describes itself. Many hosts have the same, so plugins judge each profile once."""
+
+    hypervisor_type: str = ""
+    hypervisor_version: int = 0
+    supports: tuple[Supported, ...] = ()
+    capabilities: tuple[tuple[str, str], ...] = ()
+
+
 class Columns:
     """The arrays, of which these need a word:
 
@@ -80,7 +97,8 @@ class Columns:
     provider index, -1 without a provider. `holding`: how many choices of this scheduler are unanswered. `instances`: as
     the host reports. `consumers`: as placement counts. `node`: it is a bare-metal node. `projects`: the set of projects
     that may use it; the empty set stands for all. `aggregates`: the code of the set of its root provider's aggregates.
-    `zone`: that of its aggregates, else the one that the host reports.
+    `zone`: that of its aggregates, else the one that the host reports. `profile`: the code of its `HostProfile`. `metrics`: NaN where a host
+    does not tell it.
     """
 
     def __init__(self) -> None:
@@ -95,6 +113,10 @@ class Columns:
         self.cell, self.zone, self.aggregates, self.instances, self.consumers, self.io_ops, self.holding = (
             np.zeros(self._length, dtype=np.int64) for _ in range(7)
         )
+        self.profile, self.hypervisor_version, self.failed_builds = (
+            np.zeros(self._length, dtype=np.int64) for _ in range(3)
+        )
+        self.metrics: dict[str, Floats] = {}
         self.ids: list[ProviderId] = []
         self.names: list[str] = []
         self.kinds: list[str] = []
@@ -106,6 +128,8 @@ class Columns:
         self.zones = Codes[str]()
         self.project_sets = Codes[tuple[str, ...]]()
         self.project_sets.code(())
+        self.profiles = Codes[HostProfile]()
+        self.profiles.code(HostProfile())
         self.traits = BitSets(self._length)
         self._traits_of_row: list[tuple[str, ...]] = []
         self._free_rows: list[int] = []
@@ -122,6 +146,9 @@ class Columns:
             getattr(self, name)[row] = False
         self.projects[row] = 0
         self.aggregates[row] = 0
+        self.put_profile(row, HostProfile())
+        self.failed_builds[row] = 0
+        self.put_metrics(row, {})
         self.put_traits(row, ())
         self._free_rows.append(row)
 
@@ -138,6 +165,29 @@ class Columns:
 
     def traits_of(self, row: int) -> tuple[str, ...]:
         return self._traits_of_row[row]
+
+    def put_profile(self, row: int, profile: HostProfile) -> None:
+        self.profile[row] = self.profiles.code(profile)
+        self.hypervisor_version[row] = profile.hypervisor_version
+        if len(self.profiles.names) > max(PROFILES_KEPT, 2 * self.rows):
+            self._recode_profiles()
+
+    def _recode_profiles(self) -> None:
+        """A host that describes itself anew each time would else fill the memory."""
+        old = self.profiles
+        self.profiles = Codes[HostProfile]()
+        self.profiles.code(HostProfile())
+        self.profile[: self.rows] = [
+            self.profiles.code(old.names[code]) for code in self.profile[: self.rows].tolist()
+        ]
+
+    def put_metrics(self, row: int, values: Mapping[str, float]) -> None:
+        """These replace all metrics of the host."""
+        for name in values.keys() - self.metrics.keys():
+            if len(self.metrics) < METRIC_NAMES_MAX:
+                self.metrics[name] = np.full(self._length, np.nan)
+        for name, column in self.metrics.items():
+            column[row] = values.get(name, np.nan)
 
     def bind(self, row: int, projects: tuple[str, ...]) -> None:
         """Only these projects may use the host; with none, all may."""
@@ -165,6 +215,8 @@ class Columns:
         length = self._length = 2 * self._length
         for name in _ARRAYS:
             setattr(self, name, longer(getattr(self, name), length))
+        for name, column in self.metrics.items():
+            self.metrics[name] = np.concatenate((column, np.full(length - len(column), np.nan)))
         self.traits.grow(length)
         for stock in self.stocks.values():
             stock.grow(length)

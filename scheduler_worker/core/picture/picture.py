@@ -16,7 +16,7 @@ from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags, Words
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from scheduler_worker.core.picture.aggregates import HostAggregates
-from scheduler_worker.core.picture.columns import Columns, Stock
+from scheduler_worker.core.picture.columns import Columns, HostProfile, Stock
 from scheduler_worker.core.picture.group_members import GroupMembers
 from scheduler_worker.core.picture.trees import Tree, Trees
 
@@ -124,6 +124,12 @@ class Picture:
         for host in hosts:
             if self._registry.pop(host.int, None) is not None:
                 self._write_row(self.trees.by_root.get(host.int) or Tree(host))
+
+    def measure(self, host: ProviderId, values: Mapping[str, float]) -> None:
+        """These are the host's metrics now; a host that is unknown yet tells them again."""
+        row = self._rows.get(host.int)
+        if row is not None:
+            self.columns.put_metrics(row, values)
 
     def put_aggregates(self, aggregates: Iterable[Aggregate]) -> None:
         """Merge the metadata of these aggregates; an older state changes nothing."""
@@ -303,6 +309,8 @@ class Picture:
         columns.disabled_reasons[row] = host.disabled_reason if host else ""
         columns.instances[row] = host.instances if host else 0
         columns.io_ops[row] = host.io_ops if host else 0
+        columns.failed_builds[row] = host.failed_builds if host else 0
+        columns.put_profile(row, _profile_of(host) if host else HostProfile())
         self._write_zone(row, host)
         kind = columns.kinds[row] = host.kind if host else ""
         columns.node[row] = kind == NODE
@@ -388,6 +396,15 @@ class Picture:
         if name:
             self._named.setdefault(name.lower(), set()).add(row)
         self.columns.names[row] = name
+
+
+def _profile_of(host: HostState) -> HostProfile:
+    return HostProfile(
+        host.hypervisor_type,
+        host.hypervisor_version,
+        host.supports,
+        tuple(sorted(host.capabilities.items())),
+    )
 
 
 def _mixed(ids: Words, salt: int) -> Words:

@@ -57,7 +57,24 @@ class ForPlugins(NamedTuple):
     value: str
 
 
-Part = DefaultAmount | Resource | PreferredClass | Trait | GroupPolicy | SameSubtree | ForPlugins | Problem
+class ImageProperty(NamedTuple):
+    """A property of the image that plugins read."""
+
+    key: str
+    value: str
+
+
+Part = (
+    DefaultAmount
+    | Resource
+    | PreferredClass
+    | Trait
+    | GroupPolicy
+    | SameSubtree
+    | ForPlugins
+    | ImageProperty
+    | Problem
+)
 
 
 class RequestFilter(NamedTuple):

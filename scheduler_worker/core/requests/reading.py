@@ -23,7 +23,7 @@ from scheduler_worker.core.requests.assembling import (
 from scheduler_worker.core.requests.filters import STEPS
 from scheduler_worker.core.requests.group_problems import problems_of_groups
 from scheduler_worker.core.requests.groups_grammar import read_grouped
-from scheduler_worker.core.requests.parts import ForPlugins, Part, Problem
+from scheduler_worker.core.requests.parts import ForPlugins, ImageProperty, Part, Problem
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 COUNT_MAX = 100
@@ -39,10 +39,15 @@ KNOWN_PROPERTIES = frozenset().union(*(step.image_properties for step in STEPS))
 
 
 def read_request(
-    build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str] = frozenset()
+    build: BuildInstance,
+    vocabulary: Vocabulary,
+    scopes: frozenset[str] = frozenset(),
+    image_keys: frozenset[str] = frozenset(),
 ) -> InstanceSpec | BuildRejected:
-    """`scopes` are the prefixes (before the colon) of extra specs that plugins read."""
-    parts = tuple(_parts_of(build, vocabulary, scopes))
+    """`scopes` are the prefixes (before the colon) of extra specs that plugins read, and `image_keys` the properties of
+    images.
+    """
+    parts = tuple(_parts_of(build, vocabulary, scopes, image_keys))
     needed = needed_by(parts)
     problem = next(_problems_of(build, parts, needed), None)
     if problem is not None:
@@ -66,10 +71,15 @@ def read_request(
         groups=groups_of(parts, needed),
         isolates=policy_of(parts) == "isolate",
         same_subtree=subtrees_of(parts),
+        image_properties=tuple(
+            sorted((part.key, part.value) for part in parts if isinstance(part, ImageProperty))
+        ),
     )
 
 
-def _parts_of(build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str]) -> Iterator[Part]:
+def _parts_of(
+    build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str], image_keys: frozenset[str]
+) -> Iterator[Part]:
     for step in STEPS:
         yield from step.read(build, vocabulary)
     for key, value in build.flavor.extra_specs.items() if build.flavor else ():
@@ -79,10 +89,13 @@ def _parts_of(build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[st
         if key.partition(":")[0] in scopes:
             yield ForPlugins(key, value)
         else:
-            yield Problem(field, value, f"unknown key {key!r}: {_known(KNOWN_SPECS)}")
+            keys = KNOWN_SPECS | {f"{scope}:NAME" for scope in scopes}
+            yield Problem(field, value, f"unknown key {key!r}: {_known(keys)}")
     for key, value in build.image_properties.items():
-        if key not in KNOWN_PROPERTIES and not key.startswith("trait"):
-            known = ", ".join(("trait:TRAIT", *sorted(KNOWN_PROPERTIES)))
+        if key in image_keys:
+            yield ImageProperty(key, value)
+        elif key not in KNOWN_PROPERTIES and not key.startswith("trait"):
+            known = ", ".join(("trait:TRAIT", *sorted(KNOWN_PROPERTIES | image_keys)))
             yield Problem(
                 f"image_properties.{key}",
                 value,

@@ -2,7 +2,7 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 INSTANCES_PER_HOST_MAX = 50
@@ -11,6 +11,7 @@ INSTANCES_PER_HOST_MAX = 50
 class Instances(Filter):
     name = "instances"
     is_per_instance = True
+    woken_by = (Change.FACTS, Change.USAGE)
 
     def __init__(self, maximum: int = INSTANCES_PER_HOST_MAX) -> None:
         self.maximum = maximum

@@ -2,7 +2,7 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 IO_OPS_PER_HOST_MAX = 8
@@ -11,6 +11,7 @@ IO_OPS_PER_HOST_MAX = 8
 class IoOps(Filter):
     name = "io ops"
     is_per_instance = True
+    woken_by = (Change.FACTS, Change.USAGE)
 
     def __init__(self, maximum: int = IO_OPS_PER_HOST_MAX) -> None:
         self.maximum = maximum

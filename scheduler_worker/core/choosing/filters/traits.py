@@ -6,12 +6,14 @@ from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.group_reasons import why_no_traits
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class Traits(Filter):
     name = "traits"
+    reads = ("amounts", "required", "forbidden", "preferred", "groups", "isolates", "same_subtree")
+    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if not spec.required and not spec.forbidden and not spec.groups:

@@ -8,23 +8,29 @@ import numpy as np
 from placement_worker.core.candidates.columns import Floats
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
+from scheduler_worker.core.choosing.plugins import Change
 from scheduler_worker.core.requests import InstanceSpec
 
 # A preference counts more than all free amounts together, which only decide among hosts that are equal by it.
 MULTIPLIER = 1_000.0
+_READS = (
+    *("amounts", "required", "forbidden", "preferred", "preferred_classes"),
+    *("groups", "isolates", "same_subtree"),
+)
 
 
 class Preferred:
     name = "preferred"
-    minimum = None
+    minimum: float | None = None
+    reads: tuple[str, ...] = _READS
+    woken_by: tuple[Change, ...] = (Change.PROVIDERS, Change.USAGE)
 
     def __init__(self, multiplier: float = MULTIPLIER) -> None:
         self.multiplier = multiplier
 
-    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats:
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:
         if not spec.prefers_something:
-            # Equal weights do not count, however many there are.
-            return np.zeros(1)
+            return None
         weights = np.zeros(len(hosts))
         for trait, weight in spec.preferred:
             weights += hosts.with_any((trait,)) * weight

@@ -2,13 +2,16 @@
 
 from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Change
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class SoftGroup:
     """One for each of the two policies, so that each has a multiplier of its own."""
 
-    minimum = None
+    minimum: float | None = None
+    reads: tuple[str, ...] = ("server_group",)
+    woken_by: tuple[Change, ...] = (Change.USAGE,)
 
     def __init__(self, policy: str, multiplier: float = 1.0) -> None:
         self.name = policy

@@ -1,0 +1,100 @@
+"""The values of `capabilities:` extra specs: an operator of Nova's grammar, and what it compares with.
+
+    >= 4      s== x86_64      <in> avx2      <all-in> aes avx2      <or> a <or> b      x86_64
+
+`=` means at least. A value without an operator must be equal. Operators without an `s` compare numbers. A capability of
+several words is a set of words: `<in>` and `<all-in>` ask for whole words of it, and for a part of a single word.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import NamedTuple
+
+_NUMERIC: Mapping[str, Callable[[float, float], bool]] = {
+    "=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
+_TEXTUAL: Mapping[str, Callable[[str, str], bool]] = {
+    "s==": operator.eq,
+    "s!=": operator.ne,
+    "s<": operator.lt,
+    "s<=": operator.le,
+    "s>": operator.gt,
+    "s>=": operator.ge,
+}
+_IN, _ALL_IN, _OR = "<in>", "<all-in>", "<or>"
+OPERATORS = (*_NUMERIC, *_TEXTUAL, _IN, _ALL_IN, _OR)
+
+
+class Demand(NamedTuple):
+    """An operator, empty for plain equality, and the words after it."""
+
+    operator: str
+    words: tuple[str, ...]
+
+
+class NotUnderstood(NamedTuple):
+    """Why a value is no demand."""
+
+    reason: str
+
+
+def demand_of(value: str) -> Demand | NotUnderstood:
+    words = value.split()
+    if not words:
+        return NotUnderstood("there is nothing to compare with")
+    first, rest = words[0], tuple(words[1:])
+    if first not in OPERATORS and not first.startswith(("<", ">", "=", "!")):
+        return Demand("", (value.strip(),))
+    if first == _OR:
+        return _alternatives(rest)
+    problem = _problem_of(first, rest)
+    return NotUnderstood(problem) if problem else Demand(first, rest)
+
+
+def is_met(demand: Demand, capability: str) -> bool:
+    """Does a host with this capability meet the demand?"""
+    name, words = demand
+    if name in _NUMERIC:
+        has, asked = _number(capability), _number(words[0])
+        return has is not None and asked is not None and _NUMERIC[name](has, asked)
+    if name in _TEXTUAL:
+        return _TEXTUAL[name](capability, words[0])
+    if name in (_IN, _ALL_IN):
+        own = capability.split()
+        return all(word in (own if len(own) > 1 else capability) for word in words)
+    # Plain equality, or one of several.
+    return capability in words
+
+
+def _problem_of(first: str, rest: tuple[str, ...]) -> str:
+    """Why these words cannot follow the operator; empty if they can."""
+    if first not in OPERATORS:
+        return f"{first!r} is no operator: known are {' '.join(OPERATORS)}"
+    if not rest:
+        return f"nothing follows the operator {first!r}"
+    if first != _ALL_IN and len(rest) > 1:
+        return f"{first!r} compares with one word, and {len(rest)} follow"
+    if first in _NUMERIC and _number(rest[0]) is None:
+        return f"{first!r} compares numbers, and {rest[0]!r} is none"
+    return ""
+
+
+def _alternatives(words: tuple[str, ...]) -> Demand | NotUnderstood:
+    """`<or> a <or> b`, after the first operator."""
+    values, between = words[::2], words[1::2]
+    if len(between) >= len(values) or any(word != _OR for word in between):
+        return NotUnderstood(f"{_OR} stands before each of the values: {_OR} a {_OR} b")
+    return Demand(_OR, values)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None

@@ -1,0 +1,34 @@
+"""A request for PCI devices prefers hosts with more of them; any other request leaves these hosts to it."""
+
+import numpy as np
+
+from placement_worker.core.candidates.columns import Floats, Ints
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Change
+from scheduler_worker.core.requests.spec import InstanceSpec
+
+_CLASSES = ("PCI_DEVICE", "SRIOV_NET_VF")
+_CUSTOM = "CUSTOM_PCI_"
+
+
+def _is_pci(resource: str) -> bool:
+    return resource in _CLASSES or resource.startswith(_CUSTOM)
+
+
+class Pci:
+    name = "pci"
+    minimum: float | None = None
+    reads: tuple[str, ...] = ("amounts",)
+    woken_by: tuple[Change, ...] = (Change.PROVIDERS, Change.USAGE)
+
+    def __init__(self, multiplier: float) -> None:
+        self.multiplier = multiplier
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
+        classes = [resource for resource in hosts.stocked_classes if _is_pci(resource)]
+        if not classes:
+            return None
+        free = np.zeros(len(hosts), dtype=np.int64)
+        for resource in classes:
+            free += np.maximum(hosts.free(resource), 0)
+        return free if any(_is_pci(resource) for resource, _ in spec.amounts) else -free

@@ -1,0 +1,288 @@
+"""Filters and weighers over columns, against slow and obvious ones that look at one host after the other."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from bus.messages.build import NoValidHost
+from bus.messages.hosts import HostState, Supported
+from bus.messages.placement import InventoryState, ProviderState
+from scheduler_worker.core.choosing.choosing import choose
+from scheduler_worker.core.choosing.demands import Demand, demand_of, is_met
+from scheduler_worker.core.choosing.filters.image_properties import asked_by
+from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.plugin_settings import PluginSettings
+from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from tests.contracts.placement_orders import provider
+from tests.properties.bounds import BOUNDED
+
+# Small worlds show a difference soon.
+FEW = settings(BOUNDED, max_examples=40)
+RATIOS = {"temperature": -1.0, "load": 2.5}
+SETTINGS = PluginSettings(
+    filters=tuple(OPTIONAL_FILTERS),
+    weighers=tuple(WEIGHERS),
+    metrics_weights=tuple(f"{name}={ratio}" for name, ratio in RATIOS.items()),
+    num_instances_weight_multiplier=1.0,
+)
+WORDS = ("x86_64", "aarch64", "7", "7.5", "12", "aes", "aes avx2", "")
+VALUES = (
+    *("x86_64", "== 7", "= 7.5", "!= 7", ">= 12", "<= 7.5"),
+    *("s== aes", "s!= aes", "s< b", "s<= aes", "s> 2", "s>= 12"),
+    *("<in> aes", "<in> a", "<all-in> aes avx2", "<all-in> avx2", "<or> aes <or> 12", "<or> 7"),
+)
+IMAGES: tuple[dict[str, str], ...] = (
+    {},
+    {"hw_architecture": "x86_64"},
+    {"architecture": "AMD64", "hw_vm_mode": "hvm"},
+    {"hw_architecture": "aarch64", "architecture": "x86_64"},
+    {"img_hv_type": "QEMU"},
+    {"hypervisor_type": "kvm", "img_hv_requested_version": ">=8.0,<9"},
+    {"hypervisor_version_requires": "!=7.2.1"},
+)
+VERSIONS = (0, 7_002_001, 8_000_000, 9_001_000)
+
+# A host, its metrics, and its amounts.
+Seen = tuple[HostState, dict[str, float], dict[str, int]]
+
+
+@st.composite
+def hosts(draw: st.DrawFn, number: int) -> Seen:
+    kinds = st.builds(
+        Supported,
+        architecture=st.sampled_from(("x86_64", "aarch64", "")),
+        hypervisor_type=st.sampled_from(("qemu", "kvm")),
+        vm_mode=st.sampled_from(("hvm", "")),
+    )
+    host = HostState(
+        id=provider(f"h{number}"),
+        name=f"h{number}",
+        cell="c1",
+        up=True,
+        enabled=True,
+        instances=draw(st.integers(0, 3)),
+        io_ops=draw(st.integers(0, 3)),
+        hypervisor_type="QEMU",
+        hypervisor_version=draw(st.sampled_from(VERSIONS)),
+        supports=tuple(draw(st.lists(kinds, max_size=2))),
+        capabilities=draw(st.dictionaries(st.sampled_from(("a", "b")), st.sampled_from(WORDS))),
+        failed_builds=draw(st.integers(0, 2)),
+    )
+    metrics = draw(st.dictionaries(st.sampled_from((*RATIOS, "else")), st.sampled_from((-3.0, 0.0, 4.5))))
+    stock = {
+        "VCPU": 16,
+        "MEMORY_MB": draw(st.integers(1, 4)) * 1024,
+        "DISK_GB": draw(st.integers(1, 3)) * 10,
+        "PCI_DEVICE": draw(st.integers(0, 2)),
+        "CUSTOM_PCI_8086_10FB": draw(st.integers(0, 1)),
+    }
+    return host, metrics, stock
+
+
+@st.composite
+def clouds(draw: st.DrawFn) -> list[Seen]:
+    return [draw(hosts(number)) for number in range(draw(st.integers(1, 6)))]
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> InstanceSpec:
+    names = st.lists(st.sampled_from(("h0", "h1", "h4")), max_size=2, unique=True).map(tuple)
+    keys = st.sampled_from(("a", "b", "hypervisor_type"))
+    asked = draw(st.dictionaries(keys, st.sampled_from(VALUES), max_size=2))
+    return InstanceSpec(
+        amounts=draw(st.sampled_from(((("VCPU", 1),), (("PCI_DEVICE", 1), ("VCPU", 1))))),
+        extra_specs=tuple(sorted((f"capabilities:{key}", value) for key, value in asked.items())),
+        image_properties=tuple(sorted(draw(st.sampled_from(IMAGES)).items())),
+        different_hosts=draw(names),
+        same_hosts=draw(st.one_of(names, st.none())),
+    )
+
+
+def picture_of(cloud: Sequence[Seen]) -> Picture:
+    picture = Picture()
+    for number, (host, metrics, stock) in enumerate(cloud):
+        picture.put_hosts([host])
+        inventories = {name: InventoryState(total=total) for name, total in stock.items() if total}
+        about = ProviderState(
+            internal=number + 1,
+            id=host.id,
+            name=host.name,
+            root=host.id,
+            cell="c1",
+            inventories=inventories,
+        )
+        picture.apply([about])
+        picture.measure(host.id, metrics)
+    return picture
+
+
+# The slow way, one host at a time
+
+NUMERIC: Mapping[str, Callable[[float, float], bool]] = {
+    "=": lambda has, asked: has >= asked,
+    "==": lambda has, asked: has == asked,
+    "!=": lambda has, asked: has != asked,
+    ">=": lambda has, asked: has >= asked,
+    "<=": lambda has, asked: has <= asked,
+}
+TEXTUAL: Mapping[str, Callable[[str, str], bool]] = {
+    "s==": lambda has, asked: has == asked,
+    "s!=": lambda has, asked: has != asked,
+    "s<": lambda has, asked: has < asked,
+    "s<=": lambda has, asked: has <= asked,
+    "s>": lambda has, asked: has > asked,
+    "s>=": lambda has, asked: has >= asked,
+    "<in>": lambda has, asked: asked in (has.split() if " " in has else has),
+}
+
+
+def meets(asked: str, told: str) -> bool:
+    first, *rest = asked.split()
+    if first in NUMERIC:
+        return told.replace(".", "").isdecimal() and NUMERIC[first](float(told), float(rest[0]))
+    if first in TEXTUAL:
+        return TEXTUAL[first](told, rest[0])
+    if first == "<all-in>":
+        return all(TEXTUAL["<in>"](told, word) for word in rest)
+    return told in [word for word in rest if word != "<or>"] if first == "<or>" else told == asked
+
+
+def has_capabilities(host: HostState, spec: InstanceSpec) -> bool:
+    told = {"hypervisor_type": host.hypervisor_type, **host.capabilities}
+    asked = [(key.removeprefix("capabilities:"), value) for key, value in spec.extra_specs]
+    return all(key in told and meets(value, told[key]) for key, value in asked)
+
+
+def runs_image(host: HostState, spec: InstanceSpec) -> bool:
+    asked = asked_by(spec.image_properties)
+    version = asked.pop("version", "")
+    wanted = {name: value.lower().replace("amd64", "x86_64") for name, value in asked.items()}
+    runs = not wanted or any(
+        all(getattr(kind, name) in ("", value) for name, value in wanted.items()) for kind in host.supports
+    )
+    is_right_version = {
+        "": True,
+        ">=8.0,<9": 8_000_000 <= host.hypervisor_version < 9_000_000,
+        "!=7.2.1": host.hypervisor_version != 7_002_001,
+    }
+    return runs and is_right_version[version]
+
+
+def slow_passes(host: HostState, metrics: Mapping[str, float], spec: InstanceSpec) -> dict[str, bool]:
+    beside = spec.same_hosts
+    return {
+        "capabilities": has_capabilities(host, spec),
+        "image properties": runs_image(host, spec),
+        "different host": host.name not in spec.different_hosts,
+        "same host": beside is not None and (not beside or host.name in beside),
+        "metrics": metrics.keys() >= RATIOS.keys(),
+    }
+
+
+def slow_weights(seen: Seen, spec: InstanceSpec) -> dict[str, float]:
+    host, metrics, stock = seen
+    pci = stock["PCI_DEVICE"] + stock["CUSTOM_PCI_8086_10FB"]
+    told = metrics.keys() >= RATIOS.keys()
+    return {
+        "cpu": stock["VCPU"],
+        "ram": stock["MEMORY_MB"],
+        "disk": stock["DISK_GB"],
+        "hypervisor version": host.hypervisor_version,
+        "num instances": host.instances,
+        "io ops": host.io_ops,
+        "pci": pci if "PCI_DEVICE" in dict(spec.amounts) else -pci,
+        "build failure": -host.failed_builds,
+        "metrics": sum(ratio * metrics[name] for name, ratio in RATIOS.items()) if told else -10_000,
+    }
+
+
+@FEW
+@given(cloud=clouds(), spec=specs())
+def test_each_filter_passes_the_hosts_that_the_slow_way_passes(cloud: list[Seen], spec: InstanceSpec) -> None:
+    seen = Hosts(Draft(picture_of(cloud)))
+    slow = [slow_passes(host, metrics, spec) for host, metrics, _ in cloud]
+    optional = [one for one in chosen_plugins(SETTINGS).filters if one.name in slow[0]]
+    assert len(optional) == len(slow[0])
+
+    for one in optional:
+        passed = one.passes(seen, spec).tolist()
+        assert passed == [each[one.name] for each in slow], one.name
+        assert all(has_passed or one.reason(seen, spec, at) for at, has_passed in enumerate(passed))
+
+
+@FEW
+@given(cloud=clouds(), spec=specs())
+def test_each_weigher_gives_the_weights_of_the_slow_way(cloud: list[Seen], spec: InstanceSpec) -> None:
+    seen = Hosts(Draft(picture_of(cloud)))
+    slow = [slow_weights(each, spec) for each in cloud]
+
+    for weigher in chosen_plugins(SETTINGS).weighers:
+        if weigher.name not in slow[0]:
+            continue
+        expected = np.array([each[weigher.name] for each in slow], dtype=np.float64)
+        weights = weigher.weigh(seen, spec)
+        # Without an answer, all hosts are equal.
+        assert len({*expected}) == 1 if weights is None else np.array_equal(weights, expected), weigher.name
+
+
+@FEW
+@given(
+    cloud=clouds(), draw=st.integers(0, 2**32), size=st.integers(1, 4), count=st.integers(1, 3), spec=specs()
+)
+def test_an_instance_gets_one_of_the_best_hosts_of_the_subset(
+    cloud: list[Seen], draw: int, size: int, count: int, spec: InstanceSpec
+) -> None:
+    """Only the memory counts, and instances take none of it."""
+    plugins = chosen_plugins(PluginSettings(weighers=("ram",), host_subset_size=size))
+    plain = structs.replace(spec, extra_specs=(), image_properties=(), same_hosts=(), different_hosts=())
+    by_name = {host.name: stock for host, _, stock in cloud}
+
+    found = choose(picture_of(cloud), [plain] * count, plugins, salt=0, draw=draw)
+
+    for one in found:
+        fitting = [
+            stock["MEMORY_MB"]
+            for stock in by_name.values()
+            if all(stock[resource] >= amount for resource, amount in plain.amounts)
+        ]
+        if isinstance(one, NoValidHost):
+            assert not fitting
+            continue
+        stock = by_name[one.choice.name]
+        assert stock["MEMORY_MB"] >= sorted(fitting, reverse=True)[min(size, len(fitting)) - 1]
+        for resource, amount in plain.amounts:
+            stock[resource] -= amount
+
+
+def test_all_hosts_of_a_subset_are_drawn() -> None:
+    rooms = {"MEMORY_MB": 1024, "VCPU": 16, "DISK_GB": 10, "PCI_DEVICE": 0, "CUSTOM_PCI_8086_10FB": 0}
+    cloud = [
+        (
+            HostState(id=provider(f"h{number}"), name=f"h{number}", cell="c1", up=True, enabled=True),
+            dict[str, float](),
+            {**rooms, "MEMORY_MB": 1024 * (9 - number)},
+        )
+        for number in range(5)
+    ]
+    plugins = chosen_plugins(PluginSettings(weighers=("ram",), host_subset_size=3))
+    spec = InstanceSpec(amounts=(("VCPU", 1),))
+
+    drawn = [choose(picture_of(cloud), [spec], plugins, salt=0, draw=draw)[0] for draw in range(30)]
+
+    assert {one.choice.name for one in drawn if not isinstance(one, NoValidHost)} == {"h0", "h1", "h2"}
+
+
+@FEW
+@given(st.text(max_size=12), st.sampled_from(WORDS))
+def test_any_text_is_a_demand_or_is_told_why_it_is_none(text: str, told: str) -> None:
+    demand = demand_of(text)
+
+    if isinstance(demand, Demand):
+        assert is_met(demand, told) in (True, False)
+    else:
+        assert demand.reason
