@@ -43,7 +43,7 @@ from bus.workers.station import Station
 from compute_sim.core.hosts import Load
 from compute_sim.fleet import Elapsed
 from compute_sim.settings import ComputeSettings
-from compute_sim.simulated.driver import root_of
+from compute_sim.simulated.driver import SimulatedDriver, root_of
 from compute_sim.simulated.faults import (
     BuildsSlowly,
     Changes,
@@ -55,13 +55,14 @@ from compute_sim.simulated.faults import (
 )
 from compute_sim.simulated.hosts import HostSize, SimulatedHost, equal_hosts
 from compute_sim.store import ComputeStore
-from compute_sim.wiring import simulated_parts
+from compute_sim.wiring import compute_parts, simulated_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.compute_stores import open_again
 from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared, until
+from tests.stories.held_driver import HeldClock, HeldDriver
 from tests.stories.test_placement_over_the_bus import under_test_of
 
 pytestmark = pytest.mark.asyncio
@@ -129,11 +130,18 @@ class ComputeSetup:
         faults: FaultScript | None = None,
         settings: ComputeSettings = QUICK,
         store: ComputeStore | None = None,
+        clock: HeldClock | None = None,
     ) -> AsyncIterator[Station]:
+        """With a `clock`, faults begin and end and builds last by that clock, which only the test moves."""
         station = Station(self.broker, "compute", settings=SETTINGS, asks=True)
         told = asyncio.Event()
-        parts = simulated_parts(station, hosts, settings, faults or FaultScript(spawn_ms=5), store=store)
-        running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
+        script = faults or FaultScript(spawn_ms=5)
+        if clock is None:
+            parts = simulated_parts(station, hosts, settings, script, store=store)
+        else:
+            drivers = [HeldDriver(SimulatedDriver(host, script), clock) for host in hosts]
+            parts = compute_parts(station, drivers, settings, store=store)
+        running = asyncio.create_task(run_until(told, parts, drain_s_max=PATIENCE_S))
         try:
             yield station
         finally:
@@ -159,7 +167,7 @@ async def compute_setup(bus: str, settings: PlacementSettings = BOOKS) -> AsyncI
         conductor = client.worker("conductor.c1.work", dict.fromkeys(kinds, setup.on_answers), setup)
         told = asyncio.Event()
         books = placement_parts((placement,), store, settings)
-        running = asyncio.create_task(run_until(told, (client, conductor, *books), drain_s_max=10))
+        running = asyncio.create_task(run_until(told, (client, conductor, *books), drain_s_max=PATIENCE_S))
         listening = asyncio.create_task(setup.listen())
         await setup.listening.wait()
         try:
@@ -296,7 +304,7 @@ async def test_some_builds_fail_with_their_reason_and_the_same_ones_fail_again(b
 @BUSES
 async def test_a_silent_host_answers_again_and_a_late_one_sends_its_delayed_answers(bus: str) -> None:
     script = FaultScript(
-        spawn_ms=5,
+        spawn_ms=0,
         faults=(
             FallsSilent(hosts=("*-00001",), for_s=2.0),
             ComesBackLate(hosts=("*-00002",), for_s=2.0),
@@ -304,13 +312,17 @@ async def test_a_silent_host_answers_again_and_a_late_one_sends_its_delayed_answ
         ),
     )
     silent, late, dead, well = (f"c1-host-0000{n}" for n in (1, 2, 3, 4))
-    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 4), script):
-        await setup.order(spawn(1, silent), spawn(2, late), spawn(3, dead), spawn(4, well))
-        await until(lambda: spawned(4, well) in setup.answers and bool(setup.beats()))
+    clock = HeldClock()
+    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 4), script, clock=clock):
+        # An order is handled after those before it.
+        await setup.order(spawn(1, silent), spawn(2, late), spawn(3, dead))
+        await setup.order(spawn(4, well))
+        await until(lambda: spawned(4, well) in setup.answers and bool(setup.beats() and setup.facts()))
         assert setup.answers == [spawned(4, well)]
         assert setup.beats()[0] == {root_of(well)}
         assert set(setup.facts()) == {well}
 
+        clock.move(2.0)
         await until(lambda: spawned(2, late) in setup.answers and {silent, late} <= set(setup.facts()))
         assert spawned(1, silent) not in setup.answers
         await setup.order(spawn(1, silent), spawn(3, dead), destroy(3, dead))
@@ -322,22 +334,24 @@ async def test_a_silent_host_answers_again_and_a_late_one_sends_its_delayed_answ
 
 @BUSES
 async def test_a_slow_build_does_not_delay_the_others(bus: str) -> None:
-    script = FaultScript(spawn_ms=2, faults=(BuildsSlowly(hosts=("*-00001",), spawn_ms=200),))
-    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 2), script):
+    script = FaultScript(spawn_ms=0, faults=(BuildsSlowly(hosts=("*-00001",), spawn_ms=200),))
+    clock = HeldClock()
+    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 2), script, clock=clock):
         slow, quick = "c1-host-00001", "c1-host-00002"
         await setup.order(spawn(1, slow))
         await setup.order(spawn(2, quick))
-        await until(lambda: len(setup.answers) == 2)
+        await until(lambda: setup.answers == [spawned(2, quick)])
 
-        assert setup.answers == [spawned(2, quick), spawned(1, slow)]
+        clock.move(0.2)
+        await until(lambda: setup.answers == [spawned(2, quick), spawned(1, slow)])
 
 
 @BUSES
 async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: str) -> None:
     change = Changes(hosts=("*-00001",), after_s=0.4, vcpus=-8, traits_gained=("CUSTOM_WARM",))
-    hosts = equal_hosts("c1", 3, HostSize(vcpus=16))
+    hosts, clock = equal_hosts("c1", 3, HostSize(vcpus=16)), HeldClock()
     async with compute_setup(bus) as setup:
-        async with setup.computing(hosts, FaultScript(faults=(change,))):
+        async with setup.computing(hosts, FaultScript(faults=(change,)), clock=clock):
             await setup.until_providers(lambda found: len(found) == 3)
             shapes = {name: each.shape for name, each in (await setup.providers()).items()}
             # Another reporter adds a child provider to a host; the compute leaves it alone.
@@ -353,6 +367,7 @@ async def test_only_changes_are_reported_and_an_operators_settings_survive(bus: 
             )
             assert isinstance(answer, ReportAnswered)
             assert isinstance(answer.verdict, ReportAccepted)
+            clock.move(0.4)
             await setup.until_providers(lambda found: "CUSTOM_WARM" in found["c1-host-00001"].traits)
 
         after = await setup.providers()
@@ -392,11 +407,12 @@ async def test_an_unroutable_answer_is_repeated_until_a_queue_takes_it(bus: str)
 async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() -> None:
     host = "c1-host-00001"
     async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
-        killed = await again("c1")
-        async with setup.computing(equal_hosts("c1", 1), FaultScript(spawn_ms=200), store=killed):
+        killed, clock, slow = await again("c1"), HeldClock(), FaultScript(spawn_ms=200)
+        async with setup.computing(equal_hosts("c1", 1), slow, store=killed, clock=clock):
             await setup.order(spawn(1, host))
             await _until_it_has(killed, host, Load(instances=1, io_ops=1))
             await setup.under_test.set_alarm(on=True)
+            clock.move(0.2)
             await _until_it_has(killed, host, Load(instances=1, io_ops=0))
             # The rows of unconfirmed answers are all that a killed process leaves behind.
             left = await again("c1")
@@ -418,11 +434,17 @@ async def _until_it_has(store: ComputeStore, host: str, load: Load) -> None:
 @BUSES
 async def test_a_stopping_compute_still_reports_builds_that_end_soon(bus: str) -> None:
     async with compute_setup(bus) as setup:
-        patient = structs.replace(QUICK, drain_s=5)
+        patient, clock = structs.replace(QUICK, drain_s=PATIENCE_S), HeldClock()
         host = "c1-host-00001"
-        async with setup.computing(equal_hosts("c1", 1), FaultScript(spawn_ms=300), patient):
-            await setup.order(spawn(1, host))
-            await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 1)
+        computing = setup.computing(equal_hosts("c1", 1), FaultScript(spawn_ms=300), patient, clock=clock)
+        await computing.__aenter__()
+        await setup.order(spawn(1, host))
+        await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 1)
+        stopping = asyncio.create_task(computing.__aexit__(None, None, None))
+        await asyncio.wait((stopping,), timeout=0.1)
+        assert setup.answers == []
+        clock.move(0.3)
+        await stopping
         await until(lambda: setup.answers == [spawned(1, host)])
 
 
@@ -435,11 +457,11 @@ async def test_a_report_is_repeated_until_placement_is_there_to_answer(bus: str)
         compute = Station(broker, "compute", settings=SETTINGS, asks=True)
         told = asyncio.Event()
         parts = simulated_parts(compute, equal_hosts("c1", 2), QUICK)
-        running = asyncio.create_task(run_until(told, parts, drain_s_max=10))
+        running = asyncio.create_task(run_until(told, parts, drain_s_max=PATIENCE_S))
         await until(lambda: compute.asked_again >= 2, "it asks again")
         placement = Station(broker, "placement", settings=SETTINGS)
         books = placement_parts((placement,), store, BOOKS)
-        beside = asyncio.create_task(run_until(told, books, drain_s_max=10))
+        beside = asyncio.create_task(run_until(told, books, drain_s_max=PATIENCE_S))
         async with asyncio.timeout(PATIENCE_S):
             while len((await store.snapshot_page(0, 10)).providers) < 2:
                 await asyncio.sleep(0.005)

@@ -71,7 +71,7 @@ pytestmark = pytest.mark.asyncio
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a02")
 BUILD, FAIL, SILENT = "build", "fail", "silent"
-# The conductor gives its questions to placement a short timeout, so that a test sees one expire.
+# A conductor that gives its questions to placement a short timeout, so that a test sees one expire.
 IMPATIENT = BusSettings(
     retry_delay_ms_first=2,
     retry_delay_ms_max=20,
@@ -295,7 +295,9 @@ def destroyed(order: DestroyInstance) -> InstanceDestroyed:
 
 
 @asynccontextmanager
-async def cell_setup(bus: str, books: str, *, conducted: bool = True) -> AsyncIterator[CellSetup]:
+async def cell_setup(
+    bus: str, books: str, *, conducted: bool = True, conductor: BusSettings = SETTINGS
+) -> AsyncIterator[CellSetup]:
     async with AsyncExitStack() as stack:
         under_test = await under_test_of(bus)
         stack.push_async_callback(under_test.close)
@@ -304,7 +306,7 @@ async def cell_setup(bus: str, books: str, *, conducted: bool = True) -> AsyncIt
         placement_books = await stack.enter_async_context(open_store(books))
         stores = await stack.enter_async_context(open_conductor_stores(books, ("c1", "c1"), clock))
         stations = {
-            name: Station(broker, name, settings=IMPATIENT if name == "conductor" else SETTINGS, asks=True)
+            name: Station(broker, name, settings=conductor if name == "conductor" else SETTINGS, asks=True)
             for name in ("client", "placement", "conductor", "compute")
         }
         setup = CellSetup(under_test, broker, stations, placement_books, stores)
@@ -588,9 +590,9 @@ async def test_every_message_sent_three_times_takes_effect_once(bus: str, books:
 
 @STAGES
 async def test_while_placement_is_away_swaps_wait_and_other_work_goes_on(bus: str, books: str) -> None:
-    async with cell_setup(bus, books) as setup:
+    async with cell_setup(bus, books, conductor=IMPATIENT) as setup:
         await setup.hosts(h1=FAIL, h2=BUILD)
-        waiting, other = order_for(1, "h1", "h2"), order_for(2, "h2")
+        waiting, other = order_for(1, "h1", "h2", ends_in_s=100_000), order_for(2, "h2")
         await setup.claim(other)
         await setup.claim(waiting)
         setup.placement_told.set()
@@ -609,9 +611,11 @@ async def test_while_placement_is_away_swaps_wait_and_other_work_goes_on(bus: st
         again = Station(setup.broker, "placement-again", settings=SETTINGS)
         parts = placement_parts((again,), setup.books, PlacementSettings(feed_lead_again_ms=20))
         async with running(*parts):
-            while not any(each.id == waiting.instance for each in setup.heard):
-                setup.clock.pass_s(1)
-                await asyncio.sleep(0.01)
+            # While it is built, no time passes: it would be too late.
+            async with asyncio.timeout(PATIENCE_S):
+                while [row.state for row in await setup.store.read([waiting.instance])] == ["swapping"]:
+                    setup.clock.pass_s(1)
+                    await asyncio.sleep(0.01)
             assert (await setup.told(waiting)).host == "h2"
             assert await setup.used() == {"h1": 0, "h2": 2}
         await again.close()
@@ -637,7 +641,7 @@ async def test_messages_of_a_conductor_that_dies_between_commit_and_publish_are_
         await mortal.consuming.close()
         await setup.under_test.set_alarm(on=False)
 
-        heir = Station(setup.broker, "heir", settings=IMPATIENT, asks=True)
+        heir = Station(setup.broker, "heir", settings=SETTINGS, asks=True)
         async with conducting(setup, heir, setup.store_of_heir):
             for order in orders:
                 assert (await setup.told(order)).state == "active"

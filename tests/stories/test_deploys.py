@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import httpx
@@ -55,10 +56,11 @@ CELLS_OF_NODES = CellMap(default="c1")
 # A daemon that ends does not wait for the broker of a cell.
 HASTY = structs.replace(SETTINGS, drain_ms_max=100)
 QUICK = IronicSettings(
-    lease_s=2.0,
+    # No daemon that stands still for some seconds loses its lease.
+    lease_s=100.0,
     renew_s=0.3,
-    renew_wait_s=0.5,
-    lease_margin_s=0.5,
+    renew_wait_s=60.0,
+    lease_margin_s=10.0,
     look_s=0.05,
     sweep_s=60,
     doubts_s=0.2,
@@ -77,6 +79,19 @@ LONG_DEPLOYS = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=LONG_S))
 REST = IronicSettings(rest_tries_max=2, rest_retry_delay_s_first=0.02, rest_retry_delay_s_max=0.05)
 
 
+class ConductorClock:
+    """The clock of all conductors; a test moves it ahead to see a timeout."""
+
+    def __init__(self) -> None:
+        self._ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self._ahead
+
+    def pass_s(self, seconds: float) -> None:
+        self._ahead += timedelta(seconds=seconds)
+
+
 class DeploySetup(Struct):
     cloud: Cloud
     rows: IronicStore
@@ -89,6 +104,7 @@ class DeploySetup(Struct):
     # The parts of each daemon that has begun.
     daemons: list[Sequence[Part]]
     clock: IronicClock
+    conductor_clock: ConductorClock
 
     @asynccontextmanager
     async def daemon(
@@ -100,7 +116,9 @@ class DeploySetup(Struct):
         has_api: bool = True,
         clock_us: Callable[[], int] = now_us,
     ) -> AsyncIterator[asyncio.Event]:
-        """Run a daemon. With `killed` it ends without leaving the ring; without an API it has only notifications."""
+        """Run a daemon. With `killed` it ends without leaving the ring, and its lease ends soon after; without an API it has
+        only notifications.
+        """
         brokers, process = self.cloud.brokers, f"{name}-{len(self.daemons)}"
         station = Station(brokers.at_api("ironic"), process, settings=SETTINGS, asks=True)
         in_cells = {
@@ -131,6 +149,7 @@ class DeploySetup(Struct):
                     task.cancel()
             for each in stations:
                 await each.close()
+            assert await self.rows.renew(name, process, 0.0)
         else:
             async with self.cloud.running(parts, *stations) as told:
                 yield told
@@ -172,6 +191,15 @@ class DeploySetup(Struct):
 
     def with_instance(self, instance: InstanceId) -> list[SimulatedNode]:
         return [node for node in self.nodes if node.instance_uuid == str(instance)]
+
+    async def until_ordered(self, kind: str) -> None:
+        """Wait until a daemon has an order of this kind for a node."""
+
+        async def is_ordered() -> bool:
+            orders = [(await self.row(node)).deploy for node in self.nodes]
+            return kind in [order.kind for order in orders if order is not None]
+
+        await wait_until(is_ordered, f"{kind} is ordered")
 
     async def is_shared(self) -> bool:
         """True if both daemons own nodes, and each has read all of its own."""
@@ -215,10 +243,11 @@ class DeploySetup(Struct):
         await wait_until(are_offered, f"{len(nodes)} nodes are offered")
 
     async def until_free(self, *nodes: SimulatedNode) -> None:
-        """Wait until these nodes are available, and no consumer holds them."""
+        """Wait until these nodes are available, and no consumer holds them; end Ironic's work as `until_active` does."""
         wanted = {node.uuid for node in nodes}
 
         async def are_free() -> bool:
+            self.end_work()
             stocks = await self.stocks()
             return all(
                 (node.provision_state, node.instance_uuid, node.vifs) == ("available", None, ())
@@ -241,7 +270,6 @@ async def deploy_setup(
     *nodes: SimulatedNode,
     settings: IronicSimSettings | None = None,
     script: IronicScript | None = None,
-    conducting: ConductorSettings = CONDUCTING,
     cells: CellMap = CELLS_OF_NODES,
 ) -> AsyncIterator[DeploySetup]:
     """Everything but daemons: the story starts those. Each cell of nodes has a conductor."""
@@ -253,11 +281,14 @@ async def deploy_setup(
         picture = Picture()
         await stack.enter_async_context(setup.scheduler(picture=picture))
         instances = await stack.enter_async_context(open_conductor_stores(books, cells.names))
+        conductor_clock = ConductorClock()
         for cell, rows_of_cell in zip(cells.names, instances, strict=True):
             conductor = Station(
                 setup.brokers.in_cell(cell), f"conducting-{cell}", settings=SETTINGS, asks=True
             )
-            parts = conductor_parts(conductor, rows_of_cell, conducting, cell, conductor.ask_all)
+            parts = conductor_parts(
+                conductor, rows_of_cell, CONDUCTING, cell, conductor.ask_all, clock=conductor_clock
+            )
             await stack.enter_async_context(setup.running((*parts, conductor), conductor))
         operator = Link(setup.brokers.at_api("operator"), SETTINGS)
         stack.push_async_callback(operator.close)
@@ -273,7 +304,9 @@ async def deploy_setup(
         )
         await stack.enter_async_context(setup.running(simulation.parts))
         way = IronicTransport(simulation.ironic)
-        yield DeploySetup(setup, rows, instances[0], simulation, picture, way, cells, [], clock)
+        yield DeploySetup(
+            setup, rows, instances[0], simulation, picture, way, cells, [], clock, conductor_clock
+        )
 
 
 @STAGES
@@ -368,11 +401,14 @@ async def test_a_silent_deploy_that_a_conductor_gave_up_is_undone_when_ironic_is
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(2)
-    hasty = structs.replace(CONDUCTING, deploy_timeout_s=0.5, undeploy_timeout_s=60.0, remind_every_s=0.2)
-    async with deploy_setup(bus, books, *nodes, conducting=hasty) as metal, metal.daemon("d1"):
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
         await metal.until_offered(*nodes)
-        metal.simulation.ironic.go_away(1.5, refuses=True)
+        metal.simulation.ironic.go_away(LONG_S, refuses=True)
         instance = await metal.boot(1)
+        await metal.until_ordered("deploy")
+        metal.conductor_clock.pass_s(CONDUCTING.deploy_timeout_s)
+        await metal.until_ordered("undeploy")
+        metal.simulation.ironic.come_back()
 
         ended = await metal.cloud.until_state(instance, "active", "error")
 
@@ -387,7 +423,7 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
     bus: str, books: str
 ) -> None:
     nodes = available_nodes(2, deploy_interface="direct")
-    slow = IronicSimSettings(delays=structs.replace(SHORT, agent_call_s=0.3))
+    slow = IronicSimSettings(delays=structs.replace(SHORT, agent_call_s=LONG_S))
     async with deploy_setup(bus, books, *nodes, settings=slow) as metal, metal.daemon("d1"):
         await metal.until_offered(*nodes)
         instance = await metal.boot(1)
@@ -399,7 +435,13 @@ async def test_a_build_whose_node_enters_maintenance_goes_to_an_alternate_with_t
         (first,) = metal.with_instance(instance)
         metal.simulation.ironic.set_maintenance(first.uuid, is_on=True, reason="smoke")
 
-        active = await metal.cloud.until_state(instance, "active")
+        async def waits_elsewhere() -> bool:
+            return any(
+                node.provision_state == "wait call-back" for node in metal.nodes if node.uuid != first.uuid
+            )
+
+        await wait_until(waits_elsewhere, "the other node waits for the agent")
+        active = await metal.until_active(instance)
 
         assert active.host != first.uuid
         (failed,) = active.failures

@@ -17,7 +17,7 @@ from ironic_sync.wiring import now_us
 from tests.contracts.stage import until
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import APART, BACKENDS_APART
-from tests.stories.test_deploys import IN_MEMORY, QUICK, SHORT, DeploySetup, deploy_setup
+from tests.stories.test_deploys import IN_MEMORY, LONG_DEPLOYS, QUICK, SHORT, DeploySetup, deploy_setup
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,7 +56,7 @@ async def test_while_one_cell_s_broker_is_away_its_answers_are_kept_and_the_othe
     first, second = two_racks(3)
     quick = structs.replace(QUICK, page=2)
     async with (
-        deploy_setup(bus, books, *first, *second, settings=SLOW, cells=BY_RACK) as there,
+        deploy_setup(bus, books, *first, *second, settings=LONG_DEPLOYS, cells=BY_RACK) as there,
         there.daemon("d2", quick),
     ):
         async with there.daemon("d1", quick, killed=True):
@@ -68,7 +68,7 @@ async def test_while_one_cell_s_broker_is_away_its_answers_are_kept_and_the_othe
             await there.cloud.brokers.cells["c1"].unplug()
             here = [await there.boot(10 + n, hosts=(node.uuid,)) for n, node in enumerate(second)]
             for instance in here:
-                await there.cloud.until_state(instance, "active")
+                await there.until_active(instance)
             for number in (20, 30):
                 await asyncio.gather(*map(there.delete, here))
                 for instance in here:
@@ -76,7 +76,7 @@ async def test_while_one_cell_s_broker_is_away_its_answers_are_kept_and_the_othe
                 await there.until_free(*second)
                 here = [await there.boot(number + n, hosts=(node.uuid,)) for n, node in enumerate(second)]
                 for instance in here:
-                    await there.cloud.until_state(instance, "active")
+                    await there.until_active(instance)
 
             # What Ironic did for the other cell meanwhile is on the rows.
             async def are_kept() -> bool:

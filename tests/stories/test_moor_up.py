@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid5
 
 import pytest
@@ -155,16 +156,28 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
 async def test_events_are_printed_as_they_are_published(home: Path) -> None:
     async with (
         up(home, "--cells", "harbour", "--hosts", "1"),
-        events(home, "build.#", "instance.#", "--json", "--count", "3") as listening,
+        events(home, "build.#", "instance.#", "--json") as listening,
+        events(home, "build.#", "instance.#", "--json", "--count", "3") as counting,
     ):
         booted = await moor_json("boot", "--vcpus", "1", XDG_STATE_HOME=str(home))
-        ran = await listening.ended()
+        await listening.until_printed('"instance.active"')
+        counted = await counting.ended()
 
-    said = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
-    assert [each["type"] for each in said] == ["build.accepted", "instance.placed", "instance.active"]
-    assert said[0]["request_id"] == booted["request_id"]
-    assert said[2]["instance"]["id"] == booted["instances"][0]["id"]
-    assert said[2]["instance"]["host"] == "harbour-host-00001"
+    # On a slow machine an event may be published once more, and is printed as often.
+    said: dict[str, Any] = {}
+    for event in events_in(listening.told):
+        said.setdefault(event["type"], event)
+    assert [*said] == ["build.accepted", "instance.placed", "instance.active"]
+    assert said["build.accepted"]["request_id"] == booted["request_id"]
+    assert said["instance.active"]["instance"]["id"] == booted["instances"][0]["id"]
+    assert said["instance.active"]["instance"]["host"] == "harbour-host-00001"
+    three = events_in(counted.out.splitlines())
+    assert (counted.code, len(three)) == (0, 3)
+    assert {each["type"] for each in three} <= {*said}
+
+
+def events_in(lines: Sequence[str]) -> list[Any]:
+    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 async def test_without_a_cloud_the_commands_say_so(home: Path) -> None:

@@ -46,10 +46,11 @@ pytestmark = [
 
 CELLS_OF_NODES = CellMap(default="c1")
 QUICK = IronicSettings(
-    lease_s=2.0,
+    # No daemon that stands still for some seconds loses its lease.
+    lease_s=100.0,
     renew_s=0.3,
-    renew_wait_s=0.5,
-    lease_margin_s=0.5,
+    renew_wait_s=60.0,
+    lease_margin_s=10.0,
     look_s=0.05,
     sweep_s=60,
     doubts_s=0.2,
@@ -242,6 +243,8 @@ async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(
             for each in await setup.rows.owners(["d2"]):
                 await setup.until_reserved(each.id, 0)
             dying.cancel()
+        # Its lease is over at once.
+        assert await setup.rows.renew("d1", "killed", 0.0)
         await setup.until_owned(12, "d2")
         rows = await setup.rows.page_of("d2", 100)
         assert all(row.read_epoch <= row.epoch for row in rows)

@@ -8,6 +8,7 @@ from bus.messages.build import BuildRejected, Image, InstanceId, InstancesFound,
 from compute_sim.ironic import IronicScript, available_nodes
 from compute_sim.ironic.core.script import WorkFails
 from tests.contracts.placement_orders import an_id
+from tests.ironic_clock import LONG_S
 from tests.stories.cloud import wait_until
 from tests.stories.layouts import STAGES
 from tests.stories.test_deploys import CONDUCTING, IN_MEMORY, LONG_DEPLOYS, QUICK, DeploySetup, deploy_setup
@@ -194,21 +195,23 @@ async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus:
 @IN_MEMORY
 async def test_a_rebuild_that_times_out_is_an_error_until_it_succeeds(bus: str, books: str) -> None:
     nodes = available_nodes(1)
-    hasty = structs.replace(CONDUCTING, deploy_timeout_s=0.5)
     unsaid = structs.replace(QUICK, progress_s=3600.0)
     async with (
-        deploy_setup(bus, books, *nodes, conducting=hasty) as metal,
+        deploy_setup(bus, books, *nodes) as metal,
         metal.daemon("d1", unsaid),
     ):
         instance = await an_active_instance(metal)
-        metal.simulation.ironic.go_away(1.5, refuses=True)
+        metal.simulation.ironic.go_away(LONG_S, refuses=True)
         await ask(metal, a_rebuild(instance))
+        await metal.until_ordered("rebuild")
+        metal.conductor_clock.pass_s(CONDUCTING.deploy_timeout_s)
 
         failed = await metal.cloud.until_state(instance, "error")
+        metal.simulation.ironic.come_back()
         active = await metal.cloud.until_state(instance, "active")
 
         assert failed.rebuild is not None
-        assert failed.rebuild.failure == "no message from the host within 0.5 s"
+        assert failed.rebuild.failure == f"no message from the host within {CONDUCTING.deploy_timeout_s:g} s"
         assert active.rebuild is not None
         assert active.rebuild.failure == ""
         (node,) = metal.with_instance(instance)

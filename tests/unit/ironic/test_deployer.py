@@ -250,15 +250,16 @@ async def test_a_locked_node_and_an_ironic_that_is_away_are_waited_for() -> None
         await stand.order(an_order(host=stand.id))
         await stand.until(lambda: "locked" in (stand.row.deploy or an_order()).__repr__(), "it is locked")
         stand.ironic.script = IronicScript()
-        stand.ironic.go_away(0.3, refuses=True)
+        stand.ironic.go_away(LONG_S, refuses=True)
         await stand.until(lambda: "cannot be reached" in repr(stand.row.deploy), "Ironic is away")
         assert stand.said == []
+        stand.ironic.come_back()
         await stand.until_said(InstanceSpawned)
 
 
 @HEARING
 async def test_maintenance_in_the_middle_of_a_deploy_ends_it(*, hears: bool) -> None:
-    slow = structs.replace(DELAYS, agent_call_s=0.2)
+    slow = structs.replace(DELAYS, agent_call_s=LONG_S)
     (node,) = available_nodes(1, deploy_interface="direct")
     stand = Stand(node=node, hears=hears, settings=IronicSimSettings(delays=slow))
     async with stand.running(), stand.daemon():

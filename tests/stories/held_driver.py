@@ -1,0 +1,64 @@
+"""A simulated host whose faults and builds follow a clock that only the test moves, so that no slow machine misses a state."""
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.cell import DestroyInstance, SpawnInstance
+from compute_sim.core.attempts import AttemptRecord, Condition, Silent, Work
+from compute_sim.core.hosts import Host
+from compute_sim.core.tree import ProviderTree
+from compute_sim.simulated.driver import SimulatedDriver
+
+# How often the compute looks whether the test has moved the clock.
+LOOK_MS = 20.0
+BUSY = Work(LOOK_MS)
+
+
+class HeldClock:
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def move(self, by_s: float) -> None:
+        self.at_s += by_s
+
+
+class HeldDriver:
+    """A `Driver`. The compute has its own clock, which runs; the simulated host has the test's."""
+
+    def __init__(self, driver: SimulatedDriver, clock: HeldClock) -> None:
+        self._driver = driver
+        self._clock = clock
+        # When the work for an attempt ends, by the test's clock.
+        self._ends_at_s: dict[tuple[ConsumerId, int], float] = {}
+
+    @property
+    def root(self) -> ProviderId:
+        return self._driver.root
+
+    @property
+    def host(self) -> Host:
+        return self._driver.host
+
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - not its clock
+        return self._driver.update_provider_tree(tree, self._clock.at_s)
+
+    def next_change_s(self, at_s: float) -> float | None:
+        return at_s + LOOK_MS / 1000
+
+    def condition(self, at_s: float) -> Condition:
+        condition = self._driver.condition(self._clock.at_s)
+        if isinstance(condition, Silent) and condition.until_s is not None:
+            return Silent(until_s=at_s + LOOK_MS / 1000)
+        return condition
+
+    def spawn(self, order: SpawnInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
+        work = self._driver.spawn(order, self._clock.at_s)
+        self._ends_at_s[order.instance, order.attempt] = self._clock.at_s + work.left_ms / 1000
+        return Work(LOOK_MS, work.failure)
+
+    def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
+        self._ends_at_s.pop((order.instance, order.attempt), None)
+        return self._driver.destroy(order, self._clock.at_s)
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - not its clock
+        if self._clock.at_s < self._ends_at_s.get((attempt.instance, attempt.attempt), 0.0):
+            return BUSY
+        return self._driver.look_at(attempt, self._clock.at_s)
