@@ -36,7 +36,7 @@ from tests.servers.own_broker import brokers_in, take_broker
 from tests.servers.starting import START_PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 NOWHERE = {AMQP_VARIABLE: "amqp://127.0.0.1:9/", POSTGRES_VARIABLE: "postgresql+asyncpg://127.0.0.1:9/none"}
 
 with_postgres = pytest.mark.skipif(postgres_binaries() is None, reason="only a PostgreSQL elsewhere is given")

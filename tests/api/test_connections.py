@@ -18,8 +18,9 @@ from placement_worker.api.values.reply import Reply
 from placement_worker.api.values.request import Request
 from tests.api.asking_app import LIST, ROUTES
 from tests.api.test_server import ANY_PORT
+from tests.held_time import held_time
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 LONG_S = 600.0
 ASK = b"GET /things HTTP/1.1\r\n\r\n"
 
@@ -119,12 +120,13 @@ async def test_a_connection_that_was_used_and_is_idle_is_closed() -> None:
 async def test_how_long_a_connection_is_kept_idle_is_what_the_settings_say() -> None:
     """The second connection, which never sends a request, is closed later, but before uvicorn's own five seconds."""
     async with serving(idle_s_max=0.05, head_s_max=1.0) as here:
-        used, silent = await here.opened(), await here.opened()
-        assert await used.ask() == 200
-        rests = {asyncio.create_task(each.rest()): each for each in (used, silent)}
-        closed, _ = await asyncio.wait(rests, return_when=asyncio.FIRST_COMPLETED)
-        assert used in [rests[each] for each in closed]
-        await asyncio.wait(rests)
+        with held_time() as time:
+            used, silent = await here.opened(), await here.opened()
+            assert await used.ask() == 200
+            closing = asyncio.create_task(silent.rest())
+            assert await time.until(used.rest()) == b""
+            assert not closing.done()
+            assert await time.until(closing) == b""
 
 
 def test_a_connection_is_kept_idle_for_five_seconds() -> None:
@@ -134,36 +136,39 @@ def test_a_connection_is_kept_idle_for_five_seconds() -> None:
 @pytest.mark.asyncio
 async def test_empty_lines_do_not_keep_an_idle_connection_open() -> None:
     async with serving(idle_s_max=0.05) as here:
-        client = await here.opened()
-        assert await client.ask() == 200
-        client.writer.write(b"\r\n")
-        assert await client.rest() == b""
+        with held_time() as time:
+            client = await here.opened()
+            assert await client.ask() == 200
+            client.writer.write(b"\r\n")
+            assert await time.until(client.rest()) == b""
 
 
 @pytest.mark.asyncio
 async def test_a_head_that_does_not_come_to_its_end_is_refused() -> None:
     async with serving(head_s_max=0.05) as here:
-        client = await here.opened()
-        client.writer.write(b"GET /things HTTP/1.1\r\nx-slow: a")
-        assert (await client.rest()).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
-        assert here.connections.closed[Closed.HEAD_LATE] == 1
+        with held_time() as time:
+            client = await here.opened()
+            client.writer.write(b"GET /things HTTP/1.1\r\nx-slow: a")
+            assert (await time.until(client.rest())).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+            assert here.connections.closed[Closed.HEAD_LATE] == 1
 
 
 @pytest.mark.asyncio
 async def test_a_byte_now_and_then_does_not_put_the_deadline_of_a_head_off() -> None:
     async with serving(head_s_max=0.2) as here:
-        client = await here.opened()
+        with held_time() as time:
+            client = await here.opened()
 
-        async def trickle() -> None:
-            client.writer.write(b"GET /things HTTP/1.1\r\nx-slow: ")
-            while True:
-                client.writer.write(b"a")
-                await asyncio.sleep(0.01)
+            async def trickle() -> None:
+                client.writer.write(b"GET /things HTTP/1.1\r\nx-slow: ")
+                while True:
+                    client.writer.write(b"a")
+                    for _ in range(10):
+                        await asyncio.sleep(0)
 
-        trickling = asyncio.create_task(trickle())
-        async with asyncio.timeout(PATIENCE_S):
-            assert await client.reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
-        trickling.cancel()
+            trickling = asyncio.create_task(trickle())
+            assert await time.until(client.reader.readline()) == b"HTTP/1.1 408 Request Timeout\r\n"
+            trickling.cancel()
 
 
 @pytest.mark.asyncio
@@ -177,10 +182,11 @@ async def test_headers_are_counted_anew_for_each_request_on_a_connection() -> No
 @pytest.mark.asyncio
 async def test_the_second_head_on_a_connection_has_its_deadline_too() -> None:
     async with serving(head_s_max=0.05) as here:
-        client = await here.opened()
-        assert await client.ask() == 200
-        client.writer.write(b"G")
-        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+        with held_time() as time:
+            client = await here.opened()
+            assert await client.ask() == 200
+            client.writer.write(b"G")
+            assert (await time.until(client.rest())).startswith(b"HTTP/1.1 408 ")
 
 
 @pytest.mark.asyncio
@@ -193,12 +199,13 @@ async def test_a_connection_on_which_nothing_ever_comes_is_closed() -> None:
 @pytest.mark.asyncio
 async def test_the_rest_of_a_body_that_nobody_reads_does_not_keep_a_connection_open() -> None:
     async with serving(head_s_max=0.05) as here:
-        client = await here.opened()
-        post = b"POST /nowhere HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
-        assert await client.ask(post) == 404
-        client.writer.write(b"{")
-        assert await client.rest() == b""
-        assert here.connections.closed[Closed.HEAD_LATE] == 1
+        with held_time() as time:
+            client = await here.opened()
+            post = b"POST /nowhere HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
+            assert await client.ask(post) == 404
+            client.writer.write(b"{")
+            assert await time.until(client.rest()) == b""
+            assert here.connections.closed[Closed.HEAD_LATE] == 1
 
 
 @pytest.mark.asyncio
@@ -214,15 +221,16 @@ async def test_a_connection_whose_refused_body_came_late_and_whole_is_used_again
 @pytest.mark.asyncio
 async def test_a_connection_whose_refused_body_came_late_and_whole_is_idle_from_then_on() -> None:
     async with serving(idle_s_max=0.2) as here:
-        client = await here.opened()
-        post = b"POST /nowhere HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 4\r\n\r\n"
-        assert await client.ask(post) == 404
-        client.writer.write(b"n")
-        # The server reads it in these turns of the loop.
-        for _ in range(10):
-            await asyncio.sleep(0)
-        client.writer.write(b"ull")
-        assert await client.rest() == b""
+        with held_time() as time:
+            client = await here.opened()
+            post = b"POST /nowhere HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 4\r\n\r\n"
+            assert await client.ask(post) == 404
+            client.writer.write(b"n")
+            # The server reads it in these turns of the loop.
+            for _ in range(10):
+                await asyncio.sleep(0)
+            client.writer.write(b"ull")
+            assert await time.until(client.rest()) == b""
 
 
 @pytest.mark.asyncio
@@ -240,17 +248,18 @@ async def test_a_client_that_does_not_read_its_answer_is_cut_off() -> None:
 @pytest.mark.asyncio
 async def test_a_client_that_went_away_without_reading_is_not_told_as_one_that_does_not_read() -> None:
     async with serving(answer_s_max=0.3) as here:
-        gone = await here.opened()
-        gone.writer.write(b"GET /large HTTP/1.1\r\n\r\n")
-        await gone.reader.readuntil(b"\r\n\r\n")
-        gone.writer.transport.abort()
-        await until_all_closed(here)
-        # A client that stays is reported after the moment at which the other one would have been.
-        staying = await here.opened()
-        staying.writer.write(b"GET /large HTTP/1.1\r\n\r\n")
-        await staying.reader.readuntil(b"\r\n\r\n")
-        await until_all_closed(here)
-        assert here.connections.closed == {Closed.ANSWER_NOT_READ: 1}
+        with held_time() as time:
+            gone = await here.opened()
+            gone.writer.write(b"GET /large HTTP/1.1\r\n\r\n")
+            await gone.reader.readuntil(b"\r\n\r\n")
+            gone.writer.transport.abort()
+            await all_closed(here)
+            # A client that stays is reported after the moment at which the other one would have been.
+            staying = await here.opened()
+            staying.writer.write(b"GET /large HTTP/1.1\r\n\r\n")
+            await staying.reader.readuntil(b"\r\n\r\n")
+            await time.until(all_closed(here))
+            assert here.connections.closed == {Closed.ANSWER_NOT_READ: 1}
 
 
 @pytest.mark.asyncio
@@ -348,13 +357,14 @@ async def test_more_requests_than_may_wait_on_one_connection_are_refused() -> No
 @pytest.mark.asyncio
 async def test_what_was_closed_and_what_is_open_is_told_to_prometheus() -> None:
     async with serving(head_s_max=0.05) as here:
-        await (await here.opened()).rest()
-        late = await here.opened()
-        late.writer.write(b"GET")
-        await late.rest()
-        asking = await here.opened()
-        asking.writer.write(b"GET /metrics HTTP/1.1\r\nconnection: close\r\n\r\n")
-        page = (await asking.rest()).decode()
+        with held_time() as time:
+            await time.until((await here.opened()).rest())
+            late = await here.opened()
+            late.writer.write(b"GET")
+            await time.until(late.rest())
+            asking = await here.opened()
+            asking.writer.write(b"GET /metrics HTTP/1.1\r\nconnection: close\r\n\r\n")
+            page = (await asking.rest()).decode()
 
     assert "moor_placement_http_connections_open 1.0" in page
     assert 'moor_placement_http_connections_closed_total{why="head_late"} 1.0' in page
@@ -431,6 +441,11 @@ def test_an_attack_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> No
     first, second = [record.getMessage() for record in caplog.records]
     assert first.startswith("closed 1 connection(s), the last from 192.0.2.0: too many are open")
     assert second.startswith("closed 99 connection(s)")
+
+
+async def all_closed(here: Served) -> None:
+    while here.connections.open:
+        await asyncio.sleep(0)
 
 
 async def until_all_closed(here: Served) -> None:

@@ -519,7 +519,7 @@ async def test_full_dead_letters_lose_nothing_hold_up_nobody_and_raise_an_alarm(
     assert f'moor_burials_waiting{{queue="{WORK}"}} 0.0'.encode() not in Metrics(health).page()
     await send(broker, parcel(line(order(1000))))
     await until(lambda: memory.handled == [1000], "a neighbour is handled")
-    await asyncio.wait_for(here.publisher.send(order(1001)), 10)
+    await asyncio.wait_for(here.publisher.send(order(1001)), 60)
 
     reasons: set[str] = set()
     while len(reasons) < count:

@@ -20,7 +20,7 @@ from tests.contracts.store_client import StoreClient
 pytestmark = pytest.mark.asyncio
 
 PAGED = PlacementSettings(feed_entries_max=2, feed_poll_ms=3_600_000.0, feed_rest_ms=3_600_000.0)
-PATIENCE_S = 10
+PATIENCE_S = 60
 A_STATE = ProviderState(internal=1, id=provider("h1"), name="h1", root=provider("h1"))
 A_USAGE = ProviderUsage(internal=1, id=provider("h1"), base=1, revision=2)
 

@@ -18,7 +18,7 @@ from tests.contracts.stage import CELLS, WORK, order, station
 
 pytestmark = pytest.mark.asyncio
 
-PATIENCE_S = 5
+PATIENCE_S = 60
 BUILD = BuildInstance(request_id=RequestId(UUID(int=1)))
 
 

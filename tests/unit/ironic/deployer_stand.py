@@ -39,7 +39,7 @@ from ironic_sync.settings import IronicSettings
 from ironic_sync.store_memory import MemoryIronicStore
 from tests.ironic_clock import IronicClock
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)
 QUICK = IronicSettings(
     due_s=0.005, deploy_read_s=0.02, deploy_retry_s_first=0.005, deploy_retry_s_max=0.02, progress_s=0.05

@@ -181,7 +181,7 @@ async def test_a_daemon_that_loses_a_node_breaks_off_what_it_asks_and_what_it_sa
 
         place.lose(stand.id)
 
-        await asyncio.wait_for(broken_off.wait(), 20)
+        await asyncio.wait_for(broken_off.wait(), 60)
         await stand.until(lambda: all(each.cancelled() for each in stand.unsaid), "nothing is said any more")
 
 

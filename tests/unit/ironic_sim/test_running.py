@@ -40,7 +40,7 @@ async def running(*parts: Part) -> AsyncExitStack:
     stack = AsyncExitStack()
     for part in parts:
         task = asyncio.create_task(part.run())
-        stack.push_async_callback(asyncio.wait_for, task, 10)
+        stack.push_async_callback(asyncio.wait_for, task, 60)
         stack.push_async_callback(part.stop)
     return stack
 
