@@ -11,7 +11,7 @@ from scheduler_worker.core.requests import InstanceSpec
 
 def why_not(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> tuple[Miss, ...]:
     """Every host that does not qualify, with the first reason. Nothing is chosen or held."""
-    hosts = Hosts(Draft(picture))
+    hosts = Hosts(Draft(picture, plugins.way_judges))
     left = hosts.present.copy()
     misses: list[Miss] = []
     for one in plugins.filters:

@@ -15,12 +15,14 @@ from msgspec import structs
 from bus.errors import Transient, WrongAnswer
 from bus.message import Message, ProviderId
 from bus.messages.build import NoValidHost
+from bus.messages.cell import Choice
 from bus.messages.placement import (
     AlreadyClaimed,
     ClaimAnswered,
     Claimed,
     ClaimResources,
     ClaimVerdict,
+    DoesNotFit,
     GroupMember,
     GroupRefused,
     ShapeMoved,
@@ -28,7 +30,8 @@ from bus.messages.placement import (
     TooOld,
 )
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
+from scheduler_worker.core.choosing.alternates import hosts_among
+from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.verdicts import (
     NewChoice,
@@ -202,7 +205,7 @@ class Claimer:
     def _refill(self, one: Search) -> None:
         """Alternates for an instance that has fewer than it may have: refusals used them up, or it was given none."""
         holds = one.outcome
-        if not isinstance(holds, Holds) or len(holds.alternates) >= self._settings.alternates_max:
+        if not isinstance(holds, Holds) or hosts_among(holds.alternates) >= self._settings.alternates_max:
             return
         taken = [each.name.lower() for each in (holds.choice, *holds.alternates)]
         spec = one.elsewhere
@@ -212,7 +215,7 @@ class Claimer:
             self._plugins,
             cell=holds.cell,
             salt=self._salt,
-            count=self._settings.alternates_max - len(holds.alternates),
+            count=self._settings.alternates_max - hosts_among(holds.alternates),
             start=one.instance.int,
         )
         one.outcome = structs.replace(holds, alternates=(*holds.alternates, *more))
@@ -253,12 +256,25 @@ class Claimer:
                 step = after_verdict(verdict, chosen)
         if isinstance(step, SameHost | OtherHost | NewChoice):
             limits = self._settings
-            one.refused(step, shape_tries_max=limits.shape_tries_max, claims_max=limits.claims_max)
+            way = self._other_way(one, chosen, verdict)
+            if way is not None and isinstance(step, OtherHost):
+                one.try_other_way(way, step, claims_max=limits.claims_max)
+            else:
+                one.refused(step, shape_tries_max=limits.shape_tries_max, claims_max=limits.claims_max)
             if one.is_searching and one.chosen is not None:
                 self._hold((one,))
         else:
             one.outcome = step
         return needs_more
+
+    def _other_way(self, one: Search, chosen: Chosen, verdict: ClaimVerdict) -> Choice | None:
+        """Another way on the same host, if its amounts alone were refused: the numbers of the verdict correct the picture."""
+        if not isinstance(verdict, DoesNotFit) or verdict.full is not None:
+            return None
+        if len(one.shortfalls) >= self._settings.claims_max:
+            return None
+        one.shortfalls += verdict.shortfalls
+        return other_way(self._picture, one.spec, self._plugins, chosen.choice, one.shortfalls)
 
     def _adopted(self, one: Search, held: AlreadyClaimed) -> Outcome:
         return adopted(

@@ -3,6 +3,7 @@
 The claimer alone moves it on; a builder reads `outcome` and `refusals`.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -10,9 +11,10 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.build import BuildInstance, ClaimRefused, InstanceId
-from bus.messages.placement import ClaimResources, ResourceAmount, Share
+from bus.messages.cell import Choice
+from bus.messages.placement import ClaimResources, ResourceAmount, Share, Shortfall
 from bus.topology import CELL0
-from scheduler_worker.core.choosing.choosing import Chosen  # noqa: TC001 - imported like every other type
+from scheduler_worker.core.choosing.choosing import Chosen
 from scheduler_worker.core.choosing.verdicts import NewChoice, OtherHost, SameHost
 from scheduler_worker.core.instances.outcomes import Outcome, Refused
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
@@ -37,6 +39,8 @@ class Search:
         # The one host that is tried again, since only its shape had moved, and how many times it was.
         self.insisted = ""
         self._insisted_times = 0
+        # What placement said is free on the chosen host, when it refused the ways that were tried there.
+        self.shortfalls: list[Shortfall] = []
         self._ignored: list[str] = []
         self._claims = 0
 
@@ -90,6 +94,13 @@ class Search:
             share=nothing,
         )
 
+    def try_other_way(self, way: Choice, by: OtherHost, *, claims_max: int) -> None:
+        """The host has no room in the way that was chosen, but in another one."""
+        assert self.chosen is not None, "a claim was refused for the chosen host"
+        self.refusals.append(ClaimRefused(host=way.name, reason=by.reason))
+        self.chosen = structs.replace(self.chosen, choice=way)
+        self._give_up_after(claims_max, f"{way.name}: {by.reason}")
+
     def refused(self, by: SameHost | OtherHost | NewChoice, *, shape_tries_max: int, claims_max: int) -> None:
         """Go on with the same host, or with the next alternate, or with a new choice; or give up."""
         assert self.chosen is not None, "a claim was refused for the chosen host"
@@ -104,9 +115,10 @@ class Search:
             why = f"{host}: {why}{times}"
             others = () if isinstance(by, NewChoice) else self.chosen.alternates
             self.pass_over(host)
-            self.chosen = (
-                structs.replace(self.chosen, choice=others[0], alternates=others[1:]) if others else None
-            )
+            self.chosen = _on_alternate(self.chosen.cell, others[0], others[1:]) if others else None
+        self._give_up_after(claims_max, why)
+
+    def _give_up_after(self, claims_max: int, why: str) -> None:
         if self._claims >= claims_max:
             self.outcome = Refused(
                 f"{self._claims} claims were refused, and no more are tried; the last: {why}"
@@ -114,8 +126,15 @@ class Search:
 
     def pass_over(self, host: str) -> None:
         self._ignored.append(host.lower())
+        self.shortfalls.clear()
         self.insisted, self._insisted_times = "", 0
 
     def forget_refusals(self) -> None:
         """The picture is up to date now: every host may be chosen again."""
         self._ignored.clear()
+
+
+def _on_alternate(cell: str, alternate: Choice, others: Sequence[Choice]) -> Chosen:
+    """Other ways of the host itself are no alternates: a host that fails to build would be tried again."""
+    host = alternate.share.host
+    return Chosen(cell, alternate, tuple([each for each in others if each.share.host != host]))

@@ -119,7 +119,7 @@ QUIRKS: tuple[dict[str, object], ...] = (
     {"io_ops": 2},
     {"io_ops": 3},
     {"instances": 4},
-    *(A_NODE for _ in range(5)),
+    *(A_NODE for _ in range(10)),
     A_NODE | {"projects": ("shop",)},
     A_NODE | {"projects": ("bank", "shop")},
     A_NODE | {"inventories": {GOLD: InventoryState(total=1, reserved=1, max_unit=1)}},

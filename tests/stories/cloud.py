@@ -275,9 +275,9 @@ class Cloud:
         assert isinstance(answer, ReportAnswered)
         assert isinstance(answer.verdict, ReportAccepted), answer
 
-    async def fill(self, name: str, vcpu: int) -> None:
-        """Another consumer claims this many CPUs of a host."""
-        amount = ResourceAmount(provider=host_id(name), resource="VCPU", amount=vcpu)
+    async def fill(self, name: str, vcpu: int, *, at: str = "") -> None:
+        """Another consumer claims this many CPUs of a host, or of the provider below it that `at` names."""
+        amount = ResourceAmount(provider=host_id(at or name), resource="VCPU", amount=vcpu)
         claim = ClaimResources(
             cell="c1",
             consumer=ConsumerId(uuid5(NAMES, f"who fills {name}")),

@@ -15,7 +15,15 @@ from bus.messages.build import (
     InstancesFound,
     RequestId,
 )
-from bus.messages.placement import AlreadyClaimed, Claimed, DoesNotFit, ShapeMoved, Superseded
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    DoesNotFit,
+    ReportedInventory,
+    ReportedProvider,
+    ShapeMoved,
+    Superseded,
+)
 from tests.contracts.stage import until
 from tests.stories.cloud import (
     QUICK,
@@ -221,6 +229,40 @@ async def test_a_host_that_fills_up_between_choice_and_claim_gives_way_to_the_ne
 
             assert state.host == "h2"
             assert filling.verdicts[0] is DoesNotFit
+            assert state.refusals == (ClaimRefused(host="h1", reason="VCPU asked 1, free 0"),)
+
+
+@STAGES
+async def test_a_cell_of_a_host_that_fills_up_between_choice_and_claim_gives_way_to_another_cell_of_that_host(
+    bus: str, books: str
+) -> None:
+    host = a_host("h1", vcpu=16)
+    cells = tuple(
+        ReportedProvider(
+            id=host_id(name),
+            name=name,
+            parent=host_id("h1"),
+            inventories={"VCPU": ReportedInventory(total=8)},
+        )
+        for name in ("h1-n0", "h1-n1")
+    )
+    (root,) = host.providers
+    without = {key: value for key, value in (root.inventories or {}).items() if key != "VCPU"}
+    nested = structs.replace(host, providers=(structs.replace(root, inventories=without), *cells))
+    async with cloud(bus, books) as setup, setup.placement():
+        await setup.add_host("h1", vcpu=16)
+        await setup.report(nested)
+        await setup.add_host("h2", vcpu=4)
+        filling = InterferingOnce(lambda: setup.fill("h1", 8, at="h1-n0"))
+        async with setup.scheduler(station=filling.station):
+            await setup.until_registered("h1", "h2")
+            build = a_build(1)
+
+            await setup.send(build)
+            state = await setup.until_state(instance_of(build), "active")
+
+            assert state.host == "h1"
+            assert filling.verdicts == [DoesNotFit, Claimed]
             assert state.refusals == (ClaimRefused(host="h1", reason="VCPU asked 1, free 0"),)
 
 

@@ -10,7 +10,7 @@ from bus.messages.build import FunnelStep, NoValidHost
 from bus.messages.placement import InventoryState, ProviderGone, ProviderState, Share
 from placement_worker.core.candidates.budget import SharedBudget
 from placement_worker.core.candidates.fitting import Scope
-from placement_worker.core.candidates.search import CutInTrees, InTrees, find_one_in_each_tree
+from placement_worker.core.candidates.search import CutInTrees, InTrees, find_ways_in_each_tree
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
 from scheduler_worker.core.choosing.compounds import (
     BYTES_PER_TREE,
@@ -343,7 +343,7 @@ def test_all_searches_of_a_batch_together_have_a_budget() -> None:
     spent = questions = 0
     for number in range(40):
         spec = a_hard_spec(1 + number)
-        for cut in find_one_in_each_tree(index, query_of(needs_of(spec)), Scope(), shared):
+        for cut in find_ways_in_each_tree(index, query_of(needs_of(spec)), Scope(), shared):
             assert isinstance(cut, CutInTrees)
             spent += cut.steps
             questions += 1
@@ -356,7 +356,7 @@ def test_trees_where_nothing_is_hard_are_found_when_all_is_spent_that_is_shared(
     shared = SharedBudget(STEPS_PER_TREE, 0, BYTES_PER_TREE)
     index = a_cloud(*[state for number in range(50) for state in a_nested_host_of_its_own(number)]).index
 
-    found = list(find_one_in_each_tree(index, query_of(needs_of(a_spec(3))), Scope(), shared))
+    found = list(find_ways_in_each_tree(index, query_of(needs_of(a_spec(3))), Scope(), shared))
 
     assert sum(len(trees.roots) for trees in found if isinstance(trees, InTrees)) == 50
 

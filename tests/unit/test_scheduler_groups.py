@@ -1,10 +1,20 @@
 """Requests with granular groups, and requests with preferences: which host, and which of its providers."""
 
+from datetime import UTC, datetime
+
+import numpy as np
 from msgspec import structs
 
-from bus.messages.placement import ProviderState
-from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
+from bus.messages.build import BuildInstance
+from bus.messages.placement import ProviderState, Shortfall
+from placement_worker.core.candidates.columns import Floats
+from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.choosing.alternates import hosts_among
+from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
+from scheduler_worker.core.choosing.needs import Needs
 from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.choosing.verdicts import OtherHost
+from scheduler_worker.core.choosing.ways.judge import Ways
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from tests.contracts.placement_orders import WEB, provider
@@ -17,6 +27,7 @@ from tests.unit.test_scheduler_compounds import (
     a_nested_host,
     a_pool,
     chosen,
+    in_words,
     refusal,
     some,
 )
@@ -194,6 +205,118 @@ def test_alternates_of_a_request_with_groups_have_shares_by_groups() -> None:
 
     assert isinstance(one, Chosen)
     assert [len(each.share.amounts) for each in (one.choice, *one.alternates, *more)] == [2, 2, 2, 2]
+
+
+# Ways
+
+
+class OnlyAt:
+    """Allows the ways that take VCPUs of a provider with this trait; of several, the one with the most room."""
+
+    name = "only at"
+
+    def __init__(self, trait: str) -> None:
+        self._trait = trait
+
+    def reads(self, needs: Needs) -> bool:
+        return bool(needs.groups)
+
+    def judge(self, ways: Ways, _needs: Needs) -> Floats:
+        marked = ways.index.traits.having_any((self._trait,), ways.index.rows)
+        (column,) = ways.groups["1"]
+        return np.where(marked[ways.rows[:, column]], ways.free("VCPU", column) / 100, np.nan)
+
+
+def test_of_the_ways_of_a_host_the_one_with_the_fewest_fragments_is_taken() -> None:
+    """Cell 0 has more room, and comes first in the tree; cell 1 has just enough."""
+    root, roomy, tight = a_nested_host("h", vcpu=8)
+    tight = structs.replace(tight, inventories=some(VCPU=4))
+    picture = a_cloud(root, roomy, tight)
+
+    granular = choose(picture, [a_granular_spec(of_vcpus("1", 3))] * 3, PLUGINS, salt=0)
+    plain = choose(picture, [a_spec(3)], PLUGINS, salt=0)
+
+    assert chosen(granular) == ["VCPU:3@h-n1", "VCPU:3@h-n0", "VCPU:3@h-n0"]
+    assert chosen(plain) == ["VCPU:3@h-n0"]
+
+
+def test_a_preferred_trait_of_a_way_counts_before_its_fragments() -> None:
+    root, roomy, tight = a_nested_host("h", vcpu=8, traits={0: "CUSTOM_FAST"})
+    tight = structs.replace(tight, inventories=some(VCPU=4))
+    group = structs.replace(of_vcpus("1", 3), preferred=(("CUSTOM_FAST", 1.0),))
+
+    found = choose(a_cloud(root, roomy, tight), [a_granular_spec(group)], PLUGINS, salt=0)
+
+    assert chosen(found) == ["VCPU:3@h-n0"]
+
+
+def test_plugins_strike_and_weigh_ways_and_a_host_left_with_none_is_told_so() -> None:
+    plugins = structs.replace(PLUGINS, way_judges=(OnlyAt("CUSTOM_MINE"),))
+    picture = a_cloud(*a_nested_host("h", traits={1: "CUSTOM_MINE"}), *a_nested_host("g"))
+    spec = a_granular_spec(of_vcpus("1", 3))
+
+    found = choose(picture, [spec, spec], plugins, salt=0)
+
+    assert chosen(found) == ["VCPU:3@h-n1"]
+    assert [(step.step, step.removed, step.example) for step in refusal(found[1]).steps] == [
+        ("ways", 2, "h: has room, but plugins allow none of the ways to take it that were found, 1 in all")
+    ]
+
+
+def test_an_alternate_of_a_request_with_groups_carries_a_second_way() -> None:
+    picture = a_cloud(*a_nested_host("h"), *a_nested_host("g"))
+
+    (one,) = choose(picture, [a_granular_spec(of_vcpus("1", 3))], PLUGINS, salt=0)
+    (plain,) = choose(picture, [a_spec(3)], PLUGINS, salt=0)
+
+    assert isinstance(one, Chosen)
+    assert isinstance(plain, Chosen)
+    other = "g" if one.choice.name == "h" else "h"
+    assert [in_words(way.share) for way in one.alternates] == [f"VCPU:3@{other}-n0", f"VCPU:3@{other}-n1"]
+    assert hosts_among(one.alternates) == 1
+    assert len(plain.alternates) == 1
+
+
+def test_a_host_that_refused_one_way_is_asked_for_another_by_the_numbers_of_the_refusal() -> None:
+    picture = a_cloud(*a_nested_host("h"))
+    for spec in (a_spec(3), a_granular_spec(of_vcpus("1", 3))):
+        (one,) = choose(picture, [spec], PLUGINS, salt=0)
+        assert isinstance(one, Chosen)
+        full = [
+            Shortfall(provider=provider(f"h-n{number}"), resource="VCPU", asked=3, free=2)
+            for number in (0, 1)
+        ]
+
+        other = other_way(picture, spec, PLUGINS, one.choice, full[:1])
+
+        assert other is not None
+        assert (in_words(other.share), other.name) == ("VCPU:3@h-n1", "h")
+        assert other.share.shapes == one.choice.share.shapes
+        assert other_way(picture, spec, PLUGINS, other, full) is None
+
+
+def test_a_search_that_goes_on_with_an_alternate_keeps_no_other_way_of_that_host() -> None:
+    """A host that fails to build an instance would be tried again by its own alternate."""
+    picture = a_cloud(*a_nested_host("h"), *a_nested_host("g"), *a_nested_host("k"))
+    spec = a_granular_spec(of_vcpus("1", 3))
+    (one,) = choose(picture, [spec], PLUGINS, salt=0)
+    assert isinstance(one, Chosen)
+    search = Search(WEB, datetime(2030, 1, 1, tzinfo=UTC), BuildInstance(), spec)
+    search.chosen = one
+
+    search.refused(OtherHost("no room"), shape_tries_max=4, claims_max=12)
+
+    assert hosts_among(one.alternates) == 2
+    assert search.chosen == Chosen(one.cell, one.alternates[0], one.alternates[2:])
+
+
+def test_a_host_of_one_provider_has_no_other_way() -> None:
+    picture = a_cloud(a_state("h", some(VCPU=4)))
+    (one,) = choose(picture, [a_spec(3)], PLUGINS, salt=0)
+    assert isinstance(one, Chosen)
+    short = Shortfall(provider=provider("h"), resource="VCPU", asked=3, free=3)
+
+    assert other_way(picture, a_spec(3), PLUGINS, one.choice, [short]) is None
 
 
 # Preferences

@@ -353,7 +353,7 @@ async def test_a_step_that_does_not_exist_is_refused_with_those_that_do() -> Non
 
     assert (answer.field, answer.value) == ("step", "capacities")
     assert answer.reason.startswith("there is no such step: known are registered, up,")
-    assert answer.reason.endswith("capacity, qualify")
+    assert answer.reason.endswith("capacity, ways, qualify")
 
 
 @pytest.mark.asyncio

@@ -69,16 +69,18 @@ class CutInTrees(NamedTuple):
     steps: int
 
 
-def find_one_in_each_tree(
+def find_ways_in_each_tree(
     index: ProviderIndex,
     query: CandidatesQuery,
     scope: Scope,
     shared: SharedBudget,
     *,
+    ways: int = 1,
     may_be_shared_whole: bool = False,
 ) -> Iterator[InTrees | CutInTrees]:
-    """For a consumer that will live in a tree, and so must take something from it: one such candidate for each tree that
-    has one. The tree's own resources comes before what is shared with it.
+    """For a consumer that will live in a tree, and so must take something from it: up to so many candidates for each tree
+    that has any. The tree's own resources come before what is shared with it. A tree is told to be cut only if no
+    candidate was found before.
 
     `may_be_shared_whole`: the query is a part of what the consumer takes, and may come from sharing providers alone.
     """
@@ -93,21 +95,19 @@ def find_one_in_each_tree(
         own = 0 if may_be_shared_whole else (1 << places) - 1
         budget = shared.for_a_tree(len(fitting.slots))
         roots = class_problem.tree_class.rows[:, 0]
+        found_here = 0
         try:
-            # A place of the tree may also be one that nothing is taken from.
-            solution = next(
-                (
-                    each
-                    for each in solutions(structs.replace(class_problem.problem, needs=own), budget)
-                    if may_be_shared_whole or any(each[slot] < places for slot in taking)
-                ),
-                None,
-            )
+            for solution in solutions(structs.replace(class_problem.problem, needs=own), budget):
+                # A place of the tree may also be one that nothing is taken from.
+                if may_be_shared_whole or any(solution[slot] < places for slot in taking):
+                    block = BlockMaker(index, fitting.slots, budget).whole(class_problem, solution)
+                    found_here += 1
+                    yield InTrees(roots, block)
+                    if found_here == ways:
+                        break
         except CutError:
-            yield CutInTrees(roots, budget.steps)
-        else:
-            if solution is not None:
-                yield InTrees(roots, BlockMaker(index, fitting.slots, budget).whole(class_problem, solution))
+            if not found_here:
+                yield CutInTrees(roots, budget.steps)
         shared.settle(budget, len(fitting.slots))
 
 

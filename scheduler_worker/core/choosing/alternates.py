@@ -14,6 +14,12 @@ from scheduler_worker.core.requests import InstanceSpec
 
 # Enough that no host is the alternate of too many instances; a larger pool would cost more than it helps.
 ALTERNATE_POOL_MAX = 32
+WAYS_OF_ALTERNATE = 2
+
+
+def hosts_among(choices: Sequence[Choice]) -> int:
+    """How many hosts these are: a host may be there by several ways."""
+    return len({choice.share.host.int for choice in choices})
 
 
 class Ranked(NamedTuple):
@@ -98,6 +104,19 @@ class Choices(dict[int, Choice]):
         if filling is None:
             return rows
         return [row for row in rows if not filling.flags[row] or filling.offer(row) is not None]
+
+    def ways(self, row: int) -> tuple[Choice, ...]:
+        """The choice for a row as an alternate. A request with groups has a second way on the same host, if there is one:
+        the cell has no picture, and could not look for it.
+        """
+        if self._filling is None or not self._spec.groups:
+            return (self[row],)
+        # Two ways may give the same amounts to other groups.
+        found = {frozenset(self[row].share.amounts): self[row]}
+        for parts in self._filling.ways(row):
+            other = self.given(row, parts)
+            found.setdefault(frozenset(other.share.amounts), other)
+        return tuple(found.values())[:WAYS_OF_ALTERNATE]
 
     def __missing__(self, row: int) -> Choice:
         if self._filling is not None and self._filling.flags[row]:

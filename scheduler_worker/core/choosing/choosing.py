@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from bus.messages.build import NoValidHost
 from bus.messages.cell import Choice
+from bus.messages.placement import Shortfall
 from placement_worker.core.candidates.columns import Rows
 from scheduler_worker.core.choosing.alternates import (
     ALTERNATE_POOL_MAX,
@@ -43,6 +44,7 @@ from scheduler_worker.core.choosing.alternates import (
 from scheduler_worker.core.choosing.compounds import CompoundFill, ProviderAmount
 from scheduler_worker.core.choosing.explaining import explain
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Plugins, qualifying
 from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring
 from scheduler_worker.core.choosing.reading import as_read
@@ -86,7 +88,7 @@ def choose(
     The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number; it counts only
     where plugins give an instance any of several best hosts.
     """
-    batch = _Batch(Draft(picture), plugins, salt, alternates, draw)
+    batch = _Batch(Draft(picture, plugins.way_judges), plugins, salt, alternates, draw)
     alike: dict[InstanceSpec, list[int]] = {}
     # By the whole spec: so only the first of several equal ones is looked at.
     known: dict[InstanceSpec, list[int]] = {}
@@ -117,7 +119,7 @@ def more_alternates(
     """Up to `count` hosts of this cell for an instance that has its host already, from the best there. Callers with
     another `start` get others of these, where there are more.
     """
-    draft = Draft(picture)
+    draft = Draft(picture, plugins.way_judges)
     everyone = Hosts(draft)
     in_cell = np.equal(draft.columns.cell[: len(everyone)], draft.columns.cells.find(cell))
     rows = np.flatnonzero(qualifying(everyone, spec, plugins) & in_cell)
@@ -127,7 +129,33 @@ def more_alternates(
     best = rows[the_best(scoring.first_scores, ALTERNATE_POOL_MAX)].tolist()
     choices = Choices(draft, spec, draft.filling(spec), plugins.instances_max)
     first = start % len(best)
-    return tuple([choices[row] for row in (*best[first:], *best[:first])[:count]])
+    rotated = (*best[first:], *best[:first])[:count]
+    return tuple([way for row in rotated for way in choices.ways(row)])
+
+
+def other_way(
+    picture: Picture,
+    spec: InstanceSpec,
+    plugins: Plugins,
+    refused: Choice,
+    shortfalls: Sequence[Shortfall],
+) -> Choice | None:
+    """Another way on a host that has refused one, by what placement said is free there; None if there is none."""
+    row = picture.row_of(refused.share.host)
+    if row < 0 or not picture.compound[row]:
+        # Without other providers there is no other way.
+        return None
+    draft = Draft(picture, plugins.way_judges)
+    needs = needs_of(spec)
+    compounds = draft.searched(needs)
+    assert compounds is not None, "the host is compound"
+    for short in shortfalls:
+        compounds.correct(short.provider, short.resource, short.free)
+    parts = compounds.search_again(needs, row)
+    if parts is None:
+        return None
+    found = Choices(draft, spec, None, plugins.instances_max).given(row, parts)
+    return None if set(found.share.amounts) == set(refused.share.amounts) else found
 
 
 def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Chosen]:
@@ -190,7 +218,7 @@ def _with_alternates(
         Chosen(
             names[cell],
             choices.given(row, parts[number]) if number in parts else choices[row],
-            tuple([choices[other] for other in pools.next_for(row, cell)]),
+            tuple([way for other in pools.next_for(row, cell) for way in choices.ways(other)]),
         )
         for number, (row, cell) in enumerate(zip(chosen.tolist(), cells, strict=True))
     ]

@@ -25,8 +25,9 @@ from placement_worker.core.candidates.budget import SharedBudget
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from placement_worker.core.candidates.fitting import Scope
 from placement_worker.core.candidates.found import Block
-from placement_worker.core.candidates.search import CutInTrees, find_one_in_each_tree
+from placement_worker.core.candidates.search import CutInTrees, find_ways_in_each_tree
 from scheduler_worker.core.choosing.needs import Needs, needs_of, query_of
+from scheduler_worker.core.choosing.ways.judge import WayJudge, Ways
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -34,6 +35,10 @@ from scheduler_worker.core.requests import InstanceSpec
 STEPS_PER_TREE = 300
 STEPS_PER_BATCH = 500_000
 BYTES_PER_TREE = 16 * 1024 * 1024
+# How many ways of a host are searched where a plugin judges them.
+WAYS_PER_HOST = 8
+# The value of a preferred trait with a weight of 1, beside the values that plugins give to ways.
+PREFERENCE_FACTOR = 1_000.0
 
 
 class ProviderAmount(NamedTuple):
@@ -61,44 +66,62 @@ class Pool(NamedTuple):
 
 
 class Candidates:
-    """One candidate for each host that has any; `flags` tells which have. `cut` is the number of steps after which the
-    search of a host was cut, 0 if it was not.
+    """The candidates of each host, best first: its ways to give what is needed. `flags` tells which hosts have any. `cut` is
+    the number of steps after which the search of a host was cut, 0 if it was not. `struck` counts the ways that plugins
+    do not allow.
     """
 
-    def __init__(self, hosts: int) -> None:
+    def __init__(self, hosts: int, ways: int = 1) -> None:
         self.flags = np.zeros(hosts, dtype=np.bool_)
         self.cut = np.zeros(hosts, dtype=np.int64)
-        # The value of the preferred traits that each host's candidate meets.
+        self.struck = np.zeros(hosts, dtype=np.int64)
+        # The value of the preferred traits that each host's best candidate meets.
         self.worth = np.zeros(hosts)
-        self._block, self._line = (np.zeros(hosts, dtype=np.intp) for _ in range(2))
+        self._count = np.zeros(hosts, dtype=np.intp)
+        self._block, self._line = (np.zeros((ways, hosts), dtype=np.intp) for _ in range(2))
+        self._values = np.full((ways, hosts), -np.inf)
         self._blocks: list[Block] = []
 
-    def add(self, hosts: Rows, block: Block) -> None:
-        """One line of the block for each of these hosts."""
+    def add(self, hosts: Rows, block: Block, values: Floats | None = None) -> None:
+        """One line of the block for each of these hosts. Without values, earlier ones are better; NaN: struck."""
+        lines = np.arange(len(hosts))
+        if values is not None:
+            allowed = ~np.isnan(values)
+            self.struck[hosts[~allowed]] += 1
+            hosts, lines, values = hosts[allowed], lines[allowed], values[allowed]
+        ways = self._count[hosts]
         self.flags[hosts] = True
-        self.worth[hosts] = block.preference
-        self._block[hosts] = len(self._blocks)
-        self._line[hosts] = np.arange(len(hosts))
+        self._block[ways, hosts] = len(self._blocks)
+        self._line[ways, hosts] = lines
+        self._values[ways, hosts] = -ways if values is None else values
+        self._count[hosts] += 1
         self._blocks.append(block)
+        best = self._values[ways, hosts] >= self._values[:, hosts].max(axis=0, initial=-np.inf)
+        self.worth[hosts[best]] = block.preference
 
     def parts(self, host: int) -> tuple[ProviderAmount, ...] | None:
-        if not self.flags[host]:
-            return None
-        block = self._blocks[self._block[host]]
-        rows = block.rows[self._line[host]].tolist()
-        return tuple(
-            [
-                ProviderAmount(row, resource, amount)
-                for row, amounts in zip(rows, block.pattern.amounts, strict=True)
-                for resource, amount in amounts.items()
-            ]
-        )
+        """The best way; None if there is none."""
+        return next(self.ways(host), None)
+
+    def ways(self, host: int) -> Iterator[tuple[ProviderAmount, ...]]:
+        count = self._count[host]
+        for way in np.argsort(-self._values[:count, host], kind="stable").tolist():
+            block = self._blocks[self._block[way, host]]
+            rows = block.rows[self._line[way, host]].tolist()
+            yield tuple(
+                [
+                    ProviderAmount(row, resource, amount)
+                    for row, amounts in zip(rows, block.pattern.amounts, strict=True)
+                    for resource, amount in amounts.items()
+                ]
+            )
 
 
 class Compounds:
     """The compound hosts in one draft; a host is named by its row in the picture's columns."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, judges: Sequence[WayJudge] = ()) -> None:
+        self._judges = judges
         self._compound = picture.compound
         # All hosts with a provider; None until a request with groups needs them.
         self._everyone: Flags | None = None
@@ -235,21 +258,38 @@ class Compounds:
 
     def _search(self, needs: Needs, hosts: Rows, *, may_be_shared_whole: bool = False) -> Candidates:
         columns, index = self._picture.columns, self._index
-        found = Candidates(columns.rows)
+        judges = [judge for judge in self._judges if judge.reads(needs)]
+        ways = WAYS_PER_HOST if judges else 1
+        found = Candidates(columns.rows, ways)
         hosts = hosts[columns.root[hosts] >= 0]
         host_of = np.zeros(index.rows, dtype=np.intp)
         host_of[columns.root[hosts]] = hosts
         query = query_of(needs)
         for barred, roots in self._by_pools(hosts):
             scope = Scope(roots, barred, self._taken)
-            for trees in find_one_in_each_tree(
-                index, query, scope, self._budget, may_be_shared_whole=may_be_shared_whole
+            for trees in find_ways_in_each_tree(
+                index, query, scope, self._budget, ways=ways, may_be_shared_whole=may_be_shared_whole
             ):
                 if isinstance(trees, CutInTrees):
                     found.cut[host_of[trees.roots]] = trees.steps
                 else:
-                    found.add(host_of[trees.roots], trees.block)
+                    values = self._judged(judges, needs, trees.block) if judges else None
+                    found.add(host_of[trees.roots], trees.block, values)
         return found
+
+    def _judged(self, judges: Sequence[WayJudge], needs: Needs, block: Block) -> Floats:
+        """The value of each way of a block. Preferred traits count before what plugins say."""
+        ways = Ways(self._index, block, self._free_of_all)
+        values = np.full(len(block.rows), PREFERENCE_FACTOR * block.preference)
+        for judge in judges:
+            values += judge.judge(ways, needs)
+        return values
+
+    def _free_of_all(self, resource: str) -> Ints:
+        free = self._index.stocks[resource].free.copy()
+        for row, less in self._taken.get(resource, {}).items():
+            free[row] -= less
+        return free
 
     def _by_pools(self, hosts: Rows) -> Iterator[tuple[frozenset[int], Flags]]:
         """The roots of these hosts, grouped by the sharing providers that their cells may not use."""
@@ -288,6 +328,14 @@ class CompoundFill:
             self._last[host] = parts
             self._compounds.take(parts)
         return parts
+
+    def ways(self, host: int) -> list[tuple[ProviderAmount, ...]]:
+        """All ways that were found for this host and still have room, best first."""
+        return [
+            parts
+            for parts in self._compounds.found(self._needs).ways(host)
+            if self._compounds.has_room(parts)
+        ]
 
     def offer(self, host: int) -> tuple[ProviderAmount, ...] | None:
         """The amounts for one more instance, without taking them; None if there is no room left."""

@@ -13,6 +13,7 @@ from bus.messages.placement import GroupMember, ProviderState, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
 from scheduler_worker.core.choosing.compounds import CompoundFill, Compounds, FreeAtProvider, Pool
 from scheduler_worker.core.choosing.needs import Needs, needs_of
+from scheduler_worker.core.choosing.ways.judge import WayJudge
 from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -21,10 +22,11 @@ from scheduler_worker.core.requests import InstanceSpec
 class Draft:
     """A picture with the choices of a batch so far."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, judges: Sequence[WayJudge] = ()) -> None:
         self.columns = picture.columns
         self.picture = picture
-        self.compounds = Compounds(picture) if picture.compound.any() else None
+        self._judges = judges
+        self.compounds = Compounds(picture, judges) if picture.compound.any() else None
         # Most clouds have none: then the filters about nodes cost nothing.
         self.has_nodes = bool(self.columns.node[: self.columns.rows].any())
         self.holding = self.columns.holding.copy()
@@ -55,7 +57,7 @@ class Draft:
         """The hosts that must be searched for these needs; None if the columns decide about all hosts."""
         if needs.groups:
             if self.compounds is None:
-                self.compounds = Compounds(self.picture)
+                self.compounds = Compounds(self.picture, self._judges)
             self.compounds.cover_everyone(self.free)
         return self.compounds
 
@@ -221,12 +223,23 @@ class Hosts:
         if self._taken is not None:
             return by_columns | self.of(flags)
         found = compounds.found(needs)
-        return np.where(self.of(flags), self.of(found.flags | (found.cut > 0)), by_columns)
+        # Hosts that were cut, and those whose ways were struck, are left to the filters that say so.
+        return np.where(
+            self.of(flags), self.of(found.flags | (found.cut > 0) | (found.struck > 0)), by_columns
+        )
 
     def cut(self, needs: Needs) -> Ints | None:
         """The number of steps after which the search of each host was cut, 0 if it was not; None if none was searched."""
         compounds = self._draft.searched(needs)
         return None if compounds is None else self.of(compounds.found(needs).cut)
+
+    def struck(self, needs: Needs) -> Ints | None:
+        """The number of ways that plugins struck, of hosts that were left with none; None if no host was searched."""
+        compounds = self._draft.searched(needs)
+        if compounds is None:
+            return None
+        found = compounds.found(needs)
+        return self.of(np.where(found.flags, 0, found.struck))
 
     def worth(self, needs: Needs) -> tuple[Flags, Floats] | None:
         """Which hosts are searched, and what the preferred traits of their candidates are worth; None if none is searched."""

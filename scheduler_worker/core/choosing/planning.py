@@ -19,7 +19,7 @@ QUALIFY = "qualify"
 
 
 def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
-    draft = Draft(picture)
+    draft = Draft(picture, plugins.way_judges)
     hosts = Hosts(draft)
     rows = np.flatnonzero(qualifying(hosts, spec, plugins))
     funnel = explain(draft, spec, plugins)
@@ -60,7 +60,7 @@ def reasons(
     picture: Picture, spec: InstanceSpec, plugins: Plugins, *, step: str, after: str, limit: int
 ) -> ReasonsFound:
     """A page of the verdicts on hosts, in the order of their names."""
-    draft = Draft(picture)
+    draft = Draft(picture, plugins.way_judges)
     hosts = Hosts(draft)
     first = first_failures(hosts, spec, plugins)
     steps = [*(one.name for one in plugins.filters), QUALIFY]

@@ -13,6 +13,7 @@ from msgspec import Struct
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
 from scheduler_worker.core.aggregates.metadata import MULTIPLIER
 from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.ways.judge import WayJudge
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 # For all multipliers together: a score has 32 bits, beside the preference among equals.
@@ -84,8 +85,9 @@ def multiplier_key(weigher: Weigher) -> str:
 
 
 class Plugins(Struct, frozen=True):
-    """The filters, in the order of the funnel, and the weighers. Claims carry `instances_max`, so that placement keeps the
-    limit however many schedulers choose at once; 0: no limit. `subset`: an instance gets one of so many of the best hosts.
+    """The filters, in the order of the funnel, the weighers, and the judges of the ways of one host.
+
+    Claims carry `instances_max`, so that placement keeps the limit however many schedulers choose at once; 0: no limit. `subset`: an instance gets one of so many of the best hosts.
     `read_by_others`: the fields of a spec that plugins of other packages read.
     """
 
@@ -94,6 +96,7 @@ class Plugins(Struct, frozen=True):
     instances_max: int = 0
     subset: int = 1
     read_by_others: frozenset[str] = frozenset()
+    way_judges: tuple[WayJudge, ...] = ()
 
     def __post_init__(self) -> None:
         total = sum(abs(weigher.multiplier) for weigher in self.weighers)

@@ -168,4 +168,8 @@ class _Counting:
             self._trees += len(self._picture) if spec.groups else self._compounds
         if self._trees > TREES_MAX or self._passes > PASSES_MAX:
             return 0
-        return int(np.count_nonzero(qualifying(Hosts(Draft(self._picture)), spec, self._plugins)))
+        return int(
+            np.count_nonzero(
+                qualifying(Hosts(Draft(self._picture, self._plugins.way_judges)), spec, self._plugins)
+            )
+        )

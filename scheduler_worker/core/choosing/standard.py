@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from scheduler_worker.core.choosing.filters.affinity import Affinity
+from scheduler_worker.core.choosing.filters.allowed_ways import AllowedWays
 from scheduler_worker.core.choosing.filters.anti_affinity import AntiAffinity
 from scheduler_worker.core.choosing.filters.asked_hosts import AskedHosts
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
@@ -25,6 +26,7 @@ from scheduler_worker.core.choosing.filters.traits import Traits
 from scheduler_worker.core.choosing.filters.up import Up
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.plugins import Filter, Plugins, Weigher
+from scheduler_worker.core.choosing.ways.fewest_fragments import FewestFragments
 from scheduler_worker.core.choosing.weighers.build_failure import BuildFailure
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.choosing.weighers.hypervisor_version import HypervisorVersion
@@ -107,6 +109,7 @@ def chosen_plugins(
             *((IoOps(io_ops_max),) if io_ops_max else ()),
             *((Instances(instances_max),) if instances_max else ()),
             Capacity(),
+            AllowedWays(),
         ),
         weighers=(Preferred(settings.preferred_weight_multiplier), *weighers),
         instances_max=instances_max,
@@ -119,4 +122,5 @@ def chosen_plugins(
             )
             for field in reads
         ),
+        way_judges=(FewestFragments(),),
     )
