@@ -28,6 +28,7 @@ COMMANDS = {
     "up": (CLOUD, "clouds.up_command", "up"),
     "demo": (CLOUD, "clouds.demo_command", "demo"),
     "load": (CLOUD, "clouds.load_command", "load"),
+    "group": (INSTANCES, "instances.groups_command", "app"),
     "host": (OPERATING, "instances.hosts_command", "app"),
     "aggregate": (OPERATING, "instances.aggregates_command", "app"),
     "node": (OPERATING, "bare_metal.node_command", "app"),

@@ -9,7 +9,7 @@ scheduler.questions  the API level      `question_handlers`: they read, and get 
 Every other handler gets an `OutboxTransaction`: it notes the rows whose messages must reach a broker (outbox/outbox.py).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
 
 from bus.messages.build import BuildInstance
@@ -20,11 +20,13 @@ from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.aggregates.questions import aggregate_questions
 from scheduler_worker.applications import Applications
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.handlers import host_order_handlers, host_questions, host_report_handlers
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import cell_event_handlers, repeated_at_api_level
 from scheduler_worker.requests.deleting import delete_handlers
+from scheduler_worker.requests.groups import group_order_handlers, group_questions
 from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.questions import (
     instance_questions,
@@ -53,6 +55,7 @@ def request_handlers(
         **delete_handlers(clock),
         **rebuild_handlers(clock, timeout_s=settings.node_request_timeout_s),
         **host_order_handlers(registry, clock),
+        **group_order_handlers(clock),
         **applications.order_handlers(),
         **aggregates.handlers(),
         Unreadable: Reading(on_unreadable_orders),
@@ -85,10 +88,14 @@ def question_handlers(
     applications: Applications,
     membership: Membership,
     planner: Planner,
+    *,
+    picture: Picture,
+    catch_up: Callable[[], Awaitable[None]],
 ) -> Handlers:
     return {
         **instance_questions(store),
         **host_questions(store, registry),
+        **group_questions(store, picture, catch_up),
         **applications.question_handlers(),
         **aggregate_questions(store, membership),
         **planner.question_handlers(),

@@ -14,11 +14,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from bus.message import AggregateId, ProviderId
+from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
+from bus.messages.placement import ServerGroup
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -76,6 +77,25 @@ class HostQuery(Struct, frozen=True):
     limit: int | None = None
 
 
+class KnownGroup(Struct, frozen=True):
+    """A server group as it was created."""
+
+    definition: ServerGroup
+    name: str = ""
+    project: str = ""
+
+
+class GroupQuery(Struct, frozen=True):
+    """The groups with these ids, or all. They come in the order of their ids, behind `after`; `project` leaves out the
+    others.
+    """
+
+    ids: tuple[GroupId, ...] | None = None
+    after: GroupId | None = None
+    project: str = ""
+    limit: int | None = None
+
+
 class Note(Struct, frozen=True):
     """A note: its name, and those of its rows that are still unsaid, in the order of their ids."""
 
@@ -125,6 +145,14 @@ class SchedulerTransaction(Protocol):
 
     async def delete_aggregate(self, aggregate: AggregateId) -> None: ...
 
+    async def create_group(self, group: KnownGroup) -> KnownGroup | None:
+        """Write the group, unless there is one with its id. Returns the one that is there then; None if it was deleted."""
+
+    async def delete_group(self, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
+        """Delete the group, if it is of this project; an empty project stands for all. Returns it, or None. Its id stays
+        taken until it is pruned.
+        """
+
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         """Write one note for each group of rows that have something to say. A worker that writes an unsaid row notes it in
         the same transaction; otherwise its messages would be lost by a crash.
@@ -160,9 +188,13 @@ class SchedulerStore(Protocol):
     async def aggregates(self) -> Sequence[Aggregate]:
         """All aggregates, in the order of their names."""
 
+    async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
+        """Groups that are not deleted."""
+
     async def prune(self, ended_before: datetime, limit: int) -> int:
         """Delete up to `limit` requests, with their instances, of which every instance was deleted before `ended_before` and
-        has said so; and up to `limit` deletes whose request never came. Returns how many of both.
+        has said so; and up to `limit` deletes whose request never came. Returns how many of both. Deletes groups that were
+        deleted before then, too.
         """
 
     async def close(self) -> None: ...

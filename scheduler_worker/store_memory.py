@@ -12,7 +12,7 @@ from itertools import count
 from msgspec import Struct, structs
 
 from bus.errors import Transient
-from bus.message import AggregateId, ProviderId
+from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
@@ -22,10 +22,12 @@ from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, confir
 from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    GroupQuery,
     HostQuery,
     InstanceQuery,
     InstancesTaken,
     Known,
+    KnownGroup,
     NewRequest,
     Note,
     OtherContent,
@@ -58,6 +60,8 @@ class _Rows:
         # When the latest order about each was sent.
         self.application_orders: dict[str, datetime] = dict(before.application_orders) if before else {}
         self.aggregates: dict[AggregateId, Aggregate] = dict(before.aggregates) if before else {}
+        # Each group, and when it was deleted.
+        self.groups: dict[GroupId, tuple[KnownGroup, datetime | None]] = dict(before.groups) if before else {}
         self.notes: dict[int, _Note] = dict(before.notes) if before else {}
         # Shared by all copies: a number is never used again.
         self.note_numbers: count[int] = before.note_numbers if before else count(1)
@@ -152,6 +156,17 @@ class MemorySchedulerTransaction:
 
     async def delete_aggregate(self, aggregate: AggregateId) -> None:
         self._rows.aggregates.pop(aggregate, None)
+
+    async def create_group(self, group: KnownGroup) -> KnownGroup | None:
+        known, deleted_at = self._rows.groups.setdefault(group.definition.id, (group, None))
+        return known if deleted_at is None else None
+
+    async def delete_group(self, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
+        known, deleted_at = self._rows.groups.get(group, (None, None))
+        if known is None or deleted_at is not None or project not in ("", known.project):
+            return None
+        self._rows.groups[group] = known, at
+        return known
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         return [self._note(rows) for rows in groups]
@@ -257,9 +272,24 @@ class MemorySchedulerStore:
         async with self._lock:
             return _by_name(self._rows.aggregates)
 
+    async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
+        async with self._lock:
+            found = [
+                known
+                for id_, (known, deleted_at) in self._rows.groups.items()
+                if deleted_at is None
+                and (query.ids is None or id_ in query.ids)
+                and (query.after is None or id_.int > query.after.int)
+                and query.project in ("", known.project)
+            ]
+            return sorted(found, key=lambda each: each.definition.id.int)[: query.limit]
+
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._lock:
             rows = self._rows
+            for group, (_, deleted_at) in list(rows.groups.items()):
+                if deleted_at is not None and deleted_at < ended_before:
+                    del rows.groups[group]
 
             def is_over(instance: InstanceId) -> bool:
                 row = rows.instances[instance]

@@ -1,5 +1,5 @@
 """The scheduler's tables, the same on PostgreSQL and SQLite: instances at API level, hosts,
-applications, aggregates.
+applications, aggregates, server groups.
 
 A request has no row of its own: the rows of its instances each carry its digest.
 
@@ -121,6 +121,20 @@ aggregates = Table(
     Column("id", Id, primary_key=True),
     Column("name", String(255), nullable=False, unique=True),
     Column("body", LargeBinary, nullable=False),
+)
+
+# Server groups, as clients created them; placement has their members. A deleted one keeps its id taken for a while.
+groups = Table(
+    "known_groups",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # Empty: of all projects.
+    Column("project", String(64), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("policy", String(32), nullable=False),
+    Column("max_per_host", Integer, nullable=False),
+    Column("deleted_at", Moment),
+    Index(None, "project", "id"),
 )
 
 hosts = Table(

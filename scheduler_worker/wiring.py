@@ -39,6 +39,7 @@ from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.deadlines import Deadlines
+from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
@@ -179,7 +180,15 @@ def scheduler_parts(
         ],
         station.worker(
             "scheduler.questions",
-            question_handlers(store, registry, applications, membership, Planner(picture, plugins, reader)),
+            question_handlers(
+                store,
+                registry,
+                applications,
+                membership,
+                Planner(picture, plugins, reader, group_finder(store)),
+                picture=picture,
+                catch_up=replica.catch_up,
+            ),
             outbox,
             chance=chance,
         ),

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import CellName, ConsumerId, Message, Project, StrictMessage
-from bus.messages.placement import Counter, Label, Moment, Natural, ServerGroup, Value
+from bus.message import CellName, ConsumerId, GroupId, Message, Project, StrictMessage
+from bus.messages.placement import Counter, GroupPolicy, Label, Moment, Natural, Positive, Value
 
 RequestId = NewType("RequestId", UUID)
 # In placement an instance is a consumer, from its first claim to its end.
@@ -48,6 +48,16 @@ ConfigDrive = Annotated[str, Meta(max_length=64 * 1024)]
 Ports = Annotated[tuple[Label, ...], Meta(max_length=32)]
 
 
+class JoinedGroup(Value, frozen=True):
+    """The server group that the instances join: one that was created before (`group.create`). If `policy` or
+    `max_per_host` are given, they must be the group's own.
+    """
+
+    id: GroupId
+    policy: GroupPolicy | None = None
+    max_per_host: Positive | None = None
+
+
 class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     """Build one instance, or `count` equal ones. The client chooses `request_id`. A repeated request with the same
     content gets the same answer. Instance ids are derived from it unless they are given.
@@ -65,7 +75,7 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     user: Label = ""
     image_properties: dict[str, str] = {}
     availability_zone: Label = ""
-    group: ServerGroup | None = None
+    group: JoinedGroup | None = None
     # Empty: any suitable host.
     hosts: tuple[str, ...] = ()
     ignore_hosts: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ messages are routed by it; and each arriving message is judged by it (bus/worker
 broker check its promise that cells never send to the API level.
 
 A pattern is an AMQP topic pattern; `{cell}` in a pattern or name is replaced by the cell's name. Some keys, roles and
-queues are for messages that do not exist yet (moves, groups), so that rights need not change with them.
+queues are for messages that do not exist yet (moves), so that rights need not change with them.
 
     names.py      the names of exchanges, and the forms of names
     values.py     what the tables are made of

@@ -26,7 +26,7 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "image_properties": "`trait:NAME`, `hw_cpu_policy` and `hw_cpu_thread_policy` ([scheduling.md](scheduling.md#properties-of-images)); a build with any "
         "other key is rejected",
         "availability_zone": "only hosts of this zone",
-        "group": "not supported yet: a build that names one is rejected",
+        "group": "the server group that the instances join; if it does not exist, they end in error",
         "hosts": "only these hosts, by name",
         "ignore_hosts": "not these hosts, by name",
         "deadline_s": "seconds until an unfinished build ends in error; 1 to 86400. Left out: 600, or 7200 if the instance may "
@@ -51,10 +51,45 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "kernel": "for a partition image: the kernel that boots it",
         "ramdisk": "for a partition image: the ramdisk that boots it",
     },
-    "ServerGroup": {
+    "JoinedGroup": {
+        "id": "the group's id",
+        "policy": "if given, it must be the group's own",
+        "max_per_host": "if given, it must be the group's own",
+    },
+    "CreateGroup": {
+        "id": "a uuid of your choice; the same id with the same content is the same group",
+        "policy": "`affinity`: all members on one host, which the first one chooses; `anti-affinity`: at most `max_per_host` "
+        "members on a host; the soft ones only prefer hosts",
+        "max_per_host": "with anti-affinity: how many members one host may have",
+        "name": "the group's name, for people",
+        "project": "the project whose requests may join the group. The routing key names the same project, or `-`",
+    },
+    "DeleteGroup": {
+        "id": "the group's id",
+        "project": "delete it only if it belongs to this project. The routing key names the same project, or `-`",
+    },
+    "AskGroups": {
+        "id": "only this group, with its members",
+        "after": "only groups with ids after this one: the `next` of the page before",
+        "limit": "the page's length, 1 to 200",
+        "project": "only groups of this project. The routing key names the same project, or `-`",
+    },
+    "GroupsFound": {
+        "groups": "in the order of their ids",
+        "next": "the last id of the page; null on the last page",
+    },
+    "GroupState": {
         "id": "the group's id",
         "policy": "affinity or anti-affinity, hard or soft",
         "max_per_host": "with anti-affinity: how many members one host may have",
+        "name": "the group's name",
+        "project": "the group's project; empty if any may join",
+        "size": "how many members hold a host",
+        "members": "the first 1000 of them, if one group was asked for",
+    },
+    "PlacedMember": {
+        "consumer": "the instance, or what cleans up after one on a silent host",
+        "host": "the host's name; its id, if the host is not known",
     },
     "DeleteInstance": {
         "instance": "the instance's id",

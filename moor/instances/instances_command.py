@@ -12,6 +12,7 @@ import typer
 from msgspec import structs
 from rich.live import Live
 
+from bus.message import GroupId
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
@@ -23,6 +24,7 @@ from bus.messages.build import (
     InstanceId,
     InstancesFound,
     InstanceState,
+    JoinedGroup,
     NoValidHost,
     RebuildInstance,
     RequestId,
@@ -152,6 +154,10 @@ def boot(
     ignore_host: Annotated[
         list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")
     ] = None,
+    group: Annotated[
+        UUID | None,
+        typer.Option(metavar="ID", show_default=False, help="The server group to join (`moor group`)."),
+    ] = None,
     count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
     name: Annotated[str, typer.Option(help="The instance's name; several instances are numbered.")] = "",
     project: Project = "",
@@ -200,6 +206,7 @@ def boot(
             config_drive=config_drive_of(config_drive),
             ports=tuple(port or ()),
             availability_zone=az,
+            group=None if group is None else JoinedGroup(id=GroupId(group)),
             hosts=tuple(host or ()),
             ignore_hosts=tuple(ignore_host or ()),
             deadline_s=deadline,

@@ -83,7 +83,7 @@ class Claimer:
     async def find_at_once(self, searches: Sequence[Search]) -> None:
         """One round. A search whose first choice is granted has its outcome; the others begin anew."""
         try:
-            self._choose(searches)
+            self._choose([one for one in searches if one.is_searching])
             await self._claim_chosen(searches)
         finally:
             lost = [one for one in searches if one.is_searching]

@@ -24,7 +24,7 @@ from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.instances.messages import release_of
-from scheduler_worker.core.instances.outcomes import Holds, after_search
+from scheduler_worker.core.instances.outcomes import Holds, Refused, after_search
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import (
@@ -34,6 +34,7 @@ from scheduler_worker.requests.answering import (
     rejected,
     taken_instances,
 )
+from scheduler_worker.requests.groups import with_groups
 from scheduler_worker.requests.instance_ids import instance_ids_of
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.requests.releasing import released_unless_held
@@ -79,6 +80,7 @@ class Builder:
             if read.field == SENT_AT and ask.attempts:
                 # An earlier try may have claimed for it, and died before it wrote that down.
                 came_back_too_late.append(ask)
+        valid = await with_groups(self._store, valid)
         builds = _builds(valid, now, self._settings)
         if len(asks) > 1 and not any(ask.attempts for ask in asks):
             await self._claimer.find_at_once([one for build in builds for one in build.searches])
@@ -159,6 +161,9 @@ class _Build:
         self.searches = [
             Search(row.id, row.issued_at, request.ask.message, request.spec) for row in self.rows
         ]
+        if request.unjoined:
+            for search in self.searches:
+                search.outcome = Refused(request.unjoined)
         self.rejection: BuildRejected | None = None
         self._node_timeout_s = settings.node_request_timeout_s
 
@@ -190,6 +195,7 @@ class _Build:
             search.outcome,
             search.refusals,
             now,
+            group=search.spec.server_group,
             node_timeout_s=self._node_timeout_s,
         )
 

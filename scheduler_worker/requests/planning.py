@@ -5,7 +5,7 @@ that boots do not wait for all questions of a batch.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from msgspec import structs
@@ -19,16 +19,20 @@ from scheduler_worker.core.choosing.planning import QUALIFY, plan, reasons
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.requests.groups import GroupFinder
 from scheduler_worker.requests.reading import RequestReader
 
 Q = TypeVar("Q", bound=Message)
 
 
 class Planner:
-    def __init__(self, picture: Picture, plugins: Plugins, reader: RequestReader) -> None:
+    def __init__(
+        self, picture: Picture, plugins: Plugins, reader: RequestReader, group_of: GroupFinder
+    ) -> None:
         self._picture = picture
         self._plugins = plugins
         self._reader = reader
+        self._group_of = group_of
 
     def question_handlers(self) -> Handlers:
         return {
@@ -37,7 +41,7 @@ class Planner:
             AskCapabilities: _one_by_one(self._capabilities),
         }
 
-    def _plan(self, question: AskPlan) -> Message:
+    async def _plan(self, question: AskPlan) -> Message:
         request = question.request
         if question.project and request.project not in ("", question.project):
             return _rejected(
@@ -46,10 +50,10 @@ class Planner:
                 request.project,
                 f"is not the project {question.project!r}, for which the plan is asked",
             )
-        spec = self._spec_of(structs.replace(request, project=request.project or question.project))
+        spec = await self._spec_of(structs.replace(request, project=request.project or question.project))
         return spec if isinstance(spec, BuildRejected) else plan(self._picture, spec, self._plugins)
 
-    def _reasons(self, question: AskReasons) -> Message:
+    async def _reasons(self, question: AskReasons) -> Message:
         known = [*dict.fromkeys(one.name for one in self._plugins.filters), QUALIFY]
         if question.step and question.step not in known:
             return _rejected(
@@ -58,14 +62,14 @@ class Planner:
                 question.step,
                 f"there is no such step: known are {', '.join(known)}",
             )
-        spec = self._spec_of(question.request)
+        spec = await self._spec_of(question.request)
         if isinstance(spec, BuildRejected):
             return spec
         return reasons(
             self._picture, spec, self._plugins, step=question.step, after=question.after, limit=question.limit
         )
 
-    def _capabilities(self, question: AskCapabilities) -> Message:
+    async def _capabilities(self, question: AskCapabilities) -> Message:
         if not question.having:
             if question.value:
                 return _rejected(None, "value", question.value, "having is not given: this is a value of it")
@@ -77,18 +81,23 @@ class Planner:
             return _rejected(None, "having", question.having, found.reason)
         return found
 
-    def _spec_of(self, request: BuildInstance) -> InstanceSpec | BuildRejected:
+    async def _spec_of(self, request: BuildInstance) -> InstanceSpec | BuildRejected:
         spec = self._reader.spec_of(request)
         if isinstance(spec, BuildRejected):
             return structs.replace(spec, field=f"request.{spec.field}", request_id=request.request_id)
-        return spec
+        if request.group is None:
+            return spec
+        group = await self._group_of(request)
+        if isinstance(group, str):
+            return _rejected(request, "request.group", str(request.group.id), group)
+        return structs.replace(spec, server_group=group)
 
 
-def _one_by_one(answer: Callable[[Q], Message]) -> Reading:
+def _one_by_one(answer: Callable[[Q], Awaitable[Message]]) -> Reading:
     async def on_asks(asks: Sequence[Received[Q]]) -> list[Said]:
         said: list[Said] = []
         for ask in asks:
-            said.append(Answer(ask, answer(ask.message)))
+            said.append(Answer(ask, await answer(ask.message)))
             await asyncio.sleep(0)
         return said
 

@@ -28,6 +28,8 @@ class ValidRequest(Struct, frozen=True, eq=False):
     id: RequestId
     spec: InstanceSpec
     digest: bytes
+    # Why it cannot join the group that it names.
+    unjoined: str = ""
 
 
 class RequestReader:
@@ -41,13 +43,17 @@ class RequestReader:
 
     def read(self, ask: Received[BuildInstance], now: datetime) -> ValidRequest | BuildRejected:
         build = ask.message
-        understood = self._understood(build, _canonical(structs.replace(build, request_id=None)))
+        # Requests of many groups have one spec, but for the group.
+        understood = self._understood(build, _canonical(structs.replace(build, request_id=None, group=None)))
         if isinstance(understood, BuildRejected):
             return understood
         if ask.sent_at is not None and now - ask.sent_at > self._horizon:
             return too_old(ask, self._horizon)
         assert build.request_id is not None, "a request without an id is rejected"
-        return ValidRequest(ask, build.request_id, *understood)
+        spec, digest = understood
+        if build.group is not None:
+            digest = hashlib.sha256(digest + _canonical(build.group)).digest()
+        return ValidRequest(ask, build.request_id, spec, digest)
 
     def spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
         """The needs of a request for which nothing is built. It may lack its id."""

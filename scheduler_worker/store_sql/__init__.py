@@ -10,6 +10,7 @@
     hosts.py         rows of hosts
     applications.py  rows of applications
     aggregates.py    rows of aggregates
+    groups.py        rows of server groups
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from bus.errors import Bug, Transient
-from bus.message import AggregateId, ProviderId
+from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
@@ -28,8 +29,10 @@ from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    GroupQuery,
     HostQuery,
     InstanceQuery,
+    KnownGroup,
     NewRequest,
     Note,
     SchedulerTransaction,
@@ -43,6 +46,7 @@ from scheduler_worker.store_sql.aggregates import (
     save_aggregate,
 )
 from scheduler_worker.store_sql.applications import find_applications, set_application
+from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
 from scheduler_worker.store_sql.postgresql import PostgresInstances
 from scheduler_worker.store_sql.rows import (
@@ -125,6 +129,12 @@ class SqlSchedulerTransaction:
     async def delete_aggregate(self, aggregate: AggregateId) -> None:
         await self._transaction.run(delete_aggregate, aggregate)
 
+    async def create_group(self, group: KnownGroup) -> KnownGroup | None:
+        return await self._transaction.run(create_group, group)
+
+    async def delete_group(self, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
+        return await self._transaction.run(delete_group, group, project, at)
+
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         if not groups:
             return ()
@@ -179,8 +189,13 @@ class SqlSchedulerStore:
         async with self._database.reading() as transaction:
             return await transaction.run(find_aggregates)
 
+    async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
+        async with self._database.reading() as transaction:
+            return await transaction.run(find_groups, query)
+
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._database.writing() as transaction:
+            await transaction.run(prune_groups, ended_before)
             return await transaction.run(reading.prune, ended_before, limit)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.errors import Transient
-from bus.message import AggregateId, ProviderId
+from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import (
@@ -26,7 +26,7 @@ from bus.messages.build import (
 )
 from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import NODE, HostState
-from bus.messages.placement import ResourceAmount, Share
+from bus.messages.placement import GroupPolicy, ResourceAmount, ServerGroup, Share
 from bus.topology import CELL0
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.lifecycle import (
@@ -42,10 +42,12 @@ from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    GroupQuery,
     HostQuery,
     InstanceQuery,
     InstancesTaken,
     Known,
+    KnownGroup,
     NewRequest,
     Note,
     OtherContent,
@@ -708,3 +710,55 @@ async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(s
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1, sequence=200)]) == 0
     assert await rows_of(store, 1) == [rebuilding]
+
+
+def a_group(
+    number: int, project: str = "shop", *, policy: GroupPolicy = "affinity", max_per_host: int = 1
+) -> KnownGroup:
+    group = ServerGroup(id=GroupId(UUID(int=number)), policy=policy, max_per_host=max_per_host)
+    return KnownGroup(definition=group, name=f"group-{number}", project=project)
+
+
+async def test_a_group_is_created_once_and_other_content_does_not_change_it(store: SchedulerStore) -> None:
+    first, other = a_group(1), a_group(1, policy="anti-affinity", max_per_host=3)
+    async with store.transaction() as transaction:
+        assert await transaction.create_group(first) == first
+        assert await transaction.create_group(other) == first
+    async with store.transaction() as transaction:
+        assert await transaction.create_group(first) == first
+
+    assert list(await store.groups(GroupQuery())) == [first]
+
+
+async def test_groups_are_found_by_id_by_project_and_in_pages(store: SchedulerStore) -> None:
+    groups = [a_group(number, "shop" if number % 2 else "bank") for number in range(1, 6)]
+    async with store.transaction() as transaction:
+        for group in reversed(groups):
+            await transaction.create_group(group)
+
+    ids = [group.definition.id for group in groups]
+    assert list(await store.groups(GroupQuery())) == groups
+    assert list(await store.groups(GroupQuery(ids=(ids[3], ids[1], GroupId(UUID(int=77)))))) == [
+        groups[1],
+        groups[3],
+    ]
+    assert list(await store.groups(GroupQuery(after=ids[0], project="shop", limit=1))) == [groups[2]]
+
+
+async def test_a_deleted_group_is_found_no_more_and_its_id_stays_taken_until_it_is_pruned(
+    store: SchedulerStore,
+) -> None:
+    group, id_ = a_group(1), GroupId(UUID(int=1))
+    async with store.transaction() as transaction:
+        await transaction.create_group(group)
+        assert await transaction.delete_group(id_, "bank", NOON) is None
+        assert await transaction.delete_group(id_, "shop", NOON) == group
+        assert await transaction.delete_group(id_, "", NOON) is None, "it was deleted already"
+    assert list(await store.groups(GroupQuery(ids=(id_,)))) == []
+
+    await store.prune(NOON, 10)
+    async with store.transaction() as transaction:
+        assert await transaction.create_group(group) is None
+    await store.prune(NOON + timedelta(seconds=1), 10)
+    async with store.transaction() as transaction:
+        assert await transaction.create_group(group) == group

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from bus.errors import Transient
-from bus.message import AggregateId, ProviderId
+from bus.message import AggregateId, GroupId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
@@ -15,9 +15,11 @@ from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    GroupQuery,
     HostQuery,
     InstanceQuery,
     Known,
+    KnownGroup,
     NewRequest,
     Note,
     SchedulerStore,
@@ -85,6 +87,9 @@ class FaultySchedulerStore:
 
     async def aggregates(self) -> Sequence[Aggregate]:
         return await self._store.aggregates()
+
+    async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
+        return await self._store.groups(query)
 
     async def close(self) -> None: ...
 
@@ -164,6 +169,12 @@ class RequestsTransaction:
 
     async def delete_aggregate(self, aggregate: AggregateId) -> None:
         await self._inner.delete_aggregate(aggregate)
+
+    async def create_group(self, group: KnownGroup) -> KnownGroup | None:
+        return await self._inner.create_group(group)
+
+    async def delete_group(self, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
+        return await self._inner.delete_group(group, project, at)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         self.noted |= {row.id for rows in groups for row in rows}

@@ -131,7 +131,7 @@ class InterferingOnce:
     """
 
     def __init__(self, action: Callable[[], Awaitable[object]]) -> None:
-        self._action = action
+        self.action = action
         self._is_done = False
         self.verdicts: list[type[object]] = []
 
@@ -154,7 +154,7 @@ class InterferingOnce:
     async def interfere(self) -> None:
         if not self._is_done:
             self._is_done = True
-            await self._action()
+            await self.action()
 
 
 class DiesAfterItsClaim:

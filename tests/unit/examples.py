@@ -73,6 +73,7 @@ from bus.messages.build import (
     InstancePlaced,
     InstancesFound,
     InstanceState,
+    JoinedGroup,
     Miss,
     NoValidHost,
     Rebuild,
@@ -103,6 +104,14 @@ from bus.messages.cell import (
     SpawnFailed,
     SpawnInstance,
     UndeployInstance,
+)
+from bus.messages.groups import (
+    AskGroups,
+    CreateGroup,
+    DeleteGroup,
+    GroupsFound,
+    GroupState,
+    PlacedMember,
 )
 from bus.messages.hosts import (
     AskHosts,
@@ -295,6 +304,15 @@ RACK_WITH_HOSTS = AggregateState(
     hosts_count=2,
     hosts=("host-1", "host-2"),
 )
+WEB_GROUP = GroupState(
+    id=GROUP,
+    policy="anti-affinity",
+    max_per_host=2,
+    name="web",
+    project="p",
+    size=1,
+    members=(PlacedMember(consumer=CONSUMER, host="host-1"),),
+)
 SHOP = KnownApplication(name="shop", projects=("p",), admin=True)
 EXAMPLES: tuple[Message, ...] = (
     BuildInstance(
@@ -307,7 +325,7 @@ EXAMPLES: tuple[Message, ...] = (
         user="u",
         image_properties={"hw_architecture": "x86_64"},
         availability_zone="north",
-        group=AFFINITY,
+        group=JoinedGroup(id=GROUP, policy="anti-affinity", max_per_host=2),
         hosts=("host-1",),
         ignore_hosts=("host-2",),
         deadline_s=300,
@@ -450,6 +468,10 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     AskHosts(name="host-1", after="host-0", limit=10),
     HostsFound(hosts=(HOST,), next="host-1"),
+    CreateGroup(id=GROUP, policy="anti-affinity", max_per_host=2, name="web", project="p"),
+    DeleteGroup(id=GROUP, project="p"),
+    AskGroups(id=GROUP, after=GROUP, limit=50, project="p"),
+    GroupsFound(groups=(WEB_GROUP,), next=GROUP),
     SetApplication(name="shop", projects=("p", "q"), admin=True, removed=True),
     ApplicationSet(application=SHOP),
     AskApplications(),

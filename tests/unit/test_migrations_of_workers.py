@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 # Which workers share a database, and the revision of each. Placement's migrations have tests of their own.
 WORKERS = {
-    "scheduler_worker": ("placement_worker", "0005"),
+    "scheduler_worker": ("placement_worker", "0006"),
     "cell_conductor": ("scheduler_worker", "0001"),
     "compute_sim": ("cell_conductor", "0001"),
     "ironic_sync": ("compute_sim", "0001"),

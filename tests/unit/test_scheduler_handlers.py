@@ -22,6 +22,7 @@ from bus.messages.build import (
     InstanceFailed,
     RequestId,
 )
+from bus.messages.groups import AskGroups
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskPlan, AskReasons
@@ -41,6 +42,7 @@ from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import BURIED, Burial
+from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
@@ -64,6 +66,9 @@ class NoClaims:
 
     async def find_hosts(self, searches: Sequence[Search]) -> None:
         assert not searches
+
+
+async def asks_no_one() -> None: ...
 
 
 async def asks_nothing(questions: Sequence[Message]) -> Sequence[Message]:
@@ -104,7 +109,9 @@ class Worker:
             self.registry,
             self.applications,
             membership,
-            Planner(self.picture, standard_plugins(), reader),
+            Planner(self.picture, standard_plugins(), reader, group_finder(self.store)),
+            picture=self.picture,
+            catch_up=asks_no_one,
         )
 
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
@@ -248,8 +255,8 @@ async def accept_another(worker: Worker, build: BuildInstance) -> None:
             "move.request is not supported yet: unknown message type 'move.request'",
         ),
         (
-            Unreadable(b"", "unknown message type 'group.create'", kind="group.create", field="type"),
-            "unknown message type 'group.create'",
+            Unreadable(b"", "unknown message type 'group.move'", kind="group.move", field="type"),
+            "unknown message type 'group.move'",
         ),
         (Unreadable(b"", "Expected `uuid`", kind="instance.delete", field="instance"), "Expected `uuid`"),
     ],
@@ -273,8 +280,8 @@ async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
     worker = Worker()
     handlers = worker.questions
     assert handlers.keys() == {
-        *(AskInstances, AskHosts, AskApplications, AskAggregates, AskPlan, AskReasons, AskCapabilities),
-        Unreadable,
+        *(AskInstances, AskHosts, AskGroups, AskApplications, AskAggregates),
+        *(AskPlan, AskReasons, AskCapabilities, Unreadable),
     }
     handler = handlers[Unreadable]
     assert isinstance(handler, Reading)

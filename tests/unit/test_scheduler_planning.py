@@ -2,13 +2,14 @@
 
 from collections import Counter
 from typing import TypeVar
+from uuid import UUID
 
 import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId, Message
-from bus.messages.build import BuildInstance, BuildRejected, Flavor, Miss
+from bus.message import AggregateId, GroupId, Message
+from bus.messages.build import BuildInstance, BuildRejected, Flavor, JoinedGroup, Miss
 from bus.messages.placement import InventoryState, ServerGroup
 from bus.messages.planning import (
     AskCapabilities,
@@ -32,9 +33,11 @@ from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
+from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import an_id, provider
 from tests.refusals import why_not
@@ -291,15 +294,24 @@ def test_a_server_group_bounds_a_plan(policy: str, fit: int) -> None:
 
 
 async def asked(question: Message, kind: type[M], picture: Picture | None = None) -> M:
-    planner = Planner(
-        picture or mixed(), PLUGINS, RequestReader(STANDARD, SchedulerSettings().horizon, PLUGINS)
-    )
+    reader = RequestReader(STANDARD, SchedulerSettings().horizon, PLUGINS)
+    planner = Planner(picture or mixed(), PLUGINS, reader, group_finder(MemorySchedulerStore()))
     handler = planner.question_handlers()[type(question)]
     assert isinstance(handler, Reading)
     (answer,) = await handler.handle([an_ask(question)])
     assert isinstance(answer, Answer)
     assert isinstance(answer.message, kind), answer.message
     return answer.message
+
+
+@pytest.mark.asyncio
+async def test_a_plan_for_a_group_that_does_not_exist_is_refused() -> None:
+    group = JoinedGroup(id=GroupId(UUID(int=5)))
+
+    rejected = await asked(AskPlan(request=structs.replace(ONE, group=group)), BuildRejected)
+
+    assert (rejected.field, rejected.value) == ("request.group", str(group.id))
+    assert "there is no such server group" in rejected.reason
 
 
 ONE = BuildInstance(flavor=Flavor(vcpus=1))

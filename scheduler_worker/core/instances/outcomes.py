@@ -8,6 +8,7 @@ from msgspec import Struct
 from bus.messages.build import BuildInstance, ClaimRefused, NoValidHost
 from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import NODE
+from bus.messages.placement import ServerGroup
 from scheduler_worker.core.instances.lifecycle import deleted, failed, placed
 from scheduler_worker.core.instances.rows import InstanceRow
 
@@ -45,11 +46,12 @@ def after_search(
     now: datetime,
     *,
     node_timeout_s: int,
+    group: ServerGroup | None = None,
 ) -> InstanceRow | None:
     """The row with this outcome; None if the row was decided otherwise meanwhile, or there is no outcome."""
     match outcome:
         case Holds():
-            order = _order(row, build, outcome, node_timeout_s)
+            order = _order(row, build, outcome, node_timeout_s, group)
             return placed(row, order, outcome.choice.name, now, refusals=tuple(refusals))
         case NoValidHost():
             return failed(row, now, reason="no valid host", no_valid_host=outcome)
@@ -61,7 +63,9 @@ def after_search(
             return None
 
 
-def _order(row: InstanceRow, build: BuildInstance, holds: Holds, node_timeout_s: int) -> PlaceInCell:
+def _order(
+    row: InstanceRow, build: BuildInstance, holds: Holds, node_timeout_s: int, group: ServerGroup | None
+) -> PlaceInCell:
     assert build.flavor is not None, "a request without a flavor is rejected"
     ends_by = row.ends_by
     # Counted from the acceptance. A request without a deadline that may be built on a node gets a node's time.
@@ -82,7 +86,7 @@ def _order(row: InstanceRow, build: BuildInstance, holds: Holds, node_timeout_s:
         project=build.project,
         user=build.user,
         image_properties=build.image_properties,
-        group=build.group,
+        group=group,
         image=build.image,
         config_drive=build.config_drive,
         ports=build.ports,

@@ -121,8 +121,6 @@ def _problems_of(build: BuildInstance, parts: Sequence[Part], needed: Needed) ->
             "request_id", "", "there is none: the client chooses a uuid, and repeats it with the request"
         )
     yield from _problems_of_counts(build)
-    if build.group is not None:
-        yield Problem("group", build.group.id, "server groups are not supported yet")
     if build.flavor is None:
         yield Problem("flavor", "", "there is none: it says how large an instance is")
     else:

@@ -1,0 +1,77 @@
+"""Messages about server groups: sets of instances that are kept apart, or together. The schedulers have their definitions;
+placement has their members, and judges each claim by them.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.message import ConsumerId, GroupId, Message, Project, StrictMessage
+from bus.messages.placement import GroupPolicy, Label, Natural, Positive, Value
+
+
+class CreateGroup(StrictMessage, frozen=True, tag="group.create"):
+    """Create a server group; a build request then names it by its id. The client chooses `id`. A repeated order with the
+    same content is not done twice. Another content under the same id is rejected, also after the group was deleted.
+
+    With `project`, only requests of that project may name the group. Without it, any may, and creating it needs the right
+    to all projects.
+    """
+
+    id: GroupId
+    policy: GroupPolicy
+    max_per_host: Positive = 1
+    name: Label = ""
+    project: Project = ""
+
+
+class DeleteGroup(StrictMessage, frozen=True, tag="group.delete"):
+    """Delete a server group: no request may name it any more. Its members stay. As long as they live, they are still kept
+    apart or together when a failed host moves one of them to an alternate. The answer has the deleted group, or none.
+
+    With `project`, only a group of that project is deleted. Without it, one of any project, which needs the right to all
+    projects.
+    """
+
+    id: GroupId
+    project: Project = ""
+
+
+class AskGroups(StrictMessage, frozen=True, tag="group.query"):
+    """Asks for one group with its members; or for a page of all groups, in the order of their ids, after `after`.
+
+    With `project`, only groups of that project. Without it, of all projects, which needs the right to all of them.
+    """
+
+    id: GroupId | None = None
+    after: GroupId | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 100
+    project: Project = ""
+
+
+class PlacedMember(Value, frozen=True):
+    """A member and its host. It is an instance; or what cleans up after one on a silent host."""
+
+    consumer: ConsumerId
+    host: Label
+
+
+class GroupState(Value, frozen=True):
+    """A server group as it is now. `size` is how many members hold a host. `members` are the first 1000 of these; only the
+    answer about a single group has them.
+    """
+
+    id: GroupId
+    policy: GroupPolicy
+    max_per_host: Positive = 1
+    name: Label = ""
+    project: Label = ""
+    size: Natural = 0
+    members: tuple[PlacedMember, ...] = ()
+
+
+class GroupsFound(Message, frozen=True, tag="group.found"):
+    """`next` starts the next page, null on the last one."""
+
+    groups: tuple[GroupState, ...]
+    next: GroupId | None = None

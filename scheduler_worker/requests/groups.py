@@ -1,0 +1,182 @@
+"""Server groups: orders to create and delete them, questions about them, and the groups that build requests name.
+
+A group that is named by a build request is looked up when the request comes. If there is none, the request is accepted all
+the same, and its instances end in error: a request that was accepted before its group was deleted, and comes once more, is
+still the same request.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.message import GroupId
+from bus.messages.build import BuildInstance, BuildRejected, JoinedGroup
+from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
+from bus.messages.placement import ServerGroup
+from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests.groups import joined_group
+from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.requests.reading import ValidRequest
+from scheduler_worker.store import GroupQuery, KnownGroup, SchedulerStore
+
+MEMBERS_MAX = 1000
+
+
+def group_order_handlers(clock: Callable[[], datetime]) -> Handlers:
+    async def on_create(asks: Sequence[Received[CreateGroup]], transaction: OutboxTransaction) -> list[Said]:
+        said: list[Said] = []
+        # All workers write the rows of several orders in one order.
+        for ask in sorted(asks, key=lambda ask: ask.message.id.int):
+            wrong, wanted = _wrong(ask.message), _group_of(ask.message)
+            if wrong is None:
+                known = await (await transaction.begun()).create_group(wanted)
+                wrong = None if known == wanted else _taken(ask.message, known)
+            if wrong is None:
+                said.append(Answer(ask, GroupsFound(groups=(_state(wanted),))))
+            elif ask.reply_to:
+                said.append(Answer(ask, wrong))
+            else:
+                # No one waits for an answer, and an invalid order must not vanish.
+                said.append(Bury(ask, f"{wrong.field} is {wrong.value}: {wrong.reason}"))
+        return said
+
+    async def on_delete(asks: Sequence[Received[DeleteGroup]], transaction: OutboxTransaction) -> list[Said]:
+        said: list[Said] = []
+        for ask in sorted(asks, key=lambda ask: ask.message.id.int):
+            order = ask.message
+            gone = await (await transaction.begun()).delete_group(order.id, order.project, clock())
+            said.append(Answer(ask, GroupsFound(groups=(_state(gone),) if gone else ())))
+        return said
+
+    return {CreateGroup: on_create, DeleteGroup: on_delete}
+
+
+def group_questions(
+    store: SchedulerStore, picture: Picture, catch_up: Callable[[], Awaitable[None]]
+) -> Handlers:
+    async def on_ask(asks: Sequence[Received[AskGroups]]) -> list[Said]:
+        # So an answer has each member that was placed before the question.
+        await catch_up()
+        return [Answer(ask, await _found(store, picture, ask.message)) for ask in asks]
+
+    return {AskGroups: Reading(on_ask)}
+
+
+# The group that a request names; or why the request cannot join it.
+GroupFinder = Callable[[BuildInstance], Awaitable[ServerGroup | str]]
+
+
+def group_finder(store: SchedulerStore) -> GroupFinder:
+    async def find(build: BuildInstance) -> ServerGroup | str:
+        assert build.group is not None, "a request is looked up only if it names a group"
+        found = await store.groups(GroupQuery(ids=(build.group.id,)))
+        return _joined(build, build.group, found[0] if found else None)
+
+    return find
+
+
+async def with_groups(store: SchedulerStore, requests: Sequence[ValidRequest]) -> list[ValidRequest]:
+    """The requests, each with the group that it names, or with the reason why it cannot join it."""
+    ids = {group.id.int: group.id for each in requests if (group := each.ask.message.group) is not None}
+    if not ids:
+        return list(requests)
+    found = await store.groups(GroupQuery(ids=tuple(ids.values())))
+    known = {each.definition.id.int: each for each in found}
+    return [_with_group(each, known) for each in requests]
+
+
+def _with_group(request: ValidRequest, known: dict[int, KnownGroup]) -> ValidRequest:
+    build = request.ask.message
+    if build.group is None:
+        return request
+    joined = _joined(build, build.group, known.get(build.group.id.int))
+    if isinstance(joined, str):
+        return structs.replace(request, unjoined=joined)
+    return structs.replace(request, spec=structs.replace(request.spec, server_group=joined))
+
+
+def _joined(build: BuildInstance, named: JoinedGroup, group: KnownGroup | None) -> ServerGroup | str:
+    may_join = group is not None and group.project in ("", build.project)
+    return joined_group(named, group.definition if group is not None and may_join else None)
+
+
+async def _found(store: SchedulerStore, picture: Picture, question: AskGroups) -> GroupsFound:
+    query = GroupQuery(
+        ids=None if question.id is None else (question.id,),
+        after=question.after,
+        project=question.project,
+        # One more than asked tells whether there is another page.
+        limit=question.limit + 1,
+    )
+    groups = await store.groups(query)
+    page = groups[: question.limit]
+    return GroupsFound(
+        groups=tuple(_with_members(each, picture, is_alone=question.id is not None) for each in page),
+        next=page[-1].definition.id if len(groups) > question.limit else None,
+    )
+
+
+def _with_members(group: KnownGroup, picture: Picture, *, is_alone: bool) -> GroupState:
+    members = sorted(picture.groups.of_group(group.definition.id), key=lambda each: each.consumer.int)
+    shown = members[:MEMBERS_MAX] if is_alone else ()
+    names = picture.columns.names
+    return structs.replace(
+        _state(group),
+        size=len(members),
+        members=tuple(
+            PlacedMember(
+                consumer=each.consumer,
+                host=str(each.host) if (row := picture.row_of(each.host)) < 0 else names[row],
+            )
+            for each in shown
+        ),
+    )
+
+
+def _group_of(order: CreateGroup) -> KnownGroup:
+    return KnownGroup(
+        definition=ServerGroup(id=order.id, policy=order.policy, max_per_host=order.max_per_host),
+        name=order.name,
+        project=order.project,
+    )
+
+
+def _state(group: KnownGroup) -> GroupState:
+    definition = group.definition
+    return GroupState(
+        id=definition.id,
+        policy=definition.policy,
+        max_per_host=definition.max_per_host,
+        name=group.name,
+        project=group.project,
+    )
+
+
+def _wrong(order: CreateGroup) -> BuildRejected | None:
+    if order.max_per_host > 1 and order.policy != "anti-affinity":
+        return _rejection(
+            "max_per_host",
+            order.max_per_host,
+            f"only anti-affinity reads it, and the policy is {order.policy}",
+        )
+    return None
+
+
+def _taken(order: CreateGroup, known: KnownGroup | None) -> BuildRejected:
+    if known is None:
+        return _rejection("id", order.id, "a group of this id was deleted: choose another id")
+    if known.project != order.project:
+        # What the group of another project is like is not this sender's business.
+        return _rejection("id", order.id, "duplicate id: it belongs to another group")
+    return _rejection(
+        "id",
+        order.id,
+        f"duplicate id: it belongs to group {known.name!r}, which is {known.definition.policy} with at most "
+        f"{known.definition.max_per_host} on a host",
+    )
+
+
+def _rejection(field: str, value: int | GroupId, reason: str) -> BuildRejected:
+    return BuildRejected(request_id=None, field=field, value=str(value), reason=reason)

@@ -1,0 +1,261 @@
+"""Server groups from a client's order to placement's verdict: kept apart or together, by several schedulers at once."""
+
+from collections import Counter
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId, GroupId
+from bus.messages.build import BuildAccepted, BuildRejected, ClaimRefused, InstancePlaced, JoinedGroup
+from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
+from bus.messages.placement import (
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    GroupMember,
+    GroupPolicy,
+    GroupRefused,
+    ResourceAmount,
+    ServerGroup,
+    Share,
+)
+from bus.workers.station import Station
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import (
+    Cloud,
+    InterferingOnce,
+    a_build,
+    cloud,
+    host_id,
+    instance_of,
+)
+from tests.stories.layouts import STAGES
+
+pytestmark = pytest.mark.asyncio
+
+GROUP = GroupId(UUID(int=5))
+IN_GROUP = JoinedGroup(id=GROUP)
+OTHER = ConsumerId(UUID(int=78))
+
+
+async def create(setup: Cloud, policy: GroupPolicy = "anti-affinity", **fields: object) -> GroupState:
+    order = structs.replace(CreateGroup(id=GROUP, policy=policy, name="web"), **fields)
+    answer = await setup.client.ask(order)
+    assert isinstance(answer, GroupsFound), answer
+    (group,) = answer.groups
+    return group
+
+
+async def shown(setup: Cloud) -> GroupState:
+    answer = await setup.client.ask(AskGroups(id=GROUP))
+    assert isinstance(answer, GroupsFound)
+    (group,) = answer.groups
+    return group
+
+
+def members(group: GroupState) -> dict[ConsumerId, str]:
+    return {each.consumer: each.host for each in group.members}
+
+
+@STAGES
+async def test_members_that_are_booted_at_once_by_three_schedulers_get_hosts_of_their_own(
+    bus: str, books: str
+) -> None:
+    async with cloud(bus, books) as setup, AsyncExitStack() as stack:
+        await stack.enter_async_context(setup.placement())
+        for number in range(3):
+            await stack.enter_async_context(setup.scheduler(f"scheduler-{number}"))
+        names = [f"host-{number}" for number in range(12)]
+        for number, name in enumerate(names):
+            await setup.add_host(name, f"c{1 + number % 2}")
+        await setup.until_reported(*names)
+        assert await create(setup) == GroupState(id=GROUP, policy="anti-affinity", name="web")
+
+        builds = [a_build(number, group=IN_GROUP) for number in range(1, 11)]
+        await setup.client.ask_all(builds)
+        for build in builds:
+            await setup.until_state(instance_of(build), "active")
+
+        assert max((await setup.used()).values()) == 1
+        group = await shown(setup)
+        assert group.size == 10
+        assert len(set(members(group).values())) == 10
+        assert {order.instance: order.chosen.name for order in setup.placed} == members(group)
+        assert {order.group for order in setup.placed} == {setup.placed[0].group}
+        too_many = [a_build(number, group=IN_GROUP) for number in range(11, 14)]
+        await setup.client.ask_all(too_many)
+        ends = [await setup.until_state(instance_of(build), "active", "error") for build in too_many]
+        assert Counter(end.state for end in ends) == {"active": 2, "error": 1}
+        (failed,) = [end for end in ends if end.state == "error"]
+        assert failed.no_valid_host is not None
+        (step,) = failed.no_valid_host.steps
+        assert (step.step, step.removed) == ("anti-affinity", 12)
+        host, _, reason = step.example.partition(": ")
+        assert str(await member_on(setup, host)) in reason
+
+
+async def member_on(setup: Cloud, host: str) -> ConsumerId:
+    (member,) = [who for who, where in members(await shown(setup)).items() if where == host]
+    return member
+
+
+@STAGES
+async def test_an_affinity_group_of_several_requests_stays_on_the_host_of_its_first_member(
+    bus: str, books: str
+) -> None:
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler("a"), setup.scheduler("b"):
+        for name in ("h1", "h2", "h3"):
+            await setup.add_host(name, vcpu=4)
+        await setup.until_reported("h1", "h2", "h3")
+        await create(setup, "affinity")
+
+        builds = [a_build(1, group=IN_GROUP, count=2), a_build(2, group=IN_GROUP), a_build(3, group=IN_GROUP)]
+        await setup.client.ask_all(builds)
+        instances = [instance_of(builds[0], 1), *map(instance_of, builds)]
+        hosts = {(await setup.until_state(each, "active")).host for each in instances}
+
+        assert len(hosts) == 1
+        fifth = a_build(4, group=IN_GROUP)
+        await setup.client.ask(fifth)
+        failed = await setup.until_state(instance_of(fifth), "error")
+        assert failed.no_valid_host is not None
+        assert [(step.step, step.removed) for step in failed.no_valid_host.steps] == [
+            ("affinity", 2),
+            ("capacity", 1),
+        ]
+
+
+async def test_a_scheduler_that_did_not_know_of_a_member_is_told_it_by_the_refusal() -> None:
+    async def nothing() -> None: ...
+
+    interfering = InterferingOnce(nothing)
+    async with (
+        cloud("memory", "memory") as setup,
+        setup.placement(),
+        setup.listening("instance.placed.*") as placed,
+        setup.scheduler(station=interfering.station),
+    ):
+        # The first one has more room.
+        await setup.add_host("h1", vcpu=16)
+        await setup.add_host("h2", vcpu=4)
+        await setup.until_reported("h1", "h2")
+        await create(setup)
+
+        async def another_scheduler_is_faster() -> None:
+            await claim_at(setup, "h1")
+
+        interfering.action = another_scheduler_is_faster
+        late = a_build(2, group=IN_GROUP)
+        await setup.client.ask(late)
+        await setup.until_state(instance_of(late), "active")
+
+        assert interfering.verdicts == [GroupRefused, Claimed]
+        (order,) = setup.placed
+        assert order.chosen.name == "h2"
+        assert not order.alternates
+        (answered,) = [each for each in placed if isinstance(each, InstancePlaced)]
+        assert answered.instance.refusals == (
+            ClaimRefused(
+                host="h1",
+                reason=f"server group {GROUP} (anti-affinity, at most 1 on a host) has instance {OTHER} on h1",
+            ),
+        )
+
+
+async def claim_at(setup: Cloud, host: str) -> None:
+    """What another scheduler asks of placement."""
+    amount = ResourceAmount(provider=host_id(host), resource="VCPU", amount=1)
+    claim = ClaimResources(
+        cell="c1",
+        consumer=OTHER,
+        attempt=1,
+        issued_at=datetime.now(UTC),
+        share=Share(host=host_id(host), amounts=(amount,)),
+        group=ServerGroup(id=GROUP, policy="anti-affinity"),
+    )
+    other = Station(setup.brokers.at_api("scheduler"), "other", settings=SETTINGS, asks=True)
+    async with setup.running((other,), other):
+        answer = await other.ask(claim)
+    assert isinstance(answer, ClaimAnswered)
+    assert answer.verdict == Claimed()
+
+
+async def test_a_build_that_names_no_group_or_describes_it_wrongly_ends_in_error() -> None:
+    async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
+        await setup.add_host("h1")
+        await setup.until_reported("h1")
+        await create(setup, max_per_host=2, project="shop")
+
+        wrong = {
+            "there is no such server group": a_build(
+                1, project="shop", group=JoinedGroup(id=GroupId(UUID(int=99)))
+            ),
+            "or it is another project's": a_build(2, project="bank", group=IN_GROUP),
+            "group.policy is 'affinity': the group's is 'anti-affinity'": a_build(
+                3, project="shop", group=JoinedGroup(id=GROUP, policy="affinity")
+            ),
+            "group.max_per_host is 3: the group's is 2": a_build(
+                4, project="shop", group=JoinedGroup(id=GROUP, max_per_host=3)
+            ),
+        }
+        for reason, build in wrong.items():
+            assert isinstance(await setup.client.ask(build), BuildAccepted)
+            state = await setup.until_state(instance_of(build), "error")
+            assert reason in state.reason
+        right = a_build(
+            5, project="shop", group=JoinedGroup(id=GROUP, policy="anti-affinity", max_per_host=2), count=2
+        )
+        await setup.client.ask(right)
+        await setup.until_state(instance_of(right, 1), "active")
+        assert await setup.used() == {"h1": 2}
+
+
+async def test_a_group_is_created_once_listed_and_deleted_and_its_members_stay() -> None:
+    async with cloud("memory", "sqlite") as setup, setup.placement(), setup.scheduler():
+        await setup.add_host("h1")
+        await setup.until_reported("h1")
+        group = await create(setup, project="shop")
+        assert await create(setup, project="shop") == group
+
+        for wrong, field in (
+            (CreateGroup(id=GROUP, policy="affinity", name="web", project="shop"), "id"),
+            (CreateGroup(id=GROUP, policy="anti-affinity", name="web", project="bank"), "id"),
+            (CreateGroup(id=GroupId(UUID(int=6)), policy="soft-affinity", max_per_host=2), "max_per_host"),
+        ):
+            answer = await setup.client.ask(wrong)
+            assert isinstance(answer, BuildRejected)
+            assert answer.field == field
+        build = a_build(1, group=IN_GROUP, project="shop")
+        await setup.client.ask(build)
+        await setup.until_state(instance_of(build), "active")
+
+        listed = await setup.client.ask(AskGroups(project="shop"))
+        assert listed == GroupsFound(groups=(structs.replace(group, size=1),))
+        assert await setup.client.ask(AskGroups(project="bank")) == GroupsFound(groups=())
+        assert (await shown(setup)).members == (PlacedMember(consumer=instance_of(build), host="h1"),)
+        assert await setup.client.ask(DeleteGroup(id=GROUP, project="bank")) == GroupsFound(groups=())
+        assert await setup.client.ask(DeleteGroup(id=GROUP, project="shop")) == GroupsFound(groups=(group,))
+        assert await setup.client.ask(AskGroups()) == GroupsFound(groups=())
+        assert isinstance(await setup.client.ask(build), BuildAccepted), "it is still the same request"
+        assert isinstance(await setup.client.ask(CreateGroup(id=GROUP, policy="affinity")), BuildRejected)
+        page = await setup.books.members_page(0, 10)
+        assert page.members == (
+            GroupMember(group=GROUP, consumer=instance_of(build), attempt=1, host=host_id("h1")),
+        )
+
+
+async def test_two_requests_that_differ_in_their_group_alone_are_two() -> None:
+    async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
+        await setup.add_host("h1")
+        await setup.until_reported("h1")
+        await create(setup, "soft-affinity")
+        first, other = a_build(1, group=IN_GROUP), a_build(1)
+
+        assert isinstance(await setup.client.ask(first), BuildAccepted)
+        answer = await setup.client.ask(other)
+
+        assert isinstance(answer, BuildRejected)
+        assert answer.field == "request_id"
