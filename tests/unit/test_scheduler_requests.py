@@ -1,16 +1,28 @@
 """read_request: what one instance needs, or the field that makes no sense."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId, RequestId
+from bus.message import GroupId
+from bus.messages.build import (
+    BuildInstance,
+    BuildRejected,
+    Flavor,
+    InstanceId,
+    JoinedGroup,
+    RequestId,
+)
 from scheduler_worker.core.choosing.needs import needs_of
+from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.core.requests.spec import GranularGroup
-from tests.contracts.placement_orders import GROUP, VOCABULARY, an_id
+from scheduler_worker.requests.reading import RequestReader, ValidRequest
+from tests.contracts.placement_orders import NOON, VOCABULARY, an_id
+from tests.unit.test_scheduler_handlers import an_ask
 
 REQUEST = RequestId(an_id("request"))
 SMALL = Flavor(name="small", vcpus=2, ram_mb=4096, root_gb=20)
@@ -184,7 +196,6 @@ def test_keys_that_plugins_read_are_left_to_them() -> None:
         ),
         (a_build(image_properties={"hw_vif_model": "e1000"}), "image_properties.hw_vif_model", "e1000"),
         (a_build(image_properties={"resources:VGPU": "1"}), "image_properties.resources:VGPU", "1"),
-        (a_build(group=GROUP), "group", str(GROUP.id)),
         (a_build(count=0), "count", "0"),
         (a_build(count=101), "count", "101"),
         (a_build(instance_ids=(InstanceId(an_id("a")),), count=2), "instance_ids", "1"),
@@ -331,3 +342,15 @@ def test_what_takes_a_pass_over_all_hosts_each_is_counted(
 
     assert (rejected.field, rejected.value) == (field, str(limit + 1))
     assert str(limit) in rejected.reason
+
+
+def test_requests_of_many_groups_are_read_once_and_are_different_requests() -> None:
+    reader = RequestReader(VOCABULARY, timedelta(days=1), standard_plugins())
+    groups = [None, *(JoinedGroup(id=GroupId(an_id(name))) for name in ("one", "two"))]
+
+    read = [reader.read(an_ask(a_build(group=group)), NOON) for group in groups]
+
+    valid = [each for each in read if isinstance(each, ValidRequest)]
+    assert len(valid) == 3
+    assert all(each.spec is valid[0].spec for each in valid)
+    assert len({each.digest for each in valid}) == 3
