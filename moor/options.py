@@ -5,7 +5,7 @@ Exit codes: 0 done; 1 not done (stderr says why); 2 a flag or setting is wrong; 
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -16,13 +16,13 @@ from msgspec import Struct
 from rich.console import Console
 
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
-from bus.configuration.tuning import Section, Tuned
+from bus.configuration.tuning import Section, Tuned, tuned_from
 from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
 from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
 from moor.settings import Settings, of_commands, settings_from, tuning_from
-from moor.tuning import CloudSettings, Tuning
+from moor.tuning import SCHEDULER, CloudSettings, Tuning
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
@@ -133,6 +133,15 @@ LogFormat = Annotated[
         "--log-format", envvar="MOOR_LOG_FORMAT", metavar="text|json", help="The format of the log."
     ),
 ]
+SchedulerFlags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scheduler",
+        metavar="KEY=VALUE",
+        show_default=False,
+        help="A setting of schedulers, as `moor settings scheduler` lists them; a list has commas. May be repeated.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
@@ -210,17 +219,34 @@ def tuning() -> Tuning:
         return tuning_from(os.environ, config=_config.get(), here=Path.cwd())
 
 
-def tuned(section: Section[S], base: S | None = None, **flags: object) -> S:
+def tuned(
+    section: Section[S], base: S | None = None, others: Mapping[str, Tuned] | None = None, **flags: object
+) -> S:
     """The settings of one worker. `flags` are named after its fields; a flag that is None was not given."""
-    given = {field: Tuned(value, flag_of(field)) for field, value in flags.items() if value is not None}
+    given = dict(others or {}) | {
+        field: Tuned(value, flag_of(field)) for field, value in flags.items() if value is not None
+    }
     with wrong_value():
         return tuning().of(section, base, given)
 
 
-def tuned_cloud(base: CloudSettings | None = None) -> CloudSettings:
-    """The settings of all workers in this process; `base` has the command's own defaults."""
+def tuned_cloud(base: CloudSettings | None = None, scheduler: Sequence[str] | None = None) -> CloudSettings:
+    """The settings of all workers in this process; `base` has the command's own defaults, `scheduler` are flags."""
+    flags = {SCHEDULER.name: scheduler_flags(scheduler)}
     with wrong_value():
-        return tuning().of_cloud(base or CloudSettings())
+        return tuning().of_cloud(base or CloudSettings(), flags)
+
+
+def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Tuned]:
+    """What `--scheduler KEY=VALUE` set."""
+    stated = {}
+    for flag in flags or ():
+        key, equals, value = flag.partition("=")
+        with wrong_value():
+            if not equals:
+                raise ValueError(f"--scheduler is {flag!r}, must be KEY=VALUE")
+            stated[key.strip()] = tuned_from(SCHEDULER, key.strip(), value.strip(), "--scheduler")
+    return stated
 
 
 def flag_of(field: str) -> str:

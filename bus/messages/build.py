@@ -48,6 +48,10 @@ ConfigDrive = Annotated[str, Meta(max_length=64 * 1024)]
 Ports = Annotated[tuple[Label, ...], Meta(max_length=32)]
 
 
+# Ids of instances whose hosts matter.
+Neighbours = Annotated[tuple[InstanceId, ...], Meta(max_length=100)]
+
+
 class JoinedGroup(Value, frozen=True):
     """The server group that the instances join: one that was created before (`group.create`). If `policy` or
     `max_per_host` are given, they must be the group's own.
@@ -79,6 +83,9 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     # Empty: any suitable host.
     hosts: tuple[str, ...] = ()
     ignore_hosts: tuple[str, ...] = ()
+    # Instances of the same project: none of their hosts, and one of their hosts, as they are when the request is read.
+    different_host: Neighbours = ()
+    same_host: Neighbours = ()
     # The limit from acceptance to the end, active or error. None: the scheduler's default for this kind of host.
     deadline_s: int | None = None
     image: Image | None = None

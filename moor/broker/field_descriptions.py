@@ -29,6 +29,8 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "group": "the server group that the instances join; if it does not exist, they end in error",
         "hosts": "only these hosts, by name",
         "ignore_hosts": "not these hosts, by name",
+        "different_host": "not the hosts of these instances of the same project, as they are when the request is read",
+        "same_host": "only the hosts of these instances of the same project, as they are when the request is read",
         "deadline_s": "seconds until an unfinished build ends in error; 1 to 86400. Left out: 600, or 7200 if the instance may "
         "get a bare-metal node",
         "image": "for bare metal: the image that is written onto the node",

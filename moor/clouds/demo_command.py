@@ -15,7 +15,7 @@ from moor.demo.metal.running import PATIENCE_S as METAL_PATIENCE_S
 from moor.demo.metal.running import MetalDemoPlan
 from moor.demo.metal.running import run_demo as run_metal
 from moor.demo.running import DEFAULTS, PATIENCE_S, DemoPlan, run_demo
-from moor.options import PlacementDatabaseUrl, fail, log_as, out, run, tuned_cloud
+from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
 
 # With fewer boots there may be no conflict to show.
 BOOTS_MIN = 300
@@ -47,6 +47,7 @@ def demo(
         str, typer.Option(metavar="URL", help="A real database: postgresql+asyncpg://user:password@host/name")
     ] = "",
     placement_db: PlacementDatabaseUrl = "",
+    scheduler: SchedulerFlags = None,
 ) -> None:
     """Watch a thousand boots over two hundred hosts in two cells, some of which misbehave.
 
@@ -58,10 +59,10 @@ def demo(
         # Deploys fail on purpose and a daemon is killed; the screen shows both, so warnings would only disturb it.
         log_as(os.environ, level="ERROR")
         metal = MetalDemoPlan(nodes, daemons)
-        cloud, work = metal.cloud(tuned_cloud(METAL_DEFAULTS)), partial(run_metal, metal)
+        cloud, work = metal.cloud(tuned_cloud(METAL_DEFAULTS, scheduler)), partial(run_metal, metal)
     else:
         plan = DemoPlan(boots, hosts)
-        cloud, work = plan.cloud(tuned_cloud(DEFAULTS)), partial(run_demo, plan)
+        cloud, work = plan.cloud(tuned_cloud(DEFAULTS, scheduler)), partial(run_demo, plan)
     patience_s = METAL_PATIENCE_S if bare_metal else PATIENCE_S
     try:
         run(_run(cloud, servers, work), by=run_process)

@@ -21,6 +21,7 @@ from moor.options import (
     BusUrl,
     DatabaseUrl,
     PlacementDatabaseUrl,
+    SchedulerFlags,
     check_writable,
     log_as,
     out,
@@ -41,6 +42,7 @@ def load(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
     placement_db: PlacementDatabaseUrl = "",
+    scheduler: SchedulerFlags = None,
     failing: Annotated[
         float, typer.Option(min=0, max=1, help="The share of spawns that fail, from 0 to 1.")
     ] = 0.05,
@@ -114,7 +116,7 @@ def load(
             in_flight=in_flight or METAL_IN_FLIGHT,
             rate=rate,
             counts=counts,
-            settings=tuned_cloud(METAL_DEFAULTS),
+            settings=tuned_cloud(METAL_DEFAULTS, scheduler),
         )
         on_metal = run(run_metal(metal, servers), by=run_process)
         _print(json, on_metal, metal_as_table(on_metal))
@@ -125,7 +127,7 @@ def load(
         failing=failing,
         in_flight=in_flight or IN_FLIGHT,
         counts=counts,
-        settings=tuned_cloud(),
+        settings=tuned_cloud(scheduler=scheduler),
     )
     result = run(run_load(plan, servers), by=run_process)
     _print(json, result, as_table(result))

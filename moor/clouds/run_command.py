@@ -30,10 +30,12 @@ from moor.options import (
     IronicDatabaseUrl,
     LogFormat,
     PlacementDatabaseUrl,
+    SchedulerFlags,
     broker_of,
     command_settings,
     fail,
     log_as,
+    scheduler_flags,
     tuned,
     wrong_value,
 )
@@ -134,19 +136,21 @@ def scheduler(
             min=0, show_default=False, help="How many alternates a build gets, to try when its host fails."
         ),
     ] = None,
+    settings: SchedulerFlags = None,
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
     """A scheduler: chooses hosts and hands builds over to the cells. Each setting also has a variable, MOOR_SCHEDULER_..."""
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
-    settings = tuned(
+    scheduling = tuned(
         SCHEDULER,
+        others=scheduler_flags(settings),
         instances_per_host_max=instances_per_host_max,
         io_ops_per_host_max=io_ops_per_host_max,
         alternates_max=alternates_max,
     )
     addresses = _addresses("scheduler", bus, db)
-    _run(run_scheduler(addresses, settings, tuned(BUS), tuned(DATABASE), health_listen))
+    _run(run_scheduler(addresses, scheduling, tuned(BUS), tuned(DATABASE), health_listen))
 
 
 @app.command()

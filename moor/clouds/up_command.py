@@ -49,6 +49,7 @@ from moor.options import (
     HealthListen,
     LogFormat,
     PlacementDatabaseUrl,
+    SchedulerFlags,
     command_settings,
     fail,
     log_as,
@@ -126,6 +127,7 @@ def up(
             help=r"The directory of all data. [dim]\[MOOR_DATA; else ~/.local/state/moorage][/dim]",
         ),
     ] = "",
+    scheduler: SchedulerFlags = None,
     listen: ListenAt = DEFAULT_LISTEN,
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
@@ -140,7 +142,7 @@ def up(
     socket = _socket(settings)
     script = faults_in(faults)
     serving = serving_of(ApiFlags(listen=listen, settings=tuned(PLACEMENT_API)))
-    workers = tuned_cloud(IN_ONE_PROCESS)
+    workers = tuned_cloud(IN_ONE_PROCESS, scheduler)
     cells_hosts = {cell: equal_hosts(cell, hosts) for cell in settings.addresses.cells or DEFAULT_CELLS}
     metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
     run(

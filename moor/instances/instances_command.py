@@ -158,6 +158,16 @@ def boot(
         UUID | None,
         typer.Option(metavar="ID", show_default=False, help="The server group to join (`moor group`)."),
     ] = None,
+    different_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Not on the host of this instance; may be repeated."),
+    ] = None,
+    same_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID", help="Only on the host of this instance, or of another such; may be repeated."
+        ),
+    ] = None,
     count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
     name: Annotated[str, typer.Option(help="The instance's name; several instances are numbered.")] = "",
     project: Project = "",
@@ -209,6 +219,8 @@ def boot(
             group=None if group is None else JoinedGroup(id=GroupId(group)),
             hosts=tuple(host or ()),
             ignore_hosts=tuple(ignore_host or ()),
+            different_host=instances_named("--different-host", different_host),
+            same_host=instances_named("--same-host", same_host),
             deadline_s=deadline,
         )
     )
@@ -220,6 +232,11 @@ def boot(
         request.request_id,
         f"the request stays, and will be built: {how_to_follow}",
     )
+
+
+def instances_named(flag: str, ids: Sequence[str] | None) -> tuple[InstanceId, ...]:
+    with wrong_value(f"{flag} is no instance's id: "):
+        return tuple(InstanceId(UUID(id_)) for id_ in ids or ())
 
 
 def run_order(work: Coroutine[Any, Any, None], request: RequestId | None, stays: str) -> None:

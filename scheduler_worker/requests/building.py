@@ -36,6 +36,7 @@ from scheduler_worker.requests.answering import (
 )
 from scheduler_worker.requests.groups import with_groups
 from scheduler_worker.requests.instance_ids import instance_ids_of
+from scheduler_worker.requests.neighbours import with_neighbours
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.requests.releasing import released_unless_held
 from scheduler_worker.settings import SchedulerSettings
@@ -80,6 +81,11 @@ class Builder:
             if read.field == SENT_AT and ask.attempts:
                 # An earlier try may have claimed for it, and died before it wrote that down.
                 came_back_too_late.append(ask)
+        valid, unknown = await with_neighbours(self._store, valid)
+        for request, why in unknown:
+            said += rejected(request.ask, why)
+            if request.ask.attempts:
+                came_back_too_late.append(request.ask)
         valid = await with_groups(self._store, valid)
         builds = _builds(valid, now, self._settings)
         if len(asks) > 1 and not any(ask.attempts for ask in asks):

@@ -82,6 +82,10 @@ class Planner:
         return found
 
     async def _spec_of(self, request: BuildInstance) -> InstanceSpec | BuildRejected:
+        for field in ("different_host", "same_host"):
+            if ids := getattr(request, field):
+                reason = "a plan reads no instances: name their hosts in hosts or ignore_hosts"
+                return _rejected(request, f"request.{field}", ", ".join(map(str, ids)), reason)
         spec = self._reader.spec_of(request)
         if isinstance(spec, BuildRejected):
             return structs.replace(spec, field=f"request.{spec.field}", request_id=request.request_id)

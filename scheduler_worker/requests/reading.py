@@ -57,16 +57,18 @@ class RequestReader:
 
     def spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
         """The needs of a request for which nothing is built. It may lack its id."""
-        return read_request(
-            structs.replace(build, request_id=build.request_id or _NO_REQUEST), self._vocabulary
-        )
+        return self._spec_of(structs.replace(build, request_id=build.request_id or _NO_REQUEST))
+
+    def _spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
+        spec = read_request(build, self._vocabulary, self._scopes, self._image_keys)
+        if isinstance(spec, BuildRejected):
+            return spec
+        return self._not_read(spec, build) or spec
 
     def _understood(self, build: BuildInstance, content: bytes) -> tuple[InstanceSpec, bytes] | BuildRejected:
         if build.request_id is not None and (known := self._known.get(content)) is not None:
             return known
-        spec = read_request(build, self._vocabulary, self._scopes, self._image_keys)
-        if isinstance(spec, InstanceSpec) and (problem := self._not_read(spec, build)) is not None:
-            return problem
+        spec = self._spec_of(build)
         if isinstance(spec, BuildRejected):
             return spec
         if len(self._known) >= SPECS_MAX:
@@ -76,6 +78,17 @@ class RequestReader:
 
     def _not_read(self, spec: InstanceSpec, build: BuildInstance) -> BuildRejected | None:
         """The first value that the filter which reads its key does not understand."""
+        for field, ids, read in (
+            ("different_host", build.different_host, "different_hosts"),
+            ("same_host", build.same_host, "same_hosts"),
+        ):
+            if ids and self._plugins.unread_of((read,)):
+                return BuildRejected(
+                    request_id=build.request_id,
+                    field=field,
+                    value=", ".join(map(str, ids)),
+                    reason=f"the filter {field} is not among the `filters` of this scheduler",
+                )
         asked = (("flavor.extra_specs", spec.extra_specs), ("image_properties", spec.image_properties))
         for field, pairs in asked:
             for key, value in pairs:

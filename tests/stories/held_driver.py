@@ -1,5 +1,7 @@
 """A simulated host whose faults and builds follow a clock that only the test moves, so that no slow machine misses a state."""
 
+from collections.abc import Mapping
+
 from bus.message import ConsumerId, ProviderId
 from bus.messages.cell import DestroyInstance, SpawnInstance
 from compute_sim.core.attempts import AttemptRecord, Condition, Silent, Work
@@ -42,6 +44,9 @@ class HeldDriver:
 
     def next_change_s(self, at_s: float) -> float | None:
         return at_s + LOOK_MS / 1000
+
+    def metrics(self, at_s: float) -> Mapping[str, float]:  # noqa: ARG002 - not its clock
+        return self._driver.metrics(self._clock.at_s)
 
     def condition(self, at_s: float) -> Condition:
         condition = self._driver.condition(self._clock.at_s)

@@ -328,6 +328,8 @@ EXAMPLES: tuple[Message, ...] = (
         group=JoinedGroup(id=GROUP, policy="anti-affinity", max_per_host=2),
         hosts=("host-1",),
         ignore_hosts=("host-2",),
+        different_host=(CONSUMER,),
+        same_host=(CONSUMER,),
         deadline_s=300,
         image=IMAGE,
         config_drive="http://drives/web",

@@ -42,6 +42,7 @@ from compute_sim.core.attempts import (
     spawned_again,
     spawning,
 )
+from compute_sim.core.hosts import FailedBuilds
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.core.tree_diff import (
     Accepted,
@@ -568,3 +569,37 @@ def test_a_process_that_was_started_wrongly_names_what_is_missing(
 ) -> None:
     assert main(environment) == 2
     assert what in capsys.readouterr().err
+
+
+def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
+    counted = FailedBuilds()
+    building = spawning(a_spawn(), Work(), 0.0)
+
+    def end(state: State) -> int:
+        counted.count(building, structs.replace(building, state=state))
+        return counted.of(building.host)
+
+    assert [end(state) for state in (State.FAILED, State.BUILDING, State.FAILED, State.DESTROYED)] == [
+        1,
+        1,
+        2,
+        2,
+    ]
+    failed = structs.replace(building, state=State.FAILED)
+    counted.count(failed, structs.replace(failed, due_s=None))
+    assert counted.of(building.host) == 2
+    assert [end(State.BUILT), end(State.FAILED)] == [0, 1]
+
+
+def test_a_change_of_metrics_counts_while_it_lasts() -> None:
+    heat = Changes(after_s=10, for_s=5, metrics={"temperature": 95.0})
+    host = SimulatedHost(name="h1", metrics={"temperature": 40.0, "load": 1.0})
+    driver = SimulatedDriver(host, FaultScript(faults=(heat,)))
+
+    assert [driver.metrics(at_s)["temperature"] for at_s in (9.0, 10.0, 14.9, 15.0)] == [
+        40.0,
+        95.0,
+        95.0,
+        40.0,
+    ]
+    assert driver.metrics(12.0)["load"] == 1.0

@@ -20,6 +20,7 @@ from bus.messages.build import (
     BuildRejected,
     Flavor,
     InstanceFailed,
+    InstanceId,
     RequestId,
 )
 from bus.messages.groups import AskGroups
@@ -33,19 +34,22 @@ from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.applications import Applications
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.choosing.plugin_settings import PluginSettings
+from scheduler_worker.core.choosing.standard import chosen_plugins, standard_plugins
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.outbox import Outbox
-from scheduler_worker.requests.building import Builder
+from scheduler_worker.requests.building import Builder, new_rows
 from scheduler_worker.requests.burying import BURIED, Burial
 from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.requests.neighbours import with_neighbours
 from scheduler_worker.requests.planning import Planner
-from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
@@ -294,3 +298,93 @@ async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
         request_id=None, field="limit", value="many", reason="Expected `int`, got `str`"
     )
     assert isinstance(letter, Bury)
+
+
+NEIGHBOUR = InstanceId(UUID(int=77))
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"), [("different_host", (("h1",), ())), ("same_host", ((), ("h1",)))]
+)
+async def test_the_hosts_of_the_instances_that_a_request_names_are_in_its_spec(
+    field: str, expected: tuple[tuple[str, ...], tuple[str, ...]]
+) -> None:
+    (found,), unknown = await with_neighbours(await a_store_with("H1"), [a_valid(field)])
+
+    assert unknown == []
+    assert (found.spec.different_hosts, found.spec.same_hosts) == expected
+
+
+async def test_an_instance_without_a_host_is_no_host_to_be_apart_from_and_none_to_be_with() -> None:
+    store = await a_store_with("")
+    (apart,), _ = await with_neighbours(store, [a_valid("different_host")])
+    (beside,), _ = await with_neighbours(store, [a_valid("same_host")])
+
+    assert apart.spec.different_hosts == ()
+    assert beside.spec.same_hosts is None
+
+
+async def test_an_instance_that_is_unknown_or_of_another_project_rejects_the_request_by_its_field() -> None:
+    store = await a_store_with("h1")
+    _, (stranger,) = await with_neighbours(store, [a_valid("same_host", project="bank")])
+    _, (unknown,) = await with_neighbours(MemorySchedulerStore(), [a_valid("different_host", project="")])
+
+    assert (stranger.why.field, stranger.why.value) == ("same_host[0]", str(NEIGHBOUR))
+    assert stranger.why.reason == "no instance of project bank has this id"
+    assert (unknown.why.field, unknown.why.reason) == ("different_host[0]", "no instance has this id")
+
+
+async def test_a_request_that_names_an_unknown_neighbour_is_answered_and_lets_go_when_it_came_back() -> None:
+    worker = Worker()
+    build = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1), same_host=(NEIGHBOUR,))
+
+    said = await worker.handle(build, attempts=1)
+
+    (answer,) = [each.message for each in said if isinstance(each, Answer)]
+    assert isinstance(answer, BuildRejected)
+    assert answer.field == "same_host[0]"
+    released = [each.message for each in said if isinstance(each, Tell)]
+    assert [each.consumer for each in released if isinstance(each, ReleaseClaim)] == [
+        instance_id_of(REQUEST, 0)
+    ]
+
+
+async def test_a_wish_that_no_active_filter_reads_is_rejected() -> None:
+    plugins = chosen_plugins(PluginSettings(filters=("capabilities",)))
+    reader = RequestReader(STANDARD, timedelta(hours=1), plugins)
+    small = BuildInstance(request_id=REQUEST, flavor=Flavor(vcpus=1))
+
+    def rejected_field(build: BuildInstance) -> str:
+        rejected = reader.spec_of(build)
+        assert isinstance(rejected, BuildRejected)
+        return rejected.field
+
+    assert rejected_field(structs.replace(small, same_host=(NEIGHBOUR,))) == "same_host"
+    assert (
+        rejected_field(structs.replace(small, image_properties={"hw_vm_mode": "hvm"}))
+        == "image_properties.hw_vm_mode"
+    )
+    wrong = Flavor(vcpus=1, extra_specs={"capabilities:cpu_info:model": ">= fast"})
+    assert (
+        rejected_field(structs.replace(small, flavor=wrong))
+        == "flavor.extra_specs.capabilities:cpu_info:model"
+    )
+
+
+async def a_store_with(host: str) -> MemorySchedulerStore:
+    store = MemorySchedulerStore()
+    small = BuildInstance(
+        request_id=REQUEST, flavor=Flavor(vcpus=1), instance_ids=(NEIGHBOUR,), project="shop"
+    )
+    (row,) = new_rows(small, NOON, SchedulerSettings())
+    row = structs.replace(row, told=structs.replace(row.told, host=host))
+    async with store.transaction() as transaction:
+        await transaction.accept([NewRequest(REQUEST, b"", (row,))])
+    return store
+
+
+def a_valid(field: str, project: str = "shop") -> ValidRequest:
+    build = BuildInstance(request_id=RequestId(UUID(int=9)), flavor=Flavor(vcpus=1), project=project)
+    build = structs.replace(build, **{field: (NEIGHBOUR,)})
+    ask = Received(message=build, id="1", trace="", sender="", reply_to="", attempts=0)
+    return ValidRequest(ask, RequestId(UUID(int=9)), InstanceSpec(amounts=(("VCPU", 1),)), b"")

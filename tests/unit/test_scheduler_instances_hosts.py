@@ -4,6 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -19,11 +20,13 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import Choice, PlaceInCell, RemoveFromCell
-from bus.messages.hosts import HostFacts, HostsReported, HostState
+from bus.messages.hosts import HostFacts, HostMetrics, HostsMeasured, HostsReported, HostState
 from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
+from scheduler_worker.core.host_reports import reported
 from scheduler_worker.core.instances.lifecycle import accepted, deleted, failed, heard, overdue, placed
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.picture.columns import METRIC_NAMES_MAX, PROFILES_KEPT
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.hosts.registry import HostRegistry
@@ -35,6 +38,7 @@ from tests.simulation.loop import run_simulated, until_s
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(minutes=10)
 HOST = ProviderId(UUID(int=7))
+OTHER = ProviderId(UUID(int=8))
 INSTANCE = InstanceId(UUID(int=1))
 
 
@@ -294,3 +298,85 @@ def test_a_removed_host_is_forgotten_unless_another_worker_has_heard_of_it_since
     assert (picture.forgotten, rows) == (
         ([HOST], []) if sequence == 3 else ([], [structs.replace(a_host(), sequence=4)])
     )
+
+
+# Failed builds, and metrics
+
+
+def after_failures(host: HostState | None, failed_builds: int, sequence: int = 0) -> HostState:
+    facts = HostFacts(id=HOST, name="h1", failed_builds=failed_builds, sequence=sequence)
+    after = reported(host, facts, HostsReported(cell="c1", hosts=(facts,)), NOON, failed_builds_max=3)
+    assert after is not None
+    return after
+
+
+def test_a_host_where_too_many_builds_in_a_row_failed_is_disabled_with_the_reason() -> None:
+    nearly = after_failures(a_host(), 2)
+    over = after_failures(nearly, 3)
+
+    assert (nearly.enabled, nearly.failed_builds) == (True, 2)
+    assert not over.enabled
+    assert over.disabled_reason == "3 builds in a row failed (failed_builds_max is 3)"
+
+
+def test_a_host_that_an_operator_enables_again_is_disabled_by_the_next_failure_only() -> None:
+    over = after_failures(a_host(), 5)
+    enabled = structs.replace(over, enabled=True, disabled_reason="")
+
+    assert after_failures(enabled, 5).enabled
+    assert after_failures(enabled, 0).enabled
+    assert not after_failures(enabled, 6).enabled
+
+
+def test_failures_leave_an_operators_reason_and_a_limit_of_zero_disables_nothing() -> None:
+    closed = structs.replace(a_host(), enabled=False, disabled_reason="broken fan")
+    facts = HostFacts(id=HOST, name="h1", failed_builds=100)
+    unlimited = reported(a_host(), facts, HostsReported(cell="c1", hosts=(facts,)), NOON)
+
+    assert after_failures(closed, 9).disabled_reason == "broken fan"
+    assert unlimited is not None
+    assert unlimited.enabled
+
+
+def test_metrics_reach_the_picture_from_the_hosts_own_cell_and_in_their_order() -> None:
+    picture = Picture()
+    registry = HostRegistry(picture, timedelta(seconds=60), lambda: NOON)
+
+    def hear(sequence: int, heat: float, cell: str = "c1", speaks_for: str | None = None) -> float:
+        measured = HostMetrics(id=HOST, values={"heat": heat})
+        registry.hear_metrics(HostsMeasured(cell=cell, hosts=(measured,), sequence=sequence), speaks_for)
+        return float(picture.columns.metrics["heat"][0]) if "heat" in picture.columns.metrics else -1.0
+
+    assert hear(1, 10.0) == -1.0
+    registry.learn([a_host()])
+    assert hear(2, 20.0) == 20.0
+    assert hear(4, 40.0) == 40.0
+    assert hear(3, 30.0) == 40.0
+    assert hear(5, 50.0, cell="c2") == 40.0
+    assert hear(6, 60.0, speaks_for="c2") == 40.0
+    registry.hear_metrics(
+        HostsMeasured(cell="c1", hosts=(HostMetrics(id=HOST, values={"load": 1.0}),), sequence=7)
+    )
+    assert np.isnan(picture.columns.metrics["heat"][0])
+
+
+def test_the_codes_of_profiles_that_no_host_has_any_more_are_given_up() -> None:
+    picture = Picture()
+
+    for number in range(2000):
+        host = structs.replace(a_host(), hypervisor_type=f"QEMU {number}", sequence=number)
+        picture.put_hosts([host, structs.replace(a_host(), id=OTHER, name="h2", hypervisor_type="KVM")])
+
+    assert len(picture.columns.profiles.names) <= PROFILES_KEPT
+    told = [picture.columns.profiles.names[code].hypervisor_type for code in picture.columns.profile[:2]]
+    assert told == ["QEMU 1999", "KVM"]
+
+
+def test_columns_of_metrics_are_bounded() -> None:
+    picture = Picture()
+    picture.put_hosts([a_host()])
+
+    for number in range(METRIC_NAMES_MAX + 50):
+        picture.measure(HOST, {f"metric {number}": 1.0})
+
+    assert len(picture.columns.metrics) == METRIC_NAMES_MAX

@@ -18,7 +18,7 @@ from cell_conductor.__main__ import main as conductor_main
 from cell_conductor.settings import ConductorSettings
 from compute_sim.__main__ import main as compute_main
 from moor.__main__ import app
-from moor.options import use_config
+from moor.options import scheduler_flags, tuned, tuned_cloud, use_config
 from moor.settings import tuning_from
 from moor.tuning import (
     COMPUTE,
@@ -141,6 +141,41 @@ def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path:
         "alternates_max": "MOOR_SCHEDULER_ALTERNATES_MAX",
         "io_ops_per_host_max": "MOOR_SCHEDULER_IO_OPS_PER_HOST_MAX",
     }
+
+
+def test_the_flag_of_schedulers_sets_what_it_names_above_variables_and_the_file() -> None:
+    flags = ["ram_weight_multiplier=-2.5", "filters = same_host,capabilities"]
+
+    by_flag = tuned_cloud(scheduler=flags).scheduler
+
+    assert by_flag == SchedulerSettings(ram_weight_multiplier=-2.5, filters=("same_host", "capabilities"))
+    assert tuned(SCHEDULER, others=scheduler_flags(["claims_max=7"]), alternates_max=1) == SchedulerSettings(
+        claims_max=7, alternates_max=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "said"),
+    [
+        (["up"], "claims_max", "--scheduler is 'claims_max', must be KEY=VALUE"),
+        (["demo"], "claim_max=3", r"scheduler.claim_max is '3' (--scheduler): there is no such setting"),
+        (["load"], "filters=nothing", "filters names 'nothing', must be among"),
+        (
+            ["run", "scheduler", "--bus", "unix:///x", "--db", "sqlite:////x"],
+            "cpu_weight_multiplier=much",
+            "'much' (--scheduler)",
+        ),
+    ],
+)
+def test_a_wrong_flag_of_schedulers_is_named_before_anything_starts(
+    command: list[str], flag: str, said: str, tmp_path: Path
+) -> None:
+    env = {"TERMINAL_WIDTH": "400", "MOOR_DATA": str(tmp_path)}
+
+    done = CliRunner().invoke(app, [*command, "--scheduler", flag], env=env)
+
+    assert done.exit_code == 2, done.output
+    assert said in done.output
 
 
 def test_the_defaults_of_a_command_count_where_nothing_is_set() -> None:

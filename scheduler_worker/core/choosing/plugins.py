@@ -5,6 +5,7 @@ what it depends on: `reads` names the fields of the spec, and `woken_by` the cha
 otherwise. core/choosing/plugin_check.py holds a plugin against both.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -117,6 +118,12 @@ class Plugins(Struct, frozen=True):
         scope = key.partition(":")[0]
         readers = [one for one in self.filters if scope in one.scopes or key in one.image_keys]
         return "; ".join(filter(None, (one.problem_with(key, value) for one in readers)))
+
+    def unread_of(self, fields: Sequence[str]) -> tuple[str, ...]:
+        """Those of these fields of a spec that no plugin reads."""
+        read = {name for one in self.filters for name in one.reads}
+        read |= {name for one in self.weighers for name in one.reads}
+        return tuple(field for field in fields if field not in read)
 
 
 def qualifying(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Flags:

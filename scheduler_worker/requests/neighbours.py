@@ -1,0 +1,76 @@
+"""The hosts of the instances that requests name, to be apart from them or together with them.
+
+They are read once, when the request is read. An instance that gets its host later, or moves, is not followed: server groups
+are for that.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import structs
+
+from bus.messages.build import BuildInstance, BuildRejected, InstanceId
+from scheduler_worker.core.instances.rows import DELETED, InstanceRow
+from scheduler_worker.requests.reading import ValidRequest
+from scheduler_worker.store import InstanceQuery, SchedulerStore
+
+
+class Unknown(NamedTuple):
+    """A request that names an instance which its project does not have."""
+
+    request: ValidRequest
+    why: BuildRejected
+
+
+async def with_neighbours(
+    store: SchedulerStore, requests: Sequence[ValidRequest]
+) -> tuple[list[ValidRequest], list[Unknown]]:
+    """The requests with the names of these hosts in their specs; and those that name unknown instances."""
+    named = {each for request in requests for each in _named_in(request.ask.message)}
+    if not named:
+        return list(requests), []
+    ids = tuple(sorted(named, key=lambda id_: id_.int))
+    rows = {row.id: row for row in await store.instances(InstanceQuery(instances=ids, limit=len(ids)))}
+    known: list[ValidRequest] = []
+    unknown: list[Unknown] = []
+    for request in requests:
+        why = next(_problems_of(request.ask.message, rows), None)
+        if why is None:
+            known.append(_with_hosts(request, rows))
+        else:
+            unknown.append(Unknown(request, why))
+    return known, unknown
+
+
+def _named_in(build: BuildInstance) -> tuple[InstanceId, ...]:
+    return (*build.different_host, *build.same_host)
+
+
+def _problems_of(build: BuildInstance, rows: Mapping[InstanceId, InstanceRow]) -> Iterator[BuildRejected]:
+    for field, ids in (("different_host", build.different_host), ("same_host", build.same_host)):
+        for number, id_ in enumerate(ids):
+            row = rows.get(id_)
+            if row is None or (build.project and row.told.project != build.project):
+                whose = f" of project {build.project}" if build.project else ""
+                yield BuildRejected(
+                    request_id=build.request_id,
+                    field=f"{field}[{number}]",
+                    value=str(id_),
+                    reason=f"no instance{whose} has this id",
+                )
+
+
+def _with_hosts(request: ValidRequest, rows: Mapping[InstanceId, InstanceRow]) -> ValidRequest:
+    build = request.ask.message
+    beside = _hosts_of(build.same_host, rows)
+    spec = structs.replace(
+        request.spec,
+        different_hosts=_hosts_of(build.different_host, rows),
+        same_hosts=beside if beside or not build.same_host else None,
+    )
+    return structs.replace(request, spec=spec)
+
+
+def _hosts_of(ids: Sequence[InstanceId], rows: Mapping[InstanceId, InstanceRow]) -> tuple[str, ...]:
+    told = [rows[id_].told for id_ in ids]
+    return tuple(sorted({each.host.lower() for each in told if each.host and each.state != DELETED}))
