@@ -20,6 +20,8 @@ TRAIT = "trait:"
 MULTIPLIER = "_weight_multiplier"
 
 LIMIT_MAX = 1_000_000
+# A number of instances that no host has.
+UNLIMITED = 2**31 - 1
 # The scores of hosts have room for this much from each weigher.
 MULTIPLIER_MAX = 100_000.0
 _WHOLE = re.compile(r"[0-9]{1,7}", re.ASCII)
@@ -97,8 +99,13 @@ def zone_of(aggregates: Iterable[Aggregate]) -> str:
     """The zone of a host in these aggregates; empty if none names one. Orders refuse a second zone. If a write to placement
     brings one all the same, every scheduler takes the zone of the aggregate whose name is first.
     """
-    zones = [(each.name, each.metadata[ZONE]) for each in aggregates if ZONE in each.metadata]
-    return min(zones)[1] if zones else ""
+    return value_of(ZONE, aggregates)
+
+
+def value_of(key: str, aggregates: Iterable[Aggregate]) -> str:
+    """The value of this key; of several, the one of the aggregate whose name is first. Empty without any."""
+    values = [(each.name, each.metadata[key]) for each in aggregates if key in each.metadata]
+    return min(values)[1] if values else ""
 
 
 def least_of(key: str, aggregates: Iterable[Aggregate], otherwise: float) -> float:

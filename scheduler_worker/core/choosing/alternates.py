@@ -8,6 +8,7 @@ import numpy as np
 from bus.messages.cell import Choice
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
 from placement_worker.core.candidates.columns import Ints, Rows
+from scheduler_worker.core.aggregates.metadata import INSTANCES_MAX, UNLIMITED
 from scheduler_worker.core.choosing.compounds import CompoundFill, ProviderAmount
 from scheduler_worker.core.choosing.host_columns import Draft
 from scheduler_worker.core.requests import InstanceSpec
@@ -93,6 +94,8 @@ class Choices(dict[int, Choice]):
     ) -> None:
         super().__init__()
         self._instances_max = instances_max
+        # By the code of a host's set of aggregates; None if no aggregate has a limit of its own.
+        self._limits = draft.picture.aggregates.numbers(INSTANCES_MAX, instances_max or UNLIMITED)
         self.columns = draft.columns
         self._picture = draft.picture
         self._filling = filling
@@ -152,10 +155,16 @@ class Choices(dict[int, Choice]):
         columns = self.columns
         host = columns.ids[row]
         shapes = (ShapeSeen(root=host, shape=columns.shapes[row]), *others)
-        share = Share(host=host, amounts=tuple(amounts), shapes=shapes, instances_max=self._instances_max)
+        share = Share(host=host, amounts=tuple(amounts), shapes=shapes, instances_max=self._limit_at(row))
         return Choice(
             name=columns.names[row],
             share=share,
             fingerprint=columns.fingerprints[row],
             kind=columns.kinds[row],
         )
+
+    def _limit_at(self, row: int) -> int:
+        if self._limits is None:
+            return self._instances_max
+        limit = int(self._limits[self.columns.aggregates[row]])
+        return 0 if limit == UNLIMITED else limit

@@ -3,17 +3,21 @@
 The picture is not changed: the choices of a batch are written into copies of its columns.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bus.message import ConsumerId
+from bus.messages.aggregates import Aggregate
 from bus.messages.placement import GroupMember, ProviderState, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
+from scheduler_worker.core.aggregates.metadata import ZONE, least_of, value_of
 from scheduler_worker.core.choosing.compounds import CompoundFill, Compounds, FreeAtProvider, Pool
 from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.ways.judge import WayJudge
+from scheduler_worker.core.picture.aggregates import HostAggregates, Judge
 from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -68,6 +72,21 @@ class Draft:
             values = getattr(self.columns, column)[: self.columns.rows]
             differ = self._differ[column] = bool(len(values)) and bool(values.min() != values.max())
         return differ
+
+    def domains(self, key: str) -> Ints:
+        """The domain of each set of aggregates; or of each host, for zones, which a host may report itself."""
+        if key == ZONE:
+            return self.columns.zone
+        aggregates = self.picture.aggregates
+        values = aggregates.answers(("value of", key), lambda each: value_of(key, each))
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+    def load_of_domains(self, key: str) -> Ints:
+        everyone = Hosts(self)
+        load: Ints = np.bincount(everyone.domains(key), weights=everyone.instances * everyone.present).astype(
+            np.int64
+        )
+        return load
 
     def filling(self, spec: InstanceSpec) -> CompoundFill | None:
         """None if no host is compound, and the request has no groups."""
@@ -345,6 +364,45 @@ class Hosts:
     def has_members(self, group: ServerGroup) -> bool:
         """Has the group any member, on a host of the picture or not?"""
         return bool(self._draft.known_members(group)) or bool(self._draft.members(group).any())
+
+    # Aggregates
+
+    @property
+    def metadata(self) -> HostAggregates:
+        """The metadata of all aggregates."""
+        return self._draft.picture.aggregates
+
+    def by_aggregates(self, question: Hashable, judge: Judge) -> NDArray[Any]:
+        """What the judge says about each host's aggregates. It is asked once for each set of aggregates, and the answers are
+        kept for the same question.
+        """
+        return self.metadata.answers(question, judge)[self.of(self.columns.aggregates)]
+
+    def aggregates(self, at: int) -> tuple[Aggregate, ...]:
+        """The aggregates of one host that have metadata."""
+        return self.metadata.of_set(int(self.columns.aggregates[self.row(at)]))
+
+    def number(self, key: str, otherwise: float) -> float | Floats:
+        """The number that each host's aggregates have under this key, the lowest of several; `otherwise` without one."""
+        numbers = self.metadata.numbers(key, otherwise)
+        return otherwise if numbers is None else numbers[self.of(self.columns.aggregates)]
+
+    def number_at(self, at: int, key: str, otherwise: float) -> float:
+        return least_of(key, self.aggregates(at), otherwise)
+
+    def domains(self, key: str) -> Ints:
+        """A small number for each host: hosts with the same value of this key have the same one, and those without any, too."""
+        found = self._draft.domains(key)
+        return self.of(found) if key == ZONE else found[self.of(self.columns.aggregates)]
+
+    def load_of_domains(self, key: str) -> Ints:
+        """How many instances all hosts of each domain have together."""
+        return self._draft.load_of_domains(key)
+
+    @property
+    def taken(self) -> Ints | int:
+        """How many instances more than now each host has taken."""
+        return 0 if self._taken is None else self._taken
 
     # What hosts tell
 

@@ -8,17 +8,21 @@ from msgspec import Struct
 from scheduler_worker.core.choosing.plugins import MULTIPLIERS_MAX
 
 # Filters that may be left out. All others say what a host is able to do, and are always used.
-FILTERS = ("capabilities", "image_properties", "different_host", "same_host")
+FILTERS = (
+    *("aggregate_tenants", "aggregate_flavors", "aggregate_traits"),
+    *("aggregate_image_properties", "aggregate_extra_specs"),
+    *("capabilities", "image_properties", "different_host", "same_host"),
+)
 WEIGHERS = (
     *("cpu", "ram", "disk", "hypervisor_version", "num_instances"),
-    *("io_ops", "pci", "build_failure", "soft_affinity", "soft_anti_affinity", "metrics"),
+    *("io_ops", "pci", "build_failure", "soft_affinity", "soft_anti_affinity", "metrics", "spread"),
 )
 # An instance gets one of at most so many best hosts.
 SUBSET_MAX = 1000
 
 
 class PluginSettings(Struct, frozen=True, kw_only=True):
-    # The filters beside those that are always used; `metrics` is one more. A plugin of another package is named by its
+    # The filters beside those that are always used; `metrics`, `own_aggregates` and `required_own_aggregates` are more. A plugin of another package is named by its
     # entry point. The order is that of the funnel.
     filters: tuple[str, ...] = FILTERS
     # Each weigher counts by its multiplier: 0 leaves it out, a negative one turns it round.
@@ -34,6 +38,10 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
     soft_affinity_weight_multiplier: float = 1.0
     soft_anti_affinity_weight_multiplier: float = 1.0
     metrics_weight_multiplier: float = 1.0
+    # The key of aggregates' metadata whose values get as many instances each, such as zones or racks. Spreading comes before
+    # all free amounts with a multiplier of about 1000.
+    spread_over: str = "availability_zone"
+    spread_weight_multiplier: float = 0.0
     # Preferred traits and classes of the request count more than all free amounts together.
     preferred_weight_multiplier: float = 1_000.0
     # The metrics of a host's weight, each with its ratio: "temperature=-1.0". A host that lacks one has the fixed weight.
@@ -55,6 +63,10 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"pci_weight_multiplier is {self.pci_weight_multiplier:g}, must be at least 0")
         if not 1 <= self.host_subset_size <= SUBSET_MAX:
             raise ValueError(f"host_subset_size is {self.host_subset_size}, must be from 1 to {SUBSET_MAX}")
+        if not self.spread_over:
+            raise ValueError(
+                "spread_over is '', must be a key of aggregates' metadata, such as availability_zone"
+            )
         _ = self.ratios
         if "metrics" in self.filters and not self.metrics_weights:
             raise ValueError("filters names 'metrics', and metrics_weights names no metric for it")

@@ -5,7 +5,7 @@ what it depends on: `reads` names the fields of the spec, and `woken_by` the cha
 otherwise. core/choosing/plugin_check.py holds a plugin against both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence  # noqa: TC003 - imported like every other type
 from enum import Enum
 from typing import Protocol
 
@@ -31,6 +31,8 @@ class Change(Enum):
     # An operator, or too many failed builds, disabled it; or it was enabled again.
     ENABLED = "enabled"
     METRICS = "metrics"
+    # The metadata of aggregates.
+    AGGREGATES = "aggregates"
     # Its providers: inventories, traits, aggregates, the tree.
     PROVIDERS = "providers"
     # What its instances hold, as placement says, or as this scheduler has chosen.
@@ -82,7 +84,15 @@ class Weigher(Protocol):
 
 def multiplier_key(weigher: Weigher) -> str:
     """The key of an aggregate's metadata that has another multiplier of this weigher for its hosts."""
-    return f"{weigher.name.replace(' ', '_')}{MULTIPLIER}"
+    return f"{weigher.name.replace(' ', '_').replace('-', '_')}{MULTIPLIER}"
+
+
+def compared(weigher: Weigher, hosts: Hosts, spec: InstanceSpec) -> Weigher:
+    """The weigher for these hosts, which are all that qualify. A weigher that compares hosts with each other has a method
+    `among`, which sees all of them once, and gives the weigher for each of them as it takes instances.
+    """
+    among: Callable[[Hosts, InstanceSpec], Weigher] | None = getattr(weigher, "among", None)
+    return weigher if among is None else among(hosts, spec)
 
 
 class Plugins(Struct, frozen=True):

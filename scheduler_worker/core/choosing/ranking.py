@@ -4,7 +4,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Words
 from scheduler_worker.core.choosing.host_columns import Draft, Hosts
-from scheduler_worker.core.choosing.plugins import Filter, Weigher
+from scheduler_worker.core.choosing.plugins import Filter, Weigher, compared, multiplier_key
 from scheduler_worker.core.requests import InstanceSpec
 
 # A difference below this part of a weigher's range (with a multiplier of 1) does not count.
@@ -31,10 +31,17 @@ class Scoring:
     ) -> None:
         self.spec = spec
         self._preferences = preferences.astype(np.int64)
-        self._scales: list[tuple[Weigher, float, float]] = []
-        for weigher in weighers:
-            if not weigher.multiplier:
+        self._scales: list[tuple[Weigher, float, float | Floats]] = []
+        overridden = hosts.metadata.has_multipliers
+        for each in weighers:
+            # A number for all hosts, or one for each set of aggregates.
+            multiplier: float | Floats = each.multiplier
+            if overridden:
+                own = hosts.metadata.numbers(multiplier_key(each), each.multiplier)
+                multiplier = each.multiplier if own is None else own
+            if isinstance(multiplier, float | int) and not multiplier:
                 continue
+            weigher = compared(each, hosts, spec)
             weights = weigher.weigh(hosts, spec)
             if weights is None:
                 continue
@@ -42,7 +49,7 @@ class Scoring:
             most = float(weights.max())
             # A weigher that gives all hosts the same weight does not count.
             if most > least:
-                self._scales.append((weigher, least, weigher.multiplier / (most - least) / BAND))
+                self._scales.append((weigher, least, multiplier / (most - least) / BAND))
         bands = self._bands(hosts)
         # The first band ends with the best host, so that hosts close to it are its equals.
         self._top = float(bands.max()) + _ROUNDING
@@ -57,7 +64,8 @@ class Scoring:
         for weigher, least, factor in self._scales:
             weights = weigher.weigh(hosts, self.spec)
             if weights is not None:
-                bands += (weights - least) * factor
+                own = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
+                bands += (weights - least) * own
         return bands
 
     def _scores_of(self, bands: Floats, hosts: Hosts) -> Ints:

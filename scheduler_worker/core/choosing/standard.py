@@ -3,6 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from scheduler_worker.core.choosing.filters.affinity import Affinity
+from scheduler_worker.core.choosing.filters.aggregate_extra_specs import AggregateExtraSpecs
+from scheduler_worker.core.choosing.filters.aggregate_flavors import AggregateFlavors
+from scheduler_worker.core.choosing.filters.aggregate_image_properties import AggregateImageProperties
+from scheduler_worker.core.choosing.filters.aggregate_tenants import AggregateTenants
+from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTraits
 from scheduler_worker.core.choosing.filters.allowed_ways import AllowedWays
 from scheduler_worker.core.choosing.filters.anti_affinity import AntiAffinity
 from scheduler_worker.core.choosing.filters.asked_hosts import AskedHosts
@@ -18,6 +23,7 @@ from scheduler_worker.core.choosing.filters.inventory import HasInventory
 from scheduler_worker.core.choosing.filters.io_ops import IO_OPS_PER_HOST_MAX, IoOps
 from scheduler_worker.core.choosing.filters.metrics import Metrics
 from scheduler_worker.core.choosing.filters.one_cell import OneCell
+from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
 from scheduler_worker.core.choosing.filters.projects import Projects
 from scheduler_worker.core.choosing.filters.registered import InRegistry
 from scheduler_worker.core.choosing.filters.same_host import SameHost
@@ -36,6 +42,7 @@ from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
 from scheduler_worker.core.choosing.weighers.pci import Pci
 from scheduler_worker.core.choosing.weighers.preferred import Preferred
 from scheduler_worker.core.choosing.weighers.soft_group import SoftGroup
+from scheduler_worker.core.choosing.weighers.spread import Spread
 
 # Filters that settings may leave out, and weighers, by the names that settings have for them.
 OPTIONAL_FILTERS: Mapping[str, Callable[[PluginSettings], Filter]] = {
@@ -43,6 +50,13 @@ OPTIONAL_FILTERS: Mapping[str, Callable[[PluginSettings], Filter]] = {
     "image_properties": lambda _: ImageProperties(),
     "different_host": lambda _: DifferentHost(),
     "same_host": lambda _: SameHost(),
+    "aggregate_tenants": lambda _: AggregateTenants(),
+    "aggregate_flavors": lambda _: AggregateFlavors(),
+    "aggregate_traits": lambda _: AggregateTraits(),
+    "aggregate_image_properties": lambda _: AggregateImageProperties(),
+    "aggregate_extra_specs": lambda _: AggregateExtraSpecs(),
+    "own_aggregates": lambda _: OwnAggregates(),
+    "required_own_aggregates": lambda _: OwnAggregates(required=True),
     "metrics": lambda settings: Metrics(tuple(settings.ratios)),
 }
 WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
@@ -61,6 +75,7 @@ WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
     "metrics": lambda settings: MetricsWeight(
         settings.metrics_weight_multiplier, settings.ratios, settings.metrics_weight_of_unavailable
     ),
+    "spread": lambda settings: Spread(settings.spread_over, settings.spread_weight_multiplier),
 }
 
 
@@ -106,8 +121,8 @@ def chosen_plugins(
             AntiAffinity(),
             Searched(),
             Traits(),
-            *((IoOps(io_ops_max),) if io_ops_max else ()),
-            *((Instances(instances_max),) if instances_max else ()),
+            IoOps(io_ops_max),
+            Instances(instances_max),
             Capacity(),
             AllowedWays(),
         ),

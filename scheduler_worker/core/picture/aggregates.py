@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bus.message import AggregateId
 from bus.messages.aggregates import Aggregate
-from scheduler_worker.core.aggregates.metadata import TENANTS, least_of, zone_of
+from scheduler_worker.core.aggregates.metadata import MULTIPLIER, TENANTS, TRAIT, least_of, zone_of
 from scheduler_worker.core.picture.columns import Codes
 
 Judge = Callable[[tuple[Aggregate, ...]], Any]
@@ -30,6 +30,10 @@ class HostAggregates:
         self.keys: frozenset[str] = frozenset()
         # Is any aggregate for some projects only?
         self.name_tenants = False
+        # Does any aggregate change how much a weigher counts?
+        self.has_multipliers = False
+        # The traits that a request must require to get into some aggregate.
+        self.isolating_traits: frozenset[str] = frozenset()
         # By the code of the set, as far as they were asked for since the last change.
         self._members: list[tuple[Aggregate, ...]] = []
         self._answers: dict[Hashable, NDArray[Any]] = {}
@@ -95,6 +99,10 @@ class HostAggregates:
         if aggregates:
             self.keys = frozenset(key for each in self._known.values() for key in each.metadata)
             self.name_tenants = any(key.startswith(TENANTS) for key in self.keys)
+            self.isolating_traits = frozenset(
+                key.removeprefix(TRAIT) for key in self.keys if key.startswith(TRAIT)
+            )
+            self.has_multipliers = any(key.endswith(MULTIPLIER) for key in self.keys)
             self._members.clear()
             self._answers.clear()
         return aggregates

@@ -1,6 +1,7 @@
 """The host has fewer instances than it may have."""
 
 from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.aggregates.metadata import INSTANCES_MAX, UNLIMITED
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
@@ -11,13 +12,18 @@ INSTANCES_PER_HOST_MAX = 50
 class Instances(Filter):
     name = "instances"
     is_per_instance = True
-    woken_by = (Change.FACTS, Change.USAGE)
+    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES)
 
     def __init__(self, maximum: int = INSTANCES_PER_HOST_MAX) -> None:
+        """0: no limit, except on hosts whose aggregates name one."""
         self.maximum = maximum
 
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
-        return hosts.instances < self.maximum
+        if not self.maximum and INSTANCES_MAX not in hosts.metadata.keys:
+            return hosts.everyone()
+        passed: Flags = hosts.instances < hosts.number(INSTANCES_MAX, self.maximum or UNLIMITED)
+        return passed
 
     def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
-        return f"has {int(hosts.instances[at])} instances, at most {self.maximum}"
+        maximum = hosts.number_at(at, INSTANCES_MAX, self.maximum)
+        return f"has {int(hosts.instances[at])} instances, at most {maximum:g}"
