@@ -1,6 +1,7 @@
 """Aggregates over the bus: an order changes members at placement and metadata at the schedulers, and boots follow them."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from uuid import UUID
 
 import pytest
@@ -20,10 +21,10 @@ from bus.messages.aggregates import (
     SetAggregate,
 )
 from bus.messages.build import BuildRejected
-from bus.messages.hosts import AskHosts, HostFacts, HostsFound, HostsReported
+from bus.messages.hosts import NODE, AskHosts, HostFacts, HostsFound, HostsReported
 from bus.workers.station import Station
 from scheduler_worker.core.picture.picture import Picture
-from tests.stories.cloud import QUICK, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
+from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, host_id, instance_of, wait_until
 from tests.stories.layouts import APART, STAGES
 
 pytestmark = pytest.mark.asyncio
@@ -88,10 +89,12 @@ async def zones(setup: Cloud) -> dict[str, str]:
 
 
 async def add_nodes(setup: Cloud, *names: str) -> None:
-    """Hosts of one daemon, as bare-metal nodes are: one report about all of them."""
+    """Nodes of one daemon, which reports all of them at once."""
     for name in names:
         await setup.report(a_host(name))
-    facts = tuple(HostFacts(id=host_id(name), name=name, availability_zone="cellar") for name in names)
+    facts = tuple(
+        HostFacts(id=host_id(name), name=name, kind=NODE, availability_zone="cellar") for name in names
+    )
     await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=facts))
 
 
@@ -130,6 +133,54 @@ async def test_hosts_of_one_daemon_in_two_zones_are_booted_by_zone(bus: str, boo
         # Without its zone the host is in the one that it reports.
         await set_aggregate(setup, SetAggregate(aggregate=NORTH, metadata={"availability_zone": None}))
         assert await zones(setup) == {"a1": "cellar", "a2": "south", "a3": "cellar"}
+
+
+@IN_MEMORY
+async def test_nodes_of_one_daemon_follow_the_overrides_of_their_own_aggregates(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        await add_nodes(setup, "a1", "a2")
+        await setup.until_reported("a1", "a2")
+        for id_, zone, host, more in (
+            (NORTH, "north", "a1", {"max_instances_per_host": "1", "ssd": "true"}),
+            (SOUTH, "south", "a2", {"filter_tenant_id": "bank", "instance_type": "small"}),
+        ):
+            metadata = {"availability_zone": zone, **more}
+            await set_aggregate(
+                setup, SetAggregate(aggregate=id_, name=zone, metadata=metadata, add_hosts=(host,))
+            )
+        numbers = count(1)
+
+        async def boots(**fields: object) -> tuple[str, str]:
+            """The host; or the last step of the funnel, and its reason."""
+            build = a_build(next(numbers), **fields)
+            await setup.send(build)
+            state = await setup.until_state(instance_of(build), "active", "error")
+            if state.no_valid_host is None:
+                return state.host, ""
+            last = state.no_valid_host.steps[-1]
+            return last.step, last.example
+
+        fast = structs.replace(SMALL, extra_specs={"aggregate_instance_extra_specs:ssd": "true"})
+        assert await boots(project="shop", flavor=fast) == ("a1", "")
+        full = ("instances", "a1: has 1 instances, at most 1")
+        assert await boots(project="shop", availability_zone="north") == full
+        assert await boots(project="bank") == ("a2", "")
+        assert await boots(project="bank") == ("a2", "")
+        assert await boots(project="shop", availability_zone="south") == (
+            "tenants of aggregates",
+            "a2: aggregate south is for bank, the request is of shop",
+        )
+        large = structs.replace(SMALL, name="large")
+        assert await boots(project="bank", availability_zone="south", flavor=large) == (
+            "flavors of aggregates",
+            "a2: aggregate south is for flavors small, asked large",
+        )
+        # An override counts from the next request on.
+        more = {"max_instances_per_host": "2", "ssd": "false"}
+        await set_aggregate(setup, SetAggregate(aggregate=NORTH, metadata=more))
+        assert (await boots(project="shop", flavor=fast))[0] == "metadata of aggregates"
+        assert await boots(project="shop") == ("a1", "")
+        assert [order.chosen.share.instances_max for order in setup.placed] == [1, 50, 50, 2]
 
 
 @STAGES

@@ -50,6 +50,9 @@ ZERO_SAYS_SOMETHING = {
     "scheduler.metrics_weight_multiplier",
     "scheduler.soft_affinity_weight_multiplier",
     "scheduler.soft_anti_affinity_weight_multiplier",
+    "scheduler.spread_weight_multiplier",
+    # A key may have any name.
+    "scheduler.spread_over",
     "scheduler.preferred_weight_multiplier",
     "scheduler.metrics_weight_of_unavailable",
     "scheduler.failed_builds_max",
@@ -107,6 +110,7 @@ LISTS = {
     "scheduler.filters": ("same_host", "capabilities"),
     "scheduler.weighers": ("ram", "metrics"),
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
+    "scheduler.spread_over": ("rack", "availability_zone"),
 }
 
 

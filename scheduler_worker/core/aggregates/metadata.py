@@ -20,6 +20,8 @@ TRAIT = "trait:"
 MULTIPLIER = "_weight_multiplier"
 
 LIMIT_MAX = 1_000_000
+# Properties of images that only aggregates are chosen by.
+ONLY_OF_AGGREGATES = ("os_type", "os_distro", "os_version", "os_edition")
 # A number of instances that no host has.
 UNLIMITED = 2**31 - 1
 # The scores of hosts have room for this much from each weigher.

@@ -38,9 +38,9 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
     soft_affinity_weight_multiplier: float = 1.0
     soft_anti_affinity_weight_multiplier: float = 1.0
     metrics_weight_multiplier: float = 1.0
-    # The key of aggregates' metadata whose values get as many instances each, such as zones or racks. Spreading comes before
-    # all free amounts with a multiplier of about 1000.
-    spread_over: str = "availability_zone"
+    # Keys of aggregates' metadata whose values get as many instances each, such as zones and racks. With a multiplier of
+    # about 1000, spreading comes before all free amounts.
+    spread_over: tuple[str, ...] = ("availability_zone",)
     spread_weight_multiplier: float = 0.0
     # Preferred traits and classes of the request count more than all free amounts together.
     preferred_weight_multiplier: float = 1_000.0
@@ -63,10 +63,6 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"pci_weight_multiplier is {self.pci_weight_multiplier:g}, must be at least 0")
         if not 1 <= self.host_subset_size <= SUBSET_MAX:
             raise ValueError(f"host_subset_size is {self.host_subset_size}, must be from 1 to {SUBSET_MAX}")
-        if not self.spread_over:
-            raise ValueError(
-                "spread_over is '', must be a key of aggregates' metadata, such as availability_zone"
-            )
         _ = self.ratios
         if "metrics" in self.filters and not self.metrics_weights:
             raise ValueError("filters names 'metrics', and metrics_weights names no metric for it")

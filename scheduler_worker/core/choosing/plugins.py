@@ -138,7 +138,10 @@ class Plugins(Struct, frozen=True):
 
 def qualifying(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Flags:
     """The hosts that pass all filters."""
-    qualify = hosts.present
+    qualify, everyone = hosts.present, hosts.everyone()
     for one in plugins.filters:
-        qualify = qualify & one.passes(hosts, spec)
+        passed = one.passes(hosts, spec)
+        # Most filters have nothing to say about most requests.
+        if passed is not everyone:
+            qualify = qualify & passed
     return qualify

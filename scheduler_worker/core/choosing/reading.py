@@ -7,7 +7,7 @@ hosts. They count only where a host is for some projects or some flavors.
 from msgspec import structs
 
 from placement_worker.core.vocabulary import CUSTOM
-from scheduler_worker.core.aggregates.metadata import FLAVORS
+from scheduler_worker.core.aggregates.metadata import FLAVORS, ONLY_OF_AGGREGATES
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -23,9 +23,14 @@ def as_read(
         project = spec.project
     if "flavor" in read_by_others:
         flavor = spec.flavor
-    if (project, flavor) == (spec.project, spec.flavor):
+    properties = spec.image_properties
+    if properties and "image_properties" not in read_by_others:
+        properties = tuple(
+            each for each in properties if each[0] not in ONLY_OF_AGGREGATES or each[0] in aggregates.keys
+        )
+    if (project, flavor, properties) == (spec.project, spec.flavor, spec.image_properties):
         return spec
-    return structs.replace(spec, project=project, flavor=flavor)
+    return structs.replace(spec, project=project, flavor=flavor, image_properties=properties)
 
 
 def _may_get_a_node(spec: InstanceSpec) -> bool:

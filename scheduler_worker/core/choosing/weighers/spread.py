@@ -6,61 +6,71 @@ number. A host that takes one goes behind all others of its domain. So the domai
 the best host, and several instances of one request are divided as evenly as those of several requests.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
-from placement_worker.core.candidates.columns import Ints, Rows
+from placement_worker.core.candidates.columns import Floats, Ints
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Change
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class Spread:
+    """With several keys, the weights are added: an instance goes where all its domains together have the fewest."""
+
+    name = "spread"
     minimum: float | None = None
     reads: tuple[str, ...] = ()
     woken_by: tuple[Change, ...] = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
 
-    def __init__(self, key: str, multiplier: float) -> None:
-        self.name = "spread"
-        self.key = key
+    def __init__(self, keys: Sequence[str], multiplier: float) -> None:
+        self.keys = keys
         self.multiplier = multiplier
 
-    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Ints | None:
-        """The weights of hosts that qualify, before any of them takes an instance."""
-        found = self.among(hosts, spec)
-        return found.weigh(hosts, spec)
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
+        return self.among(hosts, spec).weigh(hosts, spec) if self.keys else None
 
-    def among(self, hosts: Hosts, spec: InstanceSpec) -> "SpreadAmong":  # noqa: ARG002 - every request is spread alike
-        """The same for these hosts as they take instances."""
-        domains = hosts.domains(self.key)
-        order = np.lexsort((hosts.instances, domains))
-        # The position of each host behind the first one of its domain.
-        in_order = domains[order]
-        starts = np.flatnonzero(np.r_[True, in_order[1:] != in_order[:-1]])
-        sizes = np.diff(np.r_[starts, len(in_order)])
-        places = np.empty(len(hosts), dtype=np.int64)
-        places[order] = np.arange(len(in_order)) - np.repeat(starts, sizes)
-        size_of_domain = dict(zip(in_order[starts].tolist(), sizes.tolist(), strict=True))
-        load = hosts.load_of_domains(self.key)
-        steps = np.array([size_of_domain[domain] for domain in domains.tolist()], dtype=np.int64)
-        return SpreadAmong(self, hosts, load[domains] + places, steps)
+    def among(self, hosts: Hosts, spec: InstanceSpec) -> Weigher:  # noqa: ARG002 - every request is spread alike
+        found = [_turns(hosts, key) for key in self.keys]
+        return _SpreadAmong(self.multiplier, hosts, found)
 
 
-class SpreadAmong:
+class _Turns(NamedTuple):
+    """For each host: how many instances its domain has before the host's turn, and then from turn to turn."""
+
+    first: Ints
+    step: Ints
+
+
+def _turns(hosts: Hosts, key: str) -> _Turns:
+    domains = hosts.domains(key)
+    sizes = np.bincount(domains)
+    order = np.lexsort((hosts.instances, domains))
+    # Where the hosts of each domain begin in this order.
+    starts = np.cumsum(sizes) - sizes
+    places = np.empty(len(hosts), dtype=np.int64)
+    places[order] = np.arange(len(hosts)) - starts[domains[order]]
+    return _Turns(hosts.load_of_domains(key)[domains] + places, sizes[domains])
+
+
+class _SpreadAmong:
     """The weigher for the hosts that qualify for one spec."""
 
+    name = "spread"
     minimum: float | None = None
     reads: tuple[str, ...] = ()
     woken_by: tuple[Change, ...] = ()
 
-    def __init__(self, spread: Spread, hosts: Hosts, at_first: Ints, steps: Ints) -> None:
-        self.name = spread.name
-        self.multiplier = spread.multiplier
-        length = hosts.columns.rows
-        self._at_first = np.zeros(length, dtype=np.int64)
-        self._steps = np.zeros(length, dtype=np.int64)
-        self._at_first[hosts.rows] = at_first
-        self._steps[hosts.rows] = steps
+    def __init__(self, multiplier: float, hosts: Hosts, turns: Sequence[_Turns]) -> None:
+        self.multiplier = multiplier
+        self._first = np.zeros(hosts.columns.rows, dtype=np.int64)
+        self._step = np.zeros(hosts.columns.rows, dtype=np.int64)
+        for each in turns:
+            self._first[hosts.rows] += each.first
+            self._step[hosts.rows] += each.step
 
-    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Ints:  # noqa: ARG002 - every request is spread alike
-        rows: Rows | slice = hosts.rows
-        return -(self._at_first[rows] + hosts.taken * self._steps[rows])
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:  # noqa: ARG002 - every request is spread alike
+        weights: Ints = -(self._first[hosts.rows] + hosts.taken * self._step[hosts.rows])
+        return weights

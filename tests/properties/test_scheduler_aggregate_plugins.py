@@ -1,0 +1,286 @@
+"""Filters, limits, multipliers and spreading by aggregates' metadata, against a slow look at each host."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from bus.message import AggregateId
+from bus.messages.aggregates import Aggregate
+from bus.messages.build import NoValidHost
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.filters.aggregate_extra_specs import AggregateExtraSpecs
+from scheduler_worker.core.choosing.filters.aggregate_flavors import AggregateFlavors
+from scheduler_worker.core.choosing.filters.aggregate_image_properties import AggregateImageProperties
+from scheduler_worker.core.choosing.filters.aggregate_tenants import AggregateTenants
+from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTraits
+from scheduler_worker.core.choosing.filters.instances import Instances
+from scheduler_worker.core.choosing.filters.io_ops import IoOps
+from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
+from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.plugins import Filter, Plugins
+from scheduler_worker.core.choosing.reading import as_read
+from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
+from scheduler_worker.core.choosing.weighers.spread import Spread
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from tests.properties.bounds import BOUNDED
+from tests.unit.scheduler_worlds import a_host, a_spec, a_state, vcpus
+
+NAMES = tuple(f"h{number}" for number in range(6))
+PLAIN = a_spec(1)
+Metadata = Sequence[Mapping[str, str]]
+
+# Of each aggregate; a host is in some of these.
+METADATA: tuple[dict[str, str], ...] = (
+    {},
+    {"filter_tenant_id": "shop"},
+    {"filter_tenant_id_2": "bank, shop", "instance_type": "small"},
+    {"filter_tenant_id": "mint", "trait:CUSTOM_GPU": "required"},
+    {"instance_type": "large,huge", "os_distro": "debian"},
+    {"trait:CUSTOM_GPU": "required", "trait:CUSTOM_FAST": "required", "ssd": "true"},
+    {"os_distro": "debian, fedora", "ssd": "false", "size": "4"},
+    {"max_instances_per_host": "2", "max_io_ops_per_host": "1", "size": "16"},
+    {"max_instances_per_host": "4"},
+)
+SPECS: tuple[InstanceSpec, ...] = (
+    *(structs.replace(PLAIN, project=project) for project in ("", "shop", "bank", "mint", "other")),
+    *(structs.replace(PLAIN, flavor=flavor) for flavor in ("", "small", "large")),
+    *(structs.replace(PLAIN, required=traits) for traits in (("CUSTOM_GPU",), ("CUSTOM_FAST", "CUSTOM_GPU"))),
+    *(
+        structs.replace(PLAIN, image_properties=(("os_distro", value),))
+        for value in ("debian", "fedora", "arch")
+    ),
+    *(
+        structs.replace(PLAIN, extra_specs=((f"aggregate_instance_extra_specs:{key}", value),))
+        for key, value in (("ssd", "true"), ("ssd", "<or> true <or> false"), ("size", ">= 8"), ("none", "x"))
+    ),
+)
+
+
+def listed(value: str) -> set[str]:
+    return {each.strip() for each in value.split(",")}
+
+
+def tenants(of: Metadata) -> set[str]:
+    return {
+        name
+        for each in of
+        for key, value in each.items()
+        if key.startswith("filter_tenant_id")
+        for name in listed(value)
+    }
+
+
+def allowed(of: Metadata, key: str) -> set[str]:
+    return {name for each in of if key in each for name in listed(each[key])}
+
+
+def has_own(spec: InstanceSpec) -> bool:
+    return spec.project in tenants(METADATA)
+
+
+def meets(value: str, asked: str) -> bool:
+    """The operators of these specs."""
+    if asked.startswith(">="):
+        return value.isdigit() and int(value) >= int(asked.removeprefix(">="))
+    return value in asked.replace("<or>", "").split()
+
+
+def extra_specs_met(of: Metadata, spec: InstanceSpec) -> bool:
+    return all(
+        any(meets(each[name], value) for each in of if name in each)
+        for key, value in spec.extra_specs
+        if (name := key.removeprefix("aggregate_instance_extra_specs:"))
+    )
+
+
+def images_met(of: Metadata, spec: InstanceSpec) -> bool:
+    return all(not allowed(of, key) or value in allowed(of, key) for key, value in spec.image_properties)
+
+
+def traits_met(of: Metadata, spec: InstanceSpec) -> bool:
+    return all(
+        key.removeprefix("trait:") in spec.required for each in of for key in each if key.startswith("trait:")
+    )
+
+
+SLOW: Sequence[tuple[Filter, Callable[[Metadata, InstanceSpec], bool]]] = (
+    (AggregateTenants(), lambda of, spec: not tenants(of) or spec.project in tenants(of)),
+    (OwnAggregates(), lambda of, spec: not has_own(spec) or spec.project in tenants(of)),
+    (OwnAggregates(required=True), lambda of, spec: spec.project in tenants(of)),
+    (
+        AggregateFlavors(),
+        lambda of, spec: not allowed(of, "instance_type") or spec.flavor in allowed(of, "instance_type"),
+    ),
+    (AggregateTraits(), traits_met),
+    (AggregateImageProperties(), images_met),
+    (AggregateExtraSpecs(), extra_specs_met),
+)
+
+memberships = st.lists(
+    st.sets(st.integers(0, len(METADATA) - 1), max_size=3), min_size=len(NAMES), max_size=len(NAMES)
+)
+
+
+def the_picture(of: Sequence[set[int]], instances: Sequence[int] = (), room: int = 64) -> Picture:
+    picture = Picture()
+    picture.put_aggregates(
+        Aggregate(id=AggregateId(UUID(int=1 + number)), name=f"a{number}", metadata=each, sequence=1)
+        for number, each in enumerate(METADATA)
+    )
+    for number, (name, aggregates) in enumerate(zip(NAMES, of, strict=True)):
+        ids = tuple(AggregateId(UUID(int=1 + each)) for each in aggregates)
+        busy = instances[number] if instances else 0
+        picture.apply([a_state(name, vcpus(room), aggregates=ids, internal=1 + number)])
+        picture.put_hosts([a_host(name, instances=busy, io_ops=busy)])
+    return picture
+
+
+@pytest.mark.parametrize(("plugin", "slow"), SLOW, ids=[plugin.name for plugin, _ in SLOW])
+def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(
+    plugin: Filter, slow: Callable[[Metadata, InstanceSpec], bool]
+) -> None:
+    met: Counter[bool] = Counter()
+
+    @settings(BOUNDED, max_examples=40)
+    @given(of=memberships, specs=st.permutations(SPECS))
+    def check(of: list[set[int]], specs: list[InstanceSpec]) -> None:
+        picture = the_picture(of)
+        hosts = Hosts(Draft(picture))
+        for spec in specs:
+            passed = plugin.passes(hosts, as_read(spec, picture)).tolist()
+            assert passed == [slow([METADATA[each] for each in aggregates], spec) for aggregates in of], spec
+            met.update(passed)
+            for at in (at for at, is_good in enumerate(passed) if not is_good):
+                assert plugin.reason(hosts, spec, at)
+
+    check()
+    assert min(met[True], met[False]) > 100, met
+
+
+@settings(BOUNDED, max_examples=60)
+@given(
+    of=memberships,
+    instances=st.lists(st.integers(0, 4), min_size=6, max_size=6),
+    general=st.sampled_from([0, 3]),
+)
+def test_the_lowest_limit_of_a_hosts_aggregates_counts_in_place_of_the_general_one(
+    of: list[set[int]], instances: list[int], general: int
+) -> None:
+    picture = the_picture(of, instances)
+    hosts = Hosts(Draft(picture))
+    for plugin, key in (
+        (Instances(general), "max_instances_per_host"),
+        (IoOps(general), "max_io_ops_per_host"),
+    ):
+        passed = plugin.passes(hosts, PLAIN).tolist()
+        for at, aggregates in enumerate(of):
+            limits = [int(METADATA[each][key]) for each in aggregates if key in METADATA[each]]
+            limit = min(limits, default=general)
+            assert passed[at] == (not limit or instances[at] < limit)
+            if not passed[at]:
+                assert plugin.reason(hosts, PLAIN, at).endswith(f"at most {limit}")
+
+    # Claims name the limit of their host, so that placement keeps it.
+    plugins = Plugins(filters=(Instances(general),), weighers=(), instances_max=general)
+    for outcome in choose(picture, [PLAIN] * 20, plugins, salt=1):
+        if isinstance(outcome, Chosen):
+            for choice in (outcome.choice, *outcome.alternates):
+                aggregates = of[NAMES.index(choice.name)]
+                keyed = [METADATA[each] for each in aggregates if "max_instances_per_host" in METADATA[each]]
+                assert choice.share.instances_max == min(
+                    (int(each["max_instances_per_host"]) for each in keyed), default=general
+                )
+
+
+def in_racks(racks: Sequence[str], instances: Sequence[int]) -> Picture:
+    picture = Picture()
+    ids = {rack: AggregateId(UUID(int=1 + number)) for number, rack in enumerate(sorted(set(racks)))}
+    picture.put_aggregates(
+        Aggregate(id=id_, name=rack, metadata={"rack": rack}, sequence=1) for rack, id_ in ids.items()
+    )
+    for number, (rack, busy) in enumerate(zip(racks, instances, strict=True)):
+        name = f"h{number}"
+        picture.apply([a_state(name, vcpus(64), aggregates=(ids[rack],), internal=1 + number)])
+        picture.put_hosts([a_host(name, instances=busy)])
+    return picture
+
+
+@settings(BOUNDED)
+@given(
+    hosts=st.lists(st.tuples(st.sampled_from(["r1", "r2", "r3"]), st.integers(0, 6)), min_size=2, max_size=9),
+    asked=st.lists(st.integers(1, 6), min_size=1, max_size=3),
+)
+def test_each_instance_goes_to_a_rack_with_the_fewest(hosts: list[tuple[str, int]], asked: list[int]) -> None:
+    racks, instances = zip(*hosts, strict=True)
+    picture = in_racks(racks, instances)
+    spreading = structs.replace(
+        standard_plugins(io_ops_max=0, instances_max=0),
+        weighers=(Spread(("rack",), 1e5), FreeAmount("cpu", "VCPU")),
+    )
+    load = Counter(dict.fromkeys(racks, 0))
+    for rack, busy in hosts:
+        load[rack] += busy
+    specs = [
+        structs.replace(PLAIN, amounts=(("VCPU", 1 + kind),))
+        for kind, count in enumerate(asked)
+        for _ in range(count)
+    ]
+
+    for outcome in choose(picture, specs, spreading, salt=3):
+        assert not isinstance(outcome, NoValidHost)
+        rack = racks[int(outcome.choice.name.removeprefix("h"))]
+        assert load[rack] == min(load.values()), load
+        load[rack] += 1
+
+
+def test_an_aggregates_own_multiplier_turns_its_hosts_round() -> None:
+    """The picture has two empty hosts and two half-full ones. In one aggregate hosts are filled, in the other emptied."""
+    picture = in_racks(("fill", "fill", "spread", "spread"), (0, 0, 0, 0))
+    picture.apply(
+        [
+            a_state(
+                f"h{number}",
+                vcpus(64, used=32),
+                aggregates=(AggregateId(UUID(int=1 + number // 2)),),
+                revision=2,
+                internal=1 + number,
+            )
+            for number in (1, 3)
+        ]
+    )
+    (fill,) = (each for each in picture.aggregates.all() if each.name == "fill")
+    only = {
+        rack: structs.replace(PLAIN, hosts=names)
+        for rack, names in (("fill", ("h0", "h1")), ("spread", ("h2", "h3")))
+    }
+    plugins = structs.replace(standard_plugins(), weighers=(FreeAmount("cpu", "VCPU"),))
+
+    def chosen(rack: str) -> str:
+        (outcome,) = choose(picture, [only[rack]], plugins, salt=1)
+        assert isinstance(outcome, Chosen)
+        return outcome.choice.name
+
+    assert (chosen("fill"), chosen("spread")) == ("h0", "h2")
+    picture.put_aggregates(
+        [structs.replace(fill, metadata={"rack": "fill", "cpu_weight_multiplier": "-1.5"}, sequence=2)]
+    )
+    assert (chosen("fill"), chosen("spread")) == ("h1", "h2")
+
+
+def test_requests_of_two_projects_are_one_unless_some_aggregate_is_for_projects() -> None:
+    picture = in_racks(("r1",), (0,))
+    ours, theirs = (structs.replace(PLAIN, project=project, flavor=project) for project in ("shop", "bank"))
+    assert as_read(ours, picture) == as_read(theirs, picture)
+
+    (rack,) = picture.aggregates.all()
+    picture.put_aggregates([structs.replace(rack, metadata={"filter_tenant_id": "shop"}, sequence=2)])
+
+    assert as_read(ours, picture) == structs.replace(PLAIN, project="shop")
+    assert as_read(theirs, picture) == structs.replace(PLAIN, project="bank")
