@@ -144,7 +144,7 @@ async def test_nodes_of_one_daemon_follow_the_overrides_of_their_own_aggregates(
             (NORTH, "north", "a1", {"max_instances_per_host": "1", "ssd": "true"}),
             (SOUTH, "south", "a2", {"filter_tenant_id": "bank", "instance_type": "small"}),
         ):
-            metadata = {"availability_zone": zone, **more}
+            metadata: dict[str, str | None] = {"availability_zone": zone, **more}
             await set_aggregate(
                 setup, SetAggregate(aggregate=id_, name=zone, metadata=metadata, add_hosts=(host,))
             )
@@ -176,8 +176,10 @@ async def test_nodes_of_one_daemon_follow_the_overrides_of_their_own_aggregates(
             "a2: aggregate south is for flavors small, asked large",
         )
         # An override counts from the next request on.
-        more = {"max_instances_per_host": "2", "ssd": "false"}
-        await set_aggregate(setup, SetAggregate(aggregate=NORTH, metadata=more))
+        await set_aggregate(
+            setup,
+            SetAggregate(aggregate=NORTH, metadata={"max_instances_per_host": "2", "ssd": "false"}),
+        )
         assert (await boots(project="shop", flavor=fast))[0] == "metadata of aggregates"
         assert await boots(project="shop") == ("a1", "")
         assert [order.chosen.share.instances_max for order in setup.placed] == [1, 50, 50, 2]

@@ -5,7 +5,7 @@ what it depends on: `reads` names the fields of the spec, and `woken_by` the cha
 otherwise. core/choosing/plugin_check.py holds a plugin against both.
 """
 
-from collections.abc import Callable, Sequence  # noqa: TC003 - imported like every other type
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
