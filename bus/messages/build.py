@@ -5,8 +5,18 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import CellName, ConsumerId, GroupId, Message, Project, StrictMessage
-from bus.messages.placement import Counter, GroupPolicy, Label, Moment, Natural, Positive, Value
+from bus.message import AggregateId, CellName, ConsumerId, GroupId, Message, Project, StrictMessage
+from bus.messages.placement import (
+    Counter,
+    GroupPolicy,
+    Label,
+    Moment,
+    Natural,
+    Positive,
+    ResourceClass,
+    Trait,
+    Value,
+)
 
 RequestId = NewType("RequestId", UUID)
 # In placement an instance is a consumer, from its first claim to its end.
@@ -62,6 +72,34 @@ class JoinedGroup(Value, frozen=True):
     max_per_host: Positive | None = None
 
 
+class PortRequest(Value, frozen=True):
+    """The resources that one network port needs of a host: one provider gives all of them. `physical_network` and
+    `vnic_type` name traits of that provider: `CUSTOM_PHYSNET_...` and `CUSTOM_VNIC_TYPE_...`, in capitals.
+    """
+
+    id: Label
+    resources: Annotated[dict[ResourceClass, Positive], Meta(max_length=20)]
+    physical_network: Label = ""
+    vnic_type: Label = ""
+    required: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
+    forbidden: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
+
+
+class VolumeRequest(Value, frozen=True):
+    """The resources that one volume needs of a host, or of a pool that shares with it: one provider gives all of them."""
+
+    id: Label
+    resources: Annotated[dict[ResourceClass, Positive], Meta(max_length=20)]
+    required: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
+    forbidden: Annotated[tuple[Trait, ...], Meta(max_length=20)] = ()
+
+
+# Of each list the host must be in one aggregate.
+AnyOfAggregates = Annotated[
+    tuple[Annotated[tuple[AggregateId, ...], Meta(min_length=1, max_length=100)], ...], Meta(max_length=20)
+]
+
+
 class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     """Build one instance, or `count` equal ones. The client chooses `request_id`. A repeated request with the same
     content gets the same answer. Instance ids are derived from it unless they are given.
@@ -91,6 +129,11 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     image: Image | None = None
     config_drive: ConfigDrive = ""
     ports: Ports = ()
+    # Only hosts in one aggregate of each list, and in none that is forbidden.
+    member_of: AnyOfAggregates = ()
+    forbidden_aggregates: Annotated[tuple[AggregateId, ...], Meta(max_length=100)] = ()
+    port_requests: Annotated[tuple[PortRequest, ...], Meta(max_length=16)] = ()
+    volume_requests: Annotated[tuple[VolumeRequest, ...], Meta(max_length=16)] = ()
 
 
 class BuildRejected(Message, frozen=True, tag="build.rejected"):

@@ -12,7 +12,7 @@ import typer
 from msgspec import structs
 from rich.live import Live
 
-from bus.message import GroupId
+from bus.message import AggregateId, GroupId
 from bus.messages.build import (
     AskInstances,
     BuildAccepted,
@@ -168,6 +168,13 @@ def boot(
             metavar="ID", help="Only on the host of this instance, or of another such; may be repeated."
         ),
     ] = None,
+    aggregate: Annotated[
+        list[UUID] | None,
+        typer.Option(metavar="ID", help="Only on hosts in this aggregate; repeated, in each of them."),
+    ] = None,
+    ignore_aggregate: Annotated[
+        list[UUID] | None, typer.Option(metavar="ID", help="Not on hosts in this aggregate; may be repeated.")
+    ] = None,
     count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
     name: Annotated[str, typer.Option(help="The instance's name; several instances are numbered.")] = "",
     project: Project = "",
@@ -221,6 +228,8 @@ def boot(
             ignore_hosts=tuple(ignore_host or ()),
             different_host=instances_named("--different-host", different_host),
             same_host=instances_named("--same-host", same_host),
+            member_of=tuple((AggregateId(each),) for each in aggregate or ()),
+            forbidden_aggregates=tuple(AggregateId(each) for each in ignore_aggregate or ()),
             deadline_s=deadline,
         )
     )

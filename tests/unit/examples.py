@@ -76,9 +76,11 @@ from bus.messages.build import (
     JoinedGroup,
     Miss,
     NoValidHost,
+    PortRequest,
     Rebuild,
     RebuildInstance,
     RequestId,
+    VolumeRequest,
 )
 from bus.messages.candidates import (
     AskCandidates,
@@ -334,6 +336,23 @@ EXAMPLES: tuple[Message, ...] = (
         image=IMAGE,
         config_drive="http://drives/web",
         ports=("port-1",),
+        member_of=((AGGREGATE,),),
+        forbidden_aggregates=(AGGREGATE,),
+        port_requests=(
+            PortRequest(
+                id="port-2",
+                resources={"NET_BW_EGR_KILOBIT_PER_SEC": 1000},
+                physical_network="north-1",
+                vnic_type="normal",
+                required=("CUSTOM_FAST",),
+                forbidden=("CUSTOM_OLD",),
+            ),
+        ),
+        volume_requests=(
+            VolumeRequest(
+                id="volume-1", resources={"DISK_GB": 5}, required=("CUSTOM_FAST",), forbidden=("CUSTOM_OLD",)
+            ),
+        ),
     ),
     BuildRejected(
         request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative", project="p"

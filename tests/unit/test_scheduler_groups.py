@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 from msgspec import structs
 
+from bus.message import AggregateId
 from bus.messages.build import BuildInstance
 from bus.messages.placement import ProviderState, Shortfall
 from placement_worker.core.candidates.columns import Floats
@@ -17,7 +18,8 @@ from scheduler_worker.core.choosing.verdicts import OtherHost
 from scheduler_worker.core.choosing.ways.judge import Ways
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
-from tests.contracts.placement_orders import WEB, provider
+from tests.contracts.placement_orders import WEB, aggregate, provider
+from tests.refusals import why_not
 from tests.unit.scheduler_worlds import a_picture, a_spec, a_state, vcpus
 from tests.unit.test_scheduler_compounds import (
     RACK,
@@ -186,6 +188,54 @@ def test_who_is_refused_is_told_which_group_found_no_room() -> None:
     assert (
         the_reason(*a_nested_host("h"), spec=disk) == "capacity: h: DISK_GB asked 500, free 100 of 100 at h"
     )
+
+
+def test_who_is_refused_is_told_which_port_found_no_provider() -> None:
+    port = GranularGroup("port p-1", (("CUSTOM_BANDWIDTH", 5),), ("CUSTOM_PHYSNET_NORTH",))
+    card = a_state(
+        "g-n0",
+        some(CUSTOM_BANDWIDTH=9),
+        parent=provider("h"),
+        root=provider("h"),
+        shape=3,
+        traits=("CUSTOM_PHYSNET_SOUTH",),
+    )
+
+    assert the_reason(*a_nested_host("h"), card, spec=a_granular_spec(port, outside={"VCPU": 1})) == (
+        "traits: h: port p-1: lacks CUSTOM_PHYSNET_NORTH"
+    )
+
+
+# Aggregates
+
+
+def test_a_host_is_in_one_aggregate_of_each_list_and_in_none_that_is_forbidden() -> None:
+    a, b, c, nowhere = (aggregate(name) for name in ("a", "b", "c", "nowhere"))
+    picture = a_picture(
+        a_state("ab", aggregates=(a, b)),
+        a_state("ac", aggregates=(a, c)),
+        a_state("b", aggregates=(b,)),
+        a_state("none"),
+    )
+
+    def hosts(*member_of: tuple[AggregateId, ...], forbidden: tuple[AggregateId, ...] = ()) -> set[str]:
+        spec = structs.replace(a_spec(), member_of=member_of, forbidden_aggregates=forbidden)
+        return {"ab", "ac", "b", "none"} - {miss.host for miss in why_not(picture, spec, PLUGINS)}
+
+    assert hosts() == {"ab", "ac", "b", "none"}
+    assert hosts((a,)) == {"ab", "ac"}
+    assert hosts((b, c)) == {"ab", "ac", "b"}
+    assert hosts((a,), (b,)) == {"ab"}
+    assert hosts(forbidden=(c, b)) == {"none"}
+    assert hosts((a,), forbidden=(c,)) == {"ab"}
+    assert hosts((nowhere,)) == set()
+    (none,) = choose(
+        picture, [structs.replace(a_spec(), member_of=((b,),), forbidden_aggregates=(a, b))], PLUGINS, salt=0
+    )
+    examples = [step.example for step in refusal(none).steps]
+    assert [example.partition(": ")[2] for example in examples] == [
+        f"is in forbidden aggregate {a}; is in forbidden aggregate {b}"
+    ]
 
 
 def test_who_is_refused_is_told_of_groups_that_only_fail_together() -> None:

@@ -14,14 +14,16 @@ from bus.messages.build import (
     Flavor,
     InstanceId,
     JoinedGroup,
+    PortRequest,
     RequestId,
+    VolumeRequest,
 )
 from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
-from tests.contracts.placement_orders import NOON, VOCABULARY, an_id
+from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, an_id
 from tests.unit.test_scheduler_handlers import an_ask
 
 REQUEST = RequestId(an_id("request"))
@@ -301,6 +303,82 @@ def test_a_dedicated_policy_asks_for_dedicated_processors(
     spec = the_spec(a_build(specs, image_properties=dict(properties)))
 
     assert dict(spec.amounts) == {"PCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 20}
+
+
+A_PORT = PortRequest(
+    id="p-1", resources={"CUSTOM_BANDWIDTH": 5}, physical_network="net.1", vnic_type="direct"
+)
+A_VOLUME = VolumeRequest(
+    id="v-1", resources={"DISK_GB": 3}, required=("CUSTOM_FAST",), forbidden=("CUSTOM_OLD",)
+)
+
+
+def test_ports_and_volumes_are_groups_of_their_own_beside_the_flavors_sizes() -> None:
+    spec = the_spec(a_build({"resources1:VGPU": "1"}, port_requests=(A_PORT,), volume_requests=(A_VOLUME,)))
+
+    assert spec.groups == (
+        GranularGroup("1", (("VGPU", 1),)),
+        GranularGroup(
+            "port p-1", (("CUSTOM_BANDWIDTH", 5),), ("CUSTOM_PHYSNET_NET_1", "CUSTOM_VNIC_TYPE_DIRECT")
+        ),
+        GranularGroup("volume v-1", (("DISK_GB", 3),), ("CUSTOM_FAST",), ("CUSTOM_OLD",)),
+    )
+    assert dict(spec.amounts) == {
+        "VCPU": 2,
+        "MEMORY_MB": 4096,
+        "DISK_GB": 23,
+        "VGPU": 1,
+        "CUSTOM_BANDWIDTH": 5,
+    }
+
+
+def test_aggregates_are_asked_for_and_forbidden_in_any_order() -> None:
+    a, b, c = (aggregate(name) for name in "abc")
+
+    one = the_spec(a_build(member_of=((a, b), (c,)), forbidden_aggregates=(a, b)))
+    other = the_spec(a_build(member_of=((c,), (b, a, b)), forbidden_aggregates=(b, a)))
+
+    assert one == other
+    assert {frozenset(any_of) for any_of in one.member_of} == {frozenset((a, b)), frozenset((c,))}
+    assert set(one.forbidden_aggregates) == {a, b}
+
+
+@pytest.mark.parametrize(
+    ("build", "field", "value"),
+    [
+        (a_build(port_requests=(A_PORT,), count=2), "port_requests", "p-1"),
+        (a_build(volume_requests=(A_VOLUME,), count=2), "volume_requests", "v-1"),
+        (a_build(port_requests=(A_PORT, A_PORT)), "port_requests[1].id", "p-1"),
+        (a_build(volume_requests=(structs.replace(A_VOLUME, id=""),)), "volume_requests[0].id", ""),
+        (a_build(port_requests=(structs.replace(A_PORT, resources={}),)), "port_requests[0].resources", ""),
+        (
+            a_build(port_requests=(structs.replace(A_PORT, resources={"NO_SUCH": 1}),)),
+            "port_requests[0].resources.NO_SUCH",
+            "NO_SUCH",
+        ),
+        (
+            a_build(volume_requests=(structs.replace(A_VOLUME, required=("NO_SUCH",)),)),
+            "volume_requests[0].required",
+            "NO_SUCH",
+        ),
+        (
+            a_build(volume_requests=(structs.replace(A_VOLUME, required=("CUSTOM_OLD",)),)),
+            "volume_requests[0].required",
+            "CUSTOM_OLD",
+        ),
+        (
+            a_build(port_requests=(structs.replace(A_PORT, physical_network="n" * 250),)),
+            "port_requests[0].physical_network",
+            "n" * 250,
+        ),
+    ],
+)
+def test_nonsense_about_ports_and_volumes_is_refused_by_its_field(
+    build: BuildInstance, field: str, value: str
+) -> None:
+    rejected = the_rejection(build)
+
+    assert (rejected.field, rejected.value) == (field, value)
 
 
 @pytest.mark.parametrize(

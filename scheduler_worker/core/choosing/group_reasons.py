@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from placement_worker.core.capacity import capacity_of
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import Needs
+from scheduler_worker.core.requests.parts import is_of_flavor
 
 Amounts = Sequence[tuple[str, int]]
 
@@ -29,7 +30,7 @@ def why_no_traits(hosts: Hosts, needs: Needs, at: int) -> str:
         if not hosts.can_give(at, alone):
             return f"{name_of(alone)}: {_missing_traits(hosts, alone, at)}"
     missing = [
-        f"group {group.suffix}: {_missing_traits(hosts, Needs((), group.required, group.forbidden), at)}"
+        f"{_named(group.suffix)}: {_missing_traits(hosts, Needs((), group.required, group.forbidden), at)}"
         for group in needs.groups
         if not group.amounts and not _has_all(hosts, group.required, at)
     ]
@@ -37,7 +38,11 @@ def why_no_traits(hosts: Hosts, needs: Needs, at: int) -> str:
 
 
 def name_of(needs: Needs) -> str:
-    return f"group {needs.groups[0].suffix}" if needs.groups else "resources outside of groups"
+    return _named(needs.groups[0].suffix) if needs.groups else "resources outside of groups"
+
+
+def _named(suffix: str) -> str:
+    return f"group {suffix}" if is_of_flavor(suffix) else suffix
 
 
 def shortfalls_of_compound(hosts: Hosts, amounts: Amounts, at: int) -> str:
@@ -126,7 +131,7 @@ def _traits_at(hosts: Hosts, at: int) -> set[str]:
 
 def _names(needs: Needs) -> str:
     outside = ["the resources outside of groups"] if needs.outside_of_groups else []
-    return ", ".join([*outside, *(f"group {group.suffix}" for group in needs.groups)])
+    return ", ".join([*outside, *(_named(group.suffix) for group in needs.groups)])
 
 
 def _conditions(needs: Needs) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bus.message import ConsumerId
+from bus.message import AggregateId, ConsumerId
 from bus.messages.aggregates import Aggregate
 from bus.messages.placement import GroupMember, ProviderState, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
@@ -314,6 +314,11 @@ class Hosts:
     def open_to(self, project: str) -> Flags:
         """The hosts that are bound to no project, or to this one among others."""
         return np.isin(self.of(self.columns.projects), self.columns.sets_open_to(project))
+
+    def in_any_aggregate(self, aggregates: Iterable[AggregateId]) -> Flags:
+        """The hosts whose root provider is in one of these."""
+        codes = self._draft.picture.aggregates.sets_with(set(aggregates))
+        return np.isin(self.of(self.columns.aggregates), codes)
 
     def in_zone(self, zone: str) -> Flags:
         code = self.columns.zones.find(zone)

@@ -33,6 +33,8 @@ _ITEMS = {
 # Fields that are one demand as a whole.
 _WHOLE = {
     "availability_zone": "in any zone",
+    "member_of": "in any aggregate",
+    "forbidden_aggregates": "in the forbidden aggregates, too",
     "hosts": "on any host",
     "ignore_hosts": "on the hosts to ignore, too",
     "different_hosts": "on the hosts of the instances to be apart from, too",

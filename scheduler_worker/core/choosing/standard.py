@@ -10,6 +10,7 @@ from scheduler_worker.core.choosing.filters.aggregate_tenants import AggregateTe
 from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTraits
 from scheduler_worker.core.choosing.filters.allowed_ways import AllowedWays
 from scheduler_worker.core.choosing.filters.anti_affinity import AntiAffinity
+from scheduler_worker.core.choosing.filters.asked_aggregates import AskedAggregates
 from scheduler_worker.core.choosing.filters.asked_hosts import AskedHosts
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
 from scheduler_worker.core.choosing.filters.bare_metal import BareMetal
@@ -113,6 +114,7 @@ def chosen_plugins(
             Projects(),
             AvailabilityZone(),
             AskedHosts(),
+            AskedAggregates(),
             *(
                 more_filters[name] if name in more_filters else OPTIONAL_FILTERS[name](settings)
                 for name in settings.filters

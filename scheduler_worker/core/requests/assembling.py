@@ -12,6 +12,7 @@ from scheduler_worker.core.requests.parts import (
     Resource,
     SameSubtree,
     Trait,
+    is_of_flavor,
 )
 from scheduler_worker.core.requests.spec import GranularGroup, Preferences
 
@@ -44,7 +45,8 @@ def needed_by(parts: Sequence[Part]) -> Needed:
             group = groups.setdefault(part.suffix, {})
             if isinstance(part, Resource) and part.amount:
                 group[part.name] = part.amount
-    asked = {resource for group in groups.values() for resource in group}
+    # What a port or a volume needs comes on top of the flavor's sizes.
+    asked = {resource for suffix, group in groups.items() if is_of_flavor(suffix) for resource in group}
     # Dedicated processors (PCPU) replace the flavor's shared ones.
     replaced = {"VCPU"} if whole.get("PCPU") or "PCPU" in asked else set()
     sizes = {

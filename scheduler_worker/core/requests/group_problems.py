@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from scheduler_worker.core.requests.assembling import Needed, policy_of, subtrees_of, traits_that_are
 from scheduler_worker.core.requests.groups_grammar import GROUP_POLICY, SAME_SUBTREE
-from scheduler_worker.core.requests.parts import Part, Problem, Resource, SameSubtree, Trait
+from scheduler_worker.core.requests.parts import Part, Problem, Resource, SameSubtree, Trait, is_of_flavor
 
 # A search takes about the square of this number of steps for each tree.
 GROUPS_MAX = 32
@@ -17,9 +17,10 @@ def problems_of_groups(parts: Sequence[Part], needed: Needed) -> Iterator[Proble
             "flavor.extra_specs", len(suffixes), f"at most {GROUPS_MAX} granular groups can be asked for"
         )
     taking = [suffix for suffix in suffixes if needed.by_suffix[suffix]]
-    if len(taking) > 1 and not policy_of(parts):
+    of_flavor = [suffix for suffix in taking if is_of_flavor(suffix)]
+    if len(of_flavor) > 1 and not policy_of(parts):
         reason = (
-            f"there is none, and granular groups {', '.join(taking)} need one: none (they may share a provider) "
+            f"there is none, and granular groups {', '.join(of_flavor)} need one: none (they may share a provider) "
             "or isolate (each has its own)"
         )
         yield Problem(f"flavor.extra_specs.{GROUP_POLICY}", "", reason)
@@ -32,7 +33,7 @@ def problems_of_groups(parts: Sequence[Part], needed: Needed) -> Iterator[Proble
     if suffixes and not needed.outside_of_groups():
         yield from _problems_of_nothing_outside(parts)
     for suffix in suffixes:
-        if suffix not in taking:
+        if suffix not in taking and is_of_flavor(suffix):
             yield from _problems_without_amounts(parts, suffix, is_together=suffix in together)
 
 

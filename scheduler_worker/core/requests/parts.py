@@ -43,6 +43,11 @@ class Trait(NamedTuple):
     weight: float = 0.0
 
 
+def is_of_flavor(suffix: str) -> bool:
+    """Groups of ports and volumes are named by their ids, with a blank, which no extra spec has in its suffix."""
+    return " " not in suffix
+
+
 class GroupPolicy(NamedTuple):
     policy: str
 

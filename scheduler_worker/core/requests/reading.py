@@ -5,8 +5,9 @@ request is understood, or the request is rejected with the field, the value and 
 instance that lacks something the client asked for.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from bus.message import AggregateId
 from bus.messages.build import BuildInstance, BuildRejected, Flavor
 from bus.messages.placement import INTEGER_MAX
 from placement_worker.core.vocabulary import CUSTOM, Vocabulary
@@ -71,6 +72,8 @@ def read_request(
         groups=groups_of(parts, needed),
         isolates=policy_of(parts) == "isolate",
         same_subtree=subtrees_of(parts),
+        member_of=tuple(sorted({_in_order(any_of) for any_of in build.member_of})),
+        forbidden_aggregates=_in_order(build.forbidden_aggregates),
         image_properties=tuple(
             sorted((part.key, part.value) for part in parts if isinstance(part, ImageProperty))
         ),
@@ -195,6 +198,11 @@ def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[Problem]:
     for resource, amount in needed.total.items():
         if amount > INTEGER_MAX:
             yield Problem("flavor", amount, f"{resource} adds up to {amount}, more than {INTEGER_MAX}")
+
+
+def _in_order(aggregates: Iterable[AggregateId]) -> tuple[AggregateId, ...]:
+    """Requests that name the same in another order are equal."""
+    return tuple(sorted(set(aggregates)))
 
 
 def _lowered(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from bus.message import AggregateId
 from bus.messages.placement import ServerGroup
 
 # Names with their weights.
@@ -27,6 +28,8 @@ class InstanceSpec(Struct, frozen=True):
     any providers of the tree, and these together must have the traits in `required`. With `isolates`, no two groups get
     one provider. The providers of the groups in each tuple of `same_subtree` are at or below one of them. `preferred` are
     traits, `preferred_classes` resource classes, that a better host has.
+
+    A host is in one aggregate of each tuple in `member_of`, and in none of `forbidden_aggregates`.
 
     Names of hosts are in lower case. `extra_specs` are those that only plugins read. `project` and
     `flavor`, a name, count only where hosts are for some projects or flavors (core/choosing/reading.py).
@@ -55,6 +58,8 @@ class InstanceSpec(Struct, frozen=True):
     groups: tuple[GranularGroup, ...] = ()
     isolates: bool = False
     same_subtree: tuple[tuple[str, ...], ...] = ()
+    member_of: tuple[tuple[AggregateId, ...], ...] = ()
+    forbidden_aggregates: tuple[AggregateId, ...] = ()
     server_group: ServerGroup | None = None
 
     @property
