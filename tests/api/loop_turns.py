@@ -7,6 +7,17 @@ from contextlib import contextmanager
 
 import pytest
 
+# The CPU time of the yardstick on the machine for which the limits of turns are written.
+YARDSTICK_S = 0.012
+_YARDSTICK = range(200_000)
+
+
+def slowness() -> float:
+    """How many times slower than that machine this one is now, and at least 1: limits of CPU time are multiplied by it."""
+    began_s = time.thread_time()
+    sum(number * number % 7 for number in _YARDSTICK)
+    return max(1.0, (time.thread_time() - began_s) / YARDSTICK_S)
+
 
 class Turns:
     """`longest_s` is the CPU time of this thread alone, so a busy machine hardly changes it."""

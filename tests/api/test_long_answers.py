@@ -23,7 +23,7 @@ from placement_worker.api.values.versions import NEWEST
 from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_memory import MemoryPlacementStore
 from tests.api.asking_app import LIST
-from tests.api.loop_turns import turns_measured
+from tests.api.loop_turns import slowness, turns_measured
 from tests.api.test_server import ANY_PORT
 from tests.api.whole_app import HOST, Sent, a_server
 from tests.contracts.placement_orders import provider
@@ -43,7 +43,7 @@ from tests.hostile_requests import (
 TRAITS = f"/resource_providers/{HOST}/traits"
 # With 900 groups each, this many candidates make an answer of 85 MB.
 HOSTS = 2_000
-# Other requests wait for less than this.
+# Other requests wait for less than this, on a machine that is not slow.
 TURN_S_MAX = 0.2
 SLOWEST, LONGEST = "a tight packing", "900 groups"
 ROOT = b"GET / HTTP/1.1\r\n\r\n"
@@ -265,7 +265,7 @@ async def test_beside_any_question_others_are_answered_and_no_turn_of_the_loop_t
 
             assert [await one for one in hard] == [each.status] * at_once, what
             assert answered >= (20 if what in (SLOWEST, LONGEST) else 1), what
-            assert turns.longest_s < TURN_S_MAX, (what, turns.longest)
+            assert turns.longest_s < TURN_S_MAX * slowness(), (what, turns.longest)
 
 
 def a_claim(number: int) -> bytes:

@@ -100,6 +100,7 @@ async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up
 
     async with answering(broker, answers), station(broker, asks=True) as client:
         assert await ask(client, 1) == [1]
+        asked_again = client.asked_again
         await under_test.set_alarm(on=True)
         # RabbitMQ tells a publisher of an alarm only after it has published something.
         telling = client.publisher.send(order(1))
@@ -112,13 +113,15 @@ async def test_under_an_alarm_a_question_is_asked_once_and_one_that_was_given_up
         await until(lambda: client.publisher.waiting == before + 2)
         # Longer than the interval of repeats.
         await asyncio.wait((patient,), timeout=5 * SETTINGS.ask_again_ms / 1000)
-        assert client.asked_again == 0
+        assert client.asked_again == asked_again
         await under_test.set_alarm(on=False)
         assert await patient == [2, 3]
         await telling
         assert await ask(client, 6) == [6]
 
-    assert answers.numbers == [1, 2, 3, 6]
+    # On a slow machine an answer may take longer than the interval of repeats, when there is no alarm.
+    assert {*answers.numbers} == {1, 2, 3, 6}
+    assert answers.asked <= 4 + client.asked_again
 
 
 async def test_a_question_that_was_given_up_while_the_broker_was_away_is_not_asked(
@@ -147,7 +150,7 @@ async def test_a_question_that_was_given_up_while_the_broker_was_away_is_not_ask
     await telling
     async with answering(broker, answers), station(broker, asks=True) as client:
         assert await ask(client, 77) == [77]
-    assert answers.numbers == [77]
+    assert {*answers.numbers} == {77}
     await impatient.stop()
     await running
     await impatient.close()

@@ -1,8 +1,10 @@
 """Contract of declaring: it can be repeated, contradictions are refused, and some objects are deleted automatically."""
 
+from contextlib import suppress
+
 import pytest
 
-from bus.broker import NotFound, Parcel, Receipt, Refusal
+from bus.broker import Consuming, NotFound, Parcel, Receipt, Refusal
 from bus.topology import Binding, Exchange, Limits, Objects, Queue, QueueKind, objects_of
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.small_world import (
@@ -143,9 +145,16 @@ async def test_a_feed_that_nobody_reads_ends_and_one_that_is_read_does_not(
 ) -> None:
     read = Queue("town.read", QueueKind.FEED, (Binding(TOWN, "read"),))
     objects = world(FEED, read, limits=Limits(unused_expires_ms=100))
-    async with connected(under_test.broker(), objects) as connection:
-        reading = await connection.open_consuming(read.name, prefetch=10)
-        unread = await connection.open_consuming(FEED.name, prefetch=10)
+    async with connected(under_test.broker()) as connection:
+
+        async def opened(queue: Queue) -> Consuming:
+            """On a slow machine the queue may end before it is read."""
+            while True:
+                await connection.declare(objects)
+                with suppress(NotFound):
+                    return await connection.open_consuming(queue.name, prefetch=10)
+
+        reading, unread = await opened(read), await opened(FEED)
         await unread.close()
 
         async def is_gone() -> bool:
