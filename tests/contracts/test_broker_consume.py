@@ -246,7 +246,7 @@ async def test_a_delivery_held_too_long_cancels_its_consumer_and_goes_to_another
         async def hold_it() -> None:
             """On a slow machine the consumer is cancelled before the test has seen the delivery."""
             while True:
-                assert bodies(await consuming.receive()) == [1]
+                assert bodies([*await consuming.receive()]) == [1]
 
         with pytest.raises(ConsumerCancelled):
             async with asyncio.timeout(120):
