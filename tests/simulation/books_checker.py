@@ -16,12 +16,14 @@ from bus.messages.placement import (
     InventoryState,
     ReleaseClaim,
     ResourceAmount,
+    ServerGroup,
     ShapeSeen,
     SwapClaim,
 )
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import SHARES
+from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import INSTANCE_SLOTS, HostHistories, short_id
 from tests.simulation.real_instances import RealInstances
 
@@ -38,8 +40,14 @@ class CleanupOf(Struct, frozen=True):
 
 class BooksChecker:
     def __init__(
-        self, findings: Findings, hosts: HostHistories, real_instances: RealInstances, instances_max: int = 0
+        self,
+        findings: Findings,
+        hosts: HostHistories,
+        real_instances: RealInstances,
+        instances_max: int = 0,
+        groups: Iterable[ServerGroup] = (),
     ) -> None:
+        self.groups = GroupsChecker(findings, hosts, groups)
         self._findings = findings
         self._hosts = hosts
         self._real_instances = real_instances
@@ -172,6 +180,7 @@ class BooksChecker:
             self._placed_on[order.consumer] = order.share.host
         for consumer in [each for each in self._placed_on if each not in self.held]:
             del self._placed_on[consumer]
+        self.groups.committed(orders, granted, self._placed_on)
 
     def _slots_left(self, host: ProviderId) -> int:
         return self._instances_max - sum(each == host for each in self._placed_on.values())

@@ -24,10 +24,13 @@ from bus.messages.build import (
     InstancePlaced,
     InstancesFound,
     InstanceState,
+    JoinedGroup,
     RebuildInstance,
     RequestId,
 )
+from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound
 from bus.messages.hosts import AskHosts, SetHost
+from bus.messages.placement import ServerGroup
 from bus.topology import EVENTS, FEED, Grant
 from bus.workers.listening import listen
 from bus.workers.station import Station
@@ -49,6 +52,8 @@ ENDS = (InstanceActive, InstanceFailed, InstanceDeleted)
 # How often and how long a client checks whether an instance that it wants to rebuild is active.
 REBUILD_LOOK_S, REBUILD_UNTIL_S = 0.5, 40.0
 REBUILD_DEADLINE_S = 20
+# All boots and their repeats are sent before the last of these moments.
+GROUPS_LOOKED_AT_S = (15.0, 30.0, 56.0)
 
 
 class Client:
@@ -57,6 +62,8 @@ class Client:
         self._findings = findings
         self.heard: dict[InstanceId, InstanceState] = {}
         self.accepted: set[RequestId] = set()
+        # Set when the group exists.
+        self._created = {group.id: asyncio.Event() for group in plan.groups}
 
     async def run(self, process: SimProcess, broker: Broker) -> None:
         station = Station(
@@ -65,6 +72,7 @@ class Client:
         plan = self._plan
         tasks_of_plan = [
             *(self._boot(station, boot) for boot in plan.boots),
+            *(self._use_group(station, group, is_deleted=group is plan.groups[-1]) for group in plan.groups),
             *(self._delete(station, delete) for delete in plan.deletes),
             *(self._rebuild(station, rebuild) for rebuild in plan.rebuilds),
             *(self._send_invalid(station, each) for each in plan.invalid_requests),
@@ -79,10 +87,28 @@ class Client:
                 tasks.create_task(work)
 
     async def _boot(self, station: Station, boot: Boot) -> None:
+        if boot.group is not None:
+            await self._created[boot.group].wait()
         for at_s in (boot.at_s, *boot.repeated_at_s):
             await until_s(at_s)
             self._findings.log("client", "boots {} of {}, {} CPUs each", boot.count, boot.name, boot.vcpus)
             await _send_until_taken(station, build_of(boot))
+
+    async def _use_group(self, station: Station, group: ServerGroup, *, is_deleted: bool) -> None:
+        """Create it, look at it now and then, and maybe delete it at the end: its members stay."""
+        order = CreateGroup(
+            id=group.id, policy=group.policy, max_per_host=group.max_per_host, project=PROJECT
+        )
+        created = await _ask_until_answered(station, order)
+        self._created[group.id].set()
+        question = AskGroups(id=group.id, project=PROJECT)
+        for at_s in GROUPS_LOOKED_AT_S:
+            await until_s(at_s)
+            shown = await _ask_until_answered(station, question)
+            if not isinstance(created, GroupsFound) or not isinstance(shown, GroupsFound) or not shown.groups:
+                self._findings.breaks("a question gets its answer", f"a group is shown as {shown!r}")
+        if is_deleted:
+            await _ask_until_answered(station, DeleteGroup(id=group.id, project=PROJECT))
 
     async def _delete(self, station: Station, delete: Delete) -> None:
         await until_s(delete.at_s)
@@ -218,8 +244,10 @@ def build_of(boot: Boot) -> BuildInstance:
             image=IMAGE,
         )
     specs = {f"trait:{GOLD}": "required"} if boot.needs_gold else {}
+    group = None if boot.group is None else JoinedGroup(id=boot.group)
     return BuildInstance(
         request_id=RequestId(boot.id),
+        group=group,
         flavor=Flavor(name="f", vcpus=boot.vcpus, ram_mb=boot.ram_mb, root_gb=1, extra_specs=specs),
         count=boot.count,
         name=boot.name,

@@ -56,8 +56,12 @@ class Cloud:
         self.hosts = HostHistories(self.findings, plan.script)
         self.nodes = NodesChecker(self.findings, IRONIC.lease_margin_s)
         self.real_instances = RealInstances(self.findings, self.nodes)
-        self.books = BooksChecker(self.findings, self.hosts, self.real_instances, plan.instances_max)
-        self.requests = RequestsChecker(self.findings, self.hosts, plan, SCHEDULER.host_down_s)
+        self.books = BooksChecker(
+            self.findings, self.hosts, self.real_instances, plan.instances_max, plan.groups
+        )
+        self.requests = RequestsChecker(
+            self.findings, self.hosts, self.books.groups, plan, SCHEDULER.host_down_s
+        )
         self.cells = CellsChecker(self.findings, self.real_instances)
         self._objects = objects_of(CELLS, limits=Limits())
         rights = rights_by_user(self._objects.exchanges, CELLS, applications=(CLIENT, RIVAL))

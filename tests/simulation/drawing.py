@@ -7,6 +7,8 @@ from uuid import UUID
 
 from msgspec import structs
 
+from bus.message import GroupId
+from bus.messages.placement import GroupPolicy, ServerGroup
 from compute_sim.simulated.faults import (
     BuildsSlowly,
     Changes,
@@ -17,6 +19,7 @@ from compute_sim.simulated.faults import (
     FaultScript,
 )
 from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from placement_worker.core.group_draft import HARD
 from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
 from tests.simulation.faults import (
@@ -63,6 +66,16 @@ from tests.simulation.plan import (
 )
 
 INSTANCES = 100
+# One seed in so many has server groups. Other seeds stay as they were drawn before there were groups.
+GROUPS_EVERY = 10
+POLICIES: tuple[tuple[GroupPolicy, int], ...] = (
+    ("anti-affinity", 1),
+    ("anti-affinity", 2),
+    ("affinity", 1),
+    ("affinity", 1),
+    ("soft-affinity", 1),
+    ("soft-anti-affinity", 1),
+)
 HOSTS_PER_CELL = 6
 # The numbers of hosts whose CPUs and memory are in NUMA nodes.
 NESTED = (2, 5)
@@ -123,7 +136,9 @@ def draw(seed: int) -> Plan:
     sizes_chance = random.Random(f"{seed} sizes")
     hosts = {cell: _hosts(chance, sizes_chance, cell) for cell in CELLS}
     late = {cell: (of_cell[-1].name, chance.uniform(6, 25)) for cell, of_cell in hosts.items()}
+    groups, members = _groups(random.Random(f"{seed} groups")) if seed % GROUPS_EVERY == 0 else ((), ())
     boots = (
+        *members,
         *_boots(chance),
         *(_on_late(chance, *each) for each in late.values()),
         _early(random.Random(f"{seed} early")),
@@ -137,6 +152,7 @@ def draw(seed: int) -> Plan:
         seed=seed,
         instances_max=_instances_max(random.Random(f"{seed} limit")),
         hosts=hosts,
+        groups=groups,
         script=_script(chance, names, dict(late.values())),
         boots=boots,
         deletes=(*_deletes(chance, boots), Delete(boots[-2].id, 0, boots[-2].at_s + 1.5)),
@@ -219,6 +235,31 @@ def _boots(chance: random.Random) -> tuple[Boot, ...]:
             )
         )
     return tuple(sorted(boots, key=lambda boot: boot.at_s))
+
+
+def _groups(chance: random.Random) -> tuple[tuple[ServerGroup, ...], tuple[Boot, ...]]:
+    """Groups, and boots of their members: several at the same moment, so that schedulers choose for one group at once."""
+    groups = tuple(
+        ServerGroup(id=GroupId(UUID(int=chance.getrandbits(128))), policy=policy, max_per_host=max_per_host)
+        for policy, max_per_host in POLICIES
+    )
+    boots = [
+        Boot(
+            id=UUID(int=chance.getrandbits(128)),
+            name=f"g{number}-{burst}-{each}",
+            at_s=at_s,
+            count=chance.choice((1, 1, 2)),
+            vcpus=1,
+            ram_mb=1024,
+            repeated_at_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.15)),
+            group=group.id,
+        )
+        for number, group in enumerate(groups)
+        for burst in range(2)
+        for at_s in (chance.uniform(*BUSY_S),)
+        for each in range(4 if group.policy in HARD else 2)
+    ]
+    return groups, tuple(boots)
 
 
 def _on_late(chance: random.Random, host: str, at_s: float) -> Boot:

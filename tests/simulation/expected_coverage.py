@@ -7,6 +7,7 @@ from bus.messages import ALL
 from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, VERDICT
 from tests.simulation.drawing_nodes import EPISODES
 from tests.simulation.faults import ALL_FAULTS, CONSEQUENCES, DAEMON_FAULTS, HOST_FAULTS
+from tests.simulation.groups_checker import GROUP
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
 from tests.simulation.write_oracle import AGAIN, TOGETHER, WRITE
 
@@ -37,7 +38,7 @@ IN_EACH_SEED_OF_NODES = (
 )
 
 VERDICTS = (
-    *("Claimed", "AlreadyClaimed", "DoesNotFit", "MovedRoots", "Superseded", "Released"),
+    *("Claimed", "AlreadyClaimed", "DoesNotFit", "GroupRefused", "MovedRoots", "Superseded", "Released"),
     *("TooOld", "NotAllowed"),
 )
 
@@ -115,6 +116,7 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *(("view", each) for each in ("compared", "compared while others wrote")),
     ("candidates", "found"),
     ("limit", "reached"),
+    *((GROUP, each) for each in ("kept apart", "kept together", "a cleanup is a member")),
     *((CELL_PAIR, f"{state} / {word}") for state, words in _CELL_PAIRS.items() for word in words),
     *((REQUEST_PAIR, f"{state} / {word}") for state, words in _REQUEST_PAIRS.items() for word in words),
 )

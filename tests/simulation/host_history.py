@@ -1,5 +1,6 @@
 """The state of each host over time, so that a refusal is judged by the whole time during which it was considered."""
 
+from collections.abc import Collection
 from uuid import UUID
 
 from msgspec import Struct
@@ -81,12 +82,15 @@ class HostHistories:
         names: tuple[str, ...],
         since_s: float,
         down_s: float,
+        *,
+        excluded: Collection[ProviderId] = (),
     ) -> list[str]:
         """Hosts that were registered, up and enabled, and had room for this, during the whole time since then."""
         return [
             seen.name
-            for seen in self._hosts.values()
+            for host, seen in self._hosts.items()
             if (not names or seen.name in names)
+            and host not in excluded
             and seen.registered_s is not None
             and seen.registered_s < since_s
             and self._was_up(seen, since_s - down_s)

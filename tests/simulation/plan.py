@@ -7,7 +7,9 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from bus.message import GroupId
 from bus.messages.build import RequestId
+from bus.messages.placement import ServerGroup
 from compute_sim.ironic import IronicScript, Node
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost
@@ -37,6 +39,8 @@ class Boot(Struct, frozen=True):
     deadline_s: int = 30
     # For a bare-metal node: its resource class in Ironic. Such an instance has no size of its own.
     node_class: str = ""
+    # One of the plan's groups.
+    group: GroupId | None = None
 
 
 class Delete(Struct, frozen=True):
@@ -100,6 +104,8 @@ class Plan(Struct, frozen=True):
     script: FaultScript
     # The schedulers' limit of instances per host; 0 means no limit.
     instances_max: int = 0
+    # Created when the run begins. The last one is deleted when all its boots have been sent.
+    groups: tuple[ServerGroup, ...] = ()
     boots: tuple[Boot, ...] = ()
     deletes: tuple[Delete, ...] = ()
     rebuilds: tuple[Rebuild, ...] = ()

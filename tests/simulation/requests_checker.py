@@ -8,6 +8,7 @@ from bus.topology import CELL0
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.requests.burying import BURIED
 from tests.simulation.findings import Findings
+from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.nodes_checker import name_of
 from tests.simulation.plan import GOLD, Boot, Plan
@@ -29,7 +30,10 @@ NEXT = {
 
 
 class RequestsChecker:
-    def __init__(self, findings: Findings, hosts: HostHistories, plan: Plan, down_s: float) -> None:
+    def __init__(
+        self, findings: Findings, hosts: HostHistories, groups: GroupsChecker, plan: Plan, down_s: float
+    ) -> None:
+        self._groups = groups
         self._findings = findings
         self._hosts = hosts
         self._down_s = down_s
@@ -104,12 +108,17 @@ class RequestsChecker:
             )
         if boot is None:
             return
+        since_s = self._accepted_s.get(row.id, self._findings.now_s)
+        excluded = () if boot.group is None else self._groups.excluded(boot.group, since_s)
+        if excluded is None:
+            return
         fitting = self._hosts.fitting(
             amounts_of(boot),
             frozenset({GOLD}) if boot.needs_gold else frozenset(),
             (boot.host,) if boot.host else (),
-            self._accepted_s.get(row.id, self._findings.now_s),
+            since_s,
             self._down_s,
+            excluded=excluded,
         )
         if fitting:
             steps = "; ".join(f"{step.removed} by {step.step} ({step.example})" for step in why.steps)

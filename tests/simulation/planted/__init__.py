@@ -10,6 +10,7 @@ from tests.simulation.planted import (
     bus_bugs,
     claim_bugs,
     conductor_bugs,
+    group_bugs,
     node_bugs,
     scheduler_bugs,
 )
@@ -70,6 +71,8 @@ BUGS: dict[str, PlantedBug] = {
     "no outbox notes written": scheduler_bugs.no_notes_written,
     "changes of usage ignored": scheduler_bugs.usage_ignored,
     "duplicate provider names accepted": admin_write_bugs.name_not_checked,
+    "the policy of a group not judged": group_bugs.policy_not_judged,
+    "a swap not judged by its group": group_bugs.swap_not_judged,
 }
 
 # Bugs that only bare-metal seeds can show.

@@ -1,0 +1,190 @@
+"""Six connections claim, swap and release members of two server groups at once: no group ever has two members where its
+policy allows one.
+
+The trap is the same as for capacity: members that a transaction reads before it has the lock. The last test plants it.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import pytest_asyncio
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.errors import Transient
+from bus.message import ConsumerId, GroupId
+from bus.messages.placement import Claimed, GroupRefused, ServerGroup
+from bus.sql import open_database
+from placement_worker import tables
+from placement_worker.core.claims import ClaimJudgement, decide_claims
+from placement_worker.core.ledger import ClaimOrder, SentOrder
+from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.store_sql.claims.claims import LockedClaims
+from placement_worker.store_sql.claims.postgresql import PostgresClaims
+from tests.contracts.placement_orders import (
+    HORIZON,
+    NOON,
+    a_claim,
+    a_host,
+    a_release,
+    a_share,
+    a_swap,
+    amounts,
+    an_id,
+    consumer,
+    provider,
+)
+from tests.contracts.sql_stores import migrated_database
+from tests.contracts.store_client import StoreClient
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.postgresql]
+
+WORKERS = 6
+BATCHES_PER_WORKER = 40
+BATCH_SIZES = (1, 3, 8)
+TRIES_MAX = 100
+HOSTS = [f"host-{number}" for number in range(10)]
+APART = ServerGroup(id=GroupId(an_id("apart")), policy="anti-affinity")
+TOGETHER = ServerGroup(id=GroupId(an_id("together")), policy="affinity")
+MEMBERS = {consumer(f"{group.policy} {number}"): group for group in (APART, TOGETHER) for number in range(12)}
+
+
+@pytest_asyncio.fixture
+async def url() -> AsyncIterator[str]:
+    async with migrated_database("postgresql") as url:
+        yield url
+
+
+async def test_groups_are_kept_while_six_connections_claim_swap_and_release(url: str) -> None:
+    store, run = SqlPlacementStore(url, pool_size=WORKERS), _Run()
+    try:
+        await StoreClient(store).report(*[a_host(name, VCPU=50) for name in HOSTS])
+        async with asyncio.TaskGroup() as workers:
+            for number in range(WORKERS):
+                workers.create_task(_work(store, url, run, random.Random(number)))
+        assert run.faults == []
+        assert await store.audit() == ()
+    finally:
+        await store.close()
+    # A run without collisions would prove nothing.
+    for verdict in ("Claimed", "GroupRefused", "Released", "AlreadyClaimed"):
+        assert run.verdicts[verdict] > 0, run.verdicts
+    assert run.swapped > 0
+
+
+async def test_members_that_are_read_without_the_lock_would_be_noticed(url: str) -> None:
+    store = _TrapStore(url, pool_size=2)
+    first, second = list(MEMBERS)[:2]
+    try:
+        await StoreClient(store).report(a_host(HOSTS[0], VCPU=50))
+        share = a_share(provider(HOSTS[0]), amounts(provider(HOSTS[0]), VCPU=1))
+
+        verdicts = await asyncio.gather(
+            *(_ask(store, [a_claim(share, who, group=APART)]) for who in (first, second))
+        )
+
+        assert verdicts == [(Claimed(),), (Claimed(),)]
+        assert await _crowded(url) != []
+    finally:
+        await store.close()
+
+
+class _Run:
+    def __init__(self) -> None:
+        self.verdicts: Counter[str] = Counter()
+        self.swapped = 0
+        self.attempts: dict[ConsumerId, int] = dict.fromkeys(MEMBERS, 1)
+        self.faults: list[str] = []
+
+
+async def _work(store: SqlPlacementStore, url: str, run: _Run, chance: random.Random) -> None:
+    for _ in range(BATCHES_PER_WORKER):
+        orders = [_any_order(run, chance) for _ in range(chance.choice(BATCH_SIZES))]
+        for _ in range(TRIES_MAX):
+            try:
+                verdicts = await _ask(store, orders)
+            except Transient:
+                continue
+            break
+        else:
+            run.faults.append(f"no success in {TRIES_MAX} tries")
+            return
+        run.verdicts.update(type(verdict).__name__ for verdict in verdicts)
+        run.swapped += sum(
+            hasattr(order, "held_attempt") and isinstance(verdict, Claimed)
+            for order, verdict in zip(orders, verdicts, strict=True)
+        )
+        run.faults += [
+            f"{verdict} names no member"
+            for verdict in verdicts
+            if isinstance(verdict, GroupRefused) and not verdict.members
+        ]
+    # The rows as they are committed now; other workers go on meanwhile.
+    run.faults += await _crowded(url)
+
+
+async def _ask(store: SqlPlacementStore, orders: Sequence[ClaimOrder]) -> tuple[ClaimJudgement, ...]:
+    async with store.transaction() as tx:
+        ledger = await tx.lock_claims(orders)
+        decision = decide_claims(ledger, [SentOrder(order) for order in orders], NOON, HORIZON)
+        await tx.write_claims(decision.changes)
+    return decision.verdicts
+
+
+def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
+    who = chance.choice(list(MEMBERS))
+    host, attempt = provider(chance.choice(HOSTS)), run.attempts[who]
+    share = a_share(host, amounts(host, VCPU=1))
+    match chance.random():
+        case fate if fate < 0.5:
+            run.attempts[who] = attempt = attempt + chance.randrange(2)
+            return a_claim(share, who, attempt, group=MEMBERS[who])
+        case fate if fate < 0.75:
+            run.attempts[who] = attempt + 1
+            cleanup = consumer(f"cleanup of {who} at {attempt}") if chance.random() < 0.2 else None
+            return a_swap(share, who, attempt, attempt + 1, cleanup=cleanup, group=MEMBERS[who])
+        case fate if fate < 0.85:
+            return a_release(consumer(f"cleanup of {who} at {max(attempt - 1, 1)}"), max(attempt - 1, 1))
+        case _:
+            return a_release(who, attempt)
+
+
+async def _crowded(url: str) -> list[str]:
+    database = open_database(url)
+    try:
+        async with database.reading() as transaction:
+            return await transaction.run(_wrong)
+    finally:
+        await database.close()
+
+
+def _wrong(connection: Connection) -> list[str]:
+    columns = tables.consumers.c
+    rows = connection.execute(sa.select(columns.server_group, columns.host, columns.held)).all()
+    living = [(row.server_group, row.host) for row in rows if row.server_group and row.held != "{}"]
+    apart = Counter(host for group, host in living if group == APART.id)
+    together = {host for group, host in living if group == TOGETHER.id}
+    return [
+        *(f"{host} has {count} members that are kept apart" for host, count in apart.items() if count > 1),
+        *([f"members that are kept together are on {together}"] if len(together) > 1 else []),
+    ]
+
+
+class _Trap(PostgresClaims):
+    """Finds the groups without a lock, and goes on only when another transaction has read the members, too."""
+
+    both_have_read = asyncio.Barrier(2)
+
+    async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
+        return groups
+
+    async def _add_groups(self, locked: LockedClaims, known: Sequence[ServerGroup]) -> None:
+        await super()._add_groups(locked, known)
+        await self.both_have_read.wait()
+
+
+class _TrapStore(SqlPlacementStore):
+    postgres_claims = _Trap

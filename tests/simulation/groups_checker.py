@@ -1,0 +1,93 @@
+"""Follows the members of server groups: at no commit are there two where the policy allows one, or on two hosts what must be
+together.
+
+It goes by the orders alone: the group that a granted claim or swap names, and the host of its share. The consumer that
+cleans up after a silent host stays there as a member.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from bus.message import ConsumerId, GroupId, ProviderId
+from bus.messages.placement import ReleaseClaim, ServerGroup, SwapClaim
+from placement_worker.core.ledger import ClaimOrder
+from tests.simulation.findings import Findings
+from tests.simulation.host_history import HostHistories, short_id
+
+GROUP = "group"
+
+
+class GroupsChecker:
+    def __init__(self, findings: Findings, hosts: HostHistories, groups: Iterable[ServerGroup] = ()) -> None:
+        self._findings = findings
+        self._hosts = hosts
+        self._groups = {group.id: group for group in groups}
+        self._group_of: dict[ConsumerId, GroupId] = {}
+        self._members: dict[GroupId, dict[ConsumerId, ProviderId]] = {group: {} for group in self._groups}
+        # When a host last had as many members as it may have; and when the group last had a member.
+        self._full_s: dict[tuple[GroupId, ProviderId], float] = {}
+        self._used_s: dict[GroupId, float] = {}
+
+    def committed(
+        self,
+        orders: Sequence[ClaimOrder],
+        granted: Collection[tuple[ConsumerId, int]],
+        placed_on: Mapping[ConsumerId, ProviderId],
+    ) -> None:
+        """`placed_on` has the host of each consumer that came by a claim or a swap and holds something."""
+        for order in orders:
+            if isinstance(order, ReleaseClaim) or order.group is None:
+                continue
+            if (order.consumer, order.attempt) in granted:
+                self._group_of[order.consumer] = order.group.id
+                if isinstance(order, SwapClaim) and order.cleanup is not None and order.cleanup in placed_on:
+                    self._findings.count(GROUP, "a cleanup is a member")
+                    self._group_of[order.cleanup] = order.group.id
+        members: dict[GroupId, dict[ConsumerId, ProviderId]] = {group: {} for group in self._groups}
+        for consumer, group in list(self._group_of.items()):
+            if consumer in placed_on:
+                members[group][consumer] = placed_on[consumer]
+            else:
+                del self._group_of[consumer]
+        for group, now in members.items():
+            self._note(self._groups[group], self._members[group])
+            if now != self._members[group]:
+                self._members[group] = now
+                self._check(self._groups[group], now)
+                self._note(self._groups[group], now)
+
+    def excluded(self, group: GroupId, since_s: float) -> Collection[ProviderId] | None:
+        """The hosts that may have been refused for their members since then; None: any may have been."""
+        policy = self._groups[group].policy
+        if policy == "affinity":
+            return None if self._used_s.get(group, -1.0) >= since_s else ()
+        if policy == "anti-affinity":
+            return {host for (of, host), at_s in self._full_s.items() if of == group and at_s >= since_s}
+        return ()
+
+    def _note(self, group: ServerGroup, members: Mapping[ConsumerId, ProviderId]) -> None:
+        if members:
+            self._used_s[group.id] = self._findings.now_s
+        for host, count in Counter(members.values()).items():
+            if count >= group.max_per_host:
+                self._full_s[group.id, host] = self._findings.now_s
+
+    def _check(self, group: ServerGroup, members: Mapping[ConsumerId, ProviderId]) -> None:
+        counts = Counter(members.values())
+        if group.policy == "anti-affinity":
+            for host, count in counts.items():
+                if count > group.max_per_host:
+                    self._findings.breaks(
+                        "members that are kept apart share no host",
+                        f"{self._hosts.name(host)} has {count} members of {short_id(group.id)}, at most {group.max_per_host}: "
+                        f"{sorted(short_id(who) for who, where in members.items() if where == host)}",
+                    )
+            if len(members) > 1:
+                self._findings.count(GROUP, "kept apart")
+        if group.policy == "affinity" and len(members) > 1:
+            self._findings.count(GROUP, "kept together")
+            if len(counts) > 1:
+                self._findings.breaks(
+                    "members that are kept together have one host",
+                    f"the members of {short_id(group.id)} are on {sorted(map(self._hosts.name, counts))}",
+                )
