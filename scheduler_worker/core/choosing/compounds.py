@@ -75,6 +75,7 @@ class Candidates:
         self.flags = np.zeros(hosts, dtype=np.bool_)
         self.cut = np.zeros(hosts, dtype=np.int64)
         self.struck = np.zeros(hosts, dtype=np.int64)
+        self.some_are_struck = False
         # The value of the preferred traits that each host's best candidate meets.
         self.worth = np.zeros(hosts)
         self._count = np.zeros(hosts, dtype=np.intp)
@@ -82,21 +83,29 @@ class Candidates:
         self._values = np.full((ways, hosts), -np.inf)
         self._blocks: list[Block] = []
 
-    def add(self, hosts: Rows, block: Block, values: Floats | None = None) -> None:
-        """One line of the block for each of these hosts. Without values, earlier ones are better; NaN: struck."""
-        lines = np.arange(len(hosts))
-        if values is not None:
-            allowed = ~np.isnan(values)
-            self.struck[hosts[~allowed]] += 1
-            hosts, lines, values = hosts[allowed], lines[allowed], values[allowed]
+    def add(self, hosts: Rows, block: Block) -> None:
+        """One line of the block for each of these hosts, which have no other way."""
+        self.flags[hosts] = True
+        self.worth[hosts] = block.preference
+        self._count[hosts] = 1
+        self._block[0, hosts] = len(self._blocks)
+        self._line[0, hosts] = np.arange(len(hosts))
+        self._blocks.append(block)
+
+    def add_way(self, hosts: Rows, block: Block, values: Floats) -> None:
+        """One line of the block for each of these hosts, with its value; NaN: struck."""
+        allowed = ~np.isnan(values)
+        self.struck[hosts[~allowed]] += 1
+        self.some_are_struck = self.some_are_struck or not allowed.all()
+        lines, hosts, values = np.flatnonzero(allowed), hosts[allowed], values[allowed]
         ways = self._count[hosts]
         self.flags[hosts] = True
         self._block[ways, hosts] = len(self._blocks)
         self._line[ways, hosts] = lines
-        self._values[ways, hosts] = -ways if values is None else values
+        best = values >= self._values[:, hosts].max(axis=0, initial=-np.inf)
+        self._values[ways, hosts] = values
         self._count[hosts] += 1
         self._blocks.append(block)
-        best = self._values[ways, hosts] >= self._values[:, hosts].max(axis=0, initial=-np.inf)
         self.worth[hosts[best]] = block.preference
 
     def parts(self, host: int) -> tuple[ProviderAmount, ...] | None:
@@ -104,17 +113,23 @@ class Candidates:
         return next(self.ways(host), None)
 
     def ways(self, host: int) -> Iterator[tuple[ProviderAmount, ...]]:
-        count = self._count[host]
-        for way in np.argsort(-self._values[:count, host], kind="stable").tolist():
-            block = self._blocks[self._block[way, host]]
-            rows = block.rows[self._line[way, host]].tolist()
-            yield tuple(
-                [
-                    ProviderAmount(row, resource, amount)
-                    for row, amounts in zip(rows, block.pattern.amounts, strict=True)
-                    for resource, amount in amounts.items()
-                ]
-            )
+        count = int(self._count[host])
+        if count == 1:
+            yield self._parts_of(0, host)
+        elif count:
+            for way in np.argsort(-self._values[:count, host], kind="stable").tolist():
+                yield self._parts_of(way, host)
+
+    def _parts_of(self, way: int, host: int) -> tuple[ProviderAmount, ...]:
+        block = self._blocks[self._block[way, host]]
+        rows = block.rows[self._line[way, host]].tolist()
+        return tuple(
+            [
+                ProviderAmount(row, resource, amount)
+                for row, amounts in zip(rows, block.pattern.amounts, strict=True)
+                for resource, amount in amounts.items()
+            ]
+        )
 
 
 class Compounds:
@@ -272,9 +287,11 @@ class Compounds:
             ):
                 if isinstance(trees, CutInTrees):
                     found.cut[host_of[trees.roots]] = trees.steps
+                elif judges:
+                    values = self._judged(judges, needs, trees.block)
+                    found.add_way(host_of[trees.roots], trees.block, values)
                 else:
-                    values = self._judged(judges, needs, trees.block) if judges else None
-                    found.add(host_of[trees.roots], trees.block, values)
+                    found.add(host_of[trees.roots], trees.block)
         return found
 
     def _judged(self, judges: Sequence[WayJudge], needs: Needs, block: Block) -> Floats:

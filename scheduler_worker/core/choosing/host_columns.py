@@ -243,9 +243,10 @@ class Hosts:
             return by_columns | self.of(flags)
         found = compounds.found(needs)
         # Hosts that were cut, and those whose ways were struck, are left to the filters that say so.
-        return np.where(
-            self.of(flags), self.of(found.flags | (found.cut > 0) | (found.struck > 0)), by_columns
-        )
+        passed = found.flags | (found.cut > 0)
+        if found.some_are_struck:
+            passed |= found.struck > 0
+        return np.where(self.of(flags), self.of(passed), by_columns)
 
     def cut(self, needs: Needs) -> Ints | None:
         """The number of steps after which the search of each host was cut, 0 if it was not; None if none was searched."""
@@ -253,12 +254,12 @@ class Hosts:
         return None if compounds is None else self.of(compounds.found(needs).cut)
 
     def struck(self, needs: Needs) -> Ints | None:
-        """The number of ways that plugins struck, of hosts that were left with none; None if no host was searched."""
+        """The number of ways that plugins struck, of hosts that were left with none; None if they struck none."""
         compounds = self._draft.searched(needs)
-        if compounds is None:
+        found = None if compounds is None else compounds.found(needs)
+        if found is None or not found.some_are_struck:
             return None
-        found = compounds.found(needs)
-        return self.of(np.where(found.flags, 0, found.struck))
+        return self.of(found.struck * ~found.flags)
 
     def worth(self, needs: Needs) -> tuple[Flags, Floats] | None:
         """Which hosts are searched, and what the preferred traits of their candidates are worth; None if none is searched."""
