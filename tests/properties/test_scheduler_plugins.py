@@ -152,6 +152,14 @@ def meets(asked: str, told: str) -> bool:
     return told in [word for word in rest if word != "<or>"] if first == "<or>" else told == asked
 
 
+def test_every_operator_compares_as_the_slow_table_does() -> None:
+    for asked in VALUES:
+        demand = demand_of(asked)
+        assert isinstance(demand, Demand), asked
+        for told in (*WORDS, "8", "b", "aes sse avx2"):
+            assert is_met(demand, told) == meets(asked, told), (asked, told)
+
+
 def has_capabilities(host: HostState, spec: InstanceSpec) -> bool:
     told = {"hypervisor_type": host.hypervisor_type, **host.capabilities}
     asked = [(key.removeprefix("capabilities:"), value) for key, value in spec.extra_specs]

@@ -22,7 +22,7 @@ from bus.messages.cell import (
     SpawnFailed,
     SpawnInstance,
 )
-from bus.messages.hosts import HostFacts, HostsAlive, HostsReported
+from bus.messages.hosts import HostFacts, HostMetrics, HostsAlive, HostsMeasured, HostsReported, Supported
 from bus.messages.placement import (
     ProvidersChanged,
     ProviderState,
@@ -224,6 +224,30 @@ async def test_hosts_appear_in_placement_and_in_events_and_send_heartbeats(bus: 
         assert (numa.parent, numa.inventories["VCPU"].total) == (root.id, 16)
         facts = setup.facts()["c1-host-00002"]
         assert (facts.availability_zone, facts.hypervisor_type) == ("az3", "QEMU")
+
+
+@BUSES
+async def test_hosts_tell_what_they_are_what_they_measure_and_the_builds_that_failed_in_a_row(
+    bus: str,
+) -> None:
+    host = "c1-host-00001"
+    measuring = [structs.replace(each, metrics={"temperature": 41.5}) for each in equal_hosts("c1", 1)]
+    failing = FaultScript(spawn_ms=5, faults=(FailsToBuild(),))
+    quick = structs.replace(QUICK, metrics_every_s=0.05)
+
+    async with compute_setup(bus) as setup, setup.computing(measuring, failing, quick):
+        await setup.order(spawn(1, host), spawn(2, host))
+        await until(lambda: host in setup.facts() and setup.facts()[host].failed_builds == 2)
+        await until(lambda: any(isinstance(each, HostsMeasured) for each in setup.heard))
+
+        facts = setup.facts()[host]
+        assert facts.supports == (Supported(architecture="x86_64", hypervisor_type="qemu", vm_mode="hvm"),)
+        assert facts.capabilities["cpu_info:arch"] == "x86_64"
+        measured = next(each for each in setup.heard if isinstance(each, HostsMeasured))
+        assert (measured.cell, measured.hosts) == (
+            "c1",
+            (HostMetrics(id=root_of(host), values={"temperature": 41.5}),),
+        )
 
 
 @BUSES
