@@ -109,6 +109,10 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
         assert f"{first_host}  VCPU asked 500, free 128 of 128" in giant.out
 
         assert [each["name"] for each in await moor_json("list", "--state", "error", **at_home)] == ["giant"]
+        aggregate = "00000000-0000-4000-8000-000000000002"
+        apart = await moor("boot", "--name", "apart", "--vcpus", "1", "--aggregate", aggregate, **at_home)
+        assert apart.code == 1
+        assert f"is not in aggregate {aggregate}" in apart.out
         assert [each["name"] for each in await moor_json("list", "--host", other_host, **at_home)] == ["web"]
         shown = await moor_anew("show", built["id"], **at_home)
         assert f"{other_host} in harbour" in shown.out
