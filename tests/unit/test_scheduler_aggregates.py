@@ -80,24 +80,38 @@ def test_an_order_that_changes_nothing_leaves_the_sequence_and_any_other_is_late
     )
 
 
-def test_instances_are_spread_over_zones_and_racks_together() -> None:
-    """The hosts report their zones; aggregates are their racks."""
+def in_racks(zones: str, racks: str, instances: str) -> Picture:
+    """One letter or digit for each host. The hosts report their zones; aggregates are their racks."""
     picture = Picture()
+    ids = {rack: AggregateId(UUID(int=1 + number)) for number, rack in enumerate(sorted({*racks}))}
     picture.put_aggregates(
-        Aggregate(
-            id=AggregateId(UUID(int=1 + rack)), name=f"r{rack}", metadata={"rack": f"r{rack}"}, sequence=1
-        )
-        for rack in range(4)
+        Aggregate(id=id_, name=rack, metadata={"rack": rack}, sequence=1) for rack, id_ in ids.items()
     )
-    for number in range(8):
-        rack = AggregateId(UUID(int=1 + number // 2))
-        picture.apply([a_state(f"h{number}", vcpus(64), aggregates=(rack,), internal=1 + number)])
-        picture.put_hosts([a_host(f"h{number}", availability_zone="north" if number < 4 else "south")])
-    spread = Spread(("availability_zone", "rack"), 1000.0)
-    plugins = structs.replace(standard_plugins(io_ops_max=0), weighers=(spread,))
+    for number, (zone, rack, busy) in enumerate(zip(zones, racks, instances, strict=True)):
+        name = f"h{number}"
+        picture.apply([a_state(name, vcpus(64), aggregates=(ids[rack],), internal=1 + number)])
+        picture.put_hosts([a_host(name, availability_zone=zone, instances=int(busy))])
+    return picture
 
-    outcomes = choose(picture, [a_spec(1)] * 16, plugins, salt=5)
 
-    numbers = [int(each.choice.name.removeprefix("h")) for each in outcomes if isinstance(each, Chosen)]
-    assert Counter(number // 4 for number in numbers) == {0: 8, 1: 8}
-    assert Counter(number // 2 for number in numbers) == {0: 4, 1: 4, 2: 4, 3: 4}
+def chosen(picture: Picture, count: int, *keys: str) -> list[int]:
+    """The numbers of the hosts."""
+    plugins = structs.replace(standard_plugins(io_ops_max=0), weighers=(Spread(keys, 1000.0),))
+    outcomes = choose(picture, [a_spec(1)] * count, plugins, salt=5)
+    return [int(each.choice.name.removeprefix("h")) for each in outcomes if isinstance(each, Chosen)]
+
+
+def test_instances_are_spread_over_zones_and_racks() -> None:
+    zones, racks = "nnnnssss", "aabbccdd"
+    hosts = chosen(in_racks(zones, racks, "00000000"), 16, "availability_zone", "rack")
+
+    assert Counter(zones[each] for each in hosts) == {"n": 8, "s": 8}
+    assert Counter(racks[each] for each in hosts) == dict.fromkeys("abcd", 4)
+
+
+def test_with_two_keys_both_count() -> None:
+    """The emptiest host is in the fullest rack."""
+    picture = in_racks("nnnn", "aabb", "4011")
+
+    assert chosen(picture, 1, "availability_zone") == [1]
+    assert chosen(picture, 1, "availability_zone", "rack") in ([2], [3])
