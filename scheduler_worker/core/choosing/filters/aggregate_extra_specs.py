@@ -25,6 +25,8 @@ class AggregateExtraSpecs(ByAggregates):
         return demand.reason if isinstance(demand, NotUnderstood) else ""
 
     def asked(self, hosts: Hosts, spec: InstanceSpec) -> tuple[tuple[str, str], ...] | None:  # noqa: ARG002 - a key that no aggregate has fails everywhere
+        if not spec.extra_specs:
+            return None
         scoped = (spec_ for spec_ in spec.extra_specs if spec_[0].startswith(f"{SCOPE}:"))
         return tuple((key.partition(":")[2], value) for key, value in scoped) or None
 

@@ -21,6 +21,8 @@ class AggregateImageProperties(ByAggregates):
     image_keys = ISOLATING
 
     def asked(self, hosts: Hosts, spec: InstanceSpec) -> tuple[tuple[str, str], ...] | None:
+        if not spec.image_properties:
+            return None
         keys = hosts.metadata.keys
         return (
             tuple(each for each in spec.image_properties if each[0] in keys and each[0] in ISOLATING) or None
