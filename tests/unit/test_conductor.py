@@ -297,6 +297,24 @@ def test_an_alternate_that_is_tried_again_still_names_the_pool_that_shares_with_
     assert cell.row.alternates[0].share.shapes == (ShapeSeen(root=host("h2"), shape=2), pool)
 
 
+def test_a_second_way_of_an_alternate_is_tried_after_a_refusal_and_not_after_a_failed_build() -> None:
+    first = choice("h2")
+    child = ResourceAmount(provider=host("h2-n1"), resource="VCPU", amount=2)
+    second = structs.replace(first, share=structs.replace(first.share, amounts=(child,)))
+    order = structs.replace(place(), alternates=(first, second, choice("h3")))
+
+    refused = Cell(order, failed(1, "h1"))
+    refused.swap(FULL)
+    (said,) = refused.swap(CLAIMED)
+    built = Cell(order, failed(1, "h1"))
+    built.swap(CLAIMED)
+
+    assert isinstance(said, SpawnInstance)
+    assert (said.host, said.share) == (host("h2"), second.share)
+    assert refused.row.alternates == (choice("h3"),)
+    assert built.row.alternates == (choice("h3"),)
+
+
 def test_unchanged_alternates_come_before_a_changed_one() -> None:
     cell = Cell(structs.replace(place(), alternates=(seen("h2"), seen("h3"))), failed(1, "h1"))
 
