@@ -23,6 +23,7 @@ COMMANDS = {
     "list": (INSTANCES, "instances.instances_command", "list_instances"),
     "rebuild": (INSTANCES, "instances.rebuild_command", "rebuild"),
     "delete": (INSTANCES, "instances.instances_command", "delete"),
+    "explain": (INSTANCES, "instances.explain_command", "explain"),
     "plan": (INSTANCES, "instances.plan_command", "plan"),
     "events": (INSTANCES, "broker.events_command", "events"),
     "up": (CLOUD, "clouds.up_command", "up"),

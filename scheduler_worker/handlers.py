@@ -27,7 +27,6 @@ from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import cell_event_handlers, repeated_at_api_level
 from scheduler_worker.requests.deleting import delete_handlers
 from scheduler_worker.requests.groups import group_order_handlers, group_questions
-from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.questions import (
     instance_questions,
     on_unreadable_orders,
@@ -87,7 +86,7 @@ def question_handlers(
     registry: HostRegistry,
     applications: Applications,
     membership: Membership,
-    planner: Planner,
+    planning: Handlers,
     *,
     picture: Picture,
     catch_up: Callable[[], Awaitable[None]],
@@ -98,6 +97,6 @@ def question_handlers(
         **group_questions(store, picture, catch_up),
         **applications.question_handlers(),
         **aggregate_questions(store, membership),
-        **planner.question_handlers(),
+        **planning,
         Unreadable: Reading(on_unreadable_questions),
     }

@@ -56,7 +56,8 @@ Acceptance = Known | OtherContent | InstancesTaken
 
 class InstanceQuery(Struct, frozen=True):
     """These instances, or those of a request, or all. They come in the order of their ids, behind `after`; `project` and
-    `state` leave out the others.
+    `state` leave out the others. With `host`, only instances in the states
+    `LIVING` on the host of this name.
     """
 
     instances: tuple[InstanceId, ...] = ()
@@ -64,6 +65,7 @@ class InstanceQuery(Struct, frozen=True):
     after: InstanceId | None = None
     state: str = ""
     project: str = ""
+    host: str = ""
     limit: int = 100
 
 

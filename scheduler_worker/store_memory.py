@@ -19,7 +19,7 @@ from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, confirmed, heard
-from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
+from scheduler_worker.core.instances.rows import DELETED, LIVING, NO_REQUEST, PLACED, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     GroupQuery,
@@ -228,6 +228,7 @@ class MemorySchedulerStore:
                 and row.told.request_id != NO_REQUEST
                 and (query.after is None or instance.int > query.after.int)
                 and query.state in ("", row.told.state)
+                and (not query.host or (query.host == row.told.host and row.told.state in LIVING))
                 and query.project in ("", row.told.project)
             ]
             return found[: query.limit]

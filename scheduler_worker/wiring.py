@@ -39,6 +39,7 @@ from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.deadlines import Deadlines
+from scheduler_worker.requests.explaining import Explainer
 from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
@@ -185,7 +186,10 @@ def scheduler_parts(
                 registry,
                 applications,
                 membership,
-                Planner(picture, plugins, reader, group_finder(store)),
+                {
+                    **Planner(picture, plugins, reader, group_finder(store)).question_handlers(),
+                    **Explainer(store, picture, plugins).question_handlers(),
+                },
                 picture=picture,
                 catch_up=replica.catch_up,
             ),

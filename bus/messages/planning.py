@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.message import Message, Project, StrictMessage
-from bus.messages.build import BuildInstance, NoValidHost
-from bus.messages.placement import Label, Natural, Value
+from bus.messages.build import BuildInstance, InstanceId, InstanceState, NoValidHost, RequestId
+from bus.messages.placement import Label, Moment, Natural, Value
 
 
 class AskPlan(StrictMessage, frozen=True, tag="plan.query"):
@@ -88,6 +88,73 @@ class ReasonsFound(Message, frozen=True, tag="reasons.found"):
 
     hosts: tuple[HostVerdict, ...]
     next: Label = ""
+
+
+class AskDrain(StrictMessage, frozen=True, tag="drain.query"):
+    """Asks whether the instances of this host would fit on other hosts, all together. Nothing is claimed or moved. At
+    most 200 instances are planned.
+    """
+
+    host: Label
+
+
+class DrainedInstance(Value, frozen=True):
+    """An instance and the host on which it would fit; without such a host, the reason."""
+
+    id: InstanceId
+    name: Label = ""
+    project: Label = ""
+    to: Label = ""
+    cell: Label = ""
+    reason: str = ""
+
+
+class DrainFound(Message, frozen=True, tag="drain.found"):
+    """`fit` of the instances would fit elsewhere. `more`: the host has more instances than were planned."""
+
+    host: Label
+    fit: Natural
+    instances: tuple[DrainedInstance, ...]
+    more: bool = False
+
+
+class AskExplanation(StrictMessage, frozen=True, tag="explain.query"):
+    """Asks how the hosts of a request's instances, or of one instance, were chosen, or why none was. With `plan_now`, the
+    answer also has a plan for the same needs at this moment. Pages of a request go on after `after`.
+
+    With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
+    """
+
+    request_id: RequestId | None = None
+    instance: InstanceId | None = None
+    project: Project = ""
+    plan_now: bool = False
+    after: InstanceId | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 50
+
+
+class Explanation(Value, frozen=True):
+    """How the host of an instance was chosen: `qualified` of `hosts` passed all filters, and `chosen` was the best of
+    these. Both numbers are 0 if an earlier try of the request had made the choice. Without a host, the funnel is in the
+    `state`; there are also claims that were refused, and attempts that failed.
+    """
+
+    state: InstanceState
+    chosen_at: Moment | None = None
+    hosts: Natural = 0
+    qualified: Natural = 0
+    chosen: Label = ""
+    alternates: tuple[str, ...] = ()
+
+
+class ExplanationsFound(Message, frozen=True, tag="explain.found"):
+    """`plan` is null unless it was asked for, and the request's needs are known. `next` starts the next page, null on the
+    last one.
+    """
+
+    explanations: tuple[Explanation, ...]
+    plan: PlanFound | None = None
+    next: InstanceId | None = None
 
 
 class AskCapabilities(StrictMessage, frozen=True, tag="capability.query"):

@@ -80,6 +80,8 @@ QUEUES: tuple[Queue, ...] = (
             Binding(API, "plan.query.*"),
             Binding(API, "reasons.query"),
             Binding(API, "capability.query"),
+            Binding(API, "drain.query"),
+            Binding(API, "explain.query.*"),
             Binding(API, "application.query"),
         ),
     ),

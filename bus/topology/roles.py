@@ -41,13 +41,14 @@ OF_PROJECTS = (
         Grant(API, (f"{key}.{{project}}",))
         for key in ("build.request", "move.request", "instance.delete", "instance.rebuild")
     ),
-    Grant(API, ("instance.query.{project}", "group.*.{project}", "plan.query.{project}")),
+    Grant(API, ("instance.query.{project}", "group.*.{project}")),
+    Grant(API, ("plan.query.{project}", "explain.query.{project}")),
     Grant(PLACEMENT, ("usages.query.{project}",)),
 )
 OF_ADMINS = (
     Grant(API, ("host.query", *AGGREGATE_ORDERS, "aggregate.query")),
     # They tell the names and the room of all hosts.
-    Grant(API, ("reasons.query", "capability.query")),
+    Grant(API, ("reasons.query", "capability.query", "drain.query")),
     Grant(PLACEMENT, (*BOOK_SEARCHES, "consumer.query", "holders.query", "names.query")),
 )
 

@@ -9,12 +9,12 @@ from msgspec import structs
 from bus.codec import CODEC
 from bus.message import Envelope
 from bus.messages.build import BuildInstance, Flavor
-from bus.messages.planning import AskPlan, AskReasons, PlanFound, ReasonsFound
+from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, PlanFound, ReasonsFound
 from bus.unreadable import Unreadable
 from moor.client import Client, answer_of, ask_bus, pages_of
 from moor.instances.flavors import FlavorsFile, flavor_named
 from moor.instances.instances_command import pairs_of, validated
-from moor.instances.plan_showing import print_plan, verdicts_table
+from moor.instances.plan_showing import print_drain, print_plan, verdicts_table
 from moor.options import AsJson, BusUrl, Project, command_settings, wrong_value
 from moor.showing import print_all, print_one
 
@@ -75,9 +75,22 @@ def plan(
             help="With --hosts: only hosts that this step removes. `qualify`: only hosts that no step removes.",
         ),
     ] = "",
+    drain: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            help="Instead: would the instances of this host fit on other hosts, all together?",
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built."""
+    if drain:
+        drained = ask_bus(
+            bus, lambda asking: answer_of(asking, AskDrain(host=drain), DrainFound), operates=False
+        )
+        print_one(drained, print_drain, as_json=as_json)
+        return
     if step and not hosts:
         raise typer.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
     known = _request_in(request) if request else BuildInstance()

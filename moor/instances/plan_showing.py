@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 
-from bus.messages.planning import Capability, HostHaving, HostVerdict, PlanFound
+from bus.messages.planning import Capability, DrainFound, Explanation, HostHaving, HostVerdict, PlanFound
 from moor.options import out
-from moor.showing import print_funnel
+from moor.showing import grid_of, moment, print_funnel, print_instance
 from moor.tables import Rows, print_table, table_of
 
 
@@ -35,6 +35,42 @@ def print_plan(plan: PlanFound) -> None:
         out.print("more hosts would qualify:")
         for each in plan.relaxations:
             out.print(f"  {each.hosts} {escape(each.change)}", highlight=False)
+
+
+def print_explanation(explained: Explanation) -> None:
+    """The instance, and under it how its first host was chosen."""
+    print_instance(explained.state)
+    chosen = explained.chosen
+    among = (
+        f"the best of {explained.qualified} that qualified, of {explained.hosts}" if explained.hosts else ""
+    )
+    out.print(
+        grid_of(
+            ("chosen", f"{chosen}, {among}" if among else chosen),
+            ("at", moment(explained.chosen_at)),
+            ("alternates", ", ".join(explained.alternates)),
+            *(
+                ("refused", f"[yellow]{each.host}: {escape(each.reason)}[/yellow]")
+                for each in explained.state.refusals
+            ),
+        ),
+        highlight=False,
+    )
+
+
+def print_drain(drain: DrainFound) -> None:
+    of = f"{'the first ' if drain.more else ''}{len(drain.instances)}"
+    out.print(
+        f"[bold]{drain.fit} of {of}[/bold] instances on {escape(drain.host)} would fit elsewhere",
+        highlight=False,
+    )
+    if drain.instances:
+        table = table_of("id", "name", "project", "to", "cell", "reason", prose=("reason",))
+        for each in drain.instances:
+            table.add_row(
+                str(each.id), escape(each.name), escape(each.project), each.to, each.cell, escape(each.reason)
+            )
+        print_table(table)
 
 
 def verdicts_table(verdicts: Sequence[HostVerdict]) -> Rows:

@@ -115,7 +115,7 @@ class Search:
             why = f"{host}: {why}{times}"
             others = () if isinstance(by, NewChoice) else self.chosen.alternates
             self.pass_over(host)
-            self.chosen = _on_alternate(self.chosen.cell, others[0], others[1:]) if others else None
+            self.chosen = _on_alternate(self.chosen, others[0], others[1:]) if others else None
         self._give_up_after(claims_max, why)
 
     def _give_up_after(self, claims_max: int, why: str) -> None:
@@ -134,7 +134,8 @@ class Search:
         self._ignored.clear()
 
 
-def _on_alternate(cell: str, alternate: Choice, others: Sequence[Choice]) -> Chosen:
+def _on_alternate(chosen: Chosen, alternate: Choice, others: Sequence[Choice]) -> Chosen:
     """Other ways of the host itself are no alternates: a host that fails to build would be tried again."""
     host = alternate.share.host
-    return Chosen(cell, alternate, tuple([each for each in others if each.share.host != host]))
+    others = tuple([each for each in others if each.share.host != host])
+    return structs.replace(chosen, choice=alternate, alternates=others)

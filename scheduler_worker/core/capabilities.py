@@ -1,4 +1,4 @@
-"""What hosts have: traits, resource classes, and facts that they report."""
+"""What hosts have: traits, resource classes, and facts that they report, their capabilities among these."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import numpy as np
 from msgspec import Struct
 
-from bus.messages.hosts import NODE, HostState
+from bus.messages.hosts import NODE, HostState, Supported
 from bus.messages.planning import CapabilitiesFound, Capability, HostHaving
 from scheduler_worker.core.picture.picture import Picture
 
@@ -21,8 +21,18 @@ FACTS: Mapping[str, Callable[[Picture, HostState], str]] = {
     "hypervisor_type": lambda _, host: host.hypervisor_type,
     "hypervisor_version": lambda _, host: str(host.hypervisor_version or ""),
     "kind": lambda _, host: "node" if host.kind == NODE else "hypervisor",
+    "supports": lambda _, host: ", ".join(map(_in_words, host.supports)),
     "zone": lambda picture, host: picture.zone_of(host.id),
 }
+
+
+# What hosts tell as capabilities is named as extra specs ask for it.
+SCOPE = "capabilities:"
+
+
+def _in_words(kind: Supported) -> str:
+    """`any` stands for an empty field."""
+    return " ".join(each or "any" for each in (kind.architecture, kind.hypervisor_type, kind.vm_mode))
 
 
 class UnknownCapability(Struct, frozen=True):
@@ -55,7 +65,7 @@ def hosts_having(
         close = get_close_matches(name, list(_names(picture)), n=SUGGESTED_MAX)
         near = f"; near it are {', '.join(close)}" if close else ""
         return UnknownCapability(
-            f"no host has it: it is a trait, a resource class or one of {', '.join(FACTS)}{near}"
+            f"no host has it: it is a trait, a resource class, {SCOPE}KEY or one of {', '.join(FACTS)}{near}"
         )
     columns = picture.columns
     named = sorted(
@@ -99,12 +109,19 @@ def _names(picture: Picture) -> Iterator[str]:
     for resource, stock in columns.stocks.items():
         if (stock.step_size[rows] > 0).any():
             yield resource
+    told = {key for row in rows if (host := picture.registered(row)) for key in host.capabilities}
+    yield from (f"{SCOPE}{key}" for key in sorted(told))
     yield from (name for name in FACTS if _having(picture, name) is not None)
 
 
 def _having(picture: Picture, name: str) -> _Having | None:
     """The hosts that have it; None if there is none."""
     columns, rows = picture.columns, _rows(picture)
+    if name.startswith(SCOPE):
+        key = name.removeprefix(SCOPE)
+        told = ((row, host.capabilities) for row in rows if (host := picture.registered(row)) is not None)
+        values = {row: capabilities[key] for row, capabilities in told if key in capabilities}
+        return _Having(FACT, values) if values else None
     kind = FACT if name in FACTS else CLASS if name in columns.stocks else TRAIT
     if kind == FACT:
         hosts = ((row, picture.registered(row)) for row in rows)

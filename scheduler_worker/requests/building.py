@@ -163,7 +163,7 @@ class _Build:
 
     def __init__(self, request: ValidRequest, now: datetime, settings: SchedulerSettings) -> None:
         self.requests = [request]
-        self.rows = list(new_rows(request.ask.message, now, settings))
+        self.rows = list(new_rows(request.ask.message, now, settings, request.kept))
         self.searches = [
             Search(row.id, row.issued_at, request.ask.message, request.spec) for row in self.rows
         ]
@@ -225,10 +225,12 @@ def _builds(valid: Sequence[ValidRequest], now: datetime, settings: SchedulerSet
     return list(builds.values())
 
 
-def new_rows(build: BuildInstance, now: datetime, settings: SchedulerSettings) -> tuple[InstanceRow, ...]:
+def new_rows(
+    build: BuildInstance, now: datetime, settings: SchedulerSettings, spec: bytes = b""
+) -> tuple[InstanceRow, ...]:
     """Until a host is chosen its kind is unknown: the rows are due as if it were a hypervisor."""
     seconds = settings.request_timeout_s if build.deadline_s is None else build.deadline_s
-    return accepted(build, instance_ids_of(build), now, now + timedelta(seconds=seconds))
+    return accepted(build, instance_ids_of(build), now, now + timedelta(seconds=seconds), spec)
 
 
 def rows_or_rejection(

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow
+from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.requests.reading import ValidRequest
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
@@ -68,7 +69,7 @@ def _with_hosts(request: ValidRequest, rows: Mapping[InstanceId, InstanceRow]) -
         different_hosts=_hosts_of(build.different_host, rows),
         same_hosts=beside if beside or not build.same_host else None,
     )
-    return structs.replace(request, spec=spec)
+    return structs.replace(request, spec=spec, kept=encoded(spec))
 
 
 def _hosts_of(ids: Sequence[InstanceId], rows: Mapping[InstanceId, InstanceRow]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from bus.messages.build import BuildInstance, BuildRejected, RequestId
 from bus.workers.handling import Received
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.requests.answering import too_old
 
@@ -28,6 +29,8 @@ class ValidRequest(Struct, frozen=True, eq=False):
     id: RequestId
     spec: InstanceSpec
     digest: bytes
+    # The spec as its rows keep it; empty: they keep none.
+    kept: bytes = b""
     # Why it cannot join the group that it names.
     unjoined: str = ""
 
@@ -39,7 +42,7 @@ class RequestReader:
         self._plugins = plugins
         self._scopes, self._image_keys = plugins.scopes, plugins.image_keys
         # The spec and the digest of each content: most requests have the content of an earlier one.
-        self._known: dict[bytes, tuple[InstanceSpec, bytes]] = {}
+        self._known: dict[bytes, tuple[InstanceSpec, bytes, bytes]] = {}
 
     def read(self, ask: Received[BuildInstance], now: datetime) -> ValidRequest | BuildRejected:
         build = ask.message
@@ -50,10 +53,10 @@ class RequestReader:
         if ask.sent_at is not None and now - ask.sent_at > self._horizon:
             return too_old(ask, self._horizon)
         assert build.request_id is not None, "a request without an id is rejected"
-        spec, digest = understood
+        spec, digest, kept = understood
         if build.group is not None:
             digest = hashlib.sha256(digest + _canonical(build.group)).digest()
-        return ValidRequest(ask, build.request_id, spec, digest)
+        return ValidRequest(ask, build.request_id, spec, digest, kept)
 
     def spec_of(self, build: BuildInstance) -> InstanceSpec | BuildRejected:
         """The needs of a request for which nothing is built. It may lack its id."""
@@ -65,7 +68,9 @@ class RequestReader:
             return spec
         return self._not_read(spec, build) or spec
 
-    def _understood(self, build: BuildInstance, content: bytes) -> tuple[InstanceSpec, bytes] | BuildRejected:
+    def _understood(
+        self, build: BuildInstance, content: bytes
+    ) -> tuple[InstanceSpec, bytes, bytes] | BuildRejected:
         if build.request_id is not None and (known := self._known.get(content)) is not None:
             return known
         spec = self._spec_of(build)
@@ -73,7 +78,7 @@ class RequestReader:
             return spec
         if len(self._known) >= SPECS_MAX:
             self._known.clear()
-        understood = self._known[content] = spec, hashlib.sha256(content).digest()
+        understood = self._known[content] = spec, hashlib.sha256(content).digest(), encoded(spec)
         return understood
 
     def _not_read(self, spec: InstanceSpec, build: BuildInstance) -> BuildRejected | None:

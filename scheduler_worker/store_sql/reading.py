@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from bus.messages.build import InstanceId
 from bus.sql import among
 from bus.workers.handling import OutboxKey
-from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.rows import LIVING, InstanceRow
 from scheduler_worker.store import InstanceQuery, Note
 from scheduler_worker.store_sql.rows import READ, ids_in, row_of
 from scheduler_worker.tables import instances as table
@@ -36,6 +36,8 @@ def find(connection: Connection, query: InstanceQuery) -> list[InstanceRow]:
         rows = rows.where(table.c.state == query.state)
     if query.project:
         rows = rows.where(table.c.project == query.project)
+    if query.host:
+        rows = rows.where(table.c.host == query.host, table.c.state.in_(LIVING))
     return _read(connection, rows.order_by(table.c.id).limit(query.limit))
 
 

@@ -1,7 +1,7 @@
 """The codec between an instance's columns and its value, the same on both databases.
 
-Values that are written once and that no query names are packed into one column; so are the order, and the troubles that
-few rows have. A column of its own costs as much as a whole pack.
+Values that are written once and that no query names are packed into one column; so are the order, and the troubles, with
+the decision for a host. A column of its own costs as much as a whole pack.
 """
 
 import struct
@@ -24,7 +24,7 @@ from bus.messages.build import (
 )
 from bus.messages.cell import PlaceInCell
 from scheduler_worker.core.instances.lifecycle import CellEvent
-from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, InstanceRow
+from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, Decision, InstanceRow
 
 _CHANGING = (
     *("state", "sequence", "heard", "cell", "host", "attempt", "changed_at", "due_at", "ended_at", "unsaid"),
@@ -47,6 +47,8 @@ class _Given(Struct, frozen=True, array_like=True):
     name: str
     issued_at: datetime
     ends_by: datetime
+    # What the request needs, encoded. Rows of earlier releases have none.
+    spec: bytes = b""
 
 
 class _Troubles(Struct, frozen=True, array_like=True):
@@ -58,6 +60,8 @@ class _Troubles(Struct, frozen=True, array_like=True):
     # None for most instances, too.
     rebuild: Rebuild | None = None
     rebuilds: tuple[RequestId, ...] = ()
+    # Beside the troubles, since a column of its own would cost as much as both.
+    decision: Decision | None = None
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
@@ -75,7 +79,7 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
         None if told.request_id == NO_REQUEST else told.request_id,
         place,
         told.project or None,
-        _encode(_Given(digest, told.name, row.issued_at, row.ends_by)),
+        _encode(_Given(digest, told.name, row.issued_at, row.ends_by, row.spec)),
         *_changing_values(row),
     )
 
@@ -101,6 +105,7 @@ def _changing_values(row: InstanceRow) -> Values:
         or told.no_valid_host
         or told.keeps_share
         or row.rebuilds
+        or row.decision
     )
     return (
         told.state,
@@ -123,6 +128,7 @@ def _changing_values(row: InstanceRow) -> Values:
                 told.keeps_share,
                 told.rebuild,
                 row.rebuilds,
+                row.decision,
             )
         )
         if has_troubles
@@ -165,6 +171,8 @@ def row_of(read: Values) -> InstanceRow:
         heard=heard,
         unsaid=unsaid is not None,
         rebuilds=had.rebuilds,
+        spec=was_given.spec,
+        decision=had.decision,
     )
 
 

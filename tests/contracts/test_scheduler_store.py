@@ -39,7 +39,7 @@ from scheduler_worker.core.instances.lifecycle import (
     placed,
 )
 from scheduler_worker.core.instances.rebuilds import rebuilt
-from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, InstanceRow
+from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, Decision, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
     GroupQuery,
@@ -79,7 +79,7 @@ def a_request(number: int, *instances: int, digest: bytes = b"same") -> NewReque
     """A request for the instance of its own number, unless others are given."""
     build = BuildInstance(request_id=request_id(number), name="web")
     ids = [instance(each) for each in instances or (number,)]
-    return NewRequest(request_id(number), digest, accepted(build, ids, NOON, LATER))
+    return NewRequest(request_id(number), digest, accepted(build, ids, NOON, LATER, b"a spec"))
 
 
 async def unsaid(store: SchedulerStore, before: datetime = LATER + timedelta(days=1)) -> list[InstanceRow]:
@@ -248,7 +248,8 @@ def a_placed(new: NewRequest) -> NewRequest:
         ),
     )
     refusals = (ClaimRefused(host="h6", reason="VCPU asked 1, free 0"),)
-    now = placed(row, order, "h7", NOON, refusals=refusals)
+    decision = Decision(at=NOON, hosts=9, qualified=4, host="h7", alternates=("h8", "h9"))
+    now = placed(row, order, "h7", NOON, refusals=refusals, decision=decision)
     assert now is not None
     return NewRequest(new.id, new.digest, (now,))
 
@@ -476,6 +477,43 @@ async def test_instances_are_found_by_id_by_request_by_state_and_in_pages(store:
     assert await found(InstanceQuery(request_id=request_id(1))) == [11, 15]
     assert await found(InstanceQuery(request_id=request_id(9))) == []
     assert await found(InstanceQuery(state=DELETED)) == [12]
+
+
+async def test_instances_are_found_by_the_host_that_they_live_on(store: SchedulerStore) -> None:
+    await accept(store, *(a_placed(a_request(number)) for number in (1, 2, 3, 4, 5)))
+    async with store.transaction() as transaction:
+        # The second moves on to another host.
+        await transaction.apply_events([an_active(2)])
+    gone, failing = await rows_of(store, 3, 4)
+    await save(
+        store,
+        structs.replace(gone, told=structs.replace(gone.told, state=DELETED)),
+        structs.replace(failing, told=structs.replace(failing.told, state=ERROR)),
+    )
+
+    async def found(query: InstanceQuery) -> list[int]:
+        return [row.id.int for row in await store.instances(query)]
+
+    assert await found(InstanceQuery(host="h7")) == [1, 4, 5]
+    assert await found(InstanceQuery(host="h7", limit=1)) == [1]
+    assert await found(InstanceQuery(host="h8")) == [2]
+    assert await found(InstanceQuery(host="H7")) == []
+
+
+async def test_how_a_host_was_chosen_is_kept_and_read_with_what_was_asked(store: SchedulerStore) -> None:
+    (row,) = a_placed(a_request(1)).rows
+    # Without any trouble, too.
+    row = structs.replace(row, told=structs.replace(row.told, refusals=()))
+    await accept(store, NewRequest(request_id(1), b"same", (row,)))
+    async with store.transaction() as transaction:
+        await transaction.apply_events([an_active(1)])
+
+    (read,) = await store.instances(InstanceQuery(instances=(instance(1),)))
+
+    assert row.decision is not None
+    assert (read.told.state, read.told.host, read.decision, read.spec) == (
+        *(ACTIVE, "h8", row.decision, b"a spec"),
+    )
 
 
 async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed(

@@ -106,6 +106,30 @@ async def test_a_plan_says_how_many_fit_and_why_not_and_builds_nothing(cloud: st
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_a_decision_is_explained_after_it_was_made(cloud: str) -> None:
+    booted = await moor_json("boot", "--vcpus", "1", "--bus", cloud)
+    failed = await moor("boot", "--vcpus", "500", "--bus", cloud)
+    (instance,) = booted["instances"]
+
+    for id_ in (booted["request_id"], instance["id"]):
+        (explained,) = (await moor_json("explain", id_, "--bus", cloud))["explanations"]
+        assert (explained["chosen"], explained["hosts"] >= explained["qualified"] > 0) == (
+            instance["host"],
+            True,
+        )
+    refused = await moor("explain", request_of(failed), "--now", "--bus", cloud, COLUMNS="200")
+    assert "VCPU asked 500" in refused.out.partition("now:")[0]
+    assert "0 more fit" in refused.out.partition("now:")[2]
+    drained = await moor_json("plan", "--drain", instance["host"], "--bus", cloud)
+    assert (drained["fit"], {each["to"] for each in drained["instances"]} & {instance["host"]}) == (
+        *(len(drained["instances"]), set()),
+    )
+    assert instance["id"] in {each["id"] for each in drained["instances"]}
+    unknown = await moor("explain", str(uuid4()), "--bus", cloud)
+    assert (unknown.code, "there is no instance and no request" in unknown.err) == (1, True)
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_hosts_are_listed_by_what_they_have(cloud: str) -> None:
     capabilities = await moor_json("host", "capabilities", "--bus", cloud)
     cores = next(each for each in capabilities if each["name"] == "VCPU")

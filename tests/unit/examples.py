@@ -164,11 +164,17 @@ from bus.messages.placement import (
 )
 from bus.messages.planning import (
     AskCapabilities,
+    AskDrain,
+    AskExplanation,
     AskPlan,
     AskReasons,
     CapabilitiesFound,
     Capability,
+    DrainedInstance,
+    DrainFound,
     ExhaustedPool,
+    Explanation,
+    ExplanationsFound,
     HostHaving,
     HostVerdict,
     PlanFound,
@@ -237,6 +243,15 @@ NO_VALID_HOST = NoValidHost(
     hosts=3,
     steps=(FunnelStep(step="capacity", removed=3, example="host-3: VCPU asked 2, free 1"),),
     nearest=(Miss(host="host-3", reason="VCPU asked 2, free 1"),),
+)
+PLAN = PlanFound(
+    qualify=1,
+    fit=3,
+    is_cut=True,
+    cells=(PlannedCell(cell="c1", hosts=1, fit=3),),
+    funnel=NO_VALID_HOST,
+    relaxations=(Relaxation(change="without trait HW_CPU_X86_AVX2", hosts=2),),
+    pools=(ExhaustedPool(pool="nas-1", resource="DISK_GB", asked=20, free=-1, capacity=100, hosts=2),),
 )
 STATE = InstanceState(
     id=CONSUMER,
@@ -464,15 +479,7 @@ EXAMPLES: tuple[Message, ...] = (
     SetHost(host="host-1", enabled=False, reason="a disk is being replaced"),
     HostSet(host=HOST),
     AskPlan(request=BuildInstance(flavor=FLAVOR, project="shop"), project="shop"),
-    PlanFound(
-        qualify=1,
-        fit=3,
-        is_cut=True,
-        cells=(PlannedCell(cell="c1", hosts=1, fit=3),),
-        funnel=NO_VALID_HOST,
-        relaxations=(Relaxation(change="without trait HW_CPU_X86_AVX2", hosts=2),),
-        pools=(ExhaustedPool(pool="nas-1", resource="DISK_GB", asked=20, free=-1, capacity=100, hosts=2),),
-    ),
+    PLAN,
     AskReasons(request=BuildInstance(flavor=FLAVOR), step="capacity", after="host-1", limit=10),
     ReasonsFound(
         hosts=(
@@ -480,6 +487,28 @@ EXAMPLES: tuple[Message, ...] = (
             HostVerdict(host="host-3", cell="c1", step="capacity", reason="VCPU asked 2, free 1 of 8"),
         ),
         next="host-3",
+    ),
+    AskDrain(host="host-1"),
+    DrainFound(
+        host="host-1",
+        fit=1,
+        instances=(
+            DrainedInstance(id=CONSUMER, name="web-1", project="shop", to="host-2", cell="c1"),
+            DrainedInstance(id=CONSUMER, reason="no host among 3"),
+        ),
+        more=True,
+    ),
+    AskExplanation(
+        request_id=REQUEST, instance=CONSUMER, project="shop", plan_now=True, after=CONSUMER, limit=10
+    ),
+    ExplanationsFound(
+        explanations=(
+            Explanation(
+                state=STATE, chosen_at=WHEN, hosts=3, qualified=2, chosen="host-2", alternates=("host-1",)
+            ),
+        ),
+        plan=PLAN,
+        next=CONSUMER,
     ),
     AskCapabilities(having="VCPU", value="8", after="host-1", limit=10),
     CapabilitiesFound(

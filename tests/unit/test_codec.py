@@ -155,6 +155,7 @@ def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
     written_by_people = {
         *("build.request", "instance.delete", "instance.rebuild", "instance.query", "host.query", "host.set"),
         *("application.query", "application.set", "plan.query", "reasons.query", "capability.query"),
+        *("explain.query", "drain.query"),
         *("aggregate.set", "aggregate.delete", "aggregate.query"),
         *("group.create", "group.delete", "group.query"),
         *BOOK_WRITES,

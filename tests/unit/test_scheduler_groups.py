@@ -357,7 +357,7 @@ def test_a_search_that_goes_on_with_an_alternate_keeps_no_other_way_of_that_host
     search.refused(OtherHost("no room"), shape_tries_max=4, claims_max=12)
 
     assert hosts_among(one.alternates) == 2
-    assert search.chosen == Chosen(one.cell, one.alternates[0], one.alternates[2:])
+    assert search.chosen == structs.replace(one, choice=one.alternates[0], alternates=one.alternates[2:])
 
 
 def test_a_host_of_one_provider_has_no_other_way() -> None:

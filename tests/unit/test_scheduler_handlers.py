@@ -26,7 +26,7 @@ from bus.messages.build import (
 from bus.messages.groups import AskGroups
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
 from bus.messages.placement import ReleaseClaim
-from bus.messages.planning import AskCapabilities, AskPlan, AskReasons
+from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
 from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from bus.workers.station import Station
@@ -37,6 +37,7 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.standard import chosen_plugins, standard_plugins
 from scheduler_worker.core.instances.lifecycle import accepted
+from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.handlers import event_handlers, question_handlers, request_handlers
@@ -45,6 +46,7 @@ from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.building import Builder, new_rows
 from scheduler_worker.requests.burying import BURIED, Burial
+from scheduler_worker.requests.explaining import Explainer
 from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.requests.neighbours import with_neighbours
@@ -113,7 +115,12 @@ class Worker:
             self.registry,
             self.applications,
             membership,
-            Planner(self.picture, standard_plugins(), reader, group_finder(self.store)),
+            {
+                **Planner(
+                    self.picture, standard_plugins(), reader, group_finder(self.store)
+                ).question_handlers(),
+                **Explainer(self.store, self.picture, standard_plugins()).question_handlers(),
+            },
             picture=self.picture,
             catch_up=asks_no_one,
         )
@@ -285,7 +292,7 @@ async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
     handlers = worker.questions
     assert handlers.keys() == {
         *(AskInstances, AskHosts, AskGroups, AskApplications, AskAggregates),
-        *(AskPlan, AskReasons, AskCapabilities, Unreadable),
+        *(AskPlan, AskReasons, AskCapabilities, AskDrain, AskExplanation, Unreadable),
     }
     handler = handlers[Unreadable]
     assert isinstance(handler, Reading)
@@ -313,6 +320,7 @@ async def test_the_hosts_of_the_instances_that_a_request_names_are_in_its_spec(
 
     assert unknown == []
     assert (found.spec.different_hosts, found.spec.same_hosts) == expected
+    assert decoded(found.kept) == found.spec
 
 
 async def test_an_instance_without_a_host_is_no_host_to_be_apart_from_and_none_to_be_with() -> None:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from bus.message import AggregateId, GroupId, Message
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, JoinedGroup, Miss
+from bus.messages.hosts import Supported
 from bus.messages.placement import InventoryState, ServerGroup
 from bus.messages.planning import (
     AskCapabilities,
@@ -390,6 +391,35 @@ async def test_the_hosts_with_a_trait_a_class_or_a_fact_are_told_with_their_valu
     in_c2 = await asked(AskCapabilities(having="cell", value="c2"), CapabilitiesFound)
     assert in_c2.hosts == (HostHaving(host="roomy", cell="c2", value="c2"),)
     assert [each.value for each in in_c2.capabilities] == ["c2"]
+
+
+@pytest.mark.asyncio
+async def test_what_hosts_tell_of_themselves_can_be_asked_as_extra_specs_name_it() -> None:
+    told = {"cpu_info:model": "Skylake"}
+    kinds = (Supported(architecture="x86_64", vm_mode="hvm"), Supported(architecture="i686"))
+    host = structs.replace(a_host("h"), capabilities=told, supports=kinds)
+    picture = a_picture(a_state("h"), a_state("other"), hosts=(host, a_host("other")))
+
+    models = await asked(AskCapabilities(having="capabilities:cpu_info:model"), CapabilitiesFound, picture)
+    supports = await asked(AskCapabilities(having="supports"), CapabilitiesFound, picture)
+    listed = await asked(AskCapabilities(), CapabilitiesFound, picture)
+
+    assert models.hosts == (HostHaving(host="h", cell="c1", value="Skylake"),)
+    assert [each.value for each in supports.hosts] == ["x86_64 any hvm, i686 any any"]
+    assert {"capabilities:cpu_info:model", "supports"} < {each.name for each in listed.capabilities}
+
+
+@pytest.mark.asyncio
+async def test_a_plan_reads_the_extra_specs_that_a_build_does() -> None:
+    def request(value: str) -> AskPlan:
+        specs = {"capabilities:hypervisor_type": value}
+        return AskPlan(request=BuildInstance(flavor=Flavor(vcpus=1, extra_specs=specs)))
+
+    found = await asked(request("qemu"), PlanFound)
+    wrong = await asked(request("<in>"), BuildRejected)
+
+    assert found.fit == 0
+    assert wrong.field == "request.flavor.extra_specs.capabilities:hypervisor_type"
 
 
 @pytest.mark.asyncio

@@ -62,6 +62,9 @@ class Chosen(Struct, frozen=True):
     cell: str
     choice: Choice
     alternates: tuple[Choice, ...] = ()
+    # How many hosts there were, and how many of them qualified.
+    hosts: int = 0
+    qualified: int = 0
 
 
 class _Batch(NamedTuple):
@@ -82,8 +85,10 @@ def choose(
     alternates: int = ALTERNATES,
     *,
     draw: int = 0,
+    explained_max: int | None = None,
 ) -> list[Chosen | NoValidHost]:
-    """A host for one instance of each spec, in their order; for several instances the caller repeats the spec.
+    """A host for one instance of each spec, in their order; for several instances the caller repeats the spec. Of refusals
+    of different specs, so many are explained; the others have a funnel without steps.
 
     The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number; it counts only
     where plugins give an instance any of several best hosts.
@@ -97,11 +102,16 @@ def choose(
             positions = known[spec] = alike.setdefault(as_read(spec, picture, plugins.read_by_others), [])
         positions.append(position)
     outcomes: dict[int, Chosen | NoValidHost] = {}
+    explained = 0
     for spec, positions in alike.items():
         chosen = _choose_alike(batch, spec, len(positions))
         outcomes.update(zip(positions, chosen, strict=False))
         if len(chosen) < len(positions):
-            refusal = explain(batch.draft, spec, plugins)
+            if explained_max is None or explained < explained_max:
+                refusal = explain(batch.draft, spec, plugins)
+            else:
+                refusal = NoValidHost(hosts=len(picture), steps=())
+            explained += 1
             outcomes.update(dict.fromkeys(positions[len(chosen) :], refusal))
     return [outcomes[position] for position in range(len(specs))]
 
@@ -205,11 +215,16 @@ def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[
     choices = Choices(draft, spec, filling, plugins.instances_max)
     pools = AlternatePools(choices, Ranked(rows, scores, best), still_open, alternates)
     chosen = pool[np.array(placings.places, dtype=np.intp)]
-    return _with_alternates(choices, chosen, placings.parts, pools), not placings.is_cut_short
+    counts = int(np.count_nonzero(everyone.present)), len(rows)
+    return _with_alternates(choices, chosen, placings.parts, pools, counts), not placings.is_cut_short
 
 
 def _with_alternates(
-    choices: Choices, chosen: Rows, parts: Mapping[int, Sequence[ProviderAmount]], pools: AlternatePools
+    choices: Choices,
+    chosen: Rows,
+    parts: Mapping[int, Sequence[ProviderAmount]],
+    pools: AlternatePools,
+    counts: tuple[int, int],
 ) -> list[Chosen]:
     columns = choices.columns
     names = columns.cells.names
@@ -219,6 +234,7 @@ def _with_alternates(
             names[cell],
             choices.given(row, parts[number]) if number in parts else choices[row],
             tuple([way for other in pools.next_for(row, cell) for way in choices.ways(other)]),
+            *counts,
         )
         for number, (row, cell) in enumerate(zip(chosen.tolist(), cells, strict=True))
     ]

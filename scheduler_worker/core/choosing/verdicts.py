@@ -65,7 +65,15 @@ def after_verdict(  # noqa: PLR0911 - one for each verdict
     """`AlreadyClaimed` is not decided here, but by `adopted`: that needs the host which is held."""
     match verdict:
         case Claimed():
-            return Holds(chosen.cell, FIRST_ATTEMPT, chosen.choice, chosen.alternates, is_new=True)
+            return Holds(
+                chosen.cell,
+                FIRST_ATTEMPT,
+                chosen.choice,
+                chosen.alternates,
+                is_new=True,
+                hosts=chosen.hosts,
+                qualified=chosen.qualified,
+            )
         case ShapeMoved():
             return SameHost()
         case DoesNotFit():

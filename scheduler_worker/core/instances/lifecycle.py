@@ -39,6 +39,7 @@ from scheduler_worker.core.instances.rows import (
     NO_REQUEST,
     PLACED,
     REBUILDING,
+    Decision,
     InstanceRow,
     is_of,
 )
@@ -53,7 +54,11 @@ CellEvent = InstanceActive | InstanceFailed | InstanceDeleted
 
 
 def accepted(
-    build: BuildInstance, instances: Sequence[InstanceId], now: datetime, ends_by: datetime
+    build: BuildInstance,
+    instances: Sequence[InstanceId],
+    now: datetime,
+    ends_by: datetime,
+    spec: bytes = b"",
 ) -> tuple[InstanceRow, ...]:
     """The rows of a new request."""
     assert build.request_id is not None, "a request without an id is rejected before it comes here"
@@ -71,6 +76,7 @@ def accepted(
             ),
             issued_at=now,
             ends_by=ends_by,
+            spec=spec,
         )
         for number, instance in enumerate(instances, start=1)
     )
@@ -101,6 +107,7 @@ def placed(
     now: datetime,
     *,
     refusals: tuple[ClaimRefused, ...] = (),
+    decision: Decision | None = None,
 ) -> InstanceRow | None:
     """A host is found; the order goes to its cell."""
     if not row.is_open:
@@ -115,7 +122,7 @@ def placed(
         refusals=refusals,
         changed_at=now,
     )
-    return structs.replace(row, told=told, order=order, unsaid=True)
+    return structs.replace(row, told=told, order=order, unsaid=True, decision=decision)
 
 
 def failed(

@@ -10,7 +10,7 @@ from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import NODE
 from bus.messages.placement import ServerGroup
 from scheduler_worker.core.instances.lifecycle import deleted, failed, placed
-from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.rows import Decision, InstanceRow
 
 
 class Holds(Struct, frozen=True):
@@ -21,6 +21,9 @@ class Holds(Struct, frozen=True):
     choice: Choice
     alternates: tuple[Choice, ...] = ()
     is_new: bool = False
+    # How many hosts there were, and how many of them qualified; 0 for a claim of an earlier try.
+    hosts: int = 0
+    qualified: int = 0
 
 
 class Refused(Struct, frozen=True):
@@ -52,7 +55,11 @@ def after_search(
     match outcome:
         case Holds():
             order = _order(row, build, outcome, node_timeout_s, group)
-            return placed(row, order, outcome.choice.name, now, refusals=tuple(refusals))
+            host = outcome.choice.name
+            # A host may be here several times, with other ways to take the amounts.
+            others = tuple(dict.fromkeys([each.name for each in outcome.alternates]))
+            decision = Decision(now, outcome.hosts, outcome.qualified, host, others)
+            return placed(row, order, host, now, refusals=tuple(refusals), decision=decision)
         case NoValidHost():
             return failed(row, now, reason="no valid host", no_valid_host=outcome)
         case Refused(reason):

@@ -20,6 +20,20 @@ REBUILDING = "rebuilding"
 ERROR = "error"
 DELETING = "deleting"
 DELETED = "deleted"
+# Instances in these states may have a host: in error only those whose rebuild failed.
+LIVING = (PLACED, ACTIVE, REBUILDING, ERROR)
+
+
+class Decision(Struct, frozen=True, array_like=True):
+    """How the first host of an instance was chosen. It stays on the row when the instance has moved on to an alternate.
+    `qualified` of `hosts` passed all filters; both are 0 if an earlier try had made the choice.
+    """
+
+    at: datetime
+    hosts: int
+    qualified: int
+    host: str
+    alternates: tuple[str, ...]
 
 
 class InstanceRow(Struct, frozen=True):
@@ -30,7 +44,8 @@ class InstanceRow(Struct, frozen=True):
     messages of the row's state may not have reached the broker. A placed row stays `unsaid` until its cell reports the
     instance: a write only because the order is confirmed would be a third of all writes. `order` is kept as long as
     the row is `unsaid`. `rebuilds` has the requests of the last rebuilds, the newest last: each is done once, however
-    often it is delivered.
+    often it is delivered. `spec` is what the request needs, encoded (core/instances/specs.py); empty on rows of earlier
+    releases.
     """
 
     told: InstanceState
@@ -40,6 +55,8 @@ class InstanceRow(Struct, frozen=True):
     heard: int = 0
     unsaid: bool = False
     rebuilds: tuple[RequestId, ...] = ()
+    spec: bytes = b""
+    decision: Decision | None = None
 
     @property
     def id(self) -> InstanceId:

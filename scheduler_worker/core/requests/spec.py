@@ -9,7 +9,7 @@ from bus.messages.placement import ServerGroup
 Preferences = tuple[tuple[str, float], ...]
 
 
-class GranularGroup(Struct, frozen=True):
+class GranularGroup(Struct, frozen=True, omit_defaults=True):
     """The needs that one provider alone must meet. Without `amounts` it only has to be there, and is named by a
     `same_subtree`.
     """
@@ -21,7 +21,7 @@ class GranularGroup(Struct, frozen=True):
     preferred: Preferences = ()
 
 
-class InstanceSpec(Struct, frozen=True):
+class InstanceSpec(Struct, frozen=True, omit_defaults=True):
     """The needs of each of `count` instances. Equal specs are decided in one pass.
 
     `amounts` are the sums over the whole request. `groups` are the granular groups; the rest of the amounts may come from

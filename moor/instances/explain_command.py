@@ -1,0 +1,51 @@
+"""`moor explain`: how the hosts of a request were chosen, or why there was none."""
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from bus.messages.build import InstanceId, RequestId
+from bus.messages.planning import AskExplanation, ExplanationsFound
+from moor.client import Client, ask_bus, pages_of
+from moor.instances.plan_showing import print_explanation, print_plan
+from moor.options import AsJson, BusUrl, Project, fail, out
+from moor.showing import print_json
+
+PAGE = 100
+
+
+def explain(
+    id_: Annotated[UUID, typer.Argument(metavar="ID", help="A request, or an instance.")],
+    bus: BusUrl = "",
+    *,
+    now: Annotated[bool, typer.Option("--now", help="Also plan the same needs as of now.")] = False,
+    project: Project = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show how the host of each instance was chosen, what was refused, or why no host qualified."""
+    pages = ask_bus(bus, lambda asking: _pages(asking, id_, project, plan_now=now), operates=False)
+    explanations = [each for page in pages for each in page.explanations]
+    if not explanations:
+        fail(f"there is no instance and no request {id_}; `moor list` shows all instances")
+    plan = pages[0].plan
+    if as_json:
+        print_json({"explanations": explanations, **({"plan": plan} if now else {})})
+        return
+    for each in explanations:
+        print_explanation(each)
+    if plan is not None:
+        out.print("\nnow:")
+        print_plan(plan)
+    elif now:
+        out.print("\nnow: not known, since the request came before schedulers kept its needs")
+
+
+async def _pages(asking: Client, id_: UUID, project: str, *, plan_now: bool) -> list[ExplanationsFound]:
+    """The pages of the instance with this id; if there is none, of the request."""
+    about = AskExplanation(instance=InstanceId(id_), project=project, plan_now=plan_now, limit=PAGE)
+    pages = [page async for page in pages_of(asking, about, ExplanationsFound)]
+    if pages[0].explanations:
+        return pages
+    about = AskExplanation(request_id=RequestId(id_), project=project, plan_now=plan_now, limit=PAGE)
+    return [page async for page in pages_of(asking, about, ExplanationsFound)]

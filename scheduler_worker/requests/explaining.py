@@ -1,0 +1,133 @@
+"""Questions about instances that were placed or refused: how their hosts were chosen, and whether they would fit elsewhere.
+
+What an explanation needs is on the instance's row. So any scheduler gives it, whichever decided, after a restart too, and
+for as long as the row lives. A history in the memory of the worker that decided would end with it, and the question
+would have to find that worker.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from bus.message import Message
+from bus.messages.build import BuildRejected, NoValidHost
+from bus.messages.planning import (
+    AskDrain,
+    AskExplanation,
+    DrainedInstance,
+    DrainFound,
+    Explanation,
+    ExplanationsFound,
+)
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from scheduler_worker.core.choosing.draining import drain
+from scheduler_worker.core.choosing.planning import plan
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.instances.rows import ERROR, InstanceRow
+from scheduler_worker.core.instances.specs import decoded
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.store import InstanceQuery, SchedulerStore
+
+DRAINED_MAX = 200
+
+
+class Explainer:
+    def __init__(self, store: SchedulerStore, picture: Picture, plugins: Plugins) -> None:
+        self._store = store
+        self._picture = picture
+        self._plugins = plugins
+
+    def question_handlers(self) -> Handlers:
+        return {AskExplanation: Reading(self._on_explanations), AskDrain: Reading(self._on_drains)}
+
+    async def _on_explanations(self, asks: Sequence[Received[AskExplanation]]) -> list[Said]:
+        return [Answer(ask, await self._explanations(ask.message)) for ask in asks]
+
+    async def _explanations(self, question: AskExplanation) -> Message:
+        if question.request_id is None and question.instance is None:
+            return BuildRejected(
+                request_id=None,
+                field="request_id",
+                value="",
+                reason="give it or instance: nothing is asked about",
+            )
+        found = await self._store.instances(
+            InstanceQuery(
+                instances=() if question.instance is None else (question.instance,),
+                request_id=question.request_id,
+                after=question.after,
+                project=question.project,
+                limit=question.limit + 1,
+            )
+        )
+        page = found[: question.limit]
+        spec = decoded(page[0].spec) if page and question.plan_now else None
+        return ExplanationsFound(
+            explanations=tuple(map(_explanation, page)),
+            plan=None if spec is None else plan(self._picture, spec, self._plugins),
+            next=page[-1].id if len(found) > question.limit else None,
+        )
+
+    async def _on_drains(self, asks: Sequence[Received[AskDrain]]) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            said.append(Answer(ask, await self._drain(ask.message.host)))
+            # Boots do not wait for all questions of a batch.
+            await asyncio.sleep(0)
+        return said
+
+    async def _drain(self, host: str) -> Message:
+        names = self._picture.columns.names
+        if host not in [names[row] for row in self._picture.rows_named(host.lower())]:
+            return BuildRejected(
+                request_id=None, field="host", value=host, reason="no host of this name is known"
+            )
+        found = await self._store.instances(InstanceQuery(host=host, limit=DRAINED_MAX + 1))
+        rows = [
+            row
+            for row in found[:DRAINED_MAX]
+            # In error, only an instance whose rebuild failed is still there.
+            if row.told.state != ERROR or row.told.rebuild is not None
+        ]
+        known = {row.id: spec for row in rows if (spec := decoded(row.spec)) is not None}
+        outcomes = dict(
+            zip(known, drain(self._picture, host, [*known.values()], self._plugins, salt=0), strict=True)
+        )
+        instances = []
+        for row in rows:
+            drained = DrainedInstance(id=row.id, name=row.told.name, project=row.told.project)
+            match outcomes.get(row.id):
+                case None:
+                    why = "its needs are not known: it was requested before schedulers kept them"
+                    drained = structs.replace(drained, reason=why)
+                case NoValidHost() as refusal:
+                    drained = structs.replace(drained, reason=_in_words(refusal))
+                case chosen:
+                    drained = structs.replace(drained, to=chosen.choice.name, cell=chosen.cell)
+            instances.append(drained)
+        return DrainFound(
+            host=host,
+            fit=sum(bool(each.to) for each in instances),
+            instances=tuple(instances),
+            more=len(found) > DRAINED_MAX,
+        )
+
+
+def _explanation(row: InstanceRow) -> Explanation:
+    decision = row.decision
+    if decision is None:
+        return Explanation(state=row.told)
+    return Explanation(
+        state=row.told,
+        chosen_at=decision.at,
+        hosts=decision.hosts,
+        qualified=decision.qualified,
+        chosen=decision.host,
+        alternates=decision.alternates,
+    )
+
+
+def _in_words(refusal: NoValidHost) -> str:
+    steps = [f"{step.removed} removed by {step.step} ({step.example})" for step in refusal.steps]
+    return f"no host among {refusal.hosts}" + (f": {', '.join(steps)}" if steps else "")
