@@ -1,13 +1,18 @@
 """The choice of hosts for members of server groups."""
 
 from collections import Counter
+from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.build import NoValidHost
 from bus.messages.placement import GroupMember, GroupPolicy, GroupRefused, ServerGroup
+from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.verdicts import NewChoice, refused_by_group
 from scheduler_worker.core.picture.picture import Picture
@@ -171,3 +176,37 @@ def test_a_refusal_of_placement_names_group_member_and_host() -> None:
     assert refused_by_group(refusal("anti-affinity", WEB, DB, consumer("x")), "h0") == NewChoice(
         f"server group {GROUP} (anti-affinity, at most 2 on a host) has instance {WEB} and 2 more on h0"
     )
+
+
+class CountingFilter(Filter):
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.passes_made = 0
+
+    def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
+        self.passes_made += 1
+        return hosts.everyone()
+
+    def reason(self, _hosts: Hosts, _spec: InstanceSpec, _at: int) -> str:
+        raise AssertionError("it refuses no host")
+
+
+def passes_for(picture: Picture, specs: list[InstanceSpec]) -> int:
+    counting = CountingFilter()
+    choose(picture, specs, structs.replace(PLUGINS, filters=(*PLUGINS.filters, counting)), SALT)
+    return counting.passes_made
+
+
+def test_instances_of_as_many_new_groups_are_decided_in_one_pass() -> None:
+    def of_group(number: int) -> InstanceSpec:
+        group = ServerGroup(id=GroupId(UUID(int=number)), policy="anti-affinity")
+        return InstanceSpec(amounts=(("VCPU", 1),), server_group=group)
+
+    picture = a_cloud(0, 0, 0)
+    specs = [of_group(number) for number in range(1, 9)]
+
+    assert passes_for(picture, specs) == 1
+    picture.groups.join([a_member(WEB, "h0", GroupId(UUID(int=1)))])
+    assert passes_for(picture, specs) == 2, "one of the groups has a member now"
+    assert passes_for(picture, [*specs[1:], of_group(2)]) == 2, "one of the groups is named twice"

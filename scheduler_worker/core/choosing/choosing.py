@@ -24,11 +24,12 @@ rotation, so that the instances of a failed host do not all go to one other host
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.messages.build import NoValidHost
 from bus.messages.cell import Choice
@@ -97,7 +98,7 @@ def choose(
     alike: dict[InstanceSpec, list[int]] = {}
     # By the whole spec: so only the first of several equal ones is looked at.
     known: dict[InstanceSpec, list[int]] = {}
-    for position, spec in enumerate(specs):
+    for position, spec in enumerate(_without_lone_groups(picture, specs, plugins)):
         if (positions := known.get(spec)) is None:
             positions = known[spec] = alike.setdefault(as_read(spec, picture, plugins.read_by_others), [])
         positions.append(position)
@@ -114,6 +115,25 @@ def choose(
             explained += 1
             outcomes.update(dict.fromkeys(positions[len(chosen) :], refusal))
     return [outcomes[position] for position in range(len(specs))]
+
+
+def _without_lone_groups(
+    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins
+) -> Sequence[InstanceSpec]:
+    """A group that only one of these instances joins, and that has no member yet, binds no one. Without it, the spec is
+    decided together with others: a batch may have as many groups as instances.
+    """
+    named = Counter([spec.server_group.id.int for spec in specs if spec.server_group is not None])
+    if not named or "server_group" in plugins.read_by_others:
+        return specs
+    return [
+        structs.replace(spec, server_group=None)
+        if (group := spec.server_group) is not None
+        and named[group.id.int] == 1
+        and not picture.groups.of_group(group.id)
+        else spec
+        for spec in specs
+    ]
 
 
 def more_alternates(
