@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from bus.configuration.tuning import Section
+from bus.messages.cell import ALTERNATES_MAX
 from scheduler_worker.core.choosing.plugin_settings import SIGNED, PluginSettings
 from scheduler_worker.third_party import filters_of, weighers_of
 
@@ -58,6 +59,8 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             raise ValueError(
                 f"shape_tries_max is {self.shape_tries_max}, must be from 1 to claims_max ({self.claims_max})"
             )
+        if not 0 <= self.alternates_max <= ALTERNATES_MAX:
+            raise ValueError(f"alternates_max is {self.alternates_max}, must be from 0 to {ALTERNATES_MAX}")
         if self.node_request_timeout_s < self.request_timeout_s:
             raise ValueError(
                 f"node_request_timeout_s is {self.node_request_timeout_s}, must be at least request_timeout_s "

@@ -12,6 +12,9 @@ from bus.message import CellName, Message, ProviderId
 from bus.messages.build import ConfigDrive, Flavor, Image, InstanceId, Ports, Rebuild, RequestId
 from bus.messages.placement import Attempt, Counter, Label, Moment, ServerGroup, Share, Value
 
+# A host may be there by several ways to take its share.
+ALTERNATES_MAX = 20
+
 
 class Choice(Value, frozen=True, array_like=True):
     """A suitable host and the share to take from it. Only the chosen one holds the share; alternates hold nothing.
@@ -41,7 +44,7 @@ class PlaceInCell(Message, frozen=True, tag="place"):
     ends_by: Moment
     flavor: Flavor
     chosen: Choice
-    alternates: Annotated[tuple[Choice, ...], Meta(max_length=20)] = ()
+    alternates: Annotated[tuple[Choice, ...], Meta(max_length=ALTERNATES_MAX)] = ()
     name: Label = ""
     project: Label = ""
     user: Label = ""

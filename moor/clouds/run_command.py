@@ -9,6 +9,7 @@ import typer
 from msgspec import structs
 
 from bus.configuration.addresses import Addresses
+from bus.messages.cell import ALTERNATES_MAX
 from bus.operating.health_server import BadAddressError
 from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
@@ -133,7 +134,10 @@ def scheduler(
     alternates_max: Annotated[
         int | None,
         typer.Option(
-            min=0, show_default=False, help="How many alternates a build gets, to try when its host fails."
+            min=0,
+            max=ALTERNATES_MAX,
+            show_default=False,
+            help="How many alternates a build gets, to try when its host fails.",
         ),
     ] = None,
     settings: SchedulerFlags = None,

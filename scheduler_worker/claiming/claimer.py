@@ -15,7 +15,7 @@ from msgspec import structs
 from bus.errors import Transient, WrongAnswer
 from bus.message import Message, ProviderId
 from bus.messages.build import NoValidHost
-from bus.messages.cell import Choice
+from bus.messages.cell import ALTERNATES_MAX, Choice
 from bus.messages.placement import (
     AlreadyClaimed,
     ClaimAnswered,
@@ -218,7 +218,7 @@ class Claimer:
             count=self._settings.alternates_max - hosts_among(holds.alternates),
             start=one.instance.int,
         )
-        one.outcome = structs.replace(holds, alternates=(*holds.alternates, *more))
+        one.outcome = structs.replace(holds, alternates=(*holds.alternates, *more)[:ALTERNATES_MAX])
 
     # Claiming
 

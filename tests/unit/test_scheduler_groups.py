@@ -7,6 +7,7 @@ from msgspec import structs
 
 from bus.message import AggregateId
 from bus.messages.build import BuildInstance
+from bus.messages.cell import ALTERNATES_MAX
 from bus.messages.placement import ProviderState, Shortfall
 from placement_worker.core.candidates.columns import Floats
 from scheduler_worker.claiming.search import Search
@@ -343,6 +344,17 @@ def test_a_host_that_refused_one_way_is_asked_for_another_by_the_numbers_of_the_
         assert (in_words(other.share), other.name) == ("VCPU:3@h-n1", "h")
         assert other.share.shapes == one.choice.share.shapes
         assert other_way(picture, spec, PLUGINS, other, full) is None
+
+
+def test_an_order_has_room_for_all_ways_of_all_alternates() -> None:
+    picture = a_cloud(*[state for number in range(15) for state in a_nested_host(f"own{number}")])
+    spec = a_granular_spec(of_vcpus("1", 3))
+
+    (one,) = choose(picture, [spec], PLUGINS, salt=0, alternates=14)
+    more = more_alternates(picture, spec, PLUGINS, cell="c1", salt=0, count=14, start=0)
+
+    assert isinstance(one, Chosen)
+    assert len(one.alternates) == len(more) == ALTERNATES_MAX
 
 
 def test_a_search_that_goes_on_with_an_alternate_keeps_no_other_way_of_that_host() -> None:

@@ -32,7 +32,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from bus.messages.build import NoValidHost
-from bus.messages.cell import Choice
+from bus.messages.cell import ALTERNATES_MAX, Choice
 from bus.messages.placement import Shortfall
 from placement_worker.core.candidates.columns import Rows
 from scheduler_worker.core.choosing.alternates import (
@@ -160,7 +160,7 @@ def more_alternates(
     choices = Choices(draft, spec, draft.filling(spec), plugins.instances_max)
     first = start % len(best)
     rotated = (*best[first:], *best[:first])[:count]
-    return tuple([way for row in rotated for way in choices.ways(row)])
+    return tuple([way for row in rotated for way in choices.ways(row)])[:ALTERNATES_MAX]
 
 
 def other_way(
@@ -253,7 +253,9 @@ def _with_alternates(
         Chosen(
             names[cell],
             choices.given(row, parts[number]) if number in parts else choices[row],
-            tuple([way for other in pools.next_for(row, cell) for way in choices.ways(other)]),
+            tuple([way for other in pools.next_for(row, cell) for way in choices.ways(other)])[
+                :ALTERNATES_MAX
+            ],
             *counts,
         )
         for number, (row, cell) in enumerate(zip(chosen.tolist(), cells, strict=True))
