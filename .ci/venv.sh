@@ -56,4 +56,5 @@ if [ -e .venv ] && ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     rm -rf .venv
 fi
 [ -e .venv ] || "$python" -m venv .venv
-.venv/bin/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
+# Most installed modules are never imported. Python compiles the others when they are first imported.
+.venv/bin/python -m pip install -qq --disable-pip-version-check --no-compile -e '.[dev]'
