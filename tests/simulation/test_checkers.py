@@ -6,13 +6,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import UUID
 
-from bus.message import AggregateId, ConsumerId, ProviderId
+from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from bus.messages.administration import CreateProvider
 from bus.messages.placement import (
     ClaimResources,
     Holder,
     InventoryState,
     ResourceAmount,
+    ServerGroup,
     Share,
     SnapshotPage,
     SwapClaim,
@@ -25,6 +26,7 @@ from placement_worker.write_batcher import WriteBatcher
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import AGGREGATES, SHARES
+from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import HostHistories
 from tests.simulation.loop import run_simulated
 from tests.simulation.process import EPOCH
@@ -216,3 +218,68 @@ def _hold(
         claimed=(Holder(consumer, 1),) if is_claimed else (),
     )
     books.written((order,) if is_claimed else (), [changes])
+
+
+APART = ServerGroup(id=GroupId(UUID(int=5)), policy="anti-affinity")
+TOGETHER = ServerGroup(id=GroupId(UUID(int=6)), policy="affinity")
+
+
+def _member(
+    group: ServerGroup, number: int, host: ProviderId, cleanup: int = 0
+) -> ClaimResources | SwapClaim:
+    """The first attempt of a consumer; with a cleanup, its second one."""
+    amounts = (ResourceAmount(host, "VCPU", 1),)
+    claim = ClaimResources(
+        cell="c1",
+        consumer=ConsumerId(UUID(int=number)),
+        attempt=1,
+        issued_at=AT,
+        share=Share(host=host, amounts=amounts),
+        group=group,
+    )
+    if not cleanup:
+        return claim
+    return SwapClaim(
+        cell="c1",
+        consumer=claim.consumer,
+        held_attempt=1,
+        attempt=2,
+        issued_at=AT,
+        share=claim.share,
+        cleanup=ConsumerId(UUID(int=cleanup)),
+        group=group,
+    )
+
+
+def _broken_by(*placed: tuple[ClaimResources | SwapClaim, dict[int, ProviderId]]) -> str:
+    """Each order is granted; then these consumers hold something, on these hosts."""
+
+    async def do(findings: Findings) -> None:
+        groups = GroupsChecker(findings, HostHistories(findings, FaultScript()), (APART, TOGETHER))
+        for order, hosts in placed:
+            placed_on = {ConsumerId(UUID(int=number)): host for number, host in hosts.items()}
+            groups.committed([order], {(order.consumer, order.attempt)}, placed_on)
+
+    return _broken_while(do)
+
+
+def test_two_members_that_are_kept_apart_on_one_host_are_reported() -> None:
+    promise = "members that are kept apart share no host"
+    first, second = _member(APART, 1, HOST), _member(APART, 2, HOST)
+    silent = _member(APART, 1, OTHER, cleanup=3)
+
+    assert _broken_by((first, {1: HOST}), (second, {1: HOST, 2: HOST})) == promise
+    assert _broken_by((first, {1: HOST}), (second, {2: HOST})) == "", "the first one was released"
+    assert (
+        _broken_by((first, {1: HOST}), (silent, {1: OTHER, 3: HOST}), (second, {1: OTHER, 2: HOST, 3: HOST}))
+        == promise
+    ), "the cleanup is still there"
+
+
+def test_members_that_are_kept_together_on_two_hosts_are_reported() -> None:
+    first, second = _member(TOGETHER, 1, HOST), _member(TOGETHER, 2, OTHER)
+
+    assert _broken_by((first, {1: HOST}), (second, {1: HOST, 2: OTHER})) == (
+        "members that are kept together have one host"
+    )
+    assert _broken_by((first, {1: HOST}), (second, {2: OTHER})) == ""

@@ -3,18 +3,28 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
+from bus.broker import PARCEL_BYTES_MAX
 from bus.memory import MemoryBroker
-from bus.messages.placement import ProvidersChanged, ProviderState, ProviderUsage
+from bus.message import GroupId
+from bus.messages.placement import (
+    GroupMember,
+    Holder,
+    LogPosition,
+    ProvidersChanged,
+    ProviderState,
+    ProviderUsage,
+)
 from bus.workers.parcels import Outgoing
 from bus.workers.publisher import Publisher
 from bus.workers.station import Station
-from placement_worker.change_publisher import ChangePublisher, rest_s
+from placement_worker.change_publisher import ChangePublisher, messages_of, rest_s
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import Unpublished
 from placement_worker.store_memory import MemoryPlacementStore
-from tests.contracts.placement_orders import a_host, a_report, provider
+from tests.contracts.placement_orders import a_host, a_report, an_id, consumer, provider
 from tests.contracts.store_client import StoreClient
 
 pytestmark = pytest.mark.asyncio
@@ -113,3 +123,24 @@ async def test_only_after_several_changes_the_next_ones_gather(
     unpublished = Unpublished("c", providers=(A_STATE,) * providers, usage=(A_USAGE,) * used)
 
     assert rest_s(unpublished, took_s, 0.02) == pytest.approx(expected_s)
+
+
+async def test_members_that_left_come_after_all_that_joined_and_the_cursor_comes_last() -> None:
+    """The same member may have joined and left; a picture must end without it."""
+    joined = tuple(
+        GroupMember(group=GroupId(an_id("group")), consumer=consumer(str(n)), attempt=1, host=provider("h1"))
+        for n in range(900)
+    )
+    left = tuple(Holder(consumer=each.consumer, attempt=1) for each in joined)
+    unpublished = Unpublished(cursor="9", usage=(A_USAGE,), joined=joined, left=left, ended=left)
+
+    messages = list(messages_of(unpublished, LogPosition(term=1, position=4)))
+
+    assert [each.at.position for each in messages] == list(range(5, 5 + len(messages)))
+    assert tuple(one for each in messages for one in each.joined) == joined
+    assert tuple(one for each in messages for one in each.left) == left
+    first_left = next(number for number, each in enumerate(messages) if each.left)
+    assert not any(each.joined for each in messages[first_left + 1 :])
+    assert [bool(each.cursor) for each in messages] == [False] * (len(messages) - 1) + [True]
+    assert not any(each.ended for each in messages if each.joined or each.left)
+    assert max(len(msgspec.json.encode(each)) for each in messages) < PARCEL_BYTES_MAX

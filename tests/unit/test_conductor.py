@@ -7,7 +7,7 @@ from uuid import UUID, uuid5
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, Message, ProviderId
+from bus.message import ConsumerId, GroupId, Message, ProviderId
 from bus.messages.build import Flavor, InstanceActive, InstanceDeleted, InstanceFailed, InstanceId, RequestId
 from bus.messages.cell import (
     Choice,
@@ -24,6 +24,7 @@ from bus.messages.placement import (
     Claimed,
     ClaimVerdict,
     DoesNotFit,
+    GroupRefused,
     InventoryState,
     NotAllowed,
     ProviderState,
@@ -231,6 +232,17 @@ def test_the_claim_that_is_really_held_is_adopted() -> None:
         (ShapeMoved(roots=(host("h2"),)), f"the host has changed since it was chosen: {host('h2')}"),
         (NotAllowed(field="share", reason="nonsense"), "not allowed: share: nonsense"),
         (Superseded(attempt=7, ended=False), "placement knows a later attempt, 7"),
+        (
+            GroupRefused(
+                group=GroupId(UUID(int=5)),
+                policy="anti-affinity",
+                host=host("h2"),
+                members=(ConsumerId(UUID(int=6)),),
+                count=3,
+                max_per_host=3,
+            ),
+            f"server group {UUID(int=5)} (anti-affinity) has members on host {host('h2')}, at most 3: {UUID(int=6)} and 2 more",
+        ),
     ],
 )
 def test_a_refused_alternate_leads_to_the_next_and_is_among_the_reasons(
