@@ -46,6 +46,8 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
         ("claims over the bus", "unix", "sqlite", "2", "200"),
         ("candidates, searched for", "100 hosts", "none"),
         ("hosts, chosen", "100 trees of 5", "different"),
+        ("plans", "100 trees of 5", "fits nowhere"),
+        ("rows, encoded", "kept"),
         ("claims over HTTP", "100 hosts", "on 10 of them", "moorage"),
         ("claims over HTTP, paced", "100 hosts", "200", "moorage"),
         ("candidates over HTTP", "100 hosts", "none", "moorage"),

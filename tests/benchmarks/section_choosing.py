@@ -2,13 +2,23 @@
 
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
+from uuid import UUID
 
+from msgspec import structs
+
+from bus.message import ConsumerId
+from bus.messages.build import InstanceId, InstanceState, RequestId
 from bus.messages.hosts import HostState
 from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.planning import plan
 from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.instances.rows import Decision, InstanceRow
+from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.store_sql.rows import new_values
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess
 from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
@@ -16,6 +26,7 @@ from tests.benchmarks.section_candidates import states_of
 
 BATCH = 200
 BATCHES = 5
+PLANS = 20
 PLUGINS = standard_plugins()
 
 
@@ -32,13 +43,56 @@ def _spec(number: int) -> InstanceSpec:
     return InstanceSpec(amounts=amounts)
 
 
+def _row(spec: bytes, decision: Decision | None) -> InstanceRow:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    id_ = InstanceId(ConsumerId(UUID(int=1)))
+    told = InstanceState(id=id_, request_id=RequestId(UUID(int=2)), sequence=2, state="placed", changed_at=at)
+    return InstanceRow(told=told, issued_at=at, ends_by=at, spec=spec, decision=decision)
+
+
+PLANNED = {
+    "fits": _spec(0),
+    "fits nowhere": structs.replace(
+        _spec(0), required=("CUSTOM_ONE", "CUSTOM_TWO"), availability_zone="nowhere", ignore_hosts=("host",)
+    ),
+}
+ROWS = {
+    "none": _row(b"", None),
+    "kept": _row(
+        encoded(_spec(0)),
+        Decision(datetime(2026, 1, 1, tzinfo=UTC), 10_000, 9_000, "host-00001", ("host-00002", "host-00003")),
+    ),
+}
 WISHES = {"equal": equal_specs(), "different": different_specs()}
 
 
 async def choosing_section(effort: Effort) -> list[Result]:
-    """The cost of choosing a host for an instance."""
+    """The cost of choosing a host for an instance; of a plan; and of keeping on a row how its host was chosen."""
     clouds = (hosts_alone(1_000), hosts_alone(10_000), trees(1_000)) if effort.servers else (trees(100),)
-    return [
+    plans = [
+        await measured(
+            "plans",
+            {"cloud": cloud.name, "request": kind},
+            {"python": OneProcess(os.getpid())},
+            operations=effort.operations(PLANS, 1),
+            effort=effort,
+            prepare=partial(_prepare_plans, picture_of(cloud), spec),
+        )
+        for cloud in clouds
+        for kind, spec in effort.some(PLANNED).items()
+    ]
+    rows = [
+        await measured(
+            "rows, encoded",
+            {"decision": kind},
+            {"python": OneProcess(os.getpid())},
+            operations=effort.operations(BATCHES * BATCH * 20, BATCH),
+            effort=effort,
+            prepare=partial(_prepare_rows, row),
+        )
+        for kind, row in effort.some(ROWS).items()
+    ]
+    chosen = [
         await measured(
             "hosts, chosen",
             {"cloud": cloud.name, "specs": kind},
@@ -50,6 +104,7 @@ async def choosing_section(effort: Effort) -> list[Result]:
         for cloud in clouds
         for kind in effort.some(WISHES)
     ]
+    return [*chosen, *plans, *rows]
 
 
 def picture_of(cloud: Cloud) -> Picture:
@@ -72,3 +127,22 @@ async def _choose(picture: Picture, specs: Sequence[InstanceSpec], count: int) -
         chosen = sum(isinstance(one, Chosen) for one in choose(picture, specs, PLUGINS, salt=turn))
         assert chosen == BATCH, f"{chosen} of {BATCH} specs found a host, and there is room for all"
     return {}
+
+
+def _prepare_plans(picture: Picture, spec: InstanceSpec, count: int) -> Work:
+    async def work() -> Details:
+        for _ in range(count):
+            found = plan(picture, spec, PLUGINS)
+            assert sum(step.removed for step in found.funnel.steps) + found.qualify == found.funnel.hosts
+        return {}
+
+    return work
+
+
+def _prepare_rows(row: InstanceRow, count: int) -> Work:
+    async def work() -> Details:
+        for _ in range(count):
+            new_values(row, 0, b"digest")
+        return {}
+
+    return work

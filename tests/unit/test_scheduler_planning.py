@@ -153,6 +153,18 @@ def test_two_demands_are_relaxed_together_only_if_one_is_not_enough() -> None:
     )
 
 
+def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
+    """A new field of the spec must be thought of: what keeps hosts out should be among the relaxations."""
+    no_demands = {"count", "preferred", "preferred_classes"}
+    of_who_asks = {"project", "flavor", "is_for_nodes"}
+    otherwise = {"amounts", "groups", "isolates"}
+
+    assert {*InstanceSpec.__struct_fields__} == {
+        *(relaxing.DEMANDS_BY_ITEM | relaxing.DEMANDS_AS_A_WHOLE),
+        *(no_demands | of_who_asks | otherwise),
+    }
+
+
 def test_an_amount_is_halved_until_a_host_has_room() -> None:
     assert plan(mixed(), a_spec(100), PLUGINS).relaxations == (
         Relaxation(change="with 12 VCPU in place of 100", hosts=1),

@@ -24,14 +24,15 @@ PASSES_MAX = 150
 TREES_MAX = 1_000
 
 # Tuples of which each item is a demand of its own, and the words for a spec without that item.
-_ITEMS = {
+DEMANDS_BY_ITEM = {
     "required": "without trait {}",
     "forbidden": "with trait {} allowed",
     "extra_specs": "without {0[0]}={0[1]}",
     "image_properties": "without the image's {0[0]}={0[1]}",
+    "same_subtree": "with groups {} in different subtrees",
 }
 # Fields that are one demand as a whole.
-_WHOLE = {
+DEMANDS_AS_A_WHOLE = {
     "availability_zone": "in any zone",
     "member_of": "in any aggregate",
     "forbidden_aggregates": "in the forbidden aggregates, too",
@@ -95,10 +96,10 @@ def _least(counting: "_Counting", demands: Sequence[_Demand]) -> Relaxation | No
 
 
 def _demands(spec: InstanceSpec) -> Iterator[_Demand]:
-    for field, words in _WHOLE.items():
+    for field, words in DEMANDS_AS_A_WHOLE.items():
         if getattr(spec, field) != _DEFAULTS[field]:
             yield (_Change(words, partial(_with, field, value=_DEFAULTS[field])),)
-    for field, words in _ITEMS.items():
+    for field, words in DEMANDS_BY_ITEM.items():
         for item in getattr(spec, field):
             yield (_Change(words.format(item), partial(_without, field, item)),)
     for group in spec.groups:
