@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import ConsumerId, Message
+from bus.message import ConsumerId, GroupId, Message
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
@@ -19,11 +19,12 @@ from bus.messages.build import (
     InstanceActive,
     InstanceId,
     InstanceState,
+    JoinedGroup,
     NoValidHost,
     Rebuild,
     RequestId,
 )
-from bus.messages.placement import Claimed
+from bus.messages.placement import Claimed, ServerGroup
 from bus.messages.planning import (
     AskDrain,
     AskExplanation,
@@ -46,8 +47,11 @@ from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.requests import explaining
 from scheduler_worker.requests.explaining import Explainer
-from scheduler_worker.store import NewRequest
+from scheduler_worker.requests.groups import with_groups
+from scheduler_worker.requests.reading import RequestReader, ValidRequest
+from scheduler_worker.store import KnownGroup, NewRequest
 from scheduler_worker.store_memory import MemorySchedulerStore
+from scheduler_worker.wiring import STANDARD
 from tests.unit.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
 from tests.unit.test_scheduler_handlers import an_ask
 
@@ -232,6 +236,22 @@ def test_a_kept_spec_is_read_back_and_one_that_cannot_be_read_is_unknown() -> No
     assert len(encoded(a_spec())) < 30
     assert decoded(b"") is None
     assert decoded(msgspec.msgpack.encode({"amounts": 7})) is None
+
+
+@pytest.mark.asyncio
+async def test_the_kept_spec_has_the_group_that_the_request_joins() -> None:
+    group = ServerGroup(id=GroupId(UUID(int=5)), policy="anti-affinity", max_per_host=2)
+    store = MemorySchedulerStore()
+    async with store.transaction() as transaction:
+        await transaction.create_group(KnownGroup(definition=group, project="shop"))
+    build = structs.replace(BUILD, group=JoinedGroup(id=group.id))
+    read = RequestReader(STANDARD, timedelta(days=1), PLUGINS).read(an_ask(build), NOON)
+    assert isinstance(read, ValidRequest)
+
+    (joined,) = await with_groups(store, [read])
+
+    assert joined.spec.server_group == group
+    assert decoded(joined.kept) == joined.spec
 
 
 # Draining
