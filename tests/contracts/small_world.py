@@ -11,7 +11,7 @@ from bus.topology import DEAD, DEAD_QUEUE, Binding, Exchange, Limits, Objects, Q
 T = TypeVar("T")
 
 TOWN = "moor.town"
-PATIENCE_S = 30
+PATIENCE_S = 60
 POLL_S = 0.002
 
 WORK = Queue("town.work", QueueKind.WORK, (Binding(TOWN, "work"),))

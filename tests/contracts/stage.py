@@ -31,7 +31,7 @@ SETTINGS = BusSettings(
     ask_again_ms=100,
     answer_timeout_ms=20_000,
 )
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 def order(number: int, cell: str = "c1") -> ReleaseClaim:

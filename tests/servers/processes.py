@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-END_PATIENCE_S = 10.0
+END_PATIENCE_S = 30.0
 _POLL_S = 0.01
 
 _PR_SET_PDEATHSIG = 1

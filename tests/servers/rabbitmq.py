@@ -17,7 +17,7 @@ from tests.servers.keeper import Command, Keeper
 from tests.servers.starting import free_port, wait_until_ready
 
 _NODE = "moor@localhost"
-_CTL_PATIENCE_S = 60.0
+_CTL_PATIENCE_S = 120.0
 # Erlang's own ports listen on every address unless told otherwise.
 _LOOPBACK_ONLY = "-kernel inet_dist_use_interface {127,0,0,1}"
 _PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
