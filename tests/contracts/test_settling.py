@@ -600,6 +600,7 @@ async def test_hundreds_of_dead_letters_are_dropped_at_once_and_their_neighbours
                     await opened.drop(
                         [tag for tag, letter in opened.letters.items() if letter.queue == queue]
                     )
+                await asyncio.sleep(0.01)
 
         async with asyncio.timeout(PATIENCE_S):
             await drop("b", left=range(0, 600, 2))
