@@ -2,12 +2,21 @@
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 from msgspec import structs
 
 from bus.broker import Broker
 from bus.errors import Failure
-from bus.message import Message
+from bus.message import AggregateId, Message
+from bus.messages.aggregates import (
+    AggregateDeleted,
+    AggregateSet,
+    AggregatesFound,
+    AskAggregates,
+    DeleteAggregate,
+    SetAggregate,
+)
 from bus.messages.applications import AskApplications, SetApplication
 from bus.messages.build import (
     AskInstances,
@@ -31,6 +40,18 @@ from bus.messages.build import (
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound
 from bus.messages.hosts import AskHosts, SetHost
 from bus.messages.placement import ServerGroup
+from bus.messages.planning import (
+    AskCapabilities,
+    AskDrain,
+    AskExplanation,
+    AskPlan,
+    AskReasons,
+    CapabilitiesFound,
+    DrainFound,
+    ExplanationsFound,
+    PlanFound,
+    ReasonsFound,
+)
 from bus.topology import EVENTS, FEED, Grant
 from bus.workers.listening import listen
 from bus.workers.station import Station
@@ -54,6 +75,8 @@ REBUILD_LOOK_S, REBUILD_UNTIL_S = 0.5, 40.0
 REBUILD_DEADLINE_S = 20
 # All boots and their repeats are sent before the last of these moments.
 GROUPS_LOOKED_AT_S = (15.0, 30.0, 56.0)
+AGGREGATE = AggregateId(UUID(int=0xA66))
+OPERATOR_ASKS_S = (12.0, 27.0, 44.0)
 
 
 class Client:
@@ -207,6 +230,9 @@ class Operator:
             tasks.create_task(self._listen(station))
             for switch in self._plan.disabled_hosts:
                 tasks.create_task(self._switch(station, switch))
+            if self._plan.groups:
+                tasks.create_task(self._keep_aggregate(station))
+                tasks.create_task(self._ask_why(station))
 
     async def _register(self, station: Station) -> None:
         await _ask_until_answered(station, SetApplication(name="shop", projects=(PROJECT,)))
@@ -220,6 +246,47 @@ class Operator:
                 project = said.instance.project if isinstance(said, (InstancePlaced, *ENDS)) else said.project
                 if project != PROJECT:
                     self._findings.breaks("an application hears of its own projects", f"it heard {said!r}")
+
+    async def _keep_aggregate(self, station: Station) -> None:
+        """Change the metadata of an aggregate, look at it, and delete it at the end. It has no hosts: only administrators
+        change providers here, and their checker knows of no other writer.
+        """
+        for at_s in OPERATOR_ASKS_S:
+            await until_s(at_s)
+            order = SetAggregate(aggregate=AGGREGATE, name="rack", metadata={"rack": str(at_s)})
+            await self._ask(station, order, AggregateSet)
+            found = await self._ask(station, AskAggregates(), AggregatesFound)
+            if not isinstance(found, AggregatesFound) or [each.name for each in found.aggregates] != ["rack"]:
+                self._findings.breaks("a question gets its answer", f"an aggregate is shown as {found!r}")
+        await self._ask(station, DeleteAggregate(aggregate=AGGREGATE), AggregateDeleted)
+
+    async def _ask_why(self, station: Station) -> None:
+        """Plans, reasons and capabilities, beside all else that happens; each host is counted once."""
+        request = BuildInstance(flavor=Flavor(vcpus=1, ram_mb=1, root_gb=1))
+        host = next(iter(self._plan.hosts.values()))[0].name
+        for at_s in OPERATOR_ASKS_S:
+            await until_s(at_s)
+            plan = await self._ask(station, AskPlan(request=request), PlanFound)
+            if isinstance(plan, PlanFound):
+                counted = plan.qualify + sum(step.removed for step in plan.funnel.steps)
+                if counted != plan.funnel.hosts:
+                    self._findings.breaks(
+                        "every no has its reasons",
+                        f"{counted} of {plan.funnel.hosts} hosts counted: {plan!r}",
+                    )
+            await self._ask(station, AskReasons(request=request), ReasonsFound)
+            await self._ask(station, AskCapabilities(), CapabilitiesFound)
+            await self._ask(station, AskDrain(host=host), DrainFound, BuildRejected)
+            question = AskExplanation(request_id=RequestId(self._plan.boots[0].id))
+            await self._ask(station, question, ExplanationsFound, BuildRejected)
+
+    async def _ask(self, station: Station, question: Message, *kinds: type[Message]) -> Message:
+        answer = await _ask_until_answered(station, question)
+        if not isinstance(answer, kinds):
+            self._findings.breaks(
+                "a question gets its answer", f"{type(question).__name__} is answered by {answer!r}"
+            )
+        return answer
 
     async def _switch(self, station: Station, switch: DisabledHost) -> None:
         await until_s(switch.at_s)

@@ -68,6 +68,7 @@ from tests.simulation.plan import (
 INSTANCES = 100
 # One seed in so many has server groups. Other seeds stay as they were drawn before there were groups.
 GROUPS_EVERY = 10
+METRICS = {"temperature": 21.0}
 POLICIES: tuple[tuple[GroupPolicy, int], ...] = (
     ("anti-affinity", 1),
     ("anti-affinity", 2),
@@ -137,6 +138,12 @@ def draw(seed: int) -> Plan:
     hosts = {cell: _hosts(chance, sizes_chance, cell) for cell in CELLS}
     late = {cell: (of_cell[-1].name, chance.uniform(6, 25)) for cell, of_cell in hosts.items()}
     groups, members = _groups(random.Random(f"{seed} groups")) if seed % GROUPS_EVERY == 0 else ((), ())
+    if groups:
+        # Hosts with metrics say them on the bus now and then.
+        hosts = {
+            cell: tuple(structs.replace(host, metrics=METRICS) for host in each)
+            for cell, each in hosts.items()
+        }
     boots = (
         *members,
         *_boots(chance),
