@@ -35,7 +35,7 @@ class Driver(Protocol):
         """When to ask for the tree again, after `at_s`, though nothing was ordered; None: never."""
 
     def metrics(self, at_s: float) -> Mapping[str, float]:
-        """What the host measures now, by names that weights of the scheduler use; empty: nothing is told."""
+        """Values that the host measures now, by names that weights of the scheduler use; empty: nothing is told."""
 
     def condition(self, at_s: float) -> Condition:
         """Whether the host works, and can send."""

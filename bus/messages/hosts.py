@@ -85,7 +85,7 @@ class HostsAlive(Message, frozen=True, tag="host.beat"):
 
 
 class HostMetrics(Value, frozen=True, kw_only=True):
-    """What a host measures now: its temperature, its load, by names of its own."""
+    """Values that a host measures now: its temperature, its load, by names of its own."""
 
     id: ProviderId
     values: Annotated[dict[Label, Metric], Meta(max_length=64)]

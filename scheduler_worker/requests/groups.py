@@ -170,7 +170,7 @@ def _taken(order: CreateGroup, known: KnownGroup | None) -> BuildRejected:
     if known is None:
         return _rejection("id", order.id, "a group of this id was deleted: choose another id")
     if known.project != order.project:
-        # What the group of another project is like is not this sender's business.
+        # This sender may not learn how another project's group is defined.
         return _rejection("id", order.id, "duplicate id: it belongs to another group")
     return _rejection(
         "id",

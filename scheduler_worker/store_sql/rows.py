@@ -47,7 +47,7 @@ class _Given(Struct, frozen=True, array_like=True):
     name: str
     issued_at: datetime
     ends_by: datetime
-    # What the request needs, encoded. Rows of earlier releases have none.
+    # The needs of the request, encoded. Rows of earlier releases have none.
     spec: bytes = b""
 
 
@@ -60,7 +60,7 @@ class _Troubles(Struct, frozen=True, array_like=True):
     # None for most instances, too.
     rebuild: Rebuild | None = None
     rebuilds: tuple[RequestId, ...] = ()
-    # Beside the troubles, since a column of its own would cost as much as both.
+    # In the column of the troubles: a column of its own would cost as much as both.
     decision: Decision | None = None
 
 

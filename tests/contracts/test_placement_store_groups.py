@@ -1,4 +1,4 @@
-"""Contract of all stores: server groups. Who is a member, and which claim or swap its group refuses."""
+"""Contract of all stores: server groups. Which consumers are members, and which claim or swap their group refuses."""
 
 from collections.abc import AsyncIterator
 

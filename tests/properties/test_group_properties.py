@@ -58,7 +58,7 @@ class Life:
 
 @dataclass
 class Reference:
-    """One order at a time; who is where is looked up anew for each. There is room for all, and no other reason to refuse."""
+    """One order at a time; the places of all members are looked up anew for each. There is room for all, and no other reason to refuse."""
 
     lives: dict[ConsumerId, Life] = field(default_factory=dict)
     group_of: dict[ConsumerId, ServerGroup] = field(default_factory=dict)

@@ -290,7 +290,7 @@ async def test_what_cannot_be_done_is_refused_with_its_field_and_value(bus: str,
         # Nothing was done by halves.
         assert [each.name for each in (await shown(setup, "")).aggregates] == ["north", "south"]
         assert await hosts_of(setup, "north") == ("a1",)
-        # The same zone by two aggregates is one zone.
+        # Two aggregates may name one zone for a host.
         await set_aggregate(setup, SetAggregate(aggregate=SOUTH, metadata={"availability_zone": "n"}))
 
 

@@ -126,7 +126,7 @@ async def test_only_after_several_changes_the_next_ones_gather(
 
 
 async def test_members_that_left_come_after_all_that_joined_and_the_cursor_comes_last() -> None:
-    """The same member may have joined and left; a picture must end without it."""
+    """A member may have joined and left; a picture must end without it."""
     joined = tuple(
         GroupMember(group=GroupId(an_id("group")), consumer=consumer(str(n)), attempt=1, host=provider("h1"))
         for n in range(900)

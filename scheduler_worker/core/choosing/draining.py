@@ -17,6 +17,6 @@ EXPLAINED_MAX = 10
 def drain(
     picture: Picture, host: str, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
 ) -> list[Chosen | NoValidHost]:
-    """A host for each, without this one. What they hold on it, or in pools, is not free yet."""
+    """A host for each, without this one. Their shares on it, and in pools, are not free yet."""
     elsewhere = [structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, host.lower())) for spec in specs]
     return choose(picture, elsewhere, plugins, salt, alternates=0, explained_max=EXPLAINED_MAX)

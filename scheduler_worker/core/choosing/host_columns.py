@@ -379,7 +379,7 @@ class Hosts:
         return self._draft.picture.aggregates
 
     def by_aggregates(self, question: Hashable, judge: Judge) -> NDArray[Any]:
-        """What the judge says about each host's aggregates. It is asked once for each set of aggregates, and the answers are
+        """The judge's answer about each host's aggregates. It is asked once for each set of aggregates, and the answers are
         kept for the same question.
         """
         return self.metadata.answers(question, judge)[self.of(self.columns.aggregates)]

@@ -1,4 +1,4 @@
-"""What a spec says about providers, and the query for candidates that follows from it."""
+"""The demands of a spec on providers, and the query for candidates that follows from it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

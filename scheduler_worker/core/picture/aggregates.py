@@ -80,7 +80,7 @@ class HostAggregates:
         return zone_of(self.of_set(code)) if code else ""
 
     def answers(self, question: Hashable, judge: Judge) -> NDArray[Any]:
-        """What the judge says about each set, by code. The same question must have the same judge."""
+        """The judge's answer about each set, by code. The same question must have the same judge."""
         known = self._answers.get(question)
         if known is None or len(known) < len(self._sets.names):
             if len(self._answers) >= ANSWERS_MAX:

@@ -81,7 +81,7 @@ class Codes(Generic[Named]):
 
 
 class HostProfile(NamedTuple):
-    """What a host is and can do, as it describes itself. Many hosts have the same, so plugins judge each profile once."""
+    """The kind and the capabilities of a host, as it describes itself. Many hosts have the same, so plugins judge each profile once."""
 
     hypervisor_type: str = ""
     hypervisor_version: int = 0

@@ -45,7 +45,7 @@ def needed_by(parts: Sequence[Part]) -> Needed:
             group = groups.setdefault(part.suffix, {})
             if isinstance(part, Resource) and part.amount:
                 group[part.name] = part.amount
-    # What a port or a volume needs comes on top of the flavor's sizes.
+    # The amounts of a port or a volume come on top of the flavor's sizes.
     asked = {resource for suffix, group in groups.items() if is_of_flavor(suffix) for resource in group}
     # Dedicated processors (PCPU) replace the flavor's shared ones.
     replaced = {"VCPU"} if whole.get("PCPU") or "PCPU" in asked else set()

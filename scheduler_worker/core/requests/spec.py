@@ -1,4 +1,4 @@
-"""What a request needs, as the choice of a host reads it."""
+"""The needs of a request, as the choice of a host reads them."""
 
 from msgspec import Struct
 

@@ -18,7 +18,7 @@ class ByAggregates(Filter):
 
     @abstractmethod
     def asked(self, hosts: Hosts, spec: InstanceSpec) -> Hashable:
-        """What the spec asks of metadata; None if every host passes."""
+        """The demands of the spec on metadata; None if every host passes."""
 
     @abstractmethod
     def why_not(self, aggregates: tuple[Aggregate, ...], asked: Any) -> str:

@@ -49,7 +49,7 @@ class ComputeCapabilities(Filter):
 
 
 def capabilities_of(profile: HostProfile) -> dict[str, str]:
-    """What the host tells, and its hypervisor."""
+    """The host's own capabilities, and its hypervisor."""
     return {
         "hypervisor_type": profile.hypervisor_type,
         "hypervisor_version": str(profile.hypervisor_version),

@@ -65,7 +65,7 @@ class ImageProperties(Filter):
 
 
 def asked_by(properties: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What is asked of the host; of two names of a property, the newer one counts."""
+    """The demands on the host; of two names of a property, the newer one counts."""
     given = dict(properties)
     return {_NAMES[key]: given[key] for key in reversed(_NAMES) if given.get(key)}
 
