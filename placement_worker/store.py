@@ -161,8 +161,8 @@ class PlacementStore(Records, KeptAnswers, Protocol):
         """Become the process that publishes the log, as long as this is open; None if another process is."""
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        """Delete ended consumers, tombstones, published log rows and stored answers older than these times, and server groups
-        without members; returns how many rows.
+        """Delete ended consumers, tombstones, published log rows and stored answers older than these times. Server groups
+        without members are deleted, too. Returns how many rows.
 
         When a tombstone is deleted, the shapes of its tree are forgotten, and the next tree there counts from the start.
         Messages for the old tree were sent before it was deleted. For an unknown consumer they are refused as too old; for a

@@ -9,7 +9,7 @@ from msgspec import Meta
 from bus.message import CellName, Message, ProviderId, StrictMessage
 from bus.messages.placement import Counter, Label, Moment, Natural, Value
 
-# What a message about many hosts lists.
+# The entries of a message about many hosts.
 H = TypeVar("H", bound=Value)
 
 # Kinds of hosts. The empty kind is a hypervisor that runs virtual machines.

@@ -43,6 +43,7 @@ from moor.client import (
 )
 from moor.instances.flavors import FlavorsFile, flavor_named
 from moor.instances.request_ids import new_request_ids
+from moor.instances.request_options import Disk, ExtraSpecs, FlavorName, Ram, Resources, Traits, Vcpus
 from moor.options import (
     INTERRUPTED,
     NOT_DONE,
@@ -88,36 +89,14 @@ ENDED = ("active", "error", "deleted")
 def boot(
     bus: BusUrl = "",
     *,
-    flavor: Annotated[
-        str, typer.Option(metavar="NAME", help="A flavor of the file; other options override its values.")
-    ] = "",
+    flavor: FlavorName = "",
     flavors: FlavorsFile = None,
-    vcpus: Annotated[
-        int | None, typer.Option(show_default=False, help="Processors of each instance.")
-    ] = None,
-    ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None,
-    disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None,
-    resources: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CLASS=N",
-            help="An amount of any resource class, or preferred, or preferred:WEIGHT; may be repeated.",
-        ),
-    ] = None,
-    trait: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TRAIT[=required|forbidden|preferred[:WEIGHT]]",
-            help="A trait that the host must have, or must not have, or had better have; may be repeated.",
-        ),
-    ] = None,
-    extra_spec: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Any extra spec of the flavor, such as resources1:VGPU=1 or group_policy=isolate; may be repeated.",
-        ),
-    ] = None,
+    vcpus: Vcpus = None,
+    ram: Ram = None,
+    disk: Disk = None,
+    resources: Resources = None,
+    trait: Traits = None,
+    extra_spec: ExtraSpecs = None,
     image_property: Annotated[
         list[str] | None,
         typer.Option(

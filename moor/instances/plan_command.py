@@ -15,6 +15,7 @@ from moor.client import Client, answer_of, ask_bus, pages_of
 from moor.instances.flavors import FlavorsFile, flavor_named
 from moor.instances.instances_command import pairs_of, validated
 from moor.instances.plan_showing import print_drain, print_plan, verdicts_table
+from moor.instances.request_options import Disk, ExtraSpecs, FlavorName, Ram, Resources, Traits, Vcpus
 from moor.options import AsJson, BusUrl, Project, command_settings, wrong_value
 from moor.showing import print_all, print_one
 
@@ -24,33 +25,14 @@ VERDICTS_PAGE = 200
 def plan(
     bus: BusUrl = "",
     *,
-    flavor: Annotated[
-        str, typer.Option(metavar="NAME", help="A flavor of the file; other options override its values.")
-    ] = "",
+    flavor: FlavorName = "",
     flavors: FlavorsFile = None,
-    vcpus: Annotated[
-        int | None, typer.Option(show_default=False, help="Processors of each instance.")
-    ] = None,
-    ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None,
-    disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None,
-    resources: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CLASS=N", help="An amount of any resource class; may be repeated."),
-    ] = None,
-    trait: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TRAIT[=required|forbidden]",
-            help="A trait that the host must have, or must not have; may be repeated.",
-        ),
-    ] = None,
-    extra_spec: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Any extra spec of the flavor, such as resources1:VGPU=1 or group_policy=isolate; may be repeated.",
-        ),
-    ] = None,
+    vcpus: Vcpus = None,
+    ram: Ram = None,
+    disk: Disk = None,
+    resources: Resources = None,
+    trait: Traits = None,
+    extra_spec: ExtraSpecs = None,
     az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = "",
     host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None,
     ignore_host: Annotated[

@@ -1,7 +1,7 @@
 """Adds hosts to an aggregate and removes them. Placement keeps the members: each provider names its aggregates.
 
-A write replaces all aggregates of a provider. So it names the generation that the picture has: whoever changed the
-provider meanwhile is not overwritten, and the change is decided once more.
+A write replaces all aggregates of a provider. So it names the generation that the picture has: a change
+that somebody else made meanwhile is not overwritten, and this one is decided once more.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
