@@ -6,7 +6,8 @@ jitter a given random generator, so that a simulation can replay them.
 
     Supervised     runs one coroutine for as long as the process runs
     Periodic       calls a function at an interval, and at once when woken; never two at a time
-    SingleFlight   a caller that comes during a run shares the next run
+    SharedRuns     a caller that comes during a run shares the next run; no part
+    SingleFlight   shared runs as a part: each is retried until it succeeds
     Background     tasks beside a part, one for each key
 """
 
@@ -14,7 +15,7 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
@@ -42,6 +43,17 @@ class Pauses(Struct, frozen=True):
         return min(self.first_s * 2.0 ** min(failures, 20), self.max_s) * chance.uniform(0.5, 1.0)
 
 
+class Counts(Struct, frozen=True):
+    """Counters of a room's own for its metrics: one metric, with a count for each value of its label. A part has them as
+    `counts`.
+    """
+
+    metric: str
+    meaning: str
+    label: str
+    by_value: Mapping[str, int]
+
+
 class State(Enum):
     STARTING = "starting"
     WELL = "well"
@@ -57,12 +69,15 @@ class Status:
         name: str,
         *,
         is_needed: bool = False,
+        is_beside: bool = False,
         pauses: Pauses | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self.name = name
-        # A worker is ready only when all its needed parts are well.
+        # A worker is ready only when all its needed parts are well, and no part fails. A part
+        # beside these, such as the connection to one of several cells, keeps it from nothing: it serves all other cells.
         self.is_needed = is_needed
+        self.is_beside = is_beside
         self.state = State.STARTING
         self.runs = 0
         self.failures = 0
@@ -78,6 +93,8 @@ class Status:
     @property
     def awaits(self) -> str:
         """Why this part keeps the worker from being ready; empty if it does not."""
+        if self.is_beside:
+            return ""
         if self.state is State.FAILING:
             return self.last_error
         return "not yet" if self.is_needed and self.state is State.STARTING else ""
@@ -271,10 +288,47 @@ class Once(Supervised):
             self.status.well()
 
 
-class SingleFlight:
-    """One run at a time. A caller that comes during a run shares the next run, which begins after the call.
+class SharedRuns:
+    """One run at a time. A caller that comes during a run shares the next run, which begins after the call."""
 
-    A run is retried until it succeeds, so no caller needs to wait for it. As a part of a process it raises its bugs.
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._running: asyncio.Task[None] | None = None
+        self._next: asyncio.Task[None] | None = None
+
+    def soon(self) -> "asyncio.Task[None]":
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._run_after(self._running))
+            self._next.add_done_callback(_seen)
+        return self._next
+
+    async def done(self) -> None:
+        """Returns when a run that began after the call has succeeded. Raises its error, if it raised one."""
+        await asyncio.shield(self.soon())
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._running, self._next) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_after(self, earlier: "asyncio.Task[None] | None") -> None:
+        if earlier is not None:
+            await asyncio.wait((earlier,))
+        # Callers that come from here on need another run.
+        self._running, self._next = self._next, None
+        await self._work()
+
+
+def _seen(task: "asyncio.Task[None]") -> None:
+    """Waiting callers get the exception. If all of them have gone, mark it as seen, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
+
+
+class SingleFlight(SharedRuns):
+    """Shared runs, as a part. A run is retried until it succeeds, so no caller needs to wait for it. The part raises a
+    bug of the runs.
     """
 
     def __init__(
@@ -286,21 +340,11 @@ class SingleFlight:
         pauses: Pauses | None = None,
         chance: random.Random | None = None,
     ) -> None:
+        super().__init__(self._until_done)
         self.status = Status(name, is_needed=is_needed, pauses=pauses, chance=chance)
-        self._work = work
-        self._running: asyncio.Task[None] | None = None
-        self._next: asyncio.Task[None] | None = None
+        self._tried = work
         self._over = asyncio.Event()
         self._bug: Exception | None = None
-
-    def soon(self) -> "asyncio.Task[None]":
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._run_after(self._running))
-        return self._next
-
-    async def done(self) -> None:
-        """Returns when a run that began after the call has succeeded."""
-        await asyncio.shield(self.soon())
 
     async def run(self) -> None:
         try:
@@ -314,19 +358,9 @@ class SingleFlight:
     async def stop(self) -> None:
         self._over.set()
 
-    async def close(self) -> None:
-        tasks = [task for task in (self._running, self._next) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _run_after(self, earlier: "asyncio.Task[None] | None") -> None:
-        if earlier is not None:
-            await asyncio.wait((earlier,))
-        # Callers that come from here on need another run.
-        self._running, self._next = self._next, None
+    async def _until_done(self) -> None:
         try:
-            await self.status.until_done(self._work)
+            await self.status.until_done(self._tried)
         except Exception as bug:
             self._bug = bug
             self.status.ended(bug)
@@ -420,6 +454,13 @@ def statuses(parts: Iterable[object]) -> list[Status]:
         part if isinstance(part, Status) else getattr(part, "status", None) for part in every_part(parts)
     ]
     return [each for each in found if isinstance(each, Status)]
+
+
+def set_beside(parts: Iterable[object], what: str) -> None:
+    """These parts keep the worker from nothing; `what` tells them from equal parts, such as those for another cell."""
+    for status in statuses(parts):
+        status.is_beside = True
+        status.name = f"{status.name} ({what})"
 
 
 def operational(error: BaseException) -> Operational | None:

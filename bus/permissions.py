@@ -101,6 +101,8 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
         write_keys[DEAD] = [_pattern(queue) for queue in reads]
     if role.answers:
         write_keys[REPLY] = [r"answers\..+"]
+    elif role.answers_to and REPLY in names:
+        write_keys[REPLY] = [rf"answers\.{re.escape(user_of(each))}\.[^.]+" for each in role.answers_to]
     inboxes = _inboxes(role, names)
     heard = tuple(Grant(each.exchange, (each.pattern,)) for inbox in inboxes for each in inbox.bindings)
     read_keys = _keys_by_exchange((*role.listens, *heard), names, cell)

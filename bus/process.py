@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import uvloop
 
-from bus.logs import BadLogSettingError, begin_to_log
+from bus.logs import begin_to_log
 
 T = TypeVar("T")
 
@@ -48,18 +48,22 @@ def run_process(work: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(work)
 
 
-def is_ready(environment: Mapping[str, str], *needed: str) -> bool:
-    """Start logging. If the environment lacks a needed variable, print which one to stderr."""
+@contextmanager
+def exiting_if_wrong(prefix: str = "", *, setting: type[ValueError] = ValueError) -> Iterator[None]:
+    """Inside, the error for a wrong setting ends the process, with the reason on stderr and exit code 2."""
     try:
-        begin_to_log(environment)
-    except BadLogSettingError as wrong:
-        sys.stderr.write(f"{wrong}\n")
-        return False
-    missing = [name for name in needed if not environment.get(name)]
-    if missing:
+        yield
+    except setting as wrong:
+        sys.stderr.write(f"{prefix}{wrong}\n")
+        raise SystemExit(2) from None
+
+
+def make_ready(environment: Mapping[str, str], *needed: str) -> None:
+    """Start logging. Raises ValueError if the environment lacks a needed variable."""
+    begin_to_log(environment)
+    if missing := [name for name in needed if not environment.get(name)]:
         what = ", and ".join(MEANINGS[name] for name in missing)
-        sys.stderr.write(f"{' and '.join(missing)} must be set: {what}\n")
-    return not missing
+        raise ValueError(f"{' and '.join(missing)} must be set: {what}")
 
 
 @contextmanager

@@ -42,20 +42,18 @@ async def run(
         await store.close()
 
 
-def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
     """MOOR_CELL, MOOR_BUS_URL and MOOR_DB_URL must be set. If MOOR_CELL_BUS_URLS or MOOR_CELL_DB_URLS name this cell,
     the conductor uses those instead. MOOR_CONDUCTOR_*, MOOR_BUS_* and MOOR_DB_* are the settings.
     MOOR_ATTEMPT_TIMEOUT_S sets two of them. One is how long a host may build without a message before the next one is
     tried. The other is how often a host is reminded of what it must clean up.
     """
     environment = with_flags(environment, arguments, "cell_conductor")
-    if (addresses := addresses_for_main(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
-        return 2
-    if (settings := settings_for_main(environment, SECTION, DATABASE)) is None:
-        return 2
+    addresses = addresses_for_main(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")
+    settings = settings_for_main(environment, SECTION, DATABASE)
     cell = environment["MOOR_CELL"]
     tuned, bus, database = settings
-    return run_main(
+    run_main(
         run(
             cell,
             addresses.bus_of(cell),
@@ -69,4 +67,4 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
 
 
 if __name__ == "__main__":
-    sys.exit(main(arguments=sys.argv[1:]))
+    main(arguments=sys.argv[1:])

@@ -5,9 +5,12 @@ from datetime import datetime
 
 from bus.messages.cell import (
     DeployProgressed,
+    EndMoveInCell,
     InstanceDestroyed,
     InstanceRedeployed,
     InstanceSpawned,
+    InstanceStopped,
+    MoveInCell,
     PlaceInCell,
     RebuildInCell,
     RemoveFromCell,
@@ -15,19 +18,25 @@ from bus.messages.cell import (
 )
 from bus.workers.handling import Bury, Handlers, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, decide
+from cell_conductor.core.host_states import HostStates
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.store import ConductorTransaction
 
 
 def handlers(
-    rules: Rules, clock: Callable[[], datetime], expect: Callable[[Sequence[Instance]], None]
+    rules: Rules,
+    clock: Callable[[], datetime],
+    expect: Callable[[Sequence[Instance]], None],
+    hosts: Callable[[], HostStates],
 ) -> Handlers:
-    """Which handler takes which message. `expect` is told of rows that are about to be saved and may have timeouts."""
+    """Which handler takes which message. `expect` is told of rows that are about to be saved and may have timeouts. `hosts` is
+    what this process knows of the hosts.
+    """
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
         ours = [each for each in received if each.message.cell == rules.cell]
         rows = await tx.load([each.message.instance for each in ours])
-        decision = decide(rows, [each.message for each in ours], clock(), rules)
+        decision = decide(rows, [each.message for each in ours], clock(), rules, hosts())
         kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         expect(decision.rows)
         said: list[Said] = [
@@ -40,8 +49,9 @@ def handlers(
 
     return dict.fromkeys(
         (
-            *(PlaceInCell, RemoveFromCell, RebuildInCell),
-            *(InstanceSpawned, SpawnFailed, InstanceDestroyed, DeployProgressed, InstanceRedeployed),
+            *(PlaceInCell, RemoveFromCell, RebuildInCell, MoveInCell, EndMoveInCell),
+            *(InstanceSpawned, SpawnFailed, InstanceDestroyed, InstanceStopped),
+            *(DeployProgressed, InstanceRedeployed),
         ),
         on_messages,
     )

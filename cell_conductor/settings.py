@@ -30,6 +30,8 @@ class ConductorSettings(Struct, frozen=True):
     rest_ms: float = 250.0
     look_s: float = 5.0
     due_rows_max: int = 200
+    # How often a conductor tells the API level that it lives and reaches its database.
+    beat_s: float = 5.0
 
     def __post_init__(self) -> None:
         for field in (
@@ -43,6 +45,7 @@ class ConductorSettings(Struct, frozen=True):
             "poll_ms",
             "look_s",
             "due_rows_max",
+            "beat_s",
         ):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")

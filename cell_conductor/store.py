@@ -1,4 +1,4 @@
-"""The conductor's interface to its database. Two implementations, one contract suite: store_memory.py and store_sql.
+"""The conductor's interface to its database. Two implementations, one contract suite: store_sql/, and tests/memory_stores.
 
 Cells may share a database: each store sees the rows of one cell only.
 
@@ -15,9 +15,10 @@ from typing import Protocol
 
 from msgspec import structs
 
-from bus.message import Message
+from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.workers.handling import OutboxKey
+from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 
 # The key of a message: the bytes of its instance's id, and its sequence there.
@@ -27,6 +28,8 @@ MessageKey = tuple[bytes, int]
 JUST_SAID = timedelta(seconds=5)
 # How many notes, each with the messages of a batch, are read at once.
 NOTES_PAGE = 20
+# How many rows that wait are read at once.
+WAITING_PAGE = 500
 
 
 class ConductorTransaction(Protocol):
@@ -45,6 +48,12 @@ class ConductorTransaction(Protocol):
         Returns the key under which the messages in `said` are kept until they are confirmed; None if there are none.
         """
 
+    async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
+        """The existing rows of these hosts, locked."""
+
+    async def save_hosts(self, hosts: Sequence[CellHost]) -> None:
+        """Save rows of hosts: loaded ones are replaced, others are new (`Transient` if another process created them first)."""
+
 
 class ConductorStore(Protocol):
     """The rows of one cell; also the outbox of its worker."""
@@ -62,6 +71,23 @@ class ConductorStore(Protocol):
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
         """The existing rows of these, in the order of their ids, not locked."""
+
+    async def booked(
+        self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
+    ) -> Sequence[Instance]:
+        """The next rows behind `after`, in the order of their ids, not locked: of these instances, or of all if none are
+        named. They still have the messages that are confirmed.
+        """
+
+    async def hosts(self) -> Sequence[CellHost]:
+        """All hosts of the cell that were set once."""
+
+    async def waiting(
+        self, until: datetime, after: tuple[datetime, InstanceId] | None = None
+    ) -> tuple[Instance, ...]:
+        """A page of the rows that are due until then, the earliest first, after this row; empty at the end. Not locked, and
+        without their messages.
+        """
 
     async def close(self) -> None: ...
 

@@ -51,3 +51,12 @@ cell_notes = Table(
     Column("said", LargeBinary, nullable=False),
     sqlite_autoincrement=True,
 )
+
+cell_hosts = Table(
+    "cell_hosts",
+    metadata,
+    # Only hosts that were set once have a row. It stays: a word that comes late must not count.
+    Column("id", Id, primary_key=True),
+    Column("cell", String(40), primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)

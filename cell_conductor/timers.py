@@ -18,7 +18,8 @@ from bus.messages.placement import ClaimAnswered, SwapClaim
 from bus.parts import Background, Periodic, Status, wait_at_most
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing, Publisher
-from cell_conductor.core.decide import DecidedMessage, Decision, Due, decide
+from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost, decide
+from cell_conductor.core.host_states import HostStates
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
@@ -43,8 +44,10 @@ class Timers:
         rules: Rules,
         settings: ConductorSettings,
         clock: Callable[[], datetime],
+        hosts: Callable[[], HostStates],
         chance: random.Random | None = None,
     ) -> None:
+        self._hosts = hosts
         self._store = store
         self._publisher = publisher
         self._ask = ask
@@ -68,7 +71,7 @@ class Timers:
         self._background = Background()
 
     def expect(self, rows: Sequence[Instance]) -> None:
-        """These rows are about to be saved."""
+        """These rows are about to be saved: remember when they are due, but do nothing before the commit (`saved`)."""
         self._expected += self._due_soon(rows)
 
     def saved(self) -> None:
@@ -133,7 +136,7 @@ class Timers:
         async with self._store.transaction() as tx:
             await self._store.clear(tx, confirmed)
             rows = await tx.take_due(now, self._settings.due_rows_max)
-            decision = decide(rows, [Due(each) for each in rows], now, self._rules)
+            decision = decide(rows, [Due(each) for each in rows], now, self._rules, self._hosts())
             kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         del self._confirmed[: len(confirmed)]
         self._has_more = len(rows) == self._settings.due_rows_max
@@ -151,6 +154,12 @@ class Timers:
     async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
         answered, problem = await self._answers_to(swaps)
         # If saving still fails, the question is asked again when the lease ends.
+        await self.carry_out(answered)
+        if problem is not None:
+            raise problem
+
+    async def carry_out(self, inputs: Sequence[SwapAnswered | HostsLost]) -> None:
+        """Decide on these rows, save them, and send what was decided."""
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(Transient),
             stop=tenacity.stop_after_attempt(SAVING_TRIES_MAX),
@@ -159,18 +168,16 @@ class Timers:
         )
         decision: Decision
         kept: OutboxKey | None
-        decision, kept = await retrying(self._save, answered)
+        decision, kept = await retrying(self._save, inputs)
         # A refused swap tries the next alternate at once.
         self._soon += self._due_soon(decision.rows)
         self._wake_if_due()
         await self._send(decision.said, kept)
-        if problem is not None:
-            raise problem
 
-    async def _save(self, answered: Sequence[SwapAnswered]) -> tuple[Decision, OutboxKey | None]:
+    async def _save(self, inputs: Sequence[SwapAnswered | HostsLost]) -> tuple[Decision, OutboxKey | None]:
         async with self._store.transaction() as tx:
-            rows = await tx.load([each.instance for each in answered])
-            decision = decide(rows, answered, self._clock(), self._rules)
+            rows = await tx.load([each.instance for each in inputs])
+            decision = decide(rows, inputs, self._clock(), self._rules, self._hosts())
             kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         return decision, kept
 

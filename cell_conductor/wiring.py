@@ -1,7 +1,6 @@
 """Creates the parts of a cell's conductor. __main__.py runs them alone, `moor` beside other workers."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import uuid5
 
@@ -9,10 +8,16 @@ from bus.message import ConsumerId
 from bus.messages.build import InstanceId
 from bus.process import Part
 from bus.workers.station import Station
+from bus.workers.worker import Notifying
+from cell_conductor.beating import Heartbeats
+from cell_conductor.books_handlers import books_handlers
 from cell_conductor.core.instance import Rules
 from cell_conductor.handlers import handlers
+from cell_conductor.host_handlers import host_handlers
+from cell_conductor.host_watch import HostWatch, KnownHosts
+from cell_conductor.questions import question_handlers
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.store import ConductorStore, ConductorTransaction, now
+from cell_conductor.store import ConductorStore, now
 from cell_conductor.timers import Ask, Timers
 
 
@@ -24,9 +29,11 @@ def conductor_parts(
     ask: Ask,
     *,
     clock: Callable[[], datetime] = now,
+    clock_s: Callable[[], float] | None = None,
 ) -> tuple[Part, ...]:
-    """All parts of a conductor: the worker for orders and answers, and the timers. `ask` sends questions to placement,
-    by a station that runs with these parts.
+    """All parts of a conductor: the worker for orders and answers, the timers, the watch over the hosts, its heartbeats, and
+    the worker for questions. `ask` sends questions to placement, by a station that runs with these parts. `clock_s` measures
+    how long hosts are silent; by default it is the event loop's.
     """
     if settings.ask_lease_s * 1000 <= station.settings.answer_timeout_ms:
         raise ValueError(
@@ -34,6 +41,7 @@ def conductor_parts(
             f"{station.settings.answer_timeout_ms} ms: otherwise another process asks again too early"
         )
     rules = rules_of(settings, cell)
+    hosts = KnownHosts()
     timers = Timers(
         store,
         station.publisher,
@@ -41,15 +49,38 @@ def conductor_parts(
         rules=rules,
         settings=settings,
         clock=clock,
+        hosts=hosts,
         chance=station.chance,
     )
+    watch = HostWatch(
+        station, store, timers, hosts, rules=rules, settings=settings, clock=clock, clock_s=clock_s
+    )
+
+    def saved() -> None:
+        timers.saved()
+        watch.saved()
+
     worker = station.worker(
         f"conductor.{cell}.work",
-        handlers(rules, clock, timers.expect),
-        _NotifyingTransactions(store, timers.saved),
+        {**handlers(rules, clock, timers.expect, hosts), **host_handlers(cell, watch.expect_word)},
+        Notifying(store, saved),
         outbox=store,
     )
-    return (worker, timers)
+    beats = Heartbeats(
+        store,
+        station.publisher,
+        cell=cell,
+        name=station.name,
+        every_s=settings.beat_s,
+        chance=station.chance,
+    )
+    # Questions do not wait behind orders, nor orders behind them.
+    answers = station.worker(
+        f"conductor.{cell}.questions",
+        {**books_handlers(store, rules), **question_handlers(cell, store, clock)},
+        store,
+    )
+    return (worker, timers, watch, beats, answers)
 
 
 def rules_of(settings: ConductorSettings, cell: str) -> Rules:
@@ -64,24 +95,12 @@ def rules_of(settings: ConductorSettings, cell: str) -> Rules:
         retry_delay_first=timedelta(seconds=settings.retry_delay_s_first),
         retry_delay_max=timedelta(seconds=settings.retry_delay_s_max),
         kept_after_end=timedelta(seconds=settings.kept_after_end_s),
-        cleanup_consumer=cleanup_consumer,
+        heir=heir_of,
     )
 
 
-def cleanup_consumer(instance: InstanceId, attempt: int) -> ConsumerId:
-    """The consumer that holds the share which a silent host may still have. Always the same id for the same attempt."""
+def heir_of(instance: InstanceId, attempt: int) -> ConsumerId:
+    """The consumer that inherits what an attempt held: while a silent host may still have something of it, or until a move is
+    confirmed. Always the same id for the same attempt.
+    """
     return ConsumerId(uuid5(instance, str(attempt)))
-
-
-class _NotifyingTransactions:
-    """A store's transactions, which notify the timers after each commit."""
-
-    def __init__(self, store: ConductorStore, saved: Callable[[], None]) -> None:
-        self._store = store
-        self._saved = saved
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[ConductorTransaction]:
-        async with self._store.transaction() as tx:
-            yield tx
-        self._saved()

@@ -12,6 +12,7 @@ from bus.configuration.settings import BusSettings
 from bus.configuration.tuning import BUS, settings_in
 from bus.operating.health_server import VARIABLE
 from bus.operating.running import about, run_main, run_worker, with_flags
+from bus.process import exiting_if_wrong
 from bus.urls import broker_at
 from bus.workers.station import Station, process_name
 from compute_sim.settings import SECTION, ComputeSettings
@@ -44,28 +45,23 @@ async def run(
         await station.close()
 
 
-def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
     """MOOR_BUS_URL and MOOR_CELL must be set. If MOOR_CELL_BUS_URLS names this cell, the simulator uses that broker
     instead. MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_FAULTS the path of a fault script. The other
     MOOR_COMPUTE_* and MOOR_BUS_* variables are the settings.
     """
     environment = with_flags(environment, arguments, "compute_sim")
-    if (addresses := addresses_for_main(environment, "MOOR_BUS_URL", "MOOR_CELL")) is None:
-        return 2
-    count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
-    if not count.isdecimal():
-        sys.stderr.write(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more\n")
-        return 2
+    addresses = addresses_for_main(environment, "MOOR_BUS_URL", "MOOR_CELL")
     cell, script = environment["MOOR_CELL"], environment.get("MOOR_COMPUTE_FAULTS")
-    try:
+    with exiting_if_wrong():
+        count = environment.get("MOOR_COMPUTE_HOSTS", str(HOSTS_COUNT))
+        if not count.isdecimal():
+            raise ValueError(f"MOOR_COMPUTE_HOSTS is {count!r}, must be a whole number, 0 or more")
         settings, bus = settings_in(environment, SECTION), settings_in(environment, BUS)
         settings = structs.replace(settings, cell=cell)
         faults = load_script(Path(script), FaultScript) if script else FaultScript()
-    except ValueError as wrong:
-        sys.stderr.write(f"{wrong}\n")
-        return 2
     health_at = environment.get(VARIABLE, "")
-    return run_main(
+    run_main(
         run(
             addresses.bus_of(cell),
             equal_hosts(cell, int(count)),
@@ -78,4 +74,4 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
 
 
 if __name__ == "__main__":
-    sys.exit(main(arguments=sys.argv[1:]))
+    main(arguments=sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Publishes facts about the hosts when they change, their metrics, and heartbeats of all hosts, many in one message.
+"""Publishes facts and cached images of the hosts when they change, their metrics, and heartbeats of all hosts, many in one message.
 
 Sequence numbers are taken from the clock, so that they keep rising after a restart without being stored.
 """
@@ -7,7 +7,14 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bus.message import CellName, ProviderId
-from bus.messages.hosts import HostMetrics, HostsMeasured, HostsReported, in_messages
+from bus.messages.hosts import (
+    HostImages,
+    HostMetrics,
+    HostsMeasured,
+    HostsReported,
+    ImagesCached,
+    in_messages,
+)
 from bus.parts import PartGroup, Periodic
 from bus.workers.heartbeats import HostHeartbeats
 from bus.workers.publisher import Outgoing, Publisher
@@ -51,6 +58,9 @@ class Announcer(PartGroup):
         self._settings = settings
         self._next_sequence = next_sequence
         self._touched: dict[ProviderId, None] = dict.fromkeys(fleet)
+        # The cached images that each host has told since all were told.
+        self._told_images: dict[ProviderId, Sequence[str]] = {}
+        self._all_told_at_s = 0.0
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
         """Publish the facts of these hosts."""
@@ -66,6 +76,7 @@ class Announcer(PartGroup):
         except Exception:
             self.touch(hosts)
             raise
+        await self._tell_images()
 
     def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
         return {self._settings.cell: self._fleet.well(self._fleet, self._fleet.clock_s())}
@@ -85,6 +96,26 @@ class Announcer(PartGroup):
                 for some in in_messages(measured)
             ]
         )
+
+    async def _tell_images(self) -> None:
+        at_s = self._fleet.clock_s()
+        if at_s - self._all_told_at_s >= self._settings.images_every_s:
+            self._told_images.clear()
+            self._all_told_at_s = at_s
+        told = self._told_images
+        cached = {id_: images for id_ in self._fleet if (images := self._fleet[id_].images())}
+        news = {id_: images for id_, images in cached.items() if told.get(id_) != images}
+        hosts = [HostImages(id=id_, images=tuple(news[id_])) for id_ in self._fleet.well(news, at_s)]
+        if not hosts:
+            return
+        sequence = self._next_sequence()
+        await self._publisher.send_all(
+            [
+                Outgoing(ImagesCached(cell=self._settings.cell, hosts=some, sequence=sequence))
+                for some in in_messages(hosts)
+            ]
+        )
+        told.update({each.id: news[each.id] for each in hosts})
 
     async def _facts(self, hosts: Sequence[ProviderId]) -> list[Outgoing]:
         # Taken before the loads are read, so that later facts have a higher number.

@@ -14,6 +14,7 @@ from msgspec import structs
 from bus.errors import Operational
 from bus.parts import Background, Status, Supervised
 from bus.workers.publisher import Outgoing, Publisher
+from compute_sim.build_slots import BuildSlots
 from compute_sim.core.attempts import AttemptRecord, due
 from compute_sim.fleet import Fleet
 from compute_sim.settings import ComputeSettings
@@ -89,6 +90,7 @@ class Finisher:
         answers: list[Outgoing] = []
         asked: list[Ended] = []
         async with self._store.transaction() as tx:
+            slots = BuildSlots(tx, self._fleet, self._settings.builds_at_once_max)
             for attempt in await tx.due(at_s, self._settings.due_at_once_max):
                 driver = self._fleet[attempt.host]
                 after, answer = due(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
@@ -98,8 +100,11 @@ class Finisher:
                 else:
                     ended.append((structs.replace(after, due_s=attempt.due_s), after))
                     answers.append(Outgoing(answer, after.cause, after.trace))
-            await tx.save(unheard)
+                slots.changed(attempt, after)
+            # Asked before anything is saved: the slots are those that the store knows, less what was counted here.
+            begun = list(slots.begin_waiting({}, at_s))
             await tx.remember([before for before, _ in ended])
+            await tx.save([*unheard, *begun])
         for before, after in asked:
             self._fleet.failed_builds.count(before, after)
         if answers:

@@ -1,4 +1,4 @@
-"""The hosts of one process by their ids, and the clock that all of them have."""
+"""The hosts and pools of one process by their ids, and the clock that all of them have."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from bus.message import ProviderId
 from compute_sim.core.attempts import WELL
 from compute_sim.core.hosts import FailedBuilds
-from compute_sim.drivers import Driver
+from compute_sim.core.tree import ProviderTree
+from compute_sim.drivers import Driver, Reported
 
 
 class Elapsed:
@@ -23,13 +24,19 @@ class Elapsed:
 
 
 class Fleet:
-    def __init__(self, drivers: Sequence[Driver], clock_s: Callable[[], float]) -> None:
+    """`pools` are reported like hosts, and nothing is built there."""
+
+    def __init__(
+        self, drivers: Sequence[Driver], clock_s: Callable[[], float], pools: Sequence[Reported] = ()
+    ) -> None:
         self.clock_s = clock_s
         self.failed_builds = FailedBuilds()
         # By ids as integers, since Python computes the hash of a UUID at each lookup.
         self._drivers = {each.root.int: each for each in drivers}
         if len(self._drivers) != len(drivers):
             raise ValueError(f"{len(drivers)} hosts have only {len(self._drivers)} different names")
+        # Pools come first: a host that is reported already has what it shares.
+        self._reported: dict[int, Reported] = {each.root.int: each for each in (*pools, *drivers)}
 
     def __iter__(self) -> Iterator[ProviderId]:
         return iter([each.root for each in self._drivers.values()])
@@ -40,9 +47,16 @@ class Fleet:
     def get(self, host: ProviderId) -> Driver | None:
         return self._drivers.get(host.int)
 
-    def well(self, hosts: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
-        """Those of these hosts that can send."""
-        return [host for host in hosts if self._drivers[host.int].condition(at_s) == WELL]
+    def reported(self) -> list[ProviderId]:
+        """The roots of all trees: those of the hosts, and of the pools."""
+        return [each.root for each in self._reported.values()]
+
+    def tree_of(self, root: ProviderId, known: ProviderTree, at_s: float) -> ProviderTree:
+        return self._reported[root.int].update_provider_tree(known, at_s)
+
+    def well(self, roots: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
+        """Those of these hosts and pools that can send."""
+        return [root for root in roots if self._reported[root.int].condition(at_s) == WELL]
 
     def next_changes(self, at_s: float) -> dict[ProviderId, float]:
         """When each host changes next, after `at_s`; without those that never do."""

@@ -1,68 +1,114 @@
 """Handles orders to hosts: load, decide, save, send. The rules are in core/attempts.py.
 
-A spawn order is acknowledged when it is saved, not when the instance is built. Unacknowledged, it would fill the
-prefetch for minutes, could not be delivered to another process (its host is here), and would hold back the other
-messages of its parcel. With the store in memory, builds are lost with this process, as on a hypervisor that loses
+An order is acknowledged when it is saved, not when the instance is built, received or stopped. Unacknowledged, it would fill
+the prefetch for minutes, could not be delivered to another process (its host is here), and would hold back the other
+messages of its parcel. With the store in memory, instances are lost with this process, as on a hypervisor that loses
 power. The conductor's attempt then times out and it treats the host as silent. It may order the same attempt again
 before that, which does no harm.
 """
 
 from collections.abc import Sequence
 
-from bus.messages.cell import DestroyInstance, SpawnInstance
-from bus.workers.handling import Bury, Handlers, Received, Said, Tell
+from bus.messages.cell import DestroyInstance, ReceiveInstance, SpawnInstance, StartInstance, StopInstance
+from bus.messages.host_modes import CheckHost
+from bus.workers.handling import Bury, Handler, Handlers, Received, Said, Tell
+from compute_sim.build_slots import BuildSlots
 from compute_sim.core.attempts import (
+    WELL,
     AttemptKey,
     AttemptRecord,
     Dead,
-    destroyed,
+    HostOrder,
+    answered_again,
+    answered_later,
+    begun,
     due,
     key_of,
-    spawned_again,
-    spawning,
+    next_step,
+    refusal_of,
+    waiting,
 )
-from compute_sim.drivers import Driver
+from compute_sim.core.holding import holdings
+from compute_sim.drivers import Driver, begin
 from compute_sim.fleet import Fleet
 from compute_sim.store import ComputeTransaction
 
-HostOrder = SpawnInstance | DestroyInstance
+ORDERS = (SpawnInstance, ReceiveInstance, StopInstance, StartInstance, DestroyInstance)
 
 
-def handlers(fleet: Fleet) -> Handlers:
+def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
     async def on_orders(orders: Sequence[Received[HostOrder]], tx: ComputeTransaction) -> list[Said]:
         at_s = fleet.clock_s()
         keys = [key_of(order.message) for order in orders]
         attempts = dict(await tx.load(keys))
         said: list[Said] = []
         touched: dict[AttemptKey, None] = {}
+        slots = BuildSlots(tx, fleet, builds_at_once_max)
         for item, key in zip(orders, keys, strict=True):
             order = item.message
             driver = fleet.get(order.host)
             if driver is None:
-                said.append(Bury(item, f"host is {order.host}, which cell {order.cell!r} does not have here"))
+                said.append(_unknown(item))
                 continue
             condition = driver.condition(at_s)
             if isinstance(condition, Dead):
                 continue
-            after = _ordered(attempts.get(key), item, driver, at_s)
+            before = attempts.get(key)
+            after = _ordered(before, item, driver, slots, at_s)
+            if after is None:
+                # Nothing is saved about it: a host that cannot send now does not answer later, either.
+                if condition == WELL and isinstance(order, StopInstance | StartInstance):
+                    said.append(Tell(refusal_of(before, order), item))
+                continue
             if after.due_s is not None and after.due_s <= at_s:
                 after, answer = due(after, condition, driver.look_at(after, at_s), at_s)
                 if answer is not None:
                     said.append(Tell(answer, item))
+            slots.changed(before, after)
             attempts[key] = after
             touched[key] = None
+        for after in list(slots.begin_waiting(attempts, at_s)):
+            attempts[after.key] = after
+            touched[after.key] = None
         await tx.save([attempts[key] for key in touched])
         return said
 
-    return {SpawnInstance: on_orders, DestroyInstance: on_orders}
+    return {**dict.fromkeys(ORDERS, on_orders), CheckHost: _checks(fleet)}
+
+
+def _checks(fleet: Fleet) -> Handler:
+    async def on_checks(orders: Sequence[Received[CheckHost]], tx: ComputeTransaction) -> list[Said]:
+        at_s = fleet.clock_s()
+        said: list[Said] = []
+        for item in orders:
+            order = item.message
+            driver = fleet.get(order.host)
+            if driver is None:
+                said.append(_unknown(item))
+            elif driver.condition(at_s) == WELL:
+                # A host that cannot send now is asked again when it is heard.
+                said.append(Tell(holdings(order, await tx.of_host(order.host)), item))
+        return said
+
+    return on_checks
+
+
+def _unknown(item: Received[HostOrder | CheckHost]) -> Bury:
+    order = item.message
+    return Bury(item, f"host is {order.host}, which cell {order.cell!r} does not have here")
 
 
 def _ordered(
-    known: AttemptRecord | None, item: Received[HostOrder], driver: Driver, at_s: float
-) -> AttemptRecord:
-    order = item.message
-    if isinstance(order, DestroyInstance):
-        return destroyed(order, driver.destroy(order, at_s), at_s, cause=item.id, trace=item.trace)
-    if known is None:
-        return spawning(order, driver.spawn(order, at_s), at_s, cause=item.id, trace=item.trace)
-    return spawned_again(known, at_s, cause=item.id, trace=item.trace)
+    known: AttemptRecord | None, item: Received[HostOrder], driver: Driver, slots: BuildSlots, at_s: float
+) -> AttemptRecord | None:
+    """The attempt after the order; None if the order is refused."""
+    order, step = item.message, next_step(known, item.message)
+    if step == "begins":
+        if isinstance(order, SpawnInstance | ReceiveInstance) and not slots.is_free(order.host):
+            return waiting(order, cause=item.id, trace=item.trace)
+        return begun(order, begin(driver, order, at_s), at_s, cause=item.id, trace=item.trace)
+    if known is None or step == "refused":
+        return None
+    if step == "later":
+        return answered_later(known, order)
+    return answered_again(known, order, at_s, cause=item.id, trace=item.trace)

@@ -1,4 +1,4 @@
-"""Reports the hosts to placement: completely at first, then only differences, until placement has answered.
+"""Reports hosts and pools to placement: completely at first, then only differences, until placement has answered.
 
 Sequence numbers are taken from the clock, so that they keep rising after a restart without being stored.
 """
@@ -51,7 +51,7 @@ class TreeReporter:
         # Hosts with a single report that is not answered yet. They may change meanwhile.
         self._alone = Background(lambda host: self.touch((host,)))
         self._woken = asyncio.Event()
-        self.touch(fleet)
+        self.touch(fleet.reported())
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
         """Check these hosts for changes."""
@@ -108,7 +108,7 @@ class TreeReporter:
         asked = []
         for host in self._fleet.well((host for host in hosts if host not in self._alone), at_s):
             reporting = self._reporting.setdefault(host, ReportState(ProviderTree(host), 0))
-            tree = self._fleet[host].update_provider_tree(reporting.accepted, at_s)
+            tree = self._fleet.tree_of(host, reporting.accepted, at_s)
             if flaw := flaw_of(reporting.accepted, tree):
                 log.error(
                     "the driver of host %s breaks its contract, the host is not reported: %s", host, flaw

@@ -4,11 +4,12 @@ A simulator may forget attempts: core/attempts.py says how it answers about unkn
 process, as in `moor up`, must keep what is on them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from bus.message import ProviderId
+from bus.messages.build import InstanceId
 from compute_sim.core.attempts import AttemptKey, AttemptRecord
 from compute_sim.core.hosts import Load
 
@@ -29,6 +30,15 @@ class ComputeTransaction(Protocol):
         the old one, and so finds them due.
         """
 
+    def building(self, host: ProviderId) -> int:
+        """How many attempts are being built or received on this host, as of before the transaction."""
+
+    def waiting(self, host: ProviderId) -> Sequence[AttemptRecord]:
+        """The attempts that wait for their turn on this host, as of before the transaction; the earliest first."""
+
+    async def of_host(self, host: ProviderId) -> Sequence[AttemptRecord]:
+        """All attempts of which this host has something: those that are not over, and those that are being destroyed."""
+
     async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
         """Save the second of each pair, if the first, the same object, is still the known state."""
 
@@ -47,6 +57,13 @@ class ComputeStore(Protocol):
 
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
         """The load of these hosts."""
+
+    async def living(
+        self, instances: Collection[InstanceId], after: InstanceId | None, limit: int
+    ) -> Sequence[AttemptRecord]:
+        """The attempts of which a host has something, of these instances or of all, behind `after`; in the order of their
+        instances' ids, then of attempts. At most `limit` and the others of the last instance.
+        """
 
     async def take_changed(self) -> Sequence[ProviderId]:
         """The hosts whose load has changed since the last call."""

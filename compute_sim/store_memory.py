@@ -2,10 +2,11 @@
 
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from bus.message import ProviderId
+from bus.messages.build import InstanceId
 from compute_sim.core.attempts import AttemptKey, AttemptRecord, State
 from compute_sim.core.hosts import Load
 
@@ -13,12 +14,14 @@ from compute_sim.core.hosts import Load
 class _HostLoad:
     """The load of one host, and whether it has changed."""
 
-    __slots__ = ("changed", "host", "instances", "io_ops")
+    __slots__ = ("building", "changed", "host", "instances", "waiting")
 
     def __init__(self, host: ProviderId) -> None:
         self.host = host
-        self.instances = 0
-        self.io_ops = 0
+        # How many attempts each instance has here, by ids as integers: two while it is resized on its host.
+        self.instances: dict[int, int] = {}
+        self.building = 0
+        self.waiting: dict[AttemptKey, None] = {}
         self.changed = False
 
 
@@ -95,6 +98,14 @@ class MemoryComputeStore:
     async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
         await self.save(attempts)
 
+    async def of_host(self, host: ProviderId) -> Sequence[AttemptRecord]:
+        number = host.int
+        return [
+            each
+            for key, each in self._attempts.items()
+            if key[0] == number and (not each.state.is_over or each.due_s is not None)
+        ]
+
     async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
         await self.save([after for before, after in pairs if self._attempts.get(before.key) is before])
 
@@ -119,8 +130,30 @@ class MemoryComputeStore:
         found = {}
         for host in hosts:
             load = self._loads.get(host.int)
-            found[host] = Load(load.instances, load.io_ops) if load else Load()
+            found[host] = Load(len(load.instances), load.building + len(load.waiting)) if load else Load()
         return found
+
+    async def living(
+        self, instances: Collection[InstanceId], after: InstanceId | None, limit: int
+    ) -> Sequence[AttemptRecord]:
+        first, named = -1 if after is None else after.int, {each.int for each in instances}
+        found = [
+            (instance, attempt, host)
+            for (host, instance, attempt), known in self._attempts.items()
+            if instance > first and not known.state.is_over and (not named or instance in named)
+        ]
+        if len(found) > limit:
+            last = heapq.nsmallest(limit, found)[-1][0]
+            found = [each for each in found if each[0] <= last]
+        return [self._attempts[host, instance, attempt] for instance, attempt, host in sorted(found)]
+
+    def building(self, host: ProviderId) -> int:
+        load = self._loads.get(host.int)
+        return load.building if load else 0
+
+    def waiting(self, host: ProviderId) -> Sequence[AttemptRecord]:
+        load = self._loads.get(host.int)
+        return [self._attempts[key] for key in load.waiting] if load else ()
 
     async def take_changed(self) -> Sequence[ProviderId]:
         changed, self._changed = self._changed, []
@@ -146,12 +179,18 @@ class MemoryComputeStore:
         load = self._loads.get(number)
         if load is None:
             load = self._loads[number] = _HostLoad(attempt.host)
-        is_over = state.is_over
         was_there = before is not None and not before.is_over
-        load.instances += (not is_over) - was_there
-        load.io_ops += (state is State.BUILDING) - (before is State.BUILDING)
+        if was_there is state.is_over:
+            attempts = load.instances.pop(key[1], 0) + (-1 if was_there else 1)
+            if attempts:
+                load.instances[key[1]] = attempts
+        load.building += state.takes_slot - (before is not None and before.takes_slot)
+        if state is State.WAITING:
+            load.waiting[key] = None
+        elif before is State.WAITING:
+            del load.waiting[key]
         if not load.changed:
             load.changed = True
             self._changed.append(load)
-        if is_over:
+        if state.is_over:
             self._over.append((self._clock_s(), key, state))

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.sql import Database, DatabaseSettings, insert, open_database
+from bus.sql import Database, DatabaseSettings, insert, open_database, read_once, write_once
 from compute_sim.core.attempts import AttemptKey, AttemptRecord
 from compute_sim.store_memory import MemoryComputeStore
 from compute_sim.tables import compute_attempts as table
@@ -33,6 +33,9 @@ class _Transaction:
     def __init__(self, memory: MemoryComputeStore) -> None:
         self.load = memory.load
         self.due = memory.due
+        self.building = memory.building
+        self.waiting = memory.waiting
+        self.of_host = memory.of_host
         self.saved: dict[AttemptKey, AttemptRecord] = {}
         self.remembered: list[AttemptRecord] = []
 
@@ -62,6 +65,7 @@ class SqlComputeStore:
         self.wake_with = memory.wake_with
         self.next_due_s = memory.next_due_s
         self.loads = memory.loads
+        self.living = memory.living
         self.take_changed = memory.take_changed
 
     @asynccontextmanager
@@ -72,8 +76,7 @@ class SqlComputeStore:
             yield transaction
             if transaction.saved:
                 attempts = [*transaction.saved.values()]
-                async with self._database.writing() as writing:
-                    await writing.run(_save, self._cell, attempts)
+                await write_once(self._database, _save, self._cell, attempts)
                 await memory.save(attempts)
             await memory.remember(transaction.remembered)
 
@@ -81,8 +84,7 @@ class SqlComputeStore:
         async with self._alone:
             forgotten = await self._memory.forget(over_before_s)
             if forgotten:
-                async with self._database.writing() as writing:
-                    await writing.run(_delete, self._cell, forgotten)
+                await write_once(self._database, _delete, self._cell, forgotten)
             return forgotten
 
     async def close(self) -> None:
@@ -97,8 +99,7 @@ async def open_compute_store(
     """
     database, memory = open_database(url, pool_size=POOL_SIZE, settings=settings), MemoryComputeStore(clock_s)
     try:
-        async with database.reading() as reading:
-            attempts = await reading.run(_read, cell)
+        attempts = await read_once(database, _read, cell)
     except BaseException:
         await database.close()
         raise

@@ -8,7 +8,9 @@ from bus.parts import Supervised
 from bus.process import Part
 from bus.workers.station import Station
 from compute_sim.announcing import Announcer
-from compute_sim.drivers import Driver
+from compute_sim.books_handlers import books_handlers
+from compute_sim.core.pools import pools_of, read_pools
+from compute_sim.drivers import Driver, Reported
 from compute_sim.finishing import Finisher
 from compute_sim.fleet import Elapsed, Fleet
 from compute_sim.handlers import handlers
@@ -17,6 +19,7 @@ from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.driver import SimulatedDriver
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost
+from compute_sim.simulated.pools import SimulatedPool
 from compute_sim.store import ComputeStore
 from compute_sim.store_memory import MemoryComputeStore
 from compute_sim.watching import watch_hosts
@@ -36,9 +39,12 @@ def simulated_parts(
     clock_s: Callable[[], float] | None = None,
     store: ComputeStore | None = None,
 ) -> tuple[Part, ...]:
-    """A compute of simulated hosts."""
-    drivers = [SimulatedDriver(host, faults) for host in hosts]
-    return compute_parts(station, drivers, settings, clock, clock_s=clock_s, store=store)
+    """A compute of simulated hosts, and of the pools that the settings name."""
+    pools = read_pools(settings.pools, settings.cell)
+    drivers = [SimulatedDriver(host, faults, pools_of(pools, host.name)) for host in hosts]
+    return compute_parts(
+        station, drivers, settings, clock, clock_s=clock_s, store=store, pools=[*map(SimulatedPool, pools)]
+    )
 
 
 def compute_parts(
@@ -49,13 +55,14 @@ def compute_parts(
     *,
     clock_s: Callable[[], float] | None = None,
     store: ComputeStore | None = None,
+    pools: Sequence[Reported] = (),
 ) -> tuple[Part, ...]:
     """All parts of a compute that controls hosts by these drivers. The station must be able to ask; it is one of the parts,
     and its creator closes it. Only one process may control the hosts of a cell, since it has their instances in memory.
-    `clock_s` is the drivers' clock; by default it begins with the process.
+    `clock_s` is the drivers' clock; by default it begins with the process. `pools` are reported beside the hosts.
     """
     clock_s = clock_s or Elapsed()
-    fleet = Fleet(drivers, clock_s)
+    fleet = Fleet(drivers, clock_s, pools)
     store = store or MemoryComputeStore(clock_s)
 
     def next_sequence() -> int:
@@ -66,7 +73,8 @@ def compute_parts(
     announcer = Announcer(fleet, store, station.publisher, settings, next_sequence, chance=chance)
     watching = partial(watch_hosts, fleet, (reporter.touch, announcer.touch))
     return (
-        station.worker(f"compute.{settings.cell}.work", handlers(fleet), store),
+        station.worker(f"compute.{settings.cell}.work", handlers(fleet, settings.builds_at_once_max), store),
+        station.worker(f"compute.{settings.cell}.questions", books_handlers(fleet, store), store),
         Finisher(fleet, store, station.publisher, settings, chance),
         announcer,
         Supervised("watch the hosts", watching, chance=chance),

@@ -10,6 +10,7 @@ from bus.configuration.settings import BusSettings
 from bus.configuration.tuning import settings_for_main
 from bus.operating.health_server import VARIABLE
 from bus.operating.running import about, run_main, run_worker, tables_first, with_flags
+from bus.process import exiting_if_wrong
 from bus.sql import DATABASE, DatabaseSettings, upgrade
 from bus.urls import broker_at
 from bus.workers.link import Link
@@ -80,7 +81,7 @@ def cells_of(addresses: Addresses) -> CellMap:
     )
 
 
-def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
     """MOOR_BUS_URL, MOOR_DB_URL (or MOOR_IRONIC_DB_URL) and MOOR_IRONIC_NAME must be set.
 
     MOOR_IRONIC_BUS_URL is Ironic's broker, if it is another one. MOOR_IRONIC_URL is its REST API. MOOR_IRONIC_CELL,
@@ -90,18 +91,13 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     environment = with_flags(environment, arguments, "ironic_sync")
     has_own = bool(environment.get("MOOR_IRONIC_DB_URL"))
     database = "MOOR_IRONIC_DB_URL" if has_own else "MOOR_DB_URL"
-    if (addresses := addresses_for_main(environment, "MOOR_BUS_URL", database, NAME)) is None:
-        return 2
-    if (sections := settings_for_main(environment, SECTION, DATABASE)) is None:
-        return 2
+    addresses = addresses_for_main(environment, "MOOR_BUS_URL", database, NAME)
+    sections = settings_for_main(environment, SECTION, DATABASE)
     name = environment[NAME]
-    try:
+    with exiting_if_wrong(f"{NAME}: "):
         check_name(name)
-    except ValueError as wrong:
-        sys.stderr.write(f"{NAME}: {wrong}\n")
-        return 2
-    return run_main(run(addresses, name, *sections, health_at=environment.get(VARIABLE, "")))
+    run_main(run(addresses, name, *sections, health_at=environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":
-    sys.exit(main(arguments=sys.argv[1:]))
+    main(arguments=sys.argv[1:])

@@ -292,8 +292,8 @@ def _as_found(found: Node | None) -> Apply:
 
 
 def _is_owned(row: NodeRow, membership: Membership) -> bool:
-    """Whether this daemon knows that it owns the node in this epoch. The ring notices nodes that were given to it by their not
-    being read: one that was marked as read before would go unnoticed, and nobody would vouch for it or deploy it.
+    """Whether this daemon knows that it owns the node in this epoch. The ring notices a node that was given to it because the
+    node is not read yet. One that was marked as read before would go unnoticed: nobody would report or deploy it.
     """
     return membership.owned.get(row.id) == row.epoch
 

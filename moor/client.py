@@ -25,6 +25,7 @@ from bus.message import Message
 from bus.messages.build import (
     AskInstances,
     BuildRejected,
+    CellHeard,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
@@ -32,6 +33,7 @@ from bus.messages.build import (
     InstancePlaced,
     InstancesFound,
     InstanceState,
+    InstanceWaiting,
 )
 from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
@@ -53,11 +55,12 @@ ASK_AGAIN_S = 1.0
 # Events are fast but may be missed; polling at this interval finds what was missed.
 LOOK_AGAIN_S = 2.0
 FOUND_AT_ONCE_MAX = 200
+ASKED_AT_ONCE_MAX = 200
 PAGE = 500
 UNTIL_LOOK_S = 0.1
 DRAIN_S_MAX = 5.0
 
-InstanceEvent = InstancePlaced | InstanceActive | InstanceFailed | InstanceDeleted
+InstanceEvent = InstanceWaiting | InstancePlaced | InstanceActive | InstanceFailed | InstanceDeleted
 States = dict[InstanceId, InstanceState]
 Feed = AsyncGenerator[Sequence[Received[Message]], None]
 
@@ -80,14 +83,27 @@ P = TypeVar("P", bound=Page)
 
 async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
     """The answer, which must be of this type."""
-    answer = await asking.ask(question)
+    return _granted(question, await asking.ask(question), kind)
+
+
+def _granted(question: Message, answer: Message, kind: type[T]) -> T:
     if isinstance(answer, BuildRejected):
         fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
     assert isinstance(answer, kind), f"{question!r} was answered by {answer!r}"
     return answer
 
 
-async def pages_of(asking: Asks, question: Message, kind: type[P]) -> AsyncIterator[P]:
+async def answers_of(asking: "Client", questions: Sequence[Message], kind: type[T]) -> list[T]:
+    """The answers, which must be of this type. Of many questions, some hundred are under way at once."""
+    answers: list[T] = []
+    for start in range(0, len(questions), ASKED_AT_ONCE_MAX):
+        some = questions[start : start + ASKED_AT_ONCE_MAX]
+        answered = zip(some, await asking.ask_all(some), strict=True)
+        answers += [_granted(question, answer, kind) for question, answer in answered]
+    return answers
+
+
+async def pages_of(asking: Asks, question: Message, kind: type[P]) -> AsyncGenerator[P, None]:
     while True:
         page = await answer_of(asking, question, kind)
         yield page
@@ -191,11 +207,20 @@ class Client:
         self._station = station
         self._running = running
         self._refused = asyncio.Queue[Refusal]()
+        # The cells of the instances that were found, and when each was last heard.
+        self.cells: dict[str, CellHeard] = {}
         station.on_refusal(self._refused.put_nowait)
 
     async def ask(self, question: Message) -> Message:
         """Return the answer. Raise the broker's refusal if this client may not ask or may not receive the answer."""
-        return await during(self._station.ask(question), self._raise_refusal(), self._raise_failure())
+        return (await self.ask_all((question,)))[0]
+
+    async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+        return await during(self._station.ask_all(questions), self._raise_refusal(), self._raise_failure())
+
+    async def send(self, message: Message) -> None:
+        """Publish an order that has no answer. Return when the broker has it."""
+        await self._station.send(message)
 
     async def _raise_refusal(self) -> None:
         raise await self._refused.get()
@@ -209,8 +234,14 @@ class Client:
         for start in range(0, len(ids), FOUND_AT_ONCE_MAX):
             some = tuple(ids[start : start + FOUND_AT_ONCE_MAX])
             question = AskInstances(instances=some, limit=FOUND_AT_ONCE_MAX, project=project)
-            found += (await answer_of(self, question, InstancesFound)).instances
+            async for page in self.pages_of_instances(question):
+                found += page.instances
         return found
+
+    async def pages_of_instances(self, question: AskInstances) -> AsyncIterator[InstancesFound]:
+        async for page in pages_of(self, question, InstancesFound):
+            self.cells |= {each.cell: each for each in page.cells}
+            yield page
 
     async def listen(self, *patterns: str, project: str = "") -> AsyncGenerator[Sequence[Message], None]:
         """Events with these keys, from now on. The first batch is empty: it says that the subscription is active.
@@ -268,6 +299,7 @@ class InstanceFollower:
         self.states: States = {}
         self._client = client
         self._ids = tuple(ids)
+        self._is_followed = frozenset(self._ids)
         self._project = project
         self._changed = asyncio.Event()
         self._listening = asyncio.Event()
@@ -276,7 +308,7 @@ class InstanceFollower:
         """Store these states; skip any that is not newer than the known one."""
         for state in states:
             known = self.states.get(state.id)
-            if state.id in self._ids and (known is None or known.sequence < state.sequence):
+            if state.id in self._is_followed and (known is None or known.sequence < state.sequence):
                 self.states[state.id] = state
                 self._changed.set()
 

@@ -22,7 +22,7 @@ from bus.logs import begin_to_log
 from bus.urls import broker_at
 from bus.workers.asking import NoAnswer
 from moor.settings import Settings, of_commands, settings_from, tuning_from
-from moor.tuning import SCHEDULER, CloudSettings, Tuning
+from moor.tuning import COMPUTE, SCHEDULER, CloudSettings, Tuning
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
@@ -142,6 +142,17 @@ SchedulerFlags = Annotated[
         help="A setting of schedulers, as `moor settings scheduler` lists them; a list has commas. May be repeated.",
     ),
 ]
+PoolFlags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pool",
+        metavar="NAME:CLASS=TOTAL[@HOSTS]",
+        show_default=False,
+        help="A pool of each cell that shares a resource class with its simulated hosts, such as nfs:DISK_GB=20000, or with "
+        "those whose names match: net:IPV4_ADDRESS=250@*-0000?. These have nothing of the class themselves. May be repeated. "
+        r"[dim]\[MOOR_COMPUTE_POOLS, or pools in \[compute]][/dim]",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
@@ -230,9 +241,13 @@ def tuned(
         return tuning().of(section, base, given)
 
 
-def tuned_cloud(base: CloudSettings | None = None, scheduler: Sequence[str] | None = None) -> CloudSettings:
-    """The settings of all workers in this process; `base` has the command's own defaults, `scheduler` are flags."""
-    flags = {SCHEDULER.name: scheduler_flags(scheduler)}
+def tuned_cloud(
+    base: CloudSettings | None = None,
+    scheduler: Sequence[str] | None = None,
+    pools: Sequence[str] | None = None,
+) -> CloudSettings:
+    """The settings of all workers in this process; `base` has the command's own defaults, the others are flags."""
+    flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: pool_flags(pools)}
     with wrong_value():
         return tuning().of_cloud(base or CloudSettings(), flags)
 
@@ -247,6 +262,10 @@ def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Tuned]:
                 raise ValueError(f"--scheduler is {flag!r}, must be KEY=VALUE")
             stated[key.strip()] = tuned_from(SCHEDULER, key.strip(), value.strip(), "--scheduler")
     return stated
+
+
+def pool_flags(flags: Sequence[str] | None) -> dict[str, Tuned]:
+    return {"pools": Tuned(tuple(flags), "--pool")} if flags else {}
 
 
 def flag_of(field: str) -> str:

@@ -98,10 +98,9 @@ OF_COMMANDS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(("keystone_url", "keystone_user", "keystone_password", "keystone_project"), _TEXT),
     **dict.fromkeys(("keystone_domain", "keystone_ca"), _TEXT),
     **dict.fromkeys(("share_port", "allow_anyone"), (bool, "true or false")),
+    **dict.fromkeys(("audit_every", "audit_settle"), (float, "a number")),
     "compute_hosts": (int, "a whole number"),
     "ironic_sim_nodes": (int, "a whole number"),
-    **dict.fromkeys(("http_idle_s", "http_head_s", "http_body_s"), (int, "a whole number of seconds")),
-    **dict.fromkeys(("http_connections", "http_connections_per_address"), (int, "a whole number")),
     "cors_origins": (list, "a list of texts"),
 }
 _KNOWN = {**_SHAPES, **OF_COMMANDS, **dict.fromkeys(SECTIONS, (dict, "a table"))}
@@ -224,7 +223,7 @@ def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:
     return (Path(environment["HOME"]) if environment.get("HOME") else Path.home()) / usual
 
 
-def _value(key: str, value: object, where: str) -> Value | bool | int | dict[str, Tuned]:
+def _value(key: str, value: object, where: str) -> Value | bool | float | dict[str, Tuned]:
     if key not in _KNOWN:
         near = get_close_matches(key, _KNOWN, 1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(_KNOWN))}"
@@ -233,12 +232,10 @@ def _value(key: str, value: object, where: str) -> Value | bool | int | dict[str
     match value:
         case dict() if key in SECTIONS:
             return tuned_by(SECTIONS[key], value, where)
-        case bool() if kind is bool:
+        case bool() | int() | str() if type(value) is kind:
             return value
-        case int() if kind is int and not isinstance(value, bool):
-            return value
-        case str() if kind is str:
-            return value
+        case int() | float() if kind is float and not isinstance(value, bool):
+            return float(value)
         case list() if kind is list and all(isinstance(each, str) for each in value):
             return tuple(value)
         case dict() if kind is dict and all(isinstance(each, str) for each in value.values()):

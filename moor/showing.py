@@ -23,10 +23,14 @@ T = TypeVar("T")
 
 COLOURS: Mapping[str, str] = {
     "accepted": "cyan",
+    "waiting": "yellow",
     "placed": "cyan",
     "building": "cyan",
     "active": "green",
     "rebuilding": "cyan",
+    "moving": "cyan",
+    "moved": "yellow",
+    "shelved": "dim",
     "error": "red",
     "deleting": "yellow",
     "deleted": "dim",
@@ -90,7 +94,9 @@ def progress_of(states: Iterable[InstanceState]) -> RenderableType:
 def instances_table(states: Sequence[InstanceState]) -> Rows:
     table = table_of("id", "name", "state", "cell", "host", "reason", prose=("reason",))
     for each in states:
-        table.add_row(str(each.id), escape(each.name), _state(each), each.cell, each.host, _in_short(each))
+        table.add_row(
+            str(each.id), escape(each.name), instance_state(each), each.cell, each.host, _in_short(each)
+        )
     return table
 
 
@@ -102,17 +108,21 @@ def check_known(flag: str, wanted: str, known: Iterable[str]) -> None:
         fail(f"{flag} is {wanted!r}, which does not exist; existing names: {', '.join(close) or 'none yet'}")
 
 
-def print_instance(state: InstanceState) -> None:
+def print_instance(state: InstanceState, cell: str = "") -> None:
+    """`cell` says when its cell was last heard."""
     grid = grid_of(
         ("instance", str(state.id)),
         ("request", str(state.request_id)),
         ("name", escape(state.name)),
         ("project", escape(state.project)),
-        ("state", _state(state)),
+        ("state", instance_state(state)),
         ("host", f"{state.host} in {state.cell}" if state.host else ""),
+        ("cell", cell),
         ("reason", escape(state.reason)),
         ("since", moment(state.changed_at)),
+        ("waits", _waits(state)),
         ("rebuild", _rebuild(state)),
+        ("move", _move(state)),
     )
     for failure in state.failures:
         grid.add_row(
@@ -123,6 +133,13 @@ def print_instance(state: InstanceState) -> None:
         print_no_valid_host(state.name or str(state.id), state.no_valid_host)
 
 
+def _waits(state: InstanceState) -> str:
+    if state.waiting is None:
+        return ""
+    priority = f", with priority {state.waiting.priority}" if state.waiting.priority else ""
+    return f"for room, until {moment(state.waiting.until)}{priority}"
+
+
 def _rebuild(state: InstanceState) -> str:
     if state.rebuild is None:
         return ""
@@ -130,6 +147,18 @@ def _rebuild(state: InstanceState) -> str:
     if failure:
         return f"[yellow]{image}: {failure}[/yellow]"
     return f"{image}: under way" if state.state == "rebuilding" else image
+
+
+def _move(state: InstanceState) -> str:
+    move = state.move
+    if move is None:
+        return ""
+    way = f"{move.kind} from {move.source}" + (f" to {move.destination}" if move.destination else "")
+    if move.failure:
+        return f"[yellow]{way}: {move.outcome}: {escape(move.failure)}[/yellow]"
+    if move.confirm_by is not None and not move.outcome:
+        return f"{way}: confirm or revert it, or it confirms itself at {moment(move.confirm_by)}"
+    return f"{way}: {move.outcome or 'under way'}"
 
 
 def print_no_valid_host(name: str, found: NoValidHost) -> None:
@@ -174,7 +203,10 @@ def print_host(host: HostState) -> None:
             ("zone", escape(host.availability_zone)),
             ("projects", escape(", ".join(host.projects))),
             ("state", host_state(host)),
-            ("reason", escape(host.disabled_reason)),
+            ("reason", escape(host.setting.reason)),
+            ("set by", escape(host.setting.by)),
+            ("set at", moment(host.setting.at)),
+            ("told", "" if host.told >= host.setting.number else "its cell has not been told yet"),
             ("heard", moment(host.heard_at)),
             ("instances", str(host.instances)),
             ("building", str(host.io_ops)),
@@ -212,7 +244,7 @@ def hosts_table(hosts: Sequence[HostState]) -> Rows:
             host_state(each),
             str(each.instances),
             str(each.io_ops),
-            escape(each.disabled_reason),
+            escape(each.setting.reason),
         )
     return table
 
@@ -225,12 +257,21 @@ def moment(at: datetime | None) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S %Z}" if at else ""
 
 
+def cell_life(life: str) -> str:
+    return {"up": "[green]up[/green]", "down": "[red]down[/red]"}.get(life, life)
+
+
 def host_state(host: HostState) -> str:
     up = "[green]up[/green]" if host.up else "[red]down[/red]"
-    return up if host.enabled else f"{up} [yellow]disabled[/yellow]"
+    mode = host.setting.mode
+    if host.must_clean and mode != "dead":
+        return f"{up} [yellow]must clean up{'' if mode == 'up' else f', {mode}'}[/yellow]"
+    if mode == "up":
+        return up
+    return f"{up} [yellow]draining[/yellow]" if mode == "draining" else f"[red]{mode} by order[/red]"
 
 
-def _state(state: InstanceState) -> str:
+def instance_state(state: InstanceState) -> str:
     colour = COLOURS.get(state.state, "white")
     return f"[{colour}]{state.state}[/{colour}]"
 

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from bus.configuration.database_settings import SECTION as DATABASE
 from bus.configuration.database_settings import DatabaseSettings
 from bus.configuration.settings import BusSettings
-from bus.configuration.tuning import BUS, Section, Tuned, settings_of, text_of, tuned_in
+from bus.configuration.tuning import BUS, Section, Tuned, settings_in, settings_of, text_of, tuned_in
 from cell_conductor.settings import SECTION as CONDUCTOR
 from cell_conductor.settings import ConductorSettings
 from compute_sim.settings import SECTION as COMPUTE
@@ -86,11 +86,17 @@ class Tuning(Struct, frozen=True):
         )
 
 
-def environment_of(settings: CloudSettings) -> dict[str, str]:
-    """The settings as variables, for worker processes, which read no file; without those that are the worker's default."""
-    return {
-        _BY_KIND[type(each)].variable(field): text_of(getattr(each, field))
-        for each in structs.asdict(settings).values()
-        for field in _BY_KIND[type(each)].types
-        if getattr(each, field) != getattr(type(each)(), field)
-    }
+def environment_of(settings: CloudSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings as variables, for worker processes, which read no file and no flags; without those that they read in this
+    `environment`, or have by default.
+    """
+    variables: dict[str, str] = {}
+    for each in structs.asdict(settings).values():
+        section = _BY_KIND[type(each)]
+        read = settings_in(environment, section)
+        variables |= {
+            section.variable(field): text_of(getattr(each, field))
+            for field in section.types
+            if getattr(each, field) != getattr(read, field)
+        }
+    return variables

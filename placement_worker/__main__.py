@@ -63,7 +63,7 @@ async def serve(
         await store.close()
 
 
-def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
     """Run a placement worker, configured by environment variables.
 
     MOOR_BUS_URL and MOOR_DB_URL must be set. MOOR_PLACEMENT_DB_URL may name another database for placement's tables.
@@ -71,12 +71,10 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     """
     environment = with_flags(environment, arguments, "placement_worker")
     database = "MOOR_PLACEMENT_DB_URL" if environment.get("MOOR_PLACEMENT_DB_URL") else "MOOR_DB_URL"
-    if (addresses := addresses_for_main(environment, "MOOR_BUS_URL", database)) is None:
-        return 2
-    if (settings := settings_for_main(environment, SECTION, DATABASE)) is None:
-        return 2
-    return run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
+    addresses = addresses_for_main(environment, "MOOR_BUS_URL", database)
+    settings = settings_for_main(environment, SECTION, DATABASE)
+    run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":
-    sys.exit(main(arguments=sys.argv[1:]))
+    main(arguments=sys.argv[1:])

@@ -28,8 +28,10 @@ from bus.messages.placement import (
 )
 from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
 from placement_worker.admin_handlers import question_handlers, write_handlers
+from placement_worker.books_handlers import books_handlers
 from placement_worker.candidate_handlers import ProviderView, candidate_handlers
-from placement_worker.core.claims import ClaimJudgement, decide_claims
+from placement_worker.core.claim_verdicts import ClaimJudgement
+from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
@@ -39,6 +41,7 @@ from placement_worker.paging import ROOM, how_many_fit
 from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
+from placement_worker.together_handlers import together_handlers
 
 # Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.
 GONE_PER_PAGE_MAX = 500
@@ -92,12 +95,14 @@ def handlers(
         ClaimResources: on_claims,
         SwapClaim: on_claims,
         ReleaseClaim: on_claims,
+        **together_handlers(clock, settings.horizon),
         ReportInventory: on_reports,
         AskSnapshot: Reading(on_snapshot),
         AskRevisions: Reading(on_revisions),
         AskMembers: Reading(on_members),
         **write_handlers(vocabulary, clock),
         **question_handlers(store),
+        **books_handlers(store, vocabulary, clock),
         **candidate_handlers(view, KnownNames(vocabulary, store), store, Searcher(settings.search_limits)),
     }
 

@@ -5,6 +5,7 @@ from itertools import accumulate, takewhile
 
 from bus.broker import PARCEL_BYTES_MAX
 from bus.messages.administration import ConsumerState
+from bus.messages.books import BookEntry
 from bus.messages.placement import ProviderState, ProviderUsage
 
 # Room for the envelope and the other fields of the message, estimated high.
@@ -38,6 +39,15 @@ def _bytes_of_holder(holder: ConsumerState) -> int:
     # A character may be escaped.
     words = 6 * (len(holder.project) + len(holder.user) + len(holder.type))
     return 200 + words + sum(60 + len(amount.resource) for amount in holder.held)
+
+
+def how_many_entries_fit(entries: Iterable[BookEntry], room: int = ROOM) -> int:
+    return _how_many(map(_bytes_of_entry, entries), room)
+
+
+def _bytes_of_entry(entry: BookEntry) -> int:
+    words = 6 * (len(entry.project) + len(entry.user) + len(entry.type) + len(entry.cell))
+    return 400 + words + sum(60 + len(amount.resource) for amount in entry.held)
 
 
 def how_many_usages_fit(usages: Iterable[ProviderUsage], room: int = ROOM) -> int:

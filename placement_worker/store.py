@@ -1,11 +1,11 @@
-"""What placement asks of its database. Two implementations, one contract suite: store_memory/ and store_sql/.
+"""What placement asks of its database. Two implementations, one contract suite: store_sql/, and tests/memory_stores.
 
 Each writer takes its locks in one order: server groups; consumers (inserted if missing, then locked); tree roots and
 sharing providers in the order of their internal ids. It reads what it decides on only after the last lock: a statement
 that locks and reads at once would judge the state from before its wait.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
+from bus.messages.books import BookEntry
 from bus.messages.placement import (
     GroupMember,
     Holder,
@@ -49,10 +50,21 @@ class PlacementTransaction(Protocol):
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         """Lock everything that these orders touch, then read it."""
 
+    async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
+        """Store a page of a claim until its last page comes; do nothing if it is stored already. Comes before all locks."""
+
+    async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
+        """The stored pages of a claim, by their numbers."""
+
     async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
         """Lock everything that these allocation writes touch, then read it."""
 
     async def write_claims(self, changes: ClaimChanges) -> None: ...
+
+    async def recount(self) -> None:
+        """Bring the stored usages, counts of consumers and holders in line with what consumers hold. It locks the trees
+        that have a wrong one, and must be alone in its transaction.
+        """
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
         """Lock the trees of the named providers, then read them whole. Comes after `lock_allocations`, if both are needed."""
@@ -115,6 +127,14 @@ class Records(Protocol):
     ) -> tuple[ConsumerState, ...]:
         """Consumers that hold something of this provider, each with everything it holds, ordered by id."""
 
+    async def books_page(self, after: ConsumerId | None, limit: int) -> tuple[BookEntry, ...]:
+        """Consumers that hold something, ordered by id."""
+
+    async def book_entries(
+        self, consumers: Sequence[ConsumerId], new_since: datetime | None
+    ) -> tuple[BookEntry, ...]:
+        """Those of these consumers that have a row, ordered by id. They are new if the log has a claim of them since then."""
+
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
         """The holdings of a project's consumers, or with `user` those of one of its users, by consumer type."""
 
@@ -161,8 +181,8 @@ class PlacementStore(Records, KeptAnswers, Protocol):
         """Become the process that publishes the log, as long as this is open; None if another process is."""
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        """Delete ended consumers, tombstones, published log rows and stored answers older than these times. Server groups
-        without members are deleted, too. Returns how many rows.
+        """Delete ended consumers, tombstones, published log rows and stored pages older than these times. Server groups
+        without members are deleted, too. Returns how many rows were deleted.
 
         When a tombstone is deleted, the shapes of its tree are forgotten, and the next tree there counts from the start.
         Messages for the old tree were sent before it was deleted. For an unknown consumer they are refused as too old; for a

@@ -1,7 +1,8 @@
 """Placement's tables, the same on PostgreSQL and SQLite.
 
-Change them in two steps, each with its migration: first expand (add a column or table that the previous release ignores),
-and one release later contract. tests/unit/test_migrations.py checks that the migrations lead to these tables.
+A new database gets them as they stand here. Change them in two steps, each with a migration for older databases: first
+expand (add a column or table that the previous release ignores), and one release later contract.
+tests/unit/test_migrations.py checks that the migrations lead to these tables.
 """
 
 from sqlalchemy import (
@@ -9,6 +10,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Connection,
     Double,
     ForeignKey,
     Identity,
@@ -19,6 +21,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    event,
     true,
 )
 from sqlalchemy.types import UserDefinedType
@@ -207,7 +210,8 @@ change_log = Table(
     sqlite_autoincrement=True,
 )
 
-# Later pages of answers that did not fit into one message, until they are asked for.
+# Pages of what did not fit into one message: later pages of answers, until they are asked for, and earlier pages of claims,
+# until the last one comes. `answer` is the id of the one or of the other.
 kept_answers = Table(
     "kept_answers",
     metadata,
@@ -230,3 +234,8 @@ feed = Table(
     Column("forgotten", String, nullable=False, server_default=""),
     CheckConstraint("id = 1", name="one_row"),
 )
+
+
+@event.listens_for(feed, "after_create")
+def _nothing_published(_: Table, connection: Connection, **__: object) -> None:
+    connection.execute(feed.insert().values(id=1, term=0, position=0, cursor=""))

@@ -5,12 +5,13 @@ change log what was written since its last reading. Callers that ask during one 
 of callers does not matter to the database. If the log does not reach back far enough, the view reads all providers.
 """
 
-import asyncio
 import gc
 import logging
+from functools import partial
 from typing import Protocol
 
 from bus.messages.placement import SnapshotPage
+from bus.parts import SharedRuns
 from placement_worker.replica import Replica
 from placement_worker.retrying import retrying
 from placement_worker.store import Unpublished
@@ -40,8 +41,7 @@ class View:
         self._replica = Replica()
         # The cursor of the last reading; empty before the first.
         self._cursor = ""
-        self._reading: asyncio.Task[None] | None = None
-        self._next: asyncio.Task[None] | None = None
+        self._shared = SharedRuns(partial(retrying(TRIES_MAX), self._read))
         self.readings = 0
         self.readings_of_all = 0
 
@@ -49,24 +49,11 @@ class View:
         """All providers, with everything committed before the call, and perhaps some of what is committed meanwhile. Raises
         Transient if the database cannot be read.
         """
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._read_after(self._reading))
-            self._next.add_done_callback(_seen)
-        await asyncio.shield(self._next)
+        await self._shared.done()
         return self._replica
 
     async def close(self) -> None:
-        tasks = [task for task in (self._reading, self._next) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _read_after(self, earlier: "asyncio.Task[None] | None") -> None:
-        if earlier is not None:
-            await asyncio.wait((earlier,))
-        # From here on, callers need the next reading.
-        self._reading, self._next = self._next, None
-        await retrying(TRIES_MAX)(self._read)
+        await self._shared.close()
 
     async def _read(self) -> None:
         self.readings += 1
@@ -104,9 +91,3 @@ class View:
         self._cursor = came_to
         if len(there) >= FROZEN_MIN:
             gc.freeze()
-
-
-def _seen(task: "asyncio.Task[None]") -> None:
-    """Waiting callers get the exception. If all of them have gone, mark it as seen, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()

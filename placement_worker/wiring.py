@@ -2,21 +2,21 @@
 
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import os_resource_classes
 import os_traits
 
-from bus.parts import Periodic
+from bus.parts import Periodic, set_beside
 from bus.process import Part
 from bus.workers.station import Station, by_station
+from bus.workers.worker import Notifying
 from placement_worker.change_publisher import ChangePublisher
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
-from placement_worker.store import PlacementStore, PlacementTransaction
+from placement_worker.store import PlacementStore
 from placement_worker.view import View
 
 log = logging.getLogger(__name__)
@@ -49,30 +49,16 @@ def placement_parts(
     """
     chance = stations[0].chance
     changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings, chance)
-    notifying = _NotifyingStore(store, changes.written)
+    notifying = Notifying(store, changes.written)
     view = View(store)
     answers = handlers(store, view, settings, vocabulary=STANDARD, clock=clock)
     workers = [station.worker(queue, answers, notifying) for station in stations for queue in QUEUES]
-    workers += [
-        station.worker(queue, answers, notifying)
-        for station in by_station(cells or {})
-        for queue in CELLS_QUEUES
-    ]
+    for station, names in by_station(cells or {}).items():
+        of_cell = [station.worker(queue, answers, notifying) for queue in CELLS_QUEUES]
+        # Without a cell's broker a worker serves all others.
+        set_beside((station, *of_cell), f"cell {', '.join(names)}")
+        workers += of_cell
     return (*workers, changes, Pruner(store, settings, clock, chance))
-
-
-class _NotifyingStore:
-    """A store's transactions; notifies the feed after each commit."""
-
-    def __init__(self, store: PlacementStore, written: Callable[[], None]) -> None:
-        self._store = store
-        self._written = written
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PlacementTransaction]:
-        async with self._store.transaction() as tx:
-            yield tx
-        self._written()
 
 
 class Pruner(Periodic):

@@ -42,17 +42,15 @@ async def run(
         await store.close()
 
 
-def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
     """MOOR_BUS_URL and MOOR_DB_URL must be set; MOOR_CELL_BUS_URLS names the cells that have a broker of their own.
     MOOR_SCHEDULER_*, MOOR_BUS_* and MOOR_DB_* are the settings.
     """
     environment = with_flags(environment, arguments, "scheduler_worker")
-    if (addresses := addresses_for_main(environment, "MOOR_BUS_URL", "MOOR_DB_URL")) is None:
-        return 2
-    if (settings := settings_for_main(environment, SECTION, DATABASE)) is None:
-        return 2
-    return run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
+    addresses = addresses_for_main(environment, "MOOR_BUS_URL", "MOOR_DB_URL")
+    settings = settings_for_main(environment, SECTION, DATABASE)
+    run_main(run(addresses, *settings, environment.get(VARIABLE, "")))
 
 
 if __name__ == "__main__":
-    sys.exit(main(arguments=sys.argv[1:]))
+    main(arguments=sys.argv[1:])

@@ -25,6 +25,7 @@ from bus.messages.build import (
     InstanceDeleted,
     InstanceFailed,
     InstancePlaced,
+    InstanceWaiting,
 )
 from bus.parts import Periodic
 from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
@@ -66,7 +67,9 @@ class Applications(Periodic):
     def project_of(self, message: Message) -> str:
         """The project on whose feed this event is published; empty if it is on none."""
         match message:
-            case InstancePlaced() | InstanceActive() | InstanceFailed() | InstanceDeleted():
+            case (
+                InstanceWaiting() | InstancePlaced() | InstanceActive() | InstanceFailed() | InstanceDeleted()
+            ):
                 project = message.instance.project
             case BuildAccepted() | BuildRejected():
                 project = message.project

@@ -25,6 +25,7 @@ class Forgetting(Periodic):
         settings: SchedulerSettings,
         clock: Callable[[], datetime],
         *,
+        down_after: timedelta,
         chance: random.Random | None = None,
     ) -> None:
         super().__init__("forget old requests", self._prune, settings.prune_every_s, chance=chance)
@@ -34,6 +35,7 @@ class Forgetting(Periodic):
         # Hosts that are down and have no provider, and since when this process knows that.
         self._removed_at: dict[ProviderId, datetime] = {}
         self._settings = settings
+        self._down_after = down_after
         self._clock = clock
 
     async def _prune(self) -> None:
@@ -46,7 +48,7 @@ class Forgetting(Periodic):
     async def _forget_hosts(self) -> None:
         """A host that is down may come back; one that is down and has no provider either was removed."""
         now = self._clock()
-        down = self._registry.unheard_since(now - timedelta(seconds=self._settings.host_down_s))
+        down = self._registry.unheard_since(now - self._down_after)
         removed = {host.id: host.sequence for host in down if not self._is_provided(host.id)}
         self._removed_at = {host: self._removed_at.get(host, now) for host in removed}
         before = now - timedelta(seconds=self._settings.hosts_kept_s)

@@ -15,18 +15,24 @@ from datetime import datetime
 from bus.messages.build import BuildInstance
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
-from bus.workers.handling import Handlers, Reading
+from bus.workers.handling import Handlers, Reading, Weighed
 from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.aggregates.questions import aggregate_questions
 from scheduler_worker.applications import Applications
+from scheduler_worker.cells.questions import cell_questions
+from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.hosts.handlers import host_order_handlers, host_questions, host_report_handlers
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import cell_event_handlers, repeated_at_api_level
 from scheduler_worker.requests.deleting import delete_handlers
 from scheduler_worker.requests.groups import group_order_handlers, group_questions
+from scheduler_worker.requests.history import history_questions
+from scheduler_worker.requests.mending import mend_handlers
+from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.questions import (
     instance_questions,
     on_unreadable_orders,
@@ -38,6 +44,13 @@ from scheduler_worker.store import SchedulerStore
 
 Clock = Callable[[], datetime]
 
+# A batch of requests builds at most so many instances in one transaction, or is a single request.
+INSTANCES_AT_ONCE_MAX = 2_000
+
+
+def _instances_of(build: BuildInstance) -> int:
+    return min(max(build.count, 1), COUNT_MAX)
+
 
 def request_handlers(
     builder: Builder,
@@ -47,12 +60,15 @@ def request_handlers(
     settings: SchedulerSettings,
     *,
     aggregates: AggregateOrders,
+    mover: Mover,
 ) -> Handlers:
     """Orders of clients and operators."""
     return {
-        BuildInstance: builder.on_builds,
+        BuildInstance: Weighed(builder.on_builds, _instances_of, INSTANCES_AT_ONCE_MAX),
         **delete_handlers(clock),
+        **mover.handlers(),
         **rebuild_handlers(clock, timeout_s=settings.node_request_timeout_s),
+        **mend_handlers(),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),
         **applications.order_handlers(),
@@ -86,17 +102,20 @@ def question_handlers(
     registry: HostRegistry,
     applications: Applications,
     membership: Membership,
-    planning: Handlers,
+    others: Handlers,
     *,
+    cells: CellRegistry,
     picture: Picture,
     catch_up: Callable[[], Awaitable[None]],
 ) -> Handlers:
     return {
-        **instance_questions(store),
+        **instance_questions(store, cells),
+        **history_questions(store),
+        **cell_questions(store, cells, registry),
         **host_questions(store, registry),
         **group_questions(store, picture, catch_up),
         **applications.question_handlers(),
         **aggregate_questions(store, membership),
-        **planning,
+        **others,
         Unreadable: Reading(on_unreadable_questions),
     }

@@ -15,9 +15,10 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from bus.message import ProviderId
-from bus.messages.hosts import NODE, HostState, Supported
+from bus.messages.hosts import NODE, HostSetting, HostState, Supported
 from bus.messages.placement import InventoryState, ProviderState
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests.spec import InstanceSpec
@@ -37,6 +38,7 @@ SPECS: tuple[InstanceSpec, ...] = (
     structs.replace(PLAIN, same_hosts=None),
     InstanceSpec(amounts=(("CUSTOM_GOLD", 1),), project="shop", is_for_nodes=True),
     InstanceSpec(amounts=(("PCI_DEVICE", 1), ("VCPU", 1))),
+    structs.replace(PLAIN, image="debian"),
     structs.replace(PLAIN, preferred=(("CUSTOM_FAST", 2.0),), preferred_classes=(("PCI_DEVICE", 1.0),)),
 )
 
@@ -145,6 +147,7 @@ def _copies(picture: Picture) -> list[tuple[NDArray[np.generic], NDArray[np.gene
 _HOSTS = 7
 # The numbers of the hosts that are not as the others.
 _DOWN, _DISABLED, _NODE = 4, 5, 6
+_DRAINING = HostSetting(mode="draining", reason="a fan is broken", number=1)
 
 
 def a_cloud() -> Picture:
@@ -154,6 +157,7 @@ def a_cloud() -> Picture:
     picture.apply([_provider(number) for number in range(_HOSTS)])
     for number in range(_NODE):
         picture.measure(_id(number), {"temperature": 40.0 + number, "load": number / 4})
+    picture.cache_images(_id(2), ("debian",))
     return picture
 
 
@@ -174,8 +178,7 @@ def _host(number: int, **other: object) -> HostState:
         "kind": NODE if number == _NODE else "",
         "projects": ("shop",) if number == _NODE else (),
         "up": number != _DOWN,
-        "enabled": number != _DISABLED,
-        "disabled_reason": "" if number != _DISABLED else "a fan is broken",
+        "setting": HostSetting() if number != _DISABLED else _DRAINING,
         **other,
     }
     return HostState(id=_id(number), name=f"h{number}", cell="c1", sequence=1, **facts)  # type: ignore[arg-type]
@@ -208,13 +211,24 @@ def _report_anew(picture: Picture) -> None:
                 id=_id(number),
                 name=f"h{number}",
                 up=_host(number).up,
-                enabled=_host(number).enabled,
-                disabled_reason=_host(number).disabled_reason,
+                setting=_host(number).setting,
                 instances=49 + number,
                 io_ops=9,
                 sequence=2,
             )
             for number in range(_HOSTS)
+        ]
+    )
+
+
+def _turn_modes(picture: Picture) -> None:
+    hosts = [_host(number) for number in range(_HOSTS)]
+    picture.put_hosts(
+        [
+            structs.replace(
+                host, setting=_DRAINING if host.setting.mode == "up" else HostSetting(), sequence=2
+            )
+            for host in hosts
         ]
     )
 
@@ -234,6 +248,11 @@ def _turn(field: str) -> Callable[[Picture], None]:
 def _measure_anew(picture: Picture) -> None:
     for number in range(1, _HOSTS):
         picture.measure(_id(number), {"temperature": 90.0 - 7 * number, "load": number % 2})
+
+
+def _cache_anew(picture: Picture) -> None:
+    for number in range(1, _HOSTS):
+        picture.cache_images(_id(number), ("debian", "fedora") if number % 2 else ())
 
 
 def _rebuild(picture: Picture) -> None:
@@ -267,8 +286,9 @@ def _fill(picture: Picture) -> None:
 _CHANGES: Mapping[Change, Callable[[Picture], None]] = {
     Change.FACTS: _report_anew,
     Change.LIFE: _turn("up"),
-    Change.ENABLED: _turn("enabled"),
+    Change.ENABLED: _turn_modes,
     Change.METRICS: _measure_anew,
+    Change.IMAGES: _cache_anew,
     Change.PROVIDERS: _rebuild,
     Change.USAGE: _fill,
 }

@@ -1,6 +1,7 @@
 """The settings of a scheduler worker."""
 
 from datetime import timedelta
+from typing import Literal
 
 from bus.configuration.tuning import Section
 from bus.messages.cell import ALTERNATES_MAX
@@ -19,9 +20,13 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
     alternates_max: int = 2
     # Batches of requests under way at once: while one waits for placement's verdicts, hosts are chosen for another.
     batches_in_flight: int = 2
-    # A host without a heartbeat for so long is down.
-    host_down_s: float = 60.0
-    # A host is disabled after so many failed builds in a row, and again by each further one; 0: never.
+    # A cell without a heartbeat of a conductor that can work for so long is down. Then new instances go elsewhere, or to the
+    # cell nevertheless: their orders wait for it.
+    cell_down_s: float = 20.0
+    when_cell_down: Literal["elsewhere", "wait"] = "elsewhere"
+    # How long a cell has to answer a question about what it has itself.
+    live_answer_s: float = 5.0
+    # A host is set draining after so many failed builds in a row, and again by each further one; 0: never.
     failed_builds_max: int = 10
     # A host that is down and has no provider in placement, both for so long, is forgotten.
     hosts_kept_s: float = 24 * 3600.0
@@ -34,6 +39,15 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
     # node takes half an hour. Until a host is chosen, the first counts. The second is also that of a rebuild.
     request_timeout_s: int = 600
     node_request_timeout_s: int = 7200
+    # The deadline of a move that names none, and after how long a move that arrived confirms itself.
+    move_timeout_s: int = 3600
+    move_confirm_s: int = 24 * 3600
+    # How many moves may go on at once from or to one host, and in one cell; a further one is refused. 0: any number.
+    # Evacuations, and what stays on its host, count in the cell alone. Schedulers that take orders at the same moment may exceed both.
+    moves_per_host_max: int = 0
+    moves_per_cell_max: int = 0
+    # How long the one worker that tries waiting instances may take for some of them; then another one takes over.
+    wake_lease_s: float = 10.0
     # How often requests past their deadline are looked for.
     deadline_poll_s: float = 5.0
     snapshot_page: int = 500
@@ -68,9 +82,12 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             )
         for field in (
             "request_timeout_s",
+            "move_timeout_s",
             "deadline_poll_s",
+            "wake_lease_s",
             "snapshot_page",
             "hosts_kept_s",
+            "hosts_poll_s",
             "host_row_wait_s",
             "verify_every_s",
             "horizon_s",
@@ -78,13 +95,11 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             "prune_rows_max",
             "batches_in_flight",
             "under_way_max",
+            "cell_down_s",
+            "live_answer_s",
         ):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
-        if not 0 < self.hosts_poll_s <= self.host_down_s:
-            raise ValueError(
-                f"hosts_poll_s is {self.hosts_poll_s}, must be more than 0 and at most host_down_s ({self.host_down_s})"
-            )
 
     @property
     def horizon(self) -> timedelta:

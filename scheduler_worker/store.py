@@ -1,4 +1,4 @@
-"""The port to the scheduler's database. store_memory.py and store_sql/ implement it; one contract suite tests both.
+"""The port to the scheduler's database. store_sql/ implements it, and so does tests/memory_stores; one contract suite tests both.
 
 Requests and instances are locked, each kind in the order of its ids, before they are decided (core/instances/). So the
 row that is written is the row that was decided on, and only one of several workers with the same request decides.
@@ -7,10 +7,11 @@ A note names the rows of a transaction that have messages to send; it is deleted
 such rows without notes would take an index that the database writes twice for each instance.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -19,8 +20,10 @@ from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId, RequestId
 from bus.messages.hosts import HostState
+from bus.messages.moves import Change, MovePlace
 from bus.messages.placement import ServerGroup
 from bus.workers.handling import OutboxKey
+from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 
@@ -98,6 +101,42 @@ class GroupQuery(Struct, frozen=True):
     limit: int | None = None
 
 
+class ChangeQuery(Struct, frozen=True):
+    """The changes of an instance behind the number `after`, in their order; or, without one, moves of all instances, the newest
+    first, behind the place `behind`. With `host`, only moves from there or to there; without `ended`, only what goes on.
+    """
+
+    instance: InstanceId | None = None
+    after: int = 0
+    host: str = ""
+    ended: bool = False
+    behind: MovePlace | None = None
+    limit: int = 100
+
+
+class WaitingInstance(Struct, frozen=True):
+    """An instance that waits for room, with the digest of its spec, and its request, encoded."""
+
+    id: InstanceId
+    digest: bytes
+    build: bytes
+
+
+class KnownCell(Struct, frozen=True):
+    """A cell, and when a conductor of it that can work was last heard."""
+
+    name: str
+    heard_at: datetime
+
+
+class CellCounts(Struct, frozen=True):
+    """The instances of a cell, and how many of them have an order that it has not answered."""
+
+    cell: str
+    instances: int
+    waiting: int
+
+
 class Note(Struct, frozen=True):
     """A note: its name, and those of its rows that are still unsaid, in the order of their ids."""
 
@@ -115,7 +154,7 @@ class SchedulerTransaction(Protocol):
         """The rows that exist, locked and up to date, without their orders: a worker that changes a row does not send those."""
 
     async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
-        """Write these over rows that are still open. Returns the others as they were decided meanwhile, locked."""
+        """Write these over rows that are still accepted. Returns the others as they were decided meanwhile, locked."""
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         """Write these rows, which were locked; a row without a request is new. `Transient` if another worker was quicker."""
@@ -134,18 +173,24 @@ class SchedulerTransaction(Protocol):
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         """Delete these hosts, which were locked."""
 
+    async def save_cells(self, cells: Sequence[KnownCell]) -> None:
+        """Write these cells, as far as no later time is written."""
+
     async def set_application(
         self, name: str, sent_at: datetime, application: KnownApplication | None
     ) -> KnownApplication | None:
         """Write the application, or delete it (None), unless a later order was sent before. Returns it as it is then."""
 
-    async def lock_aggregates(self) -> Sequence[Aggregate]:
-        """All aggregates, in the order of their names, locked and up to date."""
+    async def lock_aggregates(self) -> Sequence[KeptAggregate]:
+        """All aggregates, deleted ones too, in the order of their names, locked and up to date."""
 
-    async def save_aggregate(self, aggregate: Aggregate) -> None:
-        """Write it, new or locked. `Transient` if another worker has just given its name to another one."""
+    async def save_aggregate(self, aggregate: KeptAggregate) -> None:
+        """Write it, new or locked. A deleted one gives up its name. `Transient` if another worker has just given its name to
+        another one.
+        """
 
-    async def delete_aggregate(self, aggregate: AggregateId) -> None: ...
+    async def forget_aggregate(self, aggregate: AggregateId) -> None:
+        """Delete the row."""
 
     async def create_group(self, group: KnownGroup) -> KnownGroup | None:
         """Write the group, unless there is one with its id. Returns the one that is there then; None if it was deleted."""
@@ -154,6 +199,29 @@ class SchedulerTransaction(Protocol):
         """Delete the group, if it is of this project; an empty project stands for all. Returns it, or None. Its id stays
         taken until it is pruned.
         """
+
+    async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
+        """Only one worker at a time tries waiting instances. None: this one, until then; otherwise the end of another one's
+        lease. A lease that ends far behind `until` has the time of a clock that was wrong, and counts as over.
+        """
+
+    async def release_waking(self, holder: UUID) -> None:
+        """End the lease, if it is this worker's."""
+
+    async def next_waiting(self, digests: Sequence[bytes], limit: int) -> Sequence[WaitingInstance]:
+        """The next instances of the specs with these digests: the highest priority first, then the oldest. Without those that are locked."""
+
+    async def wake(self, instances: Sequence[InstanceId]) -> None:
+        """Mark these, before they are tried: a claim for one may outlive the worker that made it."""
+
+    async def woken(self, limit: int) -> Sequence[WaitingInstance]:
+        """Marked instances, in their order. The holder of the lease finds only those whose trial was interrupted."""
+
+    async def let_wait(self, instances: Sequence[InstanceId]) -> None:
+        """These were tried, and go on waiting: drop their marks."""
+
+    async def unlist(self, instances: Sequence[InstanceId]) -> None:
+        """These wait no more. `accept`, `decide` and `save` do this by themselves for rows that `has_waited`."""
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         """Write one note for each group of rows that have something to say. A worker that writes an unsaid row notes it in
@@ -174,7 +242,15 @@ class SchedulerStore(Protocol):
     async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]: ...
 
     async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
-        """The instances that are accepted, not decided, and past their deadline."""
+        """The instances that are accepted or waiting, not decided, and past their deadline."""
+
+    async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
+        """The digests of the specs of these instances, or of all (None), as far as they wait."""
+
+    async def one_waiting(self, digest: bytes) -> WaitingInstance | None:
+        """Any instance of the spec with this digest that waits."""
+
+    async def some_are_woken(self) -> bool: ...
 
     async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
         """The next notes behind `after`, in their order, with rows that were written before `before`. At least one, if
@@ -184,11 +260,25 @@ class SchedulerStore(Protocol):
     async def hosts(self, query: HostQuery) -> Sequence[HostState]:
         """The hosts in the order of their names."""
 
+    async def changes(self, query: ChangeQuery) -> Sequence[Change]: ...
+
+    async def moves_under_way(self) -> Sequence[Change]:
+        """All of them, in no order."""
+
+    async def cells(self) -> Sequence[KnownCell]:
+        """All cells, in the order of their names."""
+
+    async def cell_counts(self) -> Sequence[CellCounts]:
+        """The counts of each cell that has instances which are not deleted. Reads all rows."""
+
     async def applications(self) -> Sequence[KnownApplication]:
         """All applications, in the order of their names."""
 
     async def aggregates(self) -> Sequence[Aggregate]:
-        """All aggregates, in the order of their names."""
+        """All aggregates that are not deleted, in the order of their names."""
+
+    def ordering_aggregates(self) -> AbstractAsyncContextManager[None]:
+        """In this context, no other worker is in it. May raise `Transient` at its start and at its end."""
 
     async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
         """Groups that are not deleted."""

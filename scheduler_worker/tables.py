@@ -19,6 +19,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
     text,
 )
 
@@ -50,7 +51,7 @@ instances = Table(
     Column("host", String(255), nullable=False),
     Column("attempt", BigInteger, nullable=False),
     Column("changed_at", Moment, nullable=False),
-    # Set while the instance is accepted and nothing is decided.
+    # Set while the instance is accepted or waiting, and nothing is decided.
     Column("due_at", Moment),
     # Set when the instance is deleted: pruning goes by it.
     Column("ended_at", Moment),
@@ -83,6 +84,33 @@ instances = Table(
     # No index, and no condition of one, names a column that changes when a placed instance becomes active. With room on the
     # page PostgreSQL then writes no index for that (measured: 5 µs in place of 12).
     postgresql_with={"fillfactor": 70},
+)
+
+# Orders for instances, and how they ended (core/instances/history.py). A boot is on its instance's own row.
+changes = Table(
+    "instance_changes",
+    metadata,
+    Column("instance", Id, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("what", String(32), nullable=False),
+    Column("cell", String(255), nullable=False),
+    Column("asked_at", Moment, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("request_id", Id),
+    Column("source", String(255), nullable=False),
+    Column("destination", String(255), nullable=False),
+    Column("ended_at", Moment),
+    Column("ended_by", String(255), nullable=False),
+    Column("outcome", String(32), nullable=False),
+    Column("failure", Text, nullable=False),
+    Index(None, "asked_at"),
+    # What goes on: few rows of many.
+    Index(
+        "ix_instance_changes_open",
+        "asked_at",
+        postgresql_where=text("ended_at IS NULL"),
+        sqlite_where=text("ended_at IS NULL"),
+    ),
 )
 
 # The instances of a transaction that have messages to send; a note is deleted when all of these are confirmed.
@@ -137,13 +165,53 @@ groups = Table(
     Index(None, "project", "id"),
 )
 
+# The instances in the state `waiting`. In a table of their own, since no other instance has any of this.
+waiting = Table(
+    "waiting_instances",
+    metadata,
+    Column("id", Id, primary_key=True),
+    # The priority, negated: the lowest goes first.
+    Column("precedence", Integer, nullable=False),
+    Column("since", Moment, nullable=False),
+    # Of the spec: instances of one spec fit on the same hosts.
+    Column("digest", LargeBinary, nullable=False),
+    Column("build", LargeBinary, nullable=False),
+    # Set while a worker tries it, and NULL otherwise.
+    Column("is_woken", Boolean),
+    Index(None, "precedence", "since", "id"),
+    Index(None, "digest"),
+    Index(
+        None,
+        "is_woken",
+        postgresql_where=text("is_woken IS NOT NULL"),
+        sqlite_where=text("is_woken IS NOT NULL"),
+    ),
+)
+
+# The one worker that tries waiting instances.
+waking = Table(
+    "waking_lease",
+    metadata,
+    # There is one row, of number 1.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("holder", Id, nullable=False),
+    Column("held_until", Moment, nullable=False),
+)
+
+# When each cell was last heard, as workers have noted it now and then.
+cells = Table(
+    "known_cells",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("heard_at", Moment, nullable=False),
+)
+
 hosts = Table(
     "known_hosts",
     metadata,
     Column("id", Id, primary_key=True),
     Column("name", String(255), nullable=False),
     Column("cell", String(255), nullable=False),
-    Column("enabled", Boolean, nullable=False),
     Column("changed_at", Moment, nullable=False),
     Column("body", LargeBinary, nullable=False),
     Index(None, "name"),

@@ -10,7 +10,7 @@ import os_resource_classes
 import os_traits
 
 from bus.messages.build import BuildInstance
-from bus.parts import Once
+from bus.parts import Once, set_beside
 from bus.process import Part
 from bus.workers.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
@@ -18,6 +18,10 @@ from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.aggregates.watch import AggregateWatch
 from scheduler_worker.applications import Applications
+from scheduler_worker.cells.hearing import CellEars
+from scheduler_worker.cells.live import LiveRelay
+from scheduler_worker.cells.registry import CellRegistry
+from scheduler_worker.cells.watch import CellWatch
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.core.choosing.plugins import multiplier_key
 from scheduler_worker.core.choosing.standard import chosen_plugins
@@ -31,6 +35,7 @@ from scheduler_worker.handlers import (
 )
 from scheduler_worker.hosts.listening import HostListener
 from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.hosts.telling import ModeTeller
 from scheduler_worker.hosts.watch import HostWatch
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
 from scheduler_worker.outbox.notes import Notes
@@ -41,11 +46,14 @@ from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.deadlines import Deadlines
 from scheduler_worker.requests.explaining import Explainer
 from scheduler_worker.requests.groups import group_finder
+from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.requests.waking import Waker
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 from scheduler_worker.third_party import filters_of, weighers_of
+from scheduler_worker.waiting import WaitingSpecs
 
 STANDARD = Vocabulary(
     classes=frozenset(os_resource_classes.STANDARDS), traits=frozenset(os_traits.get_traits())
@@ -73,16 +81,37 @@ def scheduler_parts(
     """
     chance = chance or random.Random(secrets.randbits(64))
     picture = Picture() if picture is None else picture
+    down_after = timedelta(seconds=station.settings.host_down_s)
+    if settings.when_cell_down == "wait" and settings.cell_down_s >= station.settings.host_down_s:
+        raise ValueError(
+            f"cell_down_s is {settings.cell_down_s}, must be less than host_down_s ({station.settings.host_down_s}) with "
+            "when_cell_down 'wait': otherwise all hosts of the cell are down before the cell is"
+        )
+    cells = cells or {}
+    known_cells = CellRegistry(
+        picture,
+        timedelta(seconds=settings.cell_down_s),
+        clock,
+        is_avoided=settings.when_cell_down == "elsewhere",
+        troubles=lambda cell: cells[cell].consuming.trouble if cell in cells else "",
+    )
     registry = HostRegistry(
         picture,
-        timedelta(seconds=settings.host_down_s),
+        down_after,
         clock,
         failed_builds_max=settings.failed_builds_max,
+        excuses=known_cells.excuses,
     )
+    live = LiveRelay(station, cells, known_cells, registry, clock=clock, answer_s=settings.live_answer_s)
+    ears = CellEars(known_cells, live)
+    plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
+    waiting = WaitingSpecs(picture, plugins)
     replica = Replica(
         station,
         picture,
         registry,
+        hear_cells=ears.hear,
+        waiting=waiting,
         page=settings.snapshot_page,
         verify_every_s=settings.verify_every_s,
         chance=chance,
@@ -92,12 +121,12 @@ def scheduler_parts(
     aggregate_watch = AggregateWatch(store, picture, settings.hosts_poll_s, chance)
 
     async def make_sure() -> None:
+        mover.let_go()
         await replica.catch_up()
         # The registry has the rows of all other hosts.
         await watch.look_again(picture.unregistered())
         await aggregate_watch.refresh()
 
-    plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
     membership = Membership(picture, station.ask_all, replica.catch_up)
     claimer = Claimer(
         picture,
@@ -111,7 +140,7 @@ def scheduler_parts(
         clock=clock,
     )
     notes = Notes(store, timedelta(seconds=settings.unsaid_s), clock)
-    apart = by_station(cells or {})
+    apart = by_station(cells)
     dispatches = [
         CellDispatch(names, down, station.publisher, notes, under_way_max=settings.under_way_max)
         for down, names in apart.items()
@@ -119,7 +148,7 @@ def scheduler_parts(
     outbox = Outbox(store, notes, dispatches)
     applications = Applications(store, station.publisher, settings.hosts_poll_s, clock, chance)
     reader = RequestReader(STANDARD, settings.horizon, plugins)
-    builder = Builder(store, claimer, reader, clock, settings)
+    builder = Builder(store, claimer, reader, clock, settings, begin_waits=waiting.wrote)
     burial = Burial(reader, clock, settings)
     aggregates = AggregateOrders(
         store,
@@ -128,10 +157,30 @@ def scheduler_parts(
         clock,
         make_sure=make_sure,
         multipliers=frozenset(multiplier_key(each) for each in plugins.weighers),
+        horizon=settings.horizon,
     )
-    requests = request_handlers(builder, registry, applications, clock, settings, aggregates=aggregates)
+    mover = Mover(
+        store, picture, plugins, reader, clock, settings=settings, make_sure=make_sure, chance=chance
+    )
+    requests = request_handlers(
+        builder, registry, applications, clock, settings, aggregates=aggregates, mover=mover
+    )
     # One loop sweeps the outbox for all; each clears what it has published itself.
     sweeps: list[Outbox | OutboxWithoutSweep] = [outbox, OutboxWithoutSweep(outbox)]
+    events_of_cells = {
+        down: down.worker(
+            "scheduler.events",
+            cell_broker_handlers(registry, clock),
+            outbox,
+            chance=chance,
+            says_by=station.publisher,
+        )
+        for down in apart
+    }
+    listeners = {down: HostListener(down, registry, ears.hear) for down in apart}
+    # Without one of these a scheduler serves all other cells.
+    for down, names in apart.items():
+        set_beside((down, listeners[down], events_of_cells[down]), f"cell {', '.join(names)}")
     parts: tuple[Part, ...] = (
         station,
         replica,
@@ -145,13 +194,33 @@ def scheduler_parts(
             lambda host: not replica.whole.is_set() or picture.has_provider(host),
             settings,
             clock,
+            down_after=down_after,
             chance=chance,
         ),
+        *[
+            ModeTeller(on, store, registry, is_there, every_s=settings.hosts_poll_s, clock=clock)
+            for on, is_there in (
+                (station, lambda cell: cell not in cells),
+                *[(down, names.__contains__) for down, names in apart.items()],
+            )
+        ],
+        CellWatch(store, known_cells, settings.hosts_poll_s, chance),
+        live,
         *apart,
         *dispatches,
-        *[HostListener(down, registry) for down in apart],
+        *listeners.values(),
     )
     workers: tuple[Part, ...] = (
+        Waker(
+            store,
+            outbox,
+            station.publisher,
+            claimer,
+            waiting,
+            settings=settings,
+            clock=clock,
+            chance=chance,
+        ),
         *[
             station.worker(
                 "scheduler.requests",
@@ -165,20 +234,11 @@ def scheduler_parts(
         ],
         station.worker(
             "scheduler.events",
-            event_handlers(registry, applications, clock, cells or {}),
+            event_handlers(registry, applications, clock, cells),
             outbox,
             chance=chance,
         ),
-        *[
-            down.worker(
-                "scheduler.events",
-                cell_broker_handlers(registry, clock),
-                outbox,
-                chance=chance,
-                says_by=station.publisher,
-            )
-            for down in apart
-        ],
+        *events_of_cells.values(),
         station.worker(
             "scheduler.questions",
             question_handlers(
@@ -189,7 +249,9 @@ def scheduler_parts(
                 {
                     **Planner(picture, plugins, reader, group_finder(store)).question_handlers(),
                     **Explainer(store, picture, plugins).question_handlers(),
+                    **live.question_handlers(),
                 },
+                cells=known_cells,
                 picture=picture,
                 catch_up=replica.catch_up,
             ),
@@ -197,18 +259,26 @@ def scheduler_parts(
             chance=chance,
         ),
     )
-    return (Staged(parts, (replica.whole, watch.read, applications.read, aggregate_watch.read), workers),)
+    ready = (replica.whole, watch.read, applications.read, aggregate_watch.read)
+    return (Staged(parts, ready, workers, seen=(claimer,)),)
 
 
 class Staged:
-    """Parts, and workers that start when these are ready; the parts stop after the workers."""
+    """Parts, and workers that start when these are ready; the parts stop after the workers. `seen` are others for health and
+    metrics.
+    """
 
     def __init__(
-        self, needed: Sequence[Part], ready: Sequence[asyncio.Event], workers: Sequence[Part]
+        self,
+        needed: Sequence[Part],
+        ready: Sequence[asyncio.Event],
+        workers: Sequence[Part],
+        *,
+        seen: Sequence[object] = (),
     ) -> None:
         self._needed = needed
         self._workers = workers
-        self.parts = (*needed, *workers)
+        self.parts = (*needed, *workers, *seen)
         self._waiting = Once(
             "wait for the first snapshot", lambda: asyncio.gather(*[each.wait() for each in ready])
         )

@@ -3,7 +3,8 @@
 import numpy as np
 
 from bus.messages.build import Miss
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec

@@ -46,7 +46,9 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
         ("claims over the bus", "unix", "sqlite", "2", "200"),
         ("candidates, searched for", "100 hosts", "none"),
         ("hosts, chosen", "100 trees of 5", "different"),
+        ("hosts, chosen", "100 trees of 5, pools", "rich"),
         ("plans", "100 trees of 5", "fits nowhere"),
+        ("plans", "100 trees of 5, pools", "rich"),
         ("rows, encoded", "kept"),
         ("claims over HTTP", "100 hosts", "on 10 of them", "moorage"),
         ("claims over HTTP, paced", "100 hosts", "200", "moorage"),
@@ -54,6 +56,7 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
         ("waits beside hard questions", "sqlite", "HTTP", "GET /", "all of them at once"),
         ("waits beside hard questions", "sqlite", "HTTP", "claim", "all of them at once"),
         ("waits beside hard questions", "sqlite", "unix", "claim", "all of them at once"),
+        ("claims, all or none", "memory", "100", "10"),
         ("events of nodes", "memory", "memory", "100"),
         ("events of nodes", "none", "none: the disk", "100"),
         ("events of nodes", "memory", "sqlite", "100"),
@@ -67,7 +70,7 @@ async def test_a_quick_run_measures_every_section_and_finds_all_books_in_order()
         assert all(result.us(kind) > 0 for kind in result.kinds), result
         assert all(run.ours > 0 for run in result.runs), result
     assert results[8].kinds == ("generator", "placement", "broker")
-    assert results[13].kinds == ("generator", "server")
+    assert results[15].kinds == ("generator", "server")
 
     machine = this_machine()
     told = msgspec.json.decode(as_json(machine, results))

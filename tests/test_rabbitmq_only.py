@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import aio_pika
 import aiormq
@@ -25,6 +26,7 @@ from bus.topology import (
     PLACEMENT,
     REPLY,
     Binding,
+    Exchange,
     Limits,
     Objects,
     Queue,
@@ -41,7 +43,7 @@ from tests.contracts.rabbitmq_under_test import (
     evaluate,
     import_definitions,
 )
-from tests.contracts.small_world import connected, eventually, receive
+from tests.contracts.small_world import connected, eventually, publish, receive
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq]
 
@@ -61,8 +63,8 @@ async def rabbitmq() -> AsyncIterator[RabbitMQUnderTest]:
     """The whole topology, and a cell's user."""
     under_test = await RabbitMQUnderTest.start()
     try:
-        async with connected(under_test.broker(), STANDING):
-            await under_test.add_users((CELL, ADMIN.user, SHOP.user, SCHEDULER), CELLS)
+        await under_test.declare(STANDING)
+        await under_test.add_users((CELL, ADMIN.user, SHOP.user, SCHEDULER), CELLS)
         yield under_test
     finally:
         await under_test.close()
@@ -212,7 +214,9 @@ async def test_a_copy_by_header_reaches_only_queues_that_a_cell_may_reach(
         "placement.questions",
         "scheduler.events",
         "conductor.a.work",
+        "conductor.a.questions",
         "compute.a.work",
+        "compute.a.questions",
         "ironic.a.work",
         "dead",
     }
@@ -249,8 +253,8 @@ async def test_a_cell_binds_exchanges_only_for_its_own_answers(
     rabbitmq: RabbitMQUnderTest,
 ) -> None:
     """A cell may read `moor.reply` with the keys of its answers, so it may bind that to an exchange where it may write:
-    RabbitMQ's rights cannot tell the two apart. The cell's own messages do not pass there, because it may not write
-    answers.
+    RabbitMQ's rights cannot tell the two apart. The cell's own messages do not pass there, because it may write answers to
+    operators alone.
     """
     own_keys = (OWN_KEY, f"answers.{CELL}.*", f"answers.{CELL}.#")
     keys = ("#", "", "scheduler.requests", "reshape", "swap.a", "answers.moor-scheduler.p1", *own_keys)
@@ -262,7 +266,7 @@ async def test_a_cell_binds_exchanges_only_for_its_own_answers(
                     if not await attempt(binds(destination, source, key)):
                         allowed.add((source, destination, key))
 
-        writable = (PLACEMENT, EVENTS, DEAD, "moor.cell.a", "moor.retry.conductor.a")
+        writable = (PLACEMENT, EVENTS, DEAD, REPLY, "moor.cell.a", "moor.retry.conductor.a")
         assert allowed == {(REPLY, destination, key) for destination in writable for key in own_keys}
 
     # All of these bindings exist now. Placement's answers reach no queue by them except the dead letters, where a cell
@@ -477,3 +481,41 @@ async def test_a_network_that_drops_everything_is_noticed_by_heartbeats(
     with pytest.raises(ConnectionLost):
         await asyncio.wait_for(consuming.receive(), 30)
     await connection.close()
+
+
+# Virtual hosts that serve several tests
+
+
+async def test_a_virtual_host_serves_another_test_only_empty_and_with_nothing_else_on_it() -> None:
+    """The stock is of these objects alone, and the oldest host is the next, as soon as there are two."""
+    objects = Objects(
+        (Exchange("used-again"),), (Queue("used-again", QueueKind.WORK, (Binding("used-again", "a"),)),)
+    )
+    more = Objects(objects.exchanges, (Queue("one-more", QueueKind.WORK, (Binding("used-again", "b"),)),))
+
+    async def used(then: Callable[[RabbitMQUnderTest], Awaitable[object]] | None = None) -> str:
+        here = await RabbitMQUnderTest.start()
+        await here.declare(objects)
+        async with connected(here.broker()) as connection:
+            assert not await connection.depth("used-again")
+            assert await publish(connection, Parcel("used-again", "a", b"left")) == [Receipt.CONFIRMED]
+        if then:
+            await then(here)
+        await here.close()
+        return here.virtual_host
+
+    first, second = await used(), await used()
+
+    assert await used(lambda here: here.declare(more)) == first
+    assert await used(lambda here: here.add_user(SCHEDULER, CELLS)) == second
+    third = await used()
+    assert third not in (first, second)
+    assert await used(_gives_everybody_fewer_rights) == second
+    assert await used() == third
+    assert await used() not in (first, second, third)
+
+
+async def _gives_everybody_fewer_rights(rabbitmq: RabbitMQUnderTest) -> None:
+    name = urlsplit(rabbitmq.url()).username
+    rights = f'<<"{name}">>, <<"{rabbitmq.virtual_host}">>, <<".*">>, <<".*">>, <<>>, <<"tests">>'
+    await asyncio.to_thread(evaluate, f"rabbit_auth_backend_internal:set_permissions({rights})")

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +34,7 @@ from tests.servers.installed import (
     postgres_binaries,
     rabbitmq_scripts,
 )
+from tests.servers.keeper import place_in_memory
 from tests.servers.own_broker import brokers_in, take_broker
 from tests.servers.starting import START_PATIENCE_S
 
@@ -43,9 +46,17 @@ with_postgres = pytest.mark.skipif(postgres_binaries() is None, reason="only a P
 with_rabbitmq = pytest.mark.skipif(rabbitmq_scripts() is None, reason="only a RabbitMQ elsewhere is given")
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that the servers' own users may enter."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
 @with_postgres
-def test_a_private_postgres_recovers_from_a_crash_and_leaves_nothing_when_stopped() -> None:
-    server = PrivatePostgres(settings={"fsync": "off", "work_mem": "5MB"})
+def test_a_private_postgres_recovers_from_a_crash_and_leaves_nothing_when_stopped(place: Path) -> None:
+    server = PrivatePostgres(settings={"fsync": "off", "work_mem": "5MB"}, place=place)
     with server:
         before = server.url
         assert ask(server, "SHOW work_mem") == "5MB"
@@ -62,6 +73,7 @@ def test_a_private_postgres_recovers_from_a_crash_and_leaves_nothing_when_stoppe
         running = server.processes()
         data = Path(str(ask(server, "SHOW data_directory")))
         assert data.exists()
+        assert data.parent.parent == place
     assert still_there((*crashed, *running)) == []
     assert not data.exists()
     assert not data.parent.exists()
@@ -99,6 +111,14 @@ def test_a_private_rabbitmq_recovers_from_a_crash_and_leaves_nothing_when_stoppe
         assert directory.exists()
     assert still_there((*crashed, *running)) == []
     assert not directory.exists()
+
+
+def test_data_is_kept_in_memory_only_where_there_is_room(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+
+    assert place_in_memory(tmp_path, free // 2) == tmp_path
+    assert place_in_memory(tmp_path, free * 2) is None
+    assert place_in_memory(tmp_path / "missing", 0) is None
 
 
 def test_the_command_gets_the_given_servers_and_its_exit_code_is_returned() -> None:

@@ -5,14 +5,13 @@ Each key has one name: `bus_url` in a file is `MOOR_BUS_URL` in the environment.
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from bus.process import is_ready
+from bus.process import exiting_if_wrong, make_ready
 from bus.topology import CELL0, CELL_NAME
 
 Value = str | tuple[str, ...] | dict[str, str]
@@ -79,17 +78,11 @@ def addresses_in(environment: Mapping[str, str]) -> Addresses:
     return addresses_of(stated_in(environment))
 
 
-def addresses_for_main(environment: Mapping[str, str], *needed: str) -> Addresses | None:
-    """Starts logging and reads the addresses, for a worker's main. If a needed variable is missing or invalid, it
-    prints the reason to stderr and returns None.
-    """
-    if not is_ready(environment, *needed):
-        return None
-    try:
+def addresses_for_main(environment: Mapping[str, str], *needed: str) -> Addresses:
+    """Starts logging and reads the addresses, for a worker's main. A missing or invalid variable ends the process."""
+    with exiting_if_wrong():
+        make_ready(environment, *needed)
         return addresses_in(environment)
-    except BadSetting as wrong:
-        sys.stderr.write(f"{wrong}\n")
-        return None
 
 
 def stated_in(environment: Mapping[str, str]) -> dict[str, Stated]:

@@ -42,6 +42,8 @@ class BusSettings(Struct, frozen=True):
     # Connecting.
     connect_delay_ms_first: float = 50.0
     connect_delay_ms_max: float = 5_000.0
+    # A host without a heartbeat for so long is down, for schedulers and for the conductors of its cell.
+    host_down_s: float = 60.0
     # Stopping: how long unfinished work may take before it is returned to the queue.
     drain_ms_max: float = 20_000.0
 
@@ -74,6 +76,7 @@ class BusSettings(Struct, frozen=True):
             "newer_delay_ms",
             "newer_wait_s_max",
             "connect_delay_ms_max",
+            "host_down_s",
         ):
             require(getattr(self, period) > 0, f"{period} must be more than 0")
         for less, more in (

@@ -9,7 +9,6 @@ other are errors that name the key, the value and where it was set.
 """
 
 import re
-import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from math import isfinite
@@ -20,6 +19,7 @@ from msgspec import Struct, structs
 
 from bus.configuration.addresses import BadSetting, without_password
 from bus.configuration.settings import BusSettings
+from bus.process import exiting_if_wrong
 
 S = TypeVar("S", bound=Struct)
 D = TypeVar("D", bound=Struct)
@@ -101,19 +101,14 @@ def settings_in(environment: Mapping[str, str], section: Section[S]) -> S:
 
 def settings_for_main(
     environment: Mapping[str, str], section: Section[S], database: Section[D]
-) -> tuple[S, BusSettings, D] | None:
-    """The settings of a worker, its bus and its database, for a worker's main. If one is invalid, it prints the reason
-    to stderr and returns None.
-    """
-    try:
+) -> tuple[S, BusSettings, D]:
+    """The settings of a worker, its bus and its database, for a worker's main. An invalid one ends the process."""
+    with exiting_if_wrong():
         return (
             settings_in(environment, section),
             settings_in(environment, BUS),
             settings_in(environment, database),
         )
-    except BadSetting as wrong:
-        sys.stderr.write(f"{wrong}\n")
-        return None
 
 
 def _is_of_another(section: Section[Any], field: str) -> bool:
@@ -142,8 +137,8 @@ def _checked(section: Section[Any], field: str, value: object, where: str, *, st
 
 
 def text_of(value: object) -> str:
-    """A setting's value as a variable has it."""
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    """A setting's value as a variable has it. An empty variable would count as not set, so an empty list is a comma."""
+    return (",".join(value) or ",") if isinstance(value, tuple) else str(value)
 
 
 def _split(value: object, kind: Any, *, strict: bool) -> object:

@@ -112,7 +112,6 @@ class MemoryQueue:
         self.name = name
         self.properties = properties
         self.owner = owner
-        self.dropped = 0
         self._journal = journal if properties.durable else None
         # Parcels that came back too often and are not in the dead-letter queue yet. They count against the length, as
         # in RabbitMQ: a queue whose dead letters go nowhere fills up instead of losing them.
@@ -228,7 +227,6 @@ class MemoryQueue:
     def _drop_oldest(self) -> None:
         stored = self._next_ready()
         self.done_with((stored,))
-        self.dropped += 1
         if self.properties.reports_drops:
             self.unreported.append(stored)
 

@@ -39,7 +39,7 @@ class AggregateState(Aggregate, frozen=True):
 
 class SetAggregate(StrictMessage, frozen=True, tag="aggregate.set"):
     """Creates an aggregate or changes it: sets and removes keys of its metadata, adds and removes hosts. The client
-    chooses the id. Repeating the order is harmless.
+    chooses the id. Repeating the order is harmless, and a message that is delivered again after a newer order changes nothing.
 
     A host is in one availability zone: an order that would put a host into two is refused. An order that is refused for
     one host may have added or removed others.

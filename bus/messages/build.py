@@ -1,6 +1,6 @@
 """Messages between clients and the API level: builds, rebuilds, deletes, and questions about instances."""
 
-from typing import Annotated, NewType
+from typing import Annotated, Literal, NewType
 from uuid import UUID
 
 from msgspec import Meta
@@ -42,8 +42,8 @@ Reference = Annotated[str, Meta(max_length=2048)]
 
 
 class Image(Value, frozen=True):
-    """The image for a bare-metal node. `source` is an id in the image service, or a URL. Ironic needs a `checksum` for
-    a URL. A partition image also needs a `kernel` and a `ramdisk`.
+    """The image of an instance. `source` is an id in the image service, or a URL. On bare metal, Ironic needs a `checksum`
+    for a URL. A partition image also needs a `kernel` and a `ramdisk`.
     """
 
     source: Reference
@@ -58,6 +58,7 @@ ConfigDrive = Annotated[str, Meta(max_length=64 * 1024)]
 Ports = Annotated[tuple[Label, ...], Meta(max_length=32)]
 
 
+CellLife = Literal["up", "down", "unknown"]
 # Ids of instances whose hosts matter.
 Neighbours = Annotated[tuple[InstanceId, ...], Meta(max_length=100)]
 
@@ -100,12 +101,21 @@ AnyOfAggregates = Annotated[
 ]
 
 
+class Wait(Value, frozen=True):
+    """How an instance waits while no host has room for it: at most `for_s` seconds from its acceptance. Room that
+    becomes free goes to the highest `priority` first, then to the oldest request.
+    """
+
+    for_s: int
+    priority: int = 0
+
+
 class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     """Build one instance, or `count` equal ones. The client chooses `request_id`. A repeated request with the same
     content gets the same answer. Instance ids are derived from it unless they are given.
 
-    Only bare-metal nodes support `image`, `config_drive` and `ports`: a request with one of them gets a node, or no
-    host.
+    Only bare-metal nodes support `config_drive` and `ports`: a request with one of them gets a node, or no host. So does
+    one with an `image` whose flavor asks for classes of nodes alone.
     """
 
     request_id: RequestId | None = None
@@ -124,7 +134,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     # Instances of the same project: none of their hosts, and one of their hosts, as they are when the request is read.
     different_host: Neighbours = ()
     same_host: Neighbours = ()
-    # The limit from acceptance to the end, active or error. None: the scheduler's default for this kind of host.
+    # The limit from acceptance to the end, active or error; with `wait`, from the choice of a host. None: the scheduler's
+    # default for this kind of host.
     deadline_s: int | None = None
     image: Image | None = None
     config_drive: ConfigDrive = ""
@@ -134,6 +145,10 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     forbidden_aggregates: Annotated[tuple[AggregateId, ...], Meta(max_length=100)] = ()
     port_requests: Annotated[tuple[PortRequest, ...], Meta(max_length=16)] = ()
     volume_requests: Annotated[tuple[VolumeRequest, ...], Meta(max_length=16)] = ()
+    # All instances get a host at once, or all of them end in error.
+    all_or_nothing: bool = False
+    # None: an instance that no host has room for ends in error at once.
+    wait: Wait | None = None
 
 
 class BuildRejected(Message, frozen=True, tag="build.rejected"):
@@ -236,11 +251,47 @@ class Rebuild(Value, frozen=True):
     failure: str = ""
 
 
+MoveKind = Literal["migrate", "live-migrate", "resize", "evacuate", "shelve", "unshelve"]
+MoveEnd = Literal["confirm", "revert", "abort"]
+
+
+class Move(Value, frozen=True):
+    """The last move of an instance to another host, or that it was shelved or unshelved. Later moves have a higher `number`. `source` and `destination` are the
+    names of the hosts; the destination is empty while none has granted its share.
+
+    A resize has the new `flavor`. After the arrival, the client confirms or reverts the move; it confirms itself after
+    `confirm_s` seconds, at `confirm_by`. To shelve and to unshelve need no confirmation, and are `done`. `asked` is the end that a
+    client asked for. `outcome` is empty while the move goes on;
+    `failure` says why it failed.
+    """
+
+    request_id: RequestId
+    number: Counter
+    kind: MoveKind
+    source: Label
+    ends_by: Moment
+    confirm_s: Natural = 0
+    flavor: Flavor | None = None
+    destination: Label = ""
+    confirm_by: Moment | None = None
+    asked: Literal["", "confirm", "revert", "abort"] = ""
+    outcome: Literal["", "confirmed", "reverted", "aborted", "failed", "done"] = ""
+    failure: str = ""
+
+
+class Waiting(Value, frozen=True):
+    """Until when an instance waits for room, and its priority. If it still waits then, it ends in error."""
+
+    until: Moment
+    priority: Natural = 0
+
+
 class InstanceState(Value, frozen=True):
     """The full state of an instance as of `sequence`. A state with a lower sequence is outdated.
 
-    States: accepted, placed, building, active, rebuilding, error, deleting, deleted. `host` is empty while there is
-    none. `keeps_share`: the instance is deleted or in error, but its host has not confirmed that it is gone; until then
+    States: accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, error, deleting, deleted. An
+    instance that is `moved` has arrived, and waits for the client to confirm or to revert. One that is `shelved` is stopped, and
+    keeps its host. `host` is empty while there is none. `keeps_share`: the instance is deleted or in error, but its host has not confirmed that it is gone; until then
     its share stays held. An instance in error with a `rebuild` keeps its host and its share, and may be rebuilt again.
     """
 
@@ -254,13 +305,16 @@ class InstanceState(Value, frozen=True):
     name: Label = ""
     project: Label = ""
     failures: tuple[AttemptFailed, ...] = ()
-    # Claims that were refused and tried again, there or elsewhere; only until the instance is placed.
+    # Claims of the scheduler that were refused, and tried again there or elsewhere, before the instance was placed or failed.
     refusals: tuple[ClaimRefused, ...] = ()
     no_valid_host: NoValidHost | None = None
     reason: str = ""
     changed_at: Moment | None = None
     keeps_share: bool = False
     rebuild: Rebuild | None = None
+    # Only while it waits.
+    waiting: Waiting | None = None
+    move: Move | None = None
 
 
 class InstanceEvent(Message, frozen=True):
@@ -270,12 +324,22 @@ class InstanceEvent(Message, frozen=True):
     instance: InstanceState
 
 
+class InstanceWaiting(InstanceEvent, frozen=True, tag="instance.waiting"):
+    """No host has room for the instance now, and its request asked to wait; `no_valid_host` says why. It is tried again
+    when a host changes. `cell` is `cell0`.
+    """
+
+
 class InstancePlaced(InstanceEvent, frozen=True, tag="instance.placed"):
     """The claim on a host is granted, and the cell has the order."""
 
 
 class InstanceActive(InstanceEvent, frozen=True, tag="instance.active"):
     """The instance runs."""
+
+
+class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
+    """By its state: the instance is `moved`, and waits to be confirmed or reverted; or it is `shelved`."""
 
 
 class InstanceFailed(InstanceEvent, frozen=True, tag="instance.error"):
@@ -298,11 +362,27 @@ class AskInstances(StrictMessage, frozen=True, tag="instance.query"):
     after: InstanceId | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
     state: Label = ""
+    # Only what is on the host of this name.
+    host: Label = ""
     project: Project = ""
 
 
+class CellHeard(Value, frozen=True):
+    """A cell as one scheduler has heard it. `heard_at`: the last heartbeat of a conductor that can work. `life` is `unknown`
+    where no heartbeat of a conductor was ever heard.
+    """
+
+    cell: Label
+    life: CellLife
+    heard_at: Moment | None = None
+    reason: str = ""
+
+
 class InstancesFound(Message, frozen=True, tag="instance.found"):
-    """`next` starts the next page, null on the last one."""
+    """`next` starts the next page, null on the last one. `cells` are the cells of these instances: the states are the last
+    that each of them has told.
+    """
 
     instances: tuple[InstanceState, ...]
     next: InstanceId | None = None
+    cells: tuple[CellHeard, ...] = ()

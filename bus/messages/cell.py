@@ -9,7 +9,16 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.message import CellName, Message, ProviderId
-from bus.messages.build import ConfigDrive, Flavor, Image, InstanceId, Ports, Rebuild, RequestId
+from bus.messages.build import (
+    ConfigDrive,
+    Flavor,
+    Image,
+    InstanceId,
+    Move,
+    Ports,
+    Rebuild,
+    RequestId,
+)
 from bus.messages.placement import Attempt, Counter, Label, Moment, ServerGroup, Share, Value
 
 # A host may be there by several ways to take its share.
@@ -75,6 +84,28 @@ class RebuildInCell(Message, frozen=True, tag="rebuild"):
     rebuild: Rebuild
 
 
+class MoveInCell(Message, frozen=True, tag="move"):
+    """Move the instance to the first of these hosts that takes it; without any, shelve or unshelve it. The cell continues its
+    sequence from the move's number.
+    """
+
+    cell: CellName
+    instance: InstanceId
+    move: Move
+    choices: Annotated[tuple[Choice, ...], Meta(max_length=ALTERNATES_MAX + 1)] = ()
+
+
+class EndMoveInCell(Message, frozen=True, tag="settle"):
+    """Confirm, revert or abort this move, as its `asked` says. The cell may not have received the move yet: it then never does
+    it. The cell continues its sequence from this one.
+    """
+
+    cell: CellName
+    instance: InstanceId
+    move: Move
+    sequence: Counter
+
+
 class AttemptMessage(Message, frozen=True):
     """About one try to have this instance on this host. `attempt` identifies the try in all messages about it."""
 
@@ -90,10 +121,40 @@ class SpawnInstance(AttemptMessage, frozen=True, tag="spawn"):
     flavor: Flavor
     share: Share
     name: Label = ""
+    image: Image | None = None
 
 
 class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
     """Order to a host: remove everything of this attempt. Also confirmed where there is nothing."""
+
+
+class StopInstance(AttemptMessage, frozen=True, tag="stop"):
+    """Order to a host: stop the instance, and keep what it has of it. `number` is that of the move. An order that arrives
+    after one of a later number, or after the order to start of its own, is not obeyed.
+    """
+
+    number: Counter
+
+
+class StartInstance(AttemptMessage, frozen=True, tag="start"):
+    """Order to a host: run the instance again that the order with this number has stopped, or stops when it arrives later.
+    Answered as a spawn order.
+    """
+
+    number: Counter
+
+
+class ReceiveInstance(AttemptMessage, frozen=True, tag="receive"):
+    """Order to a host: take the instance over from the attempt `source_attempt` on the host `source`, which may be this very
+    host. It is stopped there, unless `live`. Answered as a spawn order.
+    """
+
+    flavor: Flavor
+    share: Share
+    source: ProviderId
+    source_attempt: Attempt
+    live: bool = False
+    name: Label = ""
 
 
 class DeployInstance(AttemptMessage, frozen=True, tag="deploy"):
@@ -144,13 +205,21 @@ class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
 
 
 class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
-    """The host could not create the instance, and has cleaned up."""
+    """The host could not create or receive the instance, and has cleaned up. Or it could not start it again: then it still has
+    the instance, unless the reason says that there is none.
+    """
 
     reason: str
 
 
 class InstanceDestroyed(AttemptMessage, frozen=True, tag="destroyed"):
     """Nothing of this attempt is left on the host."""
+
+
+class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
+    """The host has stopped the instance. `failure` says why it could not: the instance runs on, if the host has it."""
+
+    failure: str = ""
 
 
 class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):

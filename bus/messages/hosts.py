@@ -1,7 +1,7 @@
 """Messages about hosts beside their providers: are they up, may they be used, how busy are they."""
 
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -101,11 +101,46 @@ class HostsMeasured(Message, frozen=True, tag="host.metrics"):
     sequence: Counter = 0
 
 
+class HostImages(Value, frozen=True, kw_only=True):
+    """The images that a host has on its own disk, by their `source` in requests."""
+
+    id: ProviderId
+    images: Annotated[tuple[Annotated[str, Meta(max_length=2048)], ...], Meta(max_length=64)]
+
+
+class ImagesCached(Message, frozen=True, tag="host.images"):
+    """The images that hosts of a cell have cached. They replace all earlier ones of each host. As with metrics, no row
+    stores them; they are sent when they change, and all of them again now and then. `sequence` orders them.
+    """
+
+    cell: CellName
+    hosts: Annotated[tuple[HostImages, ...], Meta(max_length=1000)]
+    sequence: Counter = 0
+
+
+# up: it may be used while its heartbeats arrive. draining: nothing new is built there; its instances stay. down: as if its
+# heartbeats had stopped. dead: as down, and it is certain that nothing runs there, so nobody waits for it to clean up.
+HostMode = Literal["up", "down", "draining", "dead"]
+
+
+class HostSetting(Value, frozen=True, kw_only=True):
+    """The mode that an operator gave a host, or too many failed builds. `number` counts the settings of the host."""
+
+    mode: HostMode = "up"
+    reason: Label = ""
+    by: Label = ""
+    at: Moment | None = None
+    number: Counter = 0
+
+
 class SetHost(StrictMessage, frozen=True, tag="host.set"):
-    """An operator allows or forbids new instances on this host."""
+    """An operator sets the mode of this host. `dead` says that nothing runs there, and that nothing will: what the host
+    still held for instances that left it is released at once. A dead host that returns destroys what is no longer its own
+    before it may be used, and only after it was set to another mode.
+    """
 
     host: Label
-    enabled: bool
+    mode: HostMode
     reason: Label = ""
 
 
@@ -116,8 +151,11 @@ class HostState(HostDescription, frozen=True, kw_only=True):
 
     cell: Label
     up: bool
-    enabled: bool
-    disabled_reason: Label = ""
+    setting: HostSetting = HostSetting()
+    # The number of the setting that its cell has been told.
+    told: Counter = 0
+    # It was dead, and has not yet confirmed that nothing foreign is left on it.
+    must_clean: bool = False
     heard_at: Moment | None = None
     sequence: Counter = 0
     report_epoch: Counter = 0
@@ -140,9 +178,16 @@ class HostsFound(Message, frozen=True, tag="host.found"):
 
 
 class HostSet(Message, frozen=True, tag="host.was_set"):
-    """Done. `host` is its state now, null if there is no such host."""
+    """Done. `host` is its state now."""
 
-    host: HostState | None
+    host: HostState
+
+
+class HostChanged(Message, frozen=True, tag="host.changed"):
+    """The setting of a host has changed, or a host that was dead has cleaned up. `host` is its state now."""
+
+    cell: CellName
+    host: HostState
 
 
 def in_messages(facts: Sequence[H]) -> list[tuple[H, ...]]:

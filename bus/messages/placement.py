@@ -114,17 +114,37 @@ class ClaimResources(ConsumerMessage, frozen=True, tag="claim"):
     group: ServerGroup | None = None
 
 
+class Heir(Value, frozen=True):
+    """The consumer that takes over what a swap gives up. It has the instance's project and user, and the attempt that
+    the swap leaves (`held_attempt`). It holds its part until it is released by that attempt.
+
+    A CLEANUP takes the whole share. It holds the share until the silent host has confirmed that nothing is left there.
+    A MIGRATION takes what the new share does not need: of each provider and class, the old amount minus the new one.
+    If that is nothing at all, there is no such consumer.
+    """
+
+    id: ConsumerId
+    type: Literal["CLEANUP", "MIGRATION"]
+
+
 class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     """Move the consumer from the share of one attempt to another share, as a later attempt: completely, or not at all.
+    The swap of a member names its server group.
 
-    With `cleanup`, the old share is not freed but handed to that consumer. It holds the share until the silent host has
-    confirmed that nothing of the attempt is left. It is of type CLEANUP, with the same project and user, and until then
-    it counts in the server group as a member on the silent host. The swap of a member names its group.
+    Without `heir`, the old share is freed. Otherwise this consumer takes it over. On another host than the new share's,
+    it counts as a consumer of the old host and as a member of the group there. A MIGRATION on the same host does not
+    count: the instance counts there.
+
+    `returns` is the way back. It names the MIGRATION of an earlier swap, which ends by this one; `share` is the share
+    that the instance had before. It is granted whatever the units, shapes and limits are by now, as long as the
+    instance and the migration together still hold it. Otherwise it is judged like any other swap. A CLEANUP as the heir
+    then takes over what only the destination needed, if the host there still has to clean up.
     """
 
     held_attempt: Attempt
     share: Share
-    cleanup: ConsumerId | None = None
+    heir: Heir | None = None
+    returns: ConsumerId | None = None
     group: ServerGroup | None = None
 
 
@@ -311,6 +331,7 @@ class ReportedProvider(Value, frozen=True):
     """One provider as its reporter sees it, with exactly these inventories, traits and aggregates.
 
     The reporter does not manage a field that is None: it stays as it is. Traits that an operator set stay too.
+    The provider `joins` these aggregates, beside those that it is in: an operator's stay.
     """
 
     id: ProviderId
@@ -319,6 +340,7 @@ class ReportedProvider(Value, frozen=True):
     inventories: Annotated[dict[ResourceClass, ReportedInventory], Meta(max_length=200)] | None = None
     traits: Annotated[tuple[Trait, ...], Meta(max_length=400)] | None = None
     aggregates: Annotated[tuple[AggregateId, ...], Meta(max_length=400)] | None = None
+    joins: Annotated[tuple[AggregateId, ...], Meta(max_length=400)] = ()
 
 
 class ReportInventory(Message, frozen=True, tag="inventory.report"):

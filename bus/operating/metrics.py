@@ -3,7 +3,7 @@ extra work.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bus.operating.health import Health
-from bus.parts import State, every_part, statuses
+from bus.parts import Counts, State, every_part, statuses
 from bus.workers.station import Station
 from bus.workers.worker import Worker
 
@@ -77,6 +77,7 @@ class _Parts(Collector):
             for queue, count in _sums((each.intake.queue, read(each)) for each in workers).items():
                 held.add_metric((queue,), count)
             yield held
+        yield from _of_rooms(parts)
         stations = [part for part in parts if isinstance(part, Station)]
         for name, meaning, of_station in _OF_STATIONS:
             yield CounterMetricFamily(name, meaning, value=sum(map(of_station, stations)))
@@ -112,6 +113,18 @@ class _Parts(Collector):
         for name, count in _sums((each.name, int(each.state is State.FAILING)) for each in known).items():
             failing.add_metric((name,), min(count, 1))
         yield failing
+
+
+def _of_rooms(parts: Sequence[object]) -> Iterator[Metric]:
+    """The rooms' own counters. Several parts with one metric are summed."""
+    by_metric: dict[str, list[Counts]] = {}
+    for part in parts:
+        for counts in getattr(part, "counts", ()):
+            if isinstance(counts, Counts):
+                by_metric.setdefault(counts.metric, []).append(counts)
+    for metric, found in by_metric.items():
+        pairs = (pair for counts in found for pair in counts.by_value.items())
+        yield _counted(metric, found[0].meaning, found[0].label, pairs)
 
 
 def _counted(name: str, meaning: str, label: str, counts: Iterator[tuple[str, int]]) -> CounterMetricFamily:

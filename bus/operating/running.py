@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import gc
 import logging
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from bus.logs import FORMATS
 from bus.operating.health import About, Health, ReadyTeller
 from bus.operating.health_server import VARIABLE, BadAddressError, HealthServer
 from bus.parts import Once
-from bus.process import Part, run_process, run_until, stopped_by_signals
+from bus.process import Part, exiting_if_wrong, run_process, run_until, stopped_by_signals
 
 log = logging.getLogger(__name__)
 
@@ -133,11 +132,7 @@ def with_flags(environment: Mapping[str, str], arguments: Sequence[str], room: s
     return {**environment, **{name: value for name, value in stated.items() if value is not None}}
 
 
-def run_main(work: Coroutine[Any, Any, None]) -> int:
-    """Run a worker's main. Returns the exit code."""
-    try:
+def run_main(work: Coroutine[Any, Any, None]) -> None:
+    """Run a worker's main. An address that it cannot listen at ends the process, with exit code 2."""
+    with exiting_if_wrong(setting=BadAddressError):
         run_process(work)
-    except BadAddressError as wrong:
-        sys.stderr.write(f"{wrong}\n")
-        return 2
-    return 0

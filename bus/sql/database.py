@@ -45,6 +45,22 @@ class Database(Protocol):
     async def close(self) -> None: ...
 
 
+async def read_once(
+    database: Database, query: Callable[Concatenate[Connection, P], T], *values: P.args, **named: P.kwargs
+) -> T:
+    """Run one query as a transaction of its own."""
+    async with database.reading() as transaction:
+        return await transaction.run(query, *values, **named)
+
+
+async def write_once(
+    database: Database, change: Callable[Concatenate[Connection, P], T], *values: P.args, **named: P.kwargs
+) -> T:
+    """Run one change as a transaction of its own."""
+    async with database.writing() as transaction:
+        return await transaction.run(change, *values, **named)
+
+
 def open_database(
     url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
 ) -> PostgresDatabase | SqliteDatabase:

@@ -1,25 +1,26 @@
-"""Migrates tables with Alembic, which finds a worker's migrations in its package."""
+"""Brings a worker's tables up to date. A new database gets all that `tables.py` declares, and no migration runs. An older
+one gets the missing migrations of the worker's package, in order. Alembic keeps the record of its revision.
+"""
 
-import asyncio
-import threading
-from contextlib import AsyncExitStack, ExitStack
+from importlib import import_module
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
+from msgspec import structs
 from sqlalchemy import Connection
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.pool import NullPool
 
 from bus.configuration.database_settings import DatabaseSettings, milliseconds
-from bus.sql.errors import connecting, opening, transients
-from bus.sql.postgresql import connect_arguments, cut_after
-from bus.sql.sqlite import sqlite_engine
+from bus.errors import Failure
+from bus.sql.database import open_database
+from bus.sql.postgresql import PostgresTransaction
+
+if TYPE_CHECKING:
+    from alembic.script import Script
 
 # How long a migration waits for other writers of the file, or of the tables that it changes. Other sessions wait behind
 # it meanwhile, so this is short.
 MIGRATION_TIMEOUT_S = 60.0
-# Alembic keeps its state in global variables.
-_alembic = threading.Lock()
 
 
 async def upgrade(url: str, package: str, settings: DatabaseSettings | None = None) -> tuple[str, str]:
@@ -27,78 +28,57 @@ async def upgrade(url: str, package: str, settings: DatabaseSettings | None = No
 
     Several processes may do this at once: one migrates, the others wait and find nothing to do.
     """
-    with transients():
-        return await asyncio.to_thread(_upgrade, make_url(url), package, settings or DatabaseSettings())
+    settings = structs.replace(settings or DatabaseSettings(), busy_s=MIGRATION_TIMEOUT_S)
+    database = open_database(url, pool_size=1, settings=settings)
+    try:
+        async with database.writing(takes_long=True) as transaction:
+            if isinstance(transaction, PostgresTransaction):
+                await transaction.run(_wait_for_turn, package, settings.long_s)
+            return await transaction.run(_migrate, package)
+    finally:
+        await database.close()
 
 
-def _upgrade(url: URL, package: str, settings: DatabaseSettings) -> tuple[str, str]:
-    with _alembic:
-        if url.get_backend_name() == "sqlite":
-            return _upgrade_sqlite(url, package)
-        return asyncio.run(_upgrade_postgres(url, package, settings))
-
-
-async def _upgrade_postgres(url: URL, package: str, settings: DatabaseSettings) -> tuple[str, str]:
-    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - as bus/sql/postgresql.py has it
-
-    # Waiting for another process's migration may take as long as this one.
-    long = dict.fromkeys(("lock_timeout", "statement_timeout"), milliseconds(settings.long_s))
-    engine = create_async_engine(
-        url.set(drivername="postgresql+asyncpg"),
-        poolclass=NullPool,
-        connect_args=connect_arguments(settings.of_sessions | long),
+def _wait_for_turn(connection: Connection, package: str, turn_s: float) -> None:
+    # Waiting for another process's migration may take as long as that one.
+    connection.execute(sa.text(f"SET LOCAL lock_timeout = {milliseconds(turn_s)}"))
+    connection.execute(
+        sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": version_table(package)}
     )
-    try:
-        async with AsyncExitStack() as begun:
-            with connecting():
-                async with asyncio.timeout(settings.connect_s):
-                    connection = await begun.enter_async_context(engine.connect())
-                    raw = await connection.get_raw_connection()
-            begun.enter_context(cut_after(raw.driver_connection, settings.long_s))
-            await begun.enter_async_context(connection.begin())
-            await connection.execute(
-                sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"),
-                {"name": version_table(package)},
-            )
-            await connection.execute(sa.text(f"SET LOCAL lock_timeout = {milliseconds(MIGRATION_TIMEOUT_S)}"))
-            return await connection.run_sync(migrate, package)
-    finally:
-        await engine.dispose()
+    connection.execute(sa.text(f"SET LOCAL lock_timeout = {milliseconds(MIGRATION_TIMEOUT_S)}"))
 
 
-def _upgrade_sqlite(url: URL, package: str) -> tuple[str, str]:
-    engine = sqlite_engine(url, MIGRATION_TIMEOUT_S)
-    try:
-        with ExitStack() as begun:
-            with opening(url.database or ""):
-                connection = begun.enter_context(engine.connect())
-                connection.exec_driver_sql("BEGIN EXCLUSIVE")
-            try:
-                revisions = migrate(connection, package)
-            except BaseException:
-                connection.exec_driver_sql("ROLLBACK")
-                raise
-            connection.exec_driver_sql("COMMIT")
-            return revisions
-    finally:
-        engine.dispose()
-
-
-def migrate(connection: Connection, package: str) -> tuple[str, str]:
-    """Run the missing migrations in the open transaction."""
-    before = _revision(connection, package)
-    if before == newest_revision(package):
+def _migrate(connection: Connection, package: str) -> tuple[str, str]:
+    """Create the tables, or run the missing migrations, in the open transaction."""
+    before, newest = _revision(connection, package), newest_revision(package)
+    if before == newest:
         return before, before
     # Loading Alembic takes as long as loading the rest of a worker, so only a process that migrates loads it.
-    from alembic import command  # noqa: PLC0415
-    from alembic.config import Config  # noqa: PLC0415
+    from alembic.migration import MigrationContext  # noqa: PLC0415
+    from alembic.operations import Operations  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
 
-    config = Config()
-    config.set_main_option("script_location", f"{package}:migrations")
-    config.attributes["connection"] = connection
-    config.attributes["version_table"] = version_table(package)
-    command.upgrade(config, "head")
-    return before, _revision(connection, package)
+    directory = ScriptDirectory(str(files(package) / "migrations"))
+    context = MigrationContext.configure(connection, opts={"version_table": version_table(package)})
+    if before:
+        for missing in reversed(_after(before, [*directory.walk_revisions()], package)):
+            missing.module.upgrade(Operations(context))
+    else:
+        # Without a look at what exists: a stranger's table of the same name is an error.
+        import_module(f"{package}.tables").metadata.create_all(connection, checkfirst=False)
+    context.stamp(directory, newest)
+    return before, newest
+
+
+def _after(revision: str, scripts: "list[Script]", package: str) -> "list[Script]":
+    """The migrations after this revision, the newest first."""
+    known = [script.revision for script in scripts]
+    if revision not in known:
+        raise Failure(
+            f"{version_table(package)} is at revision {revision}, and this release upgrades from {known[-1]} to {known[0]}: "
+            "use the release that fits, or a new database"
+        )
+    return scripts[: known.index(revision)]
 
 
 def version_table(package: str) -> str:

@@ -1,7 +1,7 @@
 """PostgreSQL by asyncpg and by SQLAlchemy, on the same connections."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -237,7 +237,7 @@ class PostgresDatabase:
             url.set(drivername="postgresql+asyncpg"),
             isolation_level="AUTOCOMMIT",
             poolclass=NullPool,
-            connect_args=connect_arguments(self.settings.of_sessions),
+            connect_args={"server_settings": self.settings.of_sessions},
         )
         self._pool_size = pool_size
         self._idle: list[PostgresSession] = []
@@ -323,8 +323,3 @@ class PostgresDatabase:
         while self._idle:
             await self._idle.pop().close()
         await self._engine.dispose()
-
-
-def connect_arguments(of_session: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments that SQLAlchemy passes to asyncpg."""
-    return {"server_settings": dict(of_session)}

@@ -22,15 +22,13 @@ from sqlalchemy.pool import StaticPool
 
 from bus.configuration.database_settings import DatabaseSettings
 from bus.errors import Locked
-from bus.sql.errors import transients
+from bus.sql.errors import opening, transients
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Per file, the lock for which writers queue up; several workers of one process may share a file.
-_queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
 PAGE_BYTES = 16_384
+CACHE_KB = 16_384
 
 # Without an adapter, sqlite3 searches for one in several ways each time that a value is bound.
 sqlite3.register_adapter(bytes, bytes)
@@ -40,9 +38,8 @@ sqlite3.register_adapter(type(None), lambda nothing: nothing)
 class _Session:
     """One connection, and a thread for work that may take long."""
 
-    def __init__(self, engine: Engine, busy_s: float) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.busy_s = busy_s
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
         self._connection: Connection | None = None
         self._is_lazy = False
@@ -56,7 +53,8 @@ class _Session:
     def here(self, work: Callable[[Connection], T]) -> T:
         """Run in the caller's thread; only while nothing runs in the session's thread."""
         if self._connection is None:
-            self._connection = self._engine.connect()
+            with opening(self._engine.url.database or ""):
+                self._connection = self._engine.connect()
         return work(self._connection)
 
     async def aside(self, work: Callable[[Connection], T]) -> T:
@@ -73,15 +71,32 @@ class _Session:
         self._engine.dispose()
 
 
-class SqliteTransaction:
-    """A transaction that begins with its first call of `run`."""
+class _Writer:
+    """The one connection of this process that writes to a file, and the lock for which writers queue up.
 
-    def __init__(self, session: _Session, *, writes: bool, is_lazy: bool = False) -> None:
+    The workers of a process share it, if they share the file: when another connection has written, SQLite drops the whole
+    page cache of a connection, and reads its pages again.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.session = _Session(engine)
+        self.queue = asyncio.Lock()
+        self.users = 0
+
+
+# By the path of the file.
+_writers: WeakValueDictionary[str, _Writer] = WeakValueDictionary()
+
+
+class SqliteTransaction:
+    """A transaction that begins with its first call of `run`. A writer waits for other processes for `busy_s`."""
+
+    def __init__(self, session: _Session, busy_s: float, *, writes: bool, is_lazy: bool = False) -> None:
         self._session = session
+        self._busy_s = busy_s
         self._writes = writes
         self._is_lazy = is_lazy
         self._is_begun = False
-        self._written_before = 0
         self._later: list[Callable[[Connection], object]] = []
 
     async def run(
@@ -104,8 +119,7 @@ class SqliteTransaction:
         self._session.be_lazy(is_lazy=self._is_lazy)
         if not self._session.here(_has_begun_at_once):
             # Another process is writing to the file.
-            await self._session.aside(partial(_begin_immediate, self._session.busy_s))
-        self._written_before = self._session.here(_changes)
+            await self._session.aside(partial(_begin_immediate, self._busy_s))
 
     def _all_of_it(
         self,
@@ -125,10 +139,6 @@ class SqliteTransaction:
     def later(self, work: Callable[[Connection], object]) -> None:
         """Do this before the next work or the commit; errors appear only then."""
         self._later.append(work)
-
-    def has_written(self, connection: Connection) -> bool:
-        """Has this transaction written anything, so that its reads see more than committed data?"""
-        return _changes(connection) != self._written_before
 
     async def commit(self) -> None:
         if self._later:
@@ -171,10 +181,6 @@ def _begin_immediate(busy_s: float, connection: Connection) -> None:
     driver.execute("BEGIN IMMEDIATE")
 
 
-def _changes(connection: Connection) -> int:
-    return driver_of(connection).total_changes
-
-
 def _nothing(_: Connection) -> None:
     """Does nothing; work that was deferred by `later` runs before it."""
 
@@ -202,7 +208,8 @@ def driver_of(connection: Connection) -> sqlite3.Connection:
 
 
 class SqliteDatabase:
-    """A file in WAL mode with two connections: one that writes, one that reads beside it.
+    """A file in WAL mode with two connections: one that writes, for all databases of this process on the file, and one that
+    reads beside it.
 
     Transactions of this process queue up before they ask for the file's lock, for which SQLite can only poll.
     """
@@ -214,10 +221,11 @@ class SqliteDatabase:
             raise ValueError("a SQLite database needs a file: sqlite:///PATH")
         self.path = url.database
         self._settings = settings or DatabaseSettings()
-        busy_s = self._settings.busy_s
-        self._writer = _Session(sqlite_engine(url, busy_s), busy_s)
-        self._reader = _Session(sqlite_engine(url, busy_s), busy_s)
-        self._writers = _queues.setdefault(os.path.realpath(self.path), asyncio.Lock())
+        self._file = os.path.realpath(self.path)
+        self._writer = _writers.get(self._file) or _Writer(_engine(url, self._settings.busy_s))
+        self._writer.users += 1
+        _writers[self._file] = self._writer
+        self._reader = _Session(_engine(url, self._settings.busy_s))
         self._readers = asyncio.Lock()
 
     def writing(
@@ -226,7 +234,8 @@ class SqliteDatabase:
         takes_long: bool = False,  # noqa: ARG002 - SQLite has no limit on statements
         is_lazy: bool = False,
     ) -> AbstractAsyncContextManager[SqliteTransaction]:
-        return self._transaction(self._writer, self._writers, writes=True, is_lazy=is_lazy)
+        writer = self._writer
+        return self._transaction(writer.session, writer.queue, writes=True, is_lazy=is_lazy)
 
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[SqliteTransaction]:  # noqa: ARG002
         return self._transaction(self._reader, self._readers, writes=False)
@@ -236,7 +245,7 @@ class SqliteDatabase:
         self, session: _Session, queue: asyncio.Lock, *, writes: bool, is_lazy: bool = False
     ) -> AsyncIterator[SqliteTransaction]:
         async with self._turn(queue):
-            transaction = SqliteTransaction(session, writes=writes, is_lazy=is_lazy)
+            transaction = SqliteTransaction(session, self._settings.busy_s, writes=writes, is_lazy=is_lazy)
             try:
                 yield transaction
                 await transaction.commit()
@@ -262,11 +271,14 @@ class SqliteDatabase:
             queue.release()
 
     async def close(self) -> None:
-        await self._writer.close()
+        self._writer.users -= 1
+        if not self._writer.users:
+            _writers.pop(self._file, None)
+            await self._writer.session.close()
         await self._reader.close()
 
 
-def sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
+def _engine(url: URL, busy_timeout_s: float) -> Engine:
     engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         isolation_level="AUTOCOMMIT",
@@ -282,5 +294,6 @@ def sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
         # A confirmed commit survives a power cut: one sync for each commit, shared by the batch.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
 
     return engine

@@ -48,6 +48,7 @@ from bus.topology.queues import (
     missed_queue,
 )
 from bus.topology.roles import (
+    BEATS,
     FACTS,
     OF_ADMINS,
     OF_PROJECTS,
@@ -60,6 +61,8 @@ from bus.topology.roles import (
 )
 from bus.topology.routes import (
     AGGREGATE_ORDERS,
+    AUDIT_QUESTIONS,
+    AUDIT_WRITES,
     BOOK_QUESTIONS,
     BOOK_SEARCHES,
     BOOK_WRITES,
@@ -95,6 +98,9 @@ __all__ = [
     "APPLICATION",
     "APPLICATION_NAME",
     "APPLICATION_USER",
+    "AUDIT_QUESTIONS",
+    "AUDIT_WRITES",
+    "BEATS",
     "BOOK_QUESTIONS",
     "BOOK_SEARCHES",
     "BOOK_WRITES",

@@ -17,7 +17,15 @@ from bus.topology.names import (
     REPLY,
     RETRY,
 )
-from bus.topology.routes import AGGREGATE_ORDERS, BOOK_QUESTIONS, BOOK_SEARCHES, BOOK_WRITES, GROUP_ORDERS
+from bus.topology.routes import (
+    AGGREGATE_ORDERS,
+    AUDIT_QUESTIONS,
+    AUDIT_WRITES,
+    BOOK_QUESTIONS,
+    BOOK_SEARCHES,
+    BOOK_WRITES,
+    GROUP_ORDERS,
+)
 from bus.topology.values import Binding, Exchange, Grant, Queue, QueueKind, Site
 
 
@@ -61,12 +69,13 @@ QUEUES: tuple[Queue, ...] = (
         QueueKind.WORK,
         (
             Binding(API, "build.request.*"),
-            Binding(API, "move.request.*"),
+            Binding(API, "move.*.*"),
             Binding(API, "instance.delete.*"),
             Binding(API, "instance.rebuild.*"),
             *(Binding(API, key) for key in (*GROUP_ORDERS, *AGGREGATE_ORDERS)),
             Binding(API, "host.set"),
             Binding(API, "application.set"),
+            Binding(API, "instance.mend"),
         ),
     ),
     Queue(
@@ -74,6 +83,10 @@ QUEUES: tuple[Queue, ...] = (
         QueueKind.QUESTIONS,
         (
             Binding(API, "instance.query.*"),
+            Binding(API, "history.query.*"),
+            Binding(API, "migration.query"),
+            Binding(API, "live.query.*"),
+            Binding(API, "cell.query"),
             Binding(API, "group.query.*"),
             Binding(API, "aggregate.query"),
             Binding(API, "host.query"),
@@ -91,9 +104,11 @@ QUEUES: tuple[Queue, ...] = (
         QueueKind.WORK,
         (
             Binding(EVENTS, "instance.active.*"),
+            Binding(EVENTS, "instance.moved.*"),
             Binding(EVENTS, "instance.error.*"),
             Binding(EVENTS, "instance.deleted.*"),
             Binding(EVENTS, "host.state.*"),
+            Binding(EVENTS, "host.cleaned.*"),
         ),
         Site.BOTH,
     ),
@@ -103,7 +118,7 @@ QUEUES: tuple[Queue, ...] = (
         (
             Binding(PLACEMENT, "inventory.report.*"),
             Binding(PLACEMENT, "release.*"),
-            *(Binding(PLACEMENT, key) for key in BOOK_WRITES),
+            *(Binding(PLACEMENT, key) for key in (*BOOK_WRITES, *AUDIT_WRITES)),
         ),
         Site.BOTH,
     ),
@@ -111,7 +126,7 @@ QUEUES: tuple[Queue, ...] = (
     Queue(
         "placement.claims",
         QueueKind.QUESTIONS,
-        (Binding(PLACEMENT, "claim.*"), Binding(PLACEMENT, "swap.*")),
+        (Binding(PLACEMENT, "claim.*"), Binding(PLACEMENT, "swap.*"), Binding(PLACEMENT, "claims")),
         Site.BOTH,
     ),
     Queue(
@@ -126,7 +141,7 @@ QUEUES: tuple[Queue, ...] = (
             Binding(PLACEMENT, "snapshot"),
             Binding(PLACEMENT, "revisions"),
             Binding(PLACEMENT, "members"),
-            *(Binding(PLACEMENT, key) for key in BOOK_QUESTIONS),
+            *(Binding(PLACEMENT, key) for key in (*BOOK_QUESTIONS, *AUDIT_QUESTIONS)),
         ),
     ),
     Queue(
@@ -136,18 +151,38 @@ QUEUES: tuple[Queue, ...] = (
             Binding(CELL, "place.{cell}"),
             Binding(CELL, "remove.{cell}"),
             Binding(CELL, "rebuild.{cell}"),
+            Binding(CELL, "move.{cell}"),
+            Binding(CELL, "settle.{cell}"),
             Binding(CELL, "spawned.{cell}"),
             Binding(CELL, "spawn.failed.{cell}"),
             Binding(CELL, "destroyed.{cell}"),
+            Binding(CELL, "stopped.{cell}"),
             Binding(CELL, "deploy.progress.{cell}"),
             Binding(CELL, "redeployed.{cell}"),
+            Binding(CELL, "host.mode.{cell}"),
+            Binding(CELL, "host.holds.{cell}"),
         ),
         Site.CELL,
     ),
     Queue(
         "compute.{cell}.work",
         QueueKind.WORK,
-        (Binding(CELL, "spawn.{cell}"), Binding(CELL, "destroy.{cell}")),
+        tuple(
+            Binding(CELL, f"{key}.{{cell}}")
+            for key in ("spawn", "destroy", "stop", "start", "receive", "host.check")
+        ),
+        Site.CELL,
+    ),
+    Queue(
+        "conductor.{cell}.questions",
+        QueueKind.QUESTIONS,
+        (Binding(CELL, "cell.books.query.{cell}"), Binding(CELL, "live.tell.{cell}")),
+        Site.CELL,
+    ),
+    Queue(
+        "compute.{cell}.questions",
+        QueueKind.QUESTIONS,
+        (Binding(CELL, "host.books.query.{cell}"),),
         Site.CELL,
     ),
     *inbox_queues(IRONIC_EVENTS, IRONIC, (IRONIC_TOPIC,)),

@@ -20,7 +20,13 @@ from bus.topology.names import (
     PROJECT_NAME,
 )
 from bus.topology.queues import missed_queue
-from bus.topology.routes import AGGREGATE_ORDERS, BOOK_SEARCHES, BOOK_WRITES
+from bus.topology.routes import (
+    AGGREGATE_ORDERS,
+    AUDIT_QUESTIONS,
+    AUDIT_WRITES,
+    BOOK_SEARCHES,
+    BOOK_WRITES,
+)
 from bus.topology.values import Grant, Role, Site
 
 # All events, listed by name instead of `#`: a cell can forward answers meant for it to the events exchange, but not
@@ -34,21 +40,25 @@ FACTS = (
     "inventory.refused.*",
     "aggregate.changed",
 )
+# The heartbeats of a cell's hosts.
+BEATS = ("host.beat.{cell}",)
+# Events for schedulers alone.
+OF_CONDUCTORS = ("conductor.beat", "live.told")
 # What an application may send for its projects, by the part of the key before the project; and what only admin
 # applications may ask.
 OF_PROJECTS = (
     *(
         Grant(API, (f"{key}.{{project}}",))
-        for key in ("build.request", "move.request", "instance.delete", "instance.rebuild")
+        for key in ("build.request", "move.request", "move.end", "instance.delete", "instance.rebuild")
     ),
-    Grant(API, ("instance.query.{project}", "group.*.{project}")),
-    Grant(API, ("plan.query.{project}", "explain.query.{project}")),
+    Grant(API, ("instance.query.{project}", "live.query.{project}", "group.*.{project}")),
+    Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
     Grant(PLACEMENT, ("usages.query.{project}",)),
 )
 OF_ADMINS = (
-    Grant(API, ("host.query", *AGGREGATE_ORDERS, "aggregate.query")),
+    Grant(API, ("host.query", "cell.query", *AGGREGATE_ORDERS, "aggregate.query")),
     # They tell the names and the room of all hosts.
-    Grant(API, ("reasons.query", "capability.query", "drain.query")),
+    Grant(API, ("reasons.query", "capability.query", "drain.query", "migration.query")),
     Grant(PLACEMENT, (*BOOK_SEARCHES, "consumer.query", "holders.query", "names.query")),
 )
 
@@ -56,13 +66,19 @@ ROLES: tuple[Role, ...] = (
     Role(
         "scheduler",
         writes=(
-            Grant(PLACEMENT, ("claim.*", "release.*", "snapshot", "revisions", "members", "aggregates.set")),
-            Grant(CELL, ("place.*", "remove.*", "rebuild.*")),
-            Grant(EVENTS, ("instance.#", "build.#", "aggregate.changed")),
+            Grant(
+                PLACEMENT,
+                ("claim.*", "claims", "release.*", "snapshot", "revisions", "members", "aggregates.set"),
+            ),
+            Grant(
+                CELL,
+                ("place.*", "remove.*", "rebuild.*", "move.*", "settle.*", "host.mode.*", "live.tell.*"),
+            ),
+            Grant(EVENTS, ("instance.#", "build.#", "aggregate.changed", "host.changed.*")),
             Grant(FEED, ("*",)),
         ),
         reads=("scheduler.requests", "scheduler.questions", "scheduler.events"),
-        listens=(Grant(EVENTS, FACTS),),
+        listens=(Grant(EVENTS, (*FACTS, *(f"{key}.*" for key in OF_CONDUCTORS))),),
         asks=True,
         answers=True,
     ),
@@ -78,12 +94,23 @@ ROLES: tuple[Role, ...] = (
             Grant(PLACEMENT, ("swap.{cell}", "release.{cell}")),
             Grant(
                 CELL,
-                ("spawn.{cell}", "destroy.{cell}", "deploy.{cell}", "undeploy.{cell}", "redeploy.{cell}"),
+                tuple(
+                    f"{key}.{{cell}}"
+                    for key in (
+                        *("spawn", "destroy", "stop", "start", "receive", "host.check"),
+                        *("deploy", "undeploy", "redeploy"),
+                    )
+                ),
             ),
-            Grant(EVENTS, ("instance.*.{cell}",)),
+            Grant(
+                EVENTS,
+                ("instance.*.{cell}", "host.cleaned.{cell}", *(f"{key}.{{cell}}" for key in OF_CONDUCTORS)),
+            ),
         ),
-        reads=("conductor.{cell}.work",),
+        reads=("conductor.{cell}.work", "conductor.{cell}.questions"),
+        listens=(Grant(EVENTS, BEATS),),
         asks=True,
+        answers_to=("operator",),
         per_cell=True,
         site=Site.CELL,
     ),
@@ -91,11 +118,19 @@ ROLES: tuple[Role, ...] = (
         "compute",
         writes=(
             Grant(PLACEMENT, ("inventory.report.{cell}",)),
-            Grant(CELL, ("spawned.{cell}", "spawn.failed.{cell}", "destroyed.{cell}")),
-            Grant(EVENTS, ("host.*.{cell}",)),
+            Grant(
+                CELL,
+                tuple(
+                    f"{key}.{{cell}}"
+                    for key in ("spawned", "spawn.failed", "destroyed", "stopped", "host.holds")
+                ),
+            ),
+            # Not `host.changed`: only the API level may say that.
+            Grant(EVENTS, tuple(f"host.{what}.{{cell}}" for what in ("state", "beat", "metrics", "images"))),
         ),
-        reads=("compute.{cell}.work",),
+        reads=("compute.{cell}.work", "compute.{cell}.questions"),
         asks=True,
+        answers_to=("operator",),
         per_cell=True,
         site=Site.CELL,
     ),
@@ -104,7 +139,7 @@ ROLES: tuple[Role, ...] = (
         writes=(
             Grant(PLACEMENT, ("inventory.report.*", "snapshot")),
             Grant(CELL, ("spawned.*", "spawn.failed.*", "destroyed.*", "deploy.progress.*", "redeployed.*")),
-            Grant(EVENTS, ("host.*.*", "node.#")),
+            Grant(EVENTS, ("host.state.*", "host.beat.*", "node.#")),
         ),
         reads=(IRONIC_EVENTS, missed_queue(IRONIC_EVENTS), "ironic.{cell}.work"),
         asks=True,
@@ -120,6 +155,10 @@ ROLES: tuple[Role, ...] = (
             ),
             *OF_ADMINS,
             Grant(PLACEMENT, (*BOOK_WRITES, "snapshot", "revisions", "members")),
+            # An audit, and what mends its faults.
+            Grant(PLACEMENT, (*AUDIT_QUESTIONS, *AUDIT_WRITES)),
+            Grant(API, ("instance.mend",)),
+            Grant(CELL, ("cell.books.query.*", "host.books.query.*", "remove.*", "destroy.*")),
         ),
         reads=(DEAD_QUEUE,),
         listens=(Grant(EVENTS, FACTS),),

@@ -21,11 +21,16 @@ BOOK_WRITES = (
 GROUP_ORDERS = ("group.create.*", "group.delete.*")
 AGGREGATE_ORDERS = ("aggregate.set", "aggregate.delete")
 BOOK_SEARCHES = ("candidates", "candidates.more")
+# An audit's: questions to placement, and writes that mend what it found.
+AUDIT_QUESTIONS = ("books.query", "contradictions.query")
+AUDIT_WRITES = ("books.recount", "books.mend")
 BOOK_QUESTIONS = ("consumer.query", "holders.query", "usages.query.*", "names.query")
 
 _ANSWER = Route(REPLY, Kind.ANSWER)
 _CELL_EVENT = Route(EVENTS, Kind.EVENT, Scope.CELL)
 _CELL_ORDER = Route(CELL, Kind.ORDER, Scope.CELL)
+_CELL_BOOKS = Route(CELL, Kind.QUESTION, Scope.CELL, "cell.books.found")
+_HOST_BOOKS = Route(CELL, Kind.QUESTION, Scope.CELL, "host.books.found")
 
 ROUTES: dict[str, Route] = {
     "build.request": Route(API, Kind.ORDER, Scope.PROJECT, "build.accepted"),
@@ -33,17 +38,30 @@ ROUTES: dict[str, Route] = {
     "build.accepted": Route(EVENTS, Kind.EVENT),
     "instance.delete": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
     "instance.rebuild": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
+    "move.request": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
+    "move.end": Route(API, Kind.ORDER, Scope.PROJECT, "instance.found"),
+    "history.query": Route(API, Kind.QUESTION, Scope.PROJECT, "history.found"),
+    "history.found": _ANSWER,
+    "migration.query": Route(API, Kind.QUESTION, answer="migration.found"),
+    "migration.found": _ANSWER,
     "instance.query": Route(API, Kind.QUESTION, Scope.PROJECT, "instance.found"),
     "instance.found": _ANSWER,
+    "instance.waiting": _CELL_EVENT,
     "instance.placed": _CELL_EVENT,
     "instance.active": _CELL_EVENT,
+    "instance.moved": _CELL_EVENT,
     "instance.error": _CELL_EVENT,
     "instance.deleted": _CELL_EVENT,
     "place": _CELL_ORDER,
     "remove": _CELL_ORDER,
     "rebuild": _CELL_ORDER,
+    "move": _CELL_ORDER,
+    "settle": _CELL_ORDER,
     "spawn": _CELL_ORDER,
     "destroy": _CELL_ORDER,
+    "stop": _CELL_ORDER,
+    "start": _CELL_ORDER,
+    "receive": _CELL_ORDER,
     "deploy": _CELL_ORDER,
     "undeploy": _CELL_ORDER,
     "redeploy": _CELL_ORDER,
@@ -51,10 +69,24 @@ ROUTES: dict[str, Route] = {
     "spawned": _CELL_ORDER,
     "spawn.failed": _CELL_ORDER,
     "destroyed": _CELL_ORDER,
+    "stopped": _CELL_ORDER,
     "redeployed": _CELL_ORDER,
+    "conductor.beat": _CELL_EVENT,
+    "cell.query": Route(API, Kind.QUESTION, answer="cell.found"),
+    "cell.found": _ANSWER,
+    "live.query": Route(API, Kind.QUESTION, Scope.PROJECT, "live.found"),
+    "live.tell": _CELL_ORDER,
+    "live.told": _CELL_EVENT,
+    "live.found": _ANSWER,
     "host.state": _CELL_EVENT,
     "host.beat": _CELL_EVENT,
     "host.metrics": _CELL_EVENT,
+    "host.images": _CELL_EVENT,
+    "host.changed": _CELL_EVENT,
+    "host.cleaned": _CELL_EVENT,
+    "host.mode": _CELL_ORDER,
+    "host.check": _CELL_ORDER,
+    "host.holds": _CELL_ORDER,
     "host.set": Route(API, Kind.ORDER, answer="host.was_set"),
     "host.was_set": _ANSWER,
     "host.query": Route(API, Kind.QUESTION, answer="host.found"),
@@ -88,6 +120,8 @@ ROUTES: dict[str, Route] = {
     "swap": Route(PLACEMENT, Kind.QUESTION, Scope.CELL, "claim.answered"),
     "release": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "claim.answered"),
     "claim.answered": _ANSWER,
+    "claims": Route(PLACEMENT, Kind.QUESTION, answer="claims.answered"),
+    "claims.answered": _ANSWER,
     "inventory.report": Route(PLACEMENT, Kind.ORDER, Scope.CELL, "report.answered"),
     "report.answered": _ANSWER,
     "inventory.refused": _CELL_EVENT,
@@ -111,6 +145,16 @@ ROUTES: dict[str, Route] = {
     "usages.found": _ANSWER,
     "names.query": Route(PLACEMENT, Kind.QUESTION, answer="names.found"),
     "names.found": _ANSWER,
+    "books.query": Route(PLACEMENT, Kind.QUESTION, answer="books.found"),
+    "books.found": _ANSWER,
+    "contradictions.query": Route(PLACEMENT, Kind.QUESTION, answer="contradictions.found"),
+    "contradictions.found": _ANSWER,
+    **dict.fromkeys(AUDIT_WRITES, Route(PLACEMENT, Kind.ORDER, answer="write.answered")),
+    "instance.mend": Route(API, Kind.ORDER, answer="instance.found"),
+    "cell.books.query": _CELL_BOOKS,
+    "cell.books.found": _ANSWER,
+    "host.books.query": _HOST_BOOKS,
+    "host.books.found": _ANSWER,
 }
 # An invalid request is answered by this type, whatever was asked.
 REJECTION = "build.rejected"

@@ -121,6 +121,8 @@ class Role(Struct, frozen=True):
     listens: tuple[Grant, ...] = ()
     asks: bool = False
     answers: bool = False
+    # Without `answers`: it may write to the answer queues of these roles alone.
+    answers_to: tuple[str, ...] = ()
     per_cell: bool = False
     # Where the role has a user: roles of the API level have none on a cell's own broker.
     site: Site = Site.BOTH

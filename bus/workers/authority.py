@@ -151,7 +151,9 @@ def answering(question: str) -> frozenset[str]:
         for binding in queue.bindings
         if key_pattern(Grant(binding.exchange, (binding.pattern,))).fullmatch(key)
     }
-    return frozenset(role.name for role in ROLES if role.answers and queues & set(role.reads))
+    return frozenset(
+        role.name for role in ROLES if (role.answers or role.answers_to) and queues & set(role.reads)
+    )
 
 
 @functools.lru_cache(maxsize=100_000)

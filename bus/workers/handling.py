@@ -91,9 +91,28 @@ class Reading(Struct, frozen=True):
     handle: Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Said]]]
 
 
+class Weighed(Struct, frozen=True):
+    """A handler whose messages differ much in cost. It gets consecutive messages of at most this weight together, or a
+    single message that is heavier.
+    """
+
+    handle: Handler
+    weight_of: Callable[[Any], int]
+    weight_max: int
+
+    def portion_of(self, messages: Sequence[Message]) -> int:
+        """How many of the first messages go to the handler together."""
+        weight = 0
+        for position, message in enumerate(messages):
+            weight += self.weight_of(message)
+            if weight > self.weight_max and position:
+                return position
+        return len(messages)
+
+
 # Which handler takes which message. Consecutive messages of a queue with the same handler go to it together, in order.
 # A handler of `Unreadable` answers messages that cannot be read; without one, they become dead letters.
-Handlers = Mapping[type[Message], Handler | Reading]
+Handlers = Mapping[type[Message], Handler | Reading | Weighed]
 
 
 class OneByOne(Struct, frozen=True):

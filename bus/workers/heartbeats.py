@@ -1,8 +1,9 @@
-"""Sends heartbeats for hosts: one worker reports many hosts in one message."""
+"""Sends heartbeats for hosts: one worker reports many hosts in one message; and the rule when a host is silent."""
 
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from itertools import islice
 
 from bus.message import CellName, ProviderId
@@ -11,6 +12,13 @@ from bus.parts import Periodic
 from bus.workers.publisher import Outgoing, Publisher
 
 BEATS_PER_MESSAGE = 5000
+
+
+def is_silent(unheard_for: timedelta, down_after: timedelta) -> bool:
+    """Is a host down that was not heard for so long? Schedulers and conductors judge by this rule, and by one setting
+    (`BusSettings.host_down_s`).
+    """
+    return unheard_for >= down_after
 
 
 class HostHeartbeats(Periodic):

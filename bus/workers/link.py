@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from bus.broker import Broker, Connection, ConnectionLost, Publishing
 from bus.configuration.settings import BusSettings
-from bus.parts import Pauses, Status
+from bus.parts import Pauses, State, Status
 from bus.workers.authority import BrokerFacts, broker_facts_of
 
 
@@ -48,6 +48,11 @@ class Link:
                 await self.status.until_done(self._connect)
             assert self._connection is not None, "it is connected, or this was cancelled"
             return self._connection
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection now; empty if there is one, or none was needed yet."""
+        return self.status.last_error if self.status.state is State.FAILING else ""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Connection]:

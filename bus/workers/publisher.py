@@ -380,32 +380,32 @@ class Publisher:
 
     async def _publish_once(self, parcel: Parcel) -> Receipt:
         """Publish once. On a channel that broke, the outcome is unknown: `LOST`, and the parcel is sent again."""
-        publishing: Publishing | None = None
         try:
-            publishing = await self._way.channel()
-            receipt = await publishing.publish(parcel)
+            return await self._publish_on(self._way, parcel)
         except OneWasRefused:
-            await self._way.forget(publishing)
             return await self._publish_alone(parcel)
         except Interrupted:
-            await self._way.forget(publishing)
             return Receipt.LOST
-        self.parcels_sent += 1
-        return receipt
 
     async def _publish_alone(self, parcel: Parcel) -> Receipt:
         """Publish with no other parcel under way, so that a refusal is certainly about this one."""
         async with self._alone:
-            publishing: Publishing | None = None
             try:
-                publishing = await self._aside.channel()
-                receipt = await publishing.publish(parcel)
+                return await self._publish_on(self._aside, parcel)
             except Refusal:
                 await self._aside.close()
                 raise
             except Interrupted:
-                await self._aside.forget(publishing)
                 return Receipt.LOST
+
+    async def _publish_on(self, way: PublishingChannel, parcel: Parcel) -> Receipt:
+        publishing: Publishing | None = None
+        try:
+            publishing = await way.channel()
+            receipt = await publishing.publish(parcel)
+        except Interrupted:
+            await way.forget(publishing)
+            raise
         self.parcels_sent += 1
         return receipt
 

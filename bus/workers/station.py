@@ -116,6 +116,10 @@ class Station:
     async def ask(self, question: Message) -> Message:
         return (await self.ask_all((question,)))[0]
 
+    async def send(self, message: Message) -> None:
+        """Publish an order or an event. Returns when the broker has it."""
+        await self.publisher.send(message)
+
     @property
     def asked_again(self) -> int:
         return self._asker.asked_again if self._asker else 0

@@ -11,8 +11,8 @@ system is handled at once. While one batch waits for its confirms, the next is a
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
@@ -38,6 +38,7 @@ from bus.workers.handling import (
     Said,
     Tell,
     Tx,
+    Weighed,
     after_failure,
     backoff_ms,
     jittered_ms,
@@ -55,6 +56,20 @@ Tx_contra = TypeVar("Tx_contra", contravariant=True)
 
 class Transactions(Protocol[Tx_co]):
     def transaction(self) -> AbstractAsyncContextManager[Tx_co]: ...
+
+
+class Notifying(Generic[Tx]):
+    """These transactions; calls `committed` after each commit."""
+
+    def __init__(self, store: Transactions[Tx], committed: Callable[[], None]) -> None:
+        self._store = store
+        self._committed = committed
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Tx]:
+        async with self._store.transaction() as tx:
+            yield tx
+        self._committed()
 
 
 class Outbox(Protocol[Tx_contra]):
@@ -156,6 +171,9 @@ class Worker(Generic[Tx]):
             if handler is None:
                 for item in items:
                     self.intake.bury(item, self._why_nobody(item.received.message))
+            elif isinstance(handler, Weighed):
+                for portion in _portions(handler, items):
+                    await self._handle(handler.handle, portion)
             else:
                 await self._handle(handler, items)
 
@@ -302,6 +320,13 @@ class Worker(Generic[Tx]):
             await self._publisher.send_all([Outgoing(message) for _, message in kept], keys)
             self._confirmed.extend(keys)
             after = page[-1][0]
+
+
+def _portions(handler: Weighed, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    while items:
+        taken = handler.portion_of([item.received.message for item in items])
+        yield items[:taken]
+        items = items[taken:]
 
 
 class _Leaving:

@@ -11,14 +11,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import (
     DeployProgressed,
+    EndMoveInCell,
     InstanceDestroyed,
     InstanceRedeployed,
     InstanceSpawned,
+    InstanceStopped,
+    MoveInCell,
     PlaceInCell,
     RebuildInCell,
     RemoveFromCell,
@@ -26,18 +30,38 @@ from bus.messages.cell import (
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import SwapClaim
+from cell_conductor.core.host_states import ALL_UP, HostStates, is_current
 from cell_conductor.core.instance import (
     DESTROYS,
     ORDERS,
     SPAWNS,
+    Cleanup,
     HeldClaim,
     Instance,
     OutboxMessage,
     Rules,
     kind_of,
 )
+from cell_conductor.core.move_answers import (
+    lose_host,
+    on_move_swap_answered,
+    on_move_time_up,
+    on_moving_destroyed,
+    on_moving_failed,
+    on_moving_spawned,
+    on_stopped,
+)
+from cell_conductor.core.moving import free_both_hosts, on_end_move, on_move
 from cell_conductor.core.rebuilding import on_rebuild, on_rebuild_time_up, on_redeployed
-from cell_conductor.core.swapping import SwapAnswered, leave_host, next_swap, on_swap_answered
+from cell_conductor.core.swapping import (
+    SwapAnswered,
+    build,
+    leave_host,
+    leave_lost_host,
+    next_swap,
+    on_swap_answered,
+    pass_over_lost,
+)
 from cell_conductor.core.transition import Transition, destroy_order
 
 # The attempt that the scheduler claims before the cell has heard of the instance.
@@ -50,17 +74,26 @@ class Due(Struct, frozen=True):
     instance: InstanceId
 
 
+class HostsLost(Struct, frozen=True):
+    """A host that this row waits for is lost (host_states.py)."""
+
+    instance: InstanceId
+
+
 CellMessage = (
     PlaceInCell
     | RemoveFromCell
     | RebuildInCell
+    | MoveInCell
+    | EndMoveInCell
     | InstanceSpawned
     | SpawnFailed
     | InstanceDestroyed
     | DeployProgressed
     | InstanceRedeployed
+    | InstanceStopped
 )
-Input = CellMessage | Due | SwapAnswered
+Input = CellMessage | Due | SwapAnswered | HostsLost
 
 
 class DecidedMessage(Struct, frozen=True, gc=False):
@@ -87,7 +120,11 @@ class Decision(Struct, frozen=True):
 
 
 def decide(
-    rows: Mapping[InstanceId, Instance], inputs: Sequence[Input], now: datetime, rules: Rules
+    rows: Mapping[InstanceId, Instance],
+    inputs: Sequence[Input],
+    now: datetime,
+    rules: Rules,
+    hosts: HostStates = ALL_UP,
 ) -> Decision:
     """`rows` has all existing rows of the instances that the inputs name."""
     # By ids as integers, since Python computes the hash of a UUID at each lookup.
@@ -102,15 +139,17 @@ def decide(
         if before is None:
             said |= _answers_without_row(each, cause, rules)
             continue
-        transition = Transition(before, now, rules)
+        transition = Transition(before, now, rules, hosts)
         swaps += _apply(transition, each)
+        if transition.row.cleanups:
+            _end_cleanups_of_dead_hosts(transition)
         row = transition.row
         if row is not before:
             changed[number] = row
         if transition.is_over:
             over[number] = row.id
         # A repeated message has only the unconfirmed messages sent again.
-        is_repeated = row is before and not isinstance(each, (Due, SwapAnswered))
+        is_repeated = row is before and not isinstance(each, (Due, SwapAnswered, HostsLost))
         for pending in row.outbox if is_repeated else transition.said:
             said.setdefault(
                 (number, pending.sequence), DecidedMessage(row.id, pending.sequence, pending.message, cause)
@@ -147,7 +186,7 @@ def _answers_without_row(each: Input, cause: int, rules: Rules) -> dict[tuple[in
     return {(each.instance.int, -each.attempt): DecidedMessage(each.instance, None, order, cause)}
 
 
-def _apply(transition: Transition, each: Input) -> tuple[SwapClaim, ...]:  # noqa: C901 - one for each input
+def _apply(transition: Transition, each: Input) -> tuple[SwapClaim, ...]:  # noqa: C901, PLR0912 - one for each input
     match each:
         case PlaceInCell():
             _on_place(transition, each)
@@ -155,6 +194,12 @@ def _apply(transition: Transition, each: Input) -> tuple[SwapClaim, ...]:  # noq
             _on_remove(transition, each)
         case RebuildInCell():
             on_rebuild(transition, each)
+        case MoveInCell():
+            on_move(transition, each)
+        case EndMoveInCell():
+            on_end_move(transition, each)
+        case InstanceStopped():
+            on_stopped(transition, each)
         case InstanceSpawned():
             _on_spawned(transition, each)
         case SpawnFailed():
@@ -165,8 +210,14 @@ def _apply(transition: Transition, each: Input) -> tuple[SwapClaim, ...]:  # noq
             _on_progressed(transition, each)
         case InstanceRedeployed():
             on_redeployed(transition, each)
+        case SwapAnswered() if transition.row.state == "moving":
+            on_move_swap_answered(transition, each)
         case SwapAnswered():
             on_swap_answered(transition, each)
+        case HostsLost() if transition.row.moving is not None:
+            lose_host(transition)
+        case HostsLost():
+            leave_lost_host(transition)
         case Due():
             return _on_due(transition)
         case _:
@@ -189,7 +240,7 @@ def _on_place(transition: Transition, order: PlaceInCell) -> None:
         transition.release((HeldClaim(row.id, order.attempt),))
         transition.end_in_error("the order reached its cell after the deadline")
     else:
-        transition.spawn(order)
+        build(transition, order)
 
 
 def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
@@ -197,6 +248,10 @@ def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
     if state in ("deleting", "deleted"):
         return
     transition.continue_from(order.sequence)
+    if transition.row.moving is not None:
+        free_both_hosts(transition)
+        transition.wait_for_destroy()
+        return
     # If it is unknown, the order to place it has not arrived yet, and will be answered as too late.
     if state != "unknown" and transition.free_share():
         transition.end_deleted()
@@ -206,6 +261,8 @@ def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
 
 def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
     row = transition.row
+    if row.moving is not None and on_moving_spawned(transition, spawned):
+        return
     if not _is_current(row, spawned):
         transition.answer_by_destroy(
             spawned.attempt, spawned.host, spawned.kind or kind_of(row, spawned.host)
@@ -231,37 +288,62 @@ def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None
 
 
 def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
-    if transition.row.state == "building" and _is_current(transition.row, failed):
+    if transition.row.moving is not None:
+        on_moving_failed(transition, failed)
+    elif transition.row.state == "building" and _is_current(transition.row, failed):
         transition.withdraw(SPAWNS, attempt=failed.attempt)
         leave_host(transition, failed.reason, was_silent=False)
 
 
 def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgressed) -> bool:
-    """Is this about the row's current attempt, on its current host?"""
-    return (
-        row.state in ("building", "active", "rebuilding", "broken")
-        and row.attempt == word.attempt
-        and row.host is not None
-        and row.host.share.host.int == word.host.int
-    )
+    return is_current(row, word.attempt, word.host)
 
 
 def _on_destroyed(transition: Transition, destroyed: InstanceDestroyed) -> None:
+    _on_clean(transition, destroyed.attempt, destroyed.host)
+
+
+def _end_cleanups_of_dead_hosts(transition: Transition) -> None:
+    """Nobody waits for a dead host to clean up."""
+    for cleanup in transition.row.cleanups:
+        if transition.hosts.is_dead(cleanup.host):
+            _on_clean(transition, cleanup.attempt, cleanup.host)
+
+
+def _on_clean(transition: Transition, attempt: int, host: ProviderId) -> None:
+    """Nothing of this attempt is left on the host."""
     row = transition.row
-    done = [each for each in row.cleanups if (each.attempt, each.host) == (destroyed.attempt, destroyed.host)]
+    done = [each for each in row.cleanups if (each.attempt, each.host) == (attempt, host)]
     if not done:
         return
-    left = tuple(each for each in row.cleanups if each not in done)
+    claims = tuple(claim for each in done for claim in each.release)
+    left = _with_claims_at(host, tuple(each for each in row.cleanups if each not in done), claims)
     transition.change(cleanups=left, remind_at=row.remind_at if left else None)
-    transition.withdraw(ORDERS, attempt=destroyed.attempt)
-    for cleanup in done:
-        transition.release(cleanup.release)
-    if row.attempt != destroyed.attempt:
+    transition.withdraw(ORDERS, attempt=attempt)
+    waited_for = {claim for each in left for claim in each.release}
+    free = [claim for claim in claims if claim not in waited_for]
+    transition.release(free)
+    if row.state == "deleting":
+        if any(claim.consumer == row.id for claim in free):
+            transition.end_deleted()
+    elif row.host_attempt != attempt:
         return
-    if row.state == "swapping":
+    elif row.state == "swapping":
         transition.change(is_clean=True)
-    elif row.state == "deleting":
-        transition.end_deleted()
+    elif row.state == "moving":
+        on_moving_destroyed(transition)
+
+
+def _with_claims_at(
+    host: ProviderId, cleanups: tuple[Cleanup, ...], claims: tuple[HeldClaim, ...]
+) -> tuple[Cleanup, ...]:
+    """A host that must still destroy another attempt of the instance, from before a resize in place, has nothing free yet:
+    these claims are released with that one.
+    """
+    return tuple(
+        structs.replace(each, release=(*each.release, *claims)) if each.host == host else each
+        for each in cleanups
+    )
 
 
 def _on_due(transition: Transition) -> tuple[SwapClaim, ...]:
@@ -274,6 +356,8 @@ def _on_due(transition: Transition) -> tuple[SwapClaim, ...]:
         transition.change(remind_at=now + transition.rules.remind_every)
     if row.state_ends_at is None or row.state_ends_at > now:
         return ()
+    if row.moving is not None:
+        return on_move_time_up(transition)
     match row.state:
         case "building" | "swapping":
             return _on_time_up(transition)
@@ -285,7 +369,7 @@ def _on_due(transition: Transition) -> tuple[SwapClaim, ...]:
             # A host that must still clean up, or an unconfirmed message, needs the row when the answer comes.
             transition.is_over = not (row.cleanups or row.outbox)
             transition.change(state_ends_at=now + transition.rules.kept_after_end)
-        case "active" | "broken" | "error" | "unknown":
+        case "active" | "moving" | "moved" | "shelved" | "broken" | "error" | "unknown":
             transition.change(state_ends_at=None)
     return ()
 
@@ -316,4 +400,6 @@ def _on_time_up(transition: Transition) -> tuple[SwapClaim, ...]:
     if row.state == "building":
         seconds = transition.rules.time_to_build(row.host).total_seconds()
         leave_host(transition, f"no message from the host within {seconds:g} s", was_silent=True)
+    if transition.row.state == "swapping":
+        pass_over_lost(transition)
     return (next_swap(transition),) if transition.row.state == "swapping" else ()

@@ -5,12 +5,15 @@
     swapping   the host failed or fell silent; placement is asked to move the claim to the next alternate
     active     built
     rebuilding the host writes another image; it ends with the host's answer, or by a timeout
-    broken     a rebuild failed: the host still has the instance, but it does not run; the API level sees an error
+    moving     on its way to another host, or back (moving.py)
+    shelved    stopped on its host, and keeps its share (moving.py)
+    moved      runs on the other host; the move waits to be confirmed or reverted
+    broken     a rebuild or a move failed: the host still has the instance, but it does not run; the API level sees an error
     error      given up, with the reason of every attempt
     deleting   to be deleted; the host has the order, or the order to place it has not arrived yet
     deleted    gone; the row stays for a while, to recognise late messages
 
-An instance ends as active or broken (until it is rebuilt or deleted), error, or deleted.
+An instance ends as active or broken (until it is rebuilt, moved or deleted), error, or deleted.
 """
 
 from collections.abc import Callable
@@ -22,10 +25,13 @@ from msgspec import Struct
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import (
     AttemptFailed,
+    Flavor,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
     InstanceId,
+    InstanceMoved,
+    Move,
     Rebuild,
     RequestId,
 )
@@ -34,8 +40,11 @@ from bus.messages.cell import (
     DeployInstance,
     DestroyInstance,
     PlaceInCell,
+    ReceiveInstance,
     RedeployInstance,
     SpawnInstance,
+    StartInstance,
+    StopInstance,
     UndeployInstance,
 )
 from bus.messages.hosts import NODE
@@ -47,6 +56,9 @@ State = Literal[
     "swapping",
     "active",
     "rebuilding",
+    "moving",
+    "moved",
+    "shelved",
     "broken",
     "error",
     "deleting",
@@ -55,12 +67,13 @@ State = Literal[
 # The orders to a host, which is a hypervisor or a bare-metal node.
 Spawn = SpawnInstance | DeployInstance
 Destroy = DestroyInstance | UndeployInstance
-HostOrder = Spawn | Destroy | RedeployInstance
-OutboxMessage = HostOrder | ReleaseClaim | InstanceActive | InstanceFailed | InstanceDeleted
+HostOrder = Spawn | Destroy | RedeployInstance | StopInstance | StartInstance | ReceiveInstance
+OutboxMessage = HostOrder | ReleaseClaim | InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted
 SPAWNS = (SpawnInstance, DeployInstance)
 DESTROYS = (DestroyInstance, UndeployInstance)
 REBUILDS = (RedeployInstance,)
-ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS)
+MOVES = (StopInstance, StartInstance, ReceiveInstance)
+ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS, *MOVES)
 
 
 class Pending(Struct, frozen=True, gc=False):
@@ -88,13 +101,36 @@ class Cleanup(Struct, frozen=True, gc=False):
     release: tuple[HeldClaim, ...]
 
 
+# The steps of a move (moving.py).
+Step = Literal["claiming", "stopping", "receiving", "leaving", "returning", "restarting"]
+
+
+class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A move under way. `source` has the instance as `source_attempt`. The heir of `heir_attempt` holds the
+    rest of the source's share; 0: placement has granted no destination yet.
+
+    `is_stopped`: the source was ordered to stop it. `outcome` is set when the move is to end, and no other choice is tried;
+    `reason` says why. `was`: the instance's state before the move.
+    """
+
+    step: Step
+    source: Choice
+    source_attempt: int
+    was: State
+    heir_attempt: int = 0
+    is_stopped: bool = False
+    outcome: Literal["", "reverted", "aborted", "failed", "done"] = ""
+    reason: str = ""
+
+
 class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     """A row. `attempt` is the one whose share the instance holds, as far as the cell knows; during a swap the next may
-    already hold it.
+    already hold it. The host has the instance as `attempt`, or as `kept_attempt` after a move that came back: then the share
+    was claimed anew, but nothing was built.
 
     `order` is None if the instance was removed before it was placed. `alternates` are those not tried yet.
     `was_silent`: the host of the attempt did not answer, so it is unknown what it has. `is_clean`: it confirmed that it
-    has nothing. `rebuild` is the last one that was ordered.
+    has nothing. `rebuild` and `move` are the last ones that were ordered. `flavor` is set after a resize.
     """
 
     id: InstanceId
@@ -116,6 +152,10 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     state_ends_at: datetime | None = None
     remind_at: datetime | None = None
     rebuild: Rebuild | None = None
+    move: Move | None = None
+    moving: Moving | None = None
+    flavor: Flavor | None = None
+    kept_attempt: int = 0
     # Of its last message. Each order of the API level names the sequence that the instance has there, and the cell continues
     # above it: readers drop states with lower ones, also after another cell.
     sequence: int = 0
@@ -132,7 +172,21 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def last_attempt(self) -> int:
         """The highest attempt that placement may have granted."""
-        return self.attempt + 1 if self.state == "swapping" else self.attempt
+        asks = self.state == "swapping" or (
+            self.state == "moving"
+            and self.moving is not None
+            and self.moving.step in ("claiming", "returning")
+        )
+        return self.attempt + 1 if asks else self.attempt
+
+    @property
+    def host_attempt(self) -> int:
+        """The attempt by which the host knows the instance."""
+        return self.kept_attempt or self.attempt
+
+
+def flavor_of(row: Instance, order: PlaceInCell) -> Flavor:
+    return row.flavor or order.flavor
 
 
 def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
@@ -144,9 +198,10 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         instance=row.id,
         attempt=row.attempt,
         host=host.share.host,
-        flavor=order.flavor,
+        flavor=flavor_of(row, order),
         share=host.share,
         name=order.name,
+        image=order.image,
     )
 
 
@@ -173,10 +228,10 @@ def redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Reb
     return RedeployInstance(
         cell=order.cell,
         instance=row.id,
-        attempt=row.attempt,
+        attempt=row.host_attempt,
         host=node.share.host,
         number=rebuild.number,
-        flavor=order.flavor,
+        flavor=flavor_of(row, order),
         image=rebuild.image,
         name=order.name,
         image_properties=order.image_properties,
@@ -185,14 +240,14 @@ def redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Reb
 
 
 def kind_of(row: Instance, host: ProviderId) -> str:
-    """The kind of a host of this instance. Every host of an instance is a choice of its order."""
+    """The kind of a host of this instance. Every node is a choice of its order: only instances on hypervisors move."""
     order = row.order
     choices = () if order is None else (order.chosen, *order.alternates)
     return next((each.kind for each in choices if each.share.host == host), "")
 
 
 class Rules(Struct, frozen=True):
-    """The operator's settings, and a function that names the consumer which holds the share of a silent host."""
+    """The operator's settings, and a function that names the consumer which inherits the share of an attempt."""
 
     cell: str
     attempt_timeout: timedelta
@@ -206,7 +261,7 @@ class Rules(Struct, frozen=True):
     retry_delay_first: timedelta
     retry_delay_max: timedelta
     kept_after_end: timedelta
-    cleanup_consumer: Callable[[InstanceId, int], ConsumerId]
+    heir: Callable[[InstanceId, int], ConsumerId]
 
     def time_to_build(self, host: Choice) -> timedelta:
         """How long an attempt on this host may last without a message about it."""

@@ -27,7 +27,7 @@ def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
     assert row.order is not None, "an active instance was placed"
     assert row.host is not None, "an active instance has a host"
     was_active = row.state == "active"
-    transition.withdraw(REBUILDS, attempt=row.attempt)
+    transition.withdraw(REBUILDS, attempt=row.host_attempt)
     transition.continue_from(rebuild.number)
     transition.change(rebuild=rebuild, reason="")
     if row.host.kind != NODE:
@@ -41,11 +41,11 @@ def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
 
 def on_redeployed(transition: Transition, word: InstanceRedeployed) -> None:
     row = transition.row
-    is_known = row.attempt == word.attempt and row.host is not None and row.host.share.host == word.host
+    is_known = row.host_attempt == word.attempt and row.host is not None and row.host.share.host == word.host
     if not is_known or row.rebuild is None or row.rebuild.number != word.number:
         return
     if not word.failure and row.state in ("rebuilding", "broken"):
-        transition.withdraw(REBUILDS, attempt=row.attempt)
+        transition.withdraw(REBUILDS, attempt=row.host_attempt)
         transition.change(rebuild=structs.replace(row.rebuild, failure=""), reason="")
         transition.end_active()
     elif row.state == "rebuilding" or (row.state == "broken" and word.is_active):
@@ -68,7 +68,7 @@ def on_rebuild_time_up(transition: Transition) -> None:
 def _end_failed(transition: Transition, failure: str, *, is_active: bool) -> None:
     rebuild = transition.row.rebuild
     assert rebuild is not None, "an instance that is rebuilt has a rebuild"
-    transition.withdraw(REBUILDS, attempt=transition.row.attempt)
+    transition.withdraw(REBUILDS, attempt=transition.row.host_attempt)
     transition.change(rebuild=structs.replace(rebuild, failure=failure), reason="")
     if is_active:
         transition.end_active()

@@ -5,18 +5,20 @@ late and one repeated, placement grants one of them. It answers the other with t
 conductor then uses.
 """
 
+from datetime import datetime
 from typing import assert_never
 
 from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId
-from bus.messages.cell import Choice
+from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
     ClaimVerdict,
     DoesNotFit,
     GroupRefused,
+    Heir,
     HostFull,
     NotAllowed,
     Released,
@@ -29,7 +31,7 @@ from bus.messages.placement import (
     TooOld,
 )
 from bus.messages.tree_fingerprint import tree_fingerprint
-from cell_conductor.core.instance import HeldClaim, Instance, kind_of
+from cell_conductor.core.instance import SPAWNS, HeldClaim, Instance, kind_of
 from cell_conductor.core.transition import Transition
 
 
@@ -41,10 +43,41 @@ class SwapAnswered(Struct, frozen=True):
     verdict: ClaimVerdict | None
 
 
+def build(transition: Transition, order: PlaceInCell) -> None:
+    """Order the host of the attempt to build the instance. A host that is lost is left at once: it has nothing of it. So is
+    an alternate on which nothing may be built any more.
+    """
+    row, hosts = transition.row, transition.hosts
+    assert row.host is not None, "an attempt has a host"
+    is_alternate = row.attempt != order.attempt
+    if (
+        why := hosts.why_not_next(row.host)
+        if is_alternate
+        else hosts.why_lost(row.host.share.host, row.host.kind)
+    ):
+        transition.change(state="building")
+        leave_host(transition, why, was_silent=False)
+    else:
+        transition.spawn(order)
+
+
+def leave_lost_host(transition: Transition) -> None:
+    """An attempt on a host that is lost by now ends: the host may have something of it, unless it is dead."""
+    row = transition.row
+    if row.state != "building" or row.host is None:
+        return
+    if why := transition.hosts.why_lost(row.host.share.host, row.host.kind):
+        leave_host(transition, why, was_silent=True)
+
+
 def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None:
     """Give up the attempt: try the next alternate, or end in error."""
     row = transition.row
     assert row.host is not None, "an attempt has a host"
+    if transition.hosts.is_dead(row.host.share.host):
+        # It has nothing that it could clean up.
+        was_silent = False
+        transition.withdraw(SPAWNS, attempt=row.attempt)
     transition.failed(row.host.name, reason, attempt=row.attempt)
     own = HeldClaim(row.id, row.attempt)
     if not row.alternates:
@@ -55,7 +88,7 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
         transition.end_in_error("no alternate is left")
         return
     if was_silent:
-        transition.clean_up(HeldClaim(transition.rules.cleanup_consumer(row.id, row.attempt), row.attempt))
+        transition.clean_up(HeldClaim(transition.rules.heir(row.id, row.attempt), row.attempt))
     transition.change(
         state="swapping",
         was_silent=was_silent,
@@ -63,6 +96,15 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
         tries=0,
         state_ends_at=transition.now,
     )
+
+
+def pass_over_lost(transition: Transition) -> None:
+    """Drop the alternates on which nothing may be built now; if none is left, end in error."""
+    while transition.row.state == "swapping":
+        alternate = transition.row.alternates[0]
+        if not (why := transition.hosts.why_not_next(alternate)):
+            return
+        _try_next(transition, why)
 
 
 def next_swap(transition: Transition) -> SwapClaim:
@@ -79,7 +121,7 @@ def next_swap(transition: Transition) -> SwapClaim:
         attempt=row.attempt + 1,
         issued_at=row.changed_at,
         share=row.alternates[0].share,
-        cleanup=transition.rules.cleanup_consumer(row.id, row.attempt) if row.was_silent else None,
+        heir=Heir(id=transition.rules.heir(row.id, row.attempt), type="CLEANUP") if row.was_silent else None,
         group=order.group,
     )
 
@@ -90,15 +132,15 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
         return
     match verdict:
         case None:
-            _wait(transition)
+            wait_for_placement(transition, _ends_by(row))
         case Claimed():
             _take_host(transition, row.alternates[0])
         case AlreadyClaimed():
-            _take_host(transition, _choice_of(row, verdict.share))
+            _take_host(transition, choice_of(row, verdict.share))
         case Superseded() if verdict.ended:
             # The claim was released, which happens only to deleted instances.
             transition.end_deleted("its claim was released")
-        case ShapeMoved() if (renewed := _with_current_shape(row.alternates[0], verdict)) is not None:
+        case ShapeMoved() if (renewed := with_current_shape(row.alternates[0], verdict)) is not None:
             # Try the unchanged alternates first, and then this one with its new shape.
             transition.change(
                 alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=transition.now
@@ -107,7 +149,7 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
             _try_next(transition, why_not(verdict))
 
 
-def _with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
+def with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
     """The alternate with the current shape of its host, if the host still is what it was chosen for. None if it is not,
     or if that is unknown.
 
@@ -133,12 +175,18 @@ def _is_asked(row: Instance, swap: SwapClaim) -> bool:
     )
 
 
-def _wait(transition: Transition) -> None:
-    row, order, rules = transition.row, transition.row.order, transition.rules
-    assert order is not None, "an instance that swaps was placed"
+def _ends_by(row: Instance) -> datetime:
+    assert row.order is not None, "an instance that swaps was placed"
+    return row.order.ends_by
+
+
+def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None:
+    """Ask again after a pause, at the latest at the deadline."""
+    row, rules = transition.row, transition.rules
     # The exponent is limited: for a request that waits for days the delay must not overflow.
     delay = min(rules.retry_delay_first * 2 ** min(row.tries - 1, 30), rules.retry_delay_max)
-    transition.change(state_ends_at=min(transition.now + delay, order.ends_by))
+    asks_at = transition.now + delay
+    transition.change(state_ends_at=asks_at if ends_by is None else min(asks_at, ends_by))
 
 
 def _take_host(transition: Transition, host: Choice) -> None:
@@ -152,7 +200,7 @@ def _take_host(transition: Transition, host: Choice) -> None:
         is_clean=False,
         tries=0,
     )
-    transition.spawn(order)
+    build(transition, order)
 
 
 def _try_next(transition: Transition, reason: str) -> None:
@@ -165,9 +213,9 @@ def _try_next(transition: Transition, reason: str) -> None:
     transition.end_in_error("no alternate is left")
 
 
-def _choice_of(row: Instance, held: Share) -> Choice:
+def choice_of(row: Instance, held: Share) -> Choice:
     """The host of the share that is really held. It may be an alternate that was refused before."""
-    known = row.order.alternates if row.order else ()
+    known = (*row.alternates, *(row.order.alternates if row.order else ()))
     name = next((each.name for each in known if each.share.host == held.host), str(held.host))
     return Choice(name=name, share=held, kind=kind_of(row, held.host))
 

@@ -15,12 +15,15 @@ from bus.messages.build import (
     InstanceDeleted,
     InstanceFailed,
     InstanceId,
+    InstanceMoved,
     InstanceState,
 )
 from bus.messages.cell import DestroyInstance, PlaceInCell, UndeployInstance
 from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
+from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import (
+    MOVES,
     REBUILDS,
     SPAWNS,
     Cleanup,
@@ -37,10 +40,11 @@ from cell_conductor.core.instance import (
 
 
 class Transition:
-    def __init__(self, row: Instance, now: datetime, rules: Rules) -> None:
+    def __init__(self, row: Instance, now: datetime, rules: Rules, hosts: HostStates = ALL_UP) -> None:
         self.row = row
         self.now = now
         self.rules = rules
+        self.hosts = hosts
         self.said: list[Pending] = []
         # Not kept on the row: the message that caused it will cause it again when repeated.
         self.answers: list[Destroy] = []
@@ -88,6 +92,9 @@ class Transition:
         self.change(state_ends_at=min(self.now + self.rules.time_to_build(self.row.host), ends_by))
 
     def destroy(self, attempt: int, host: ProviderId) -> None:
+        if self.hosts.is_dead(host):
+            # It has nothing to destroy; if it returns, it is asked what it has.
+            return
         order = self._destroy_order(attempt, host, kind_of(self.row, host))
         if not self._is_on_its_way(order):
             self.send(order)
@@ -124,16 +131,21 @@ class Transition:
 
     def clean_up(self, *release: HeldClaim) -> None:
         """Order the host of the attempt to destroy it, and release these claims only when it has."""
-        row, host = self.row, self.row.host
-        assert host is not None, "an attempt has a host"
-        others = tuple(each for each in row.cleanups if each.attempt != row.attempt)
+        row = self.row
+        assert row.host is not None, "an attempt has a host"
+        self.clean_up_host(row.host_attempt, row.host.share.host, *release)
+
+    def clean_up_host(self, attempt: int, host: ProviderId, *release: HeldClaim) -> None:
+        """As `clean_up`. A claim that several hosts are to release is released when the last of them has cleaned up."""
+        before = self.row.cleanups
+        others = tuple(each for each in before if (each.attempt, each.host) != (attempt, host))
         self.change(
-            cleanups=(*others, Cleanup(row.attempt, host.share.host, release)),
+            cleanups=(*others, Cleanup(attempt, host, release)),
             remind_at=self.now + self.rules.remind_every,
         )
-        self.withdraw((*SPAWNS, *REBUILDS), attempt=row.attempt)
-        if len(others) == len(row.cleanups):
-            self.destroy(row.attempt, host.share.host)
+        self.withdraw((*SPAWNS, *REBUILDS, *MOVES), attempt=attempt)
+        if len(others) == len(before):
+            self.destroy(attempt, host)
 
     def free_share(self) -> bool:
         """Free the instance's share: now if its host has nothing of it, otherwise when the host has cleaned up. Returns
@@ -150,7 +162,7 @@ class Transition:
             self.release((own,))
             return True
         if row.state == "swapping":
-            cleanup_claim = HeldClaim(self.rules.cleanup_consumer(row.id, row.attempt), row.attempt)
+            cleanup_claim = HeldClaim(self.rules.heir(row.id, row.attempt), row.attempt)
             self.clean_up(cleanup_claim, own)
         else:
             self.clean_up(own)
@@ -165,6 +177,14 @@ class Transition:
     def end_active(self) -> None:
         self.change(state="active")
         self.send(InstanceActive(cell=self.rules.cell, instance=self._state_to_publish()))
+
+    def end_moved(self, confirm_by: datetime) -> None:
+        self.change(state="moved", state_ends_at=confirm_by)
+        self.send(InstanceMoved(cell=self.rules.cell, instance=self._state_to_publish()))
+
+    def end_shelved(self) -> None:
+        self.change(state="shelved")
+        self.send(InstanceMoved(cell=self.rules.cell, instance=self._state_to_publish()))
 
     def end_broken(self, reason: str) -> None:
         """The API level sees an error; the instance keeps its host and its share."""
@@ -186,28 +206,34 @@ class Transition:
 
     def _state_to_publish(self) -> InstanceState:
         """The full state of the instance, as of the message that is sent next."""
-        row, order = self.row, self.row.order
-        is_broken = row.state == "broken"
-        return InstanceState(
-            id=row.id,
-            request_id=row.request_id,
-            sequence=row.sequence + 1,
-            state="error" if is_broken else row.state,
-            cell=self.rules.cell,
-            host=row.host.name if row.host and (is_broken or row.state == "active") else "",
-            attempt=row.attempt,
-            name=order.name if order else "",
-            project=order.project if order else "",
-            failures=row.failures,
-            reason=row.reason,
-            changed_at=row.changed_at,
-            keeps_share=is_broken
-            or (
-                row.state in ("deleted", "error")
-                and any(held.consumer == row.id for each in row.cleanups for held in each.release)
-            ),
-            rebuild=row.rebuild,
-        )
+        return state_of(self.row, self.rules.cell, self.row.sequence + 1)
+
+
+def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
+    """The full state of an instance, as readers outside of its cell know it."""
+    order = row.order
+    is_broken = row.state == "broken"
+    return InstanceState(
+        id=row.id,
+        request_id=row.request_id,
+        sequence=sequence,
+        state="error" if is_broken else row.state,
+        cell=cell,
+        host=row.host.name if row.host and (is_broken or row.state in ("active", "moved", "shelved")) else "",
+        attempt=row.attempt,
+        name=order.name if order else "",
+        project=order.project if order else "",
+        failures=row.failures,
+        reason=row.reason,
+        changed_at=row.changed_at,
+        keeps_share=is_broken
+        or (
+            row.state in ("deleted", "error")
+            and any(held.consumer == row.id for each in row.cleanups for held in each.release)
+        ),
+        rebuild=row.rebuild,
+        move=row.move,
+    )
 
 
 def destroy_order(cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str) -> Destroy:

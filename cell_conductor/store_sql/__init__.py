@@ -5,7 +5,7 @@ statements.
 
     postgresql.py   the hot statements for PostgreSQL; sqlite.py those for SQLite
     rows.py         converts an instance to columns and back
-    reading.py      rare statements, once for both databases
+    reading.py      rare statements, once for both databases; hosts.py those about hosts
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -16,20 +16,30 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.errors import Transient
-from bus.message import Message
+from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
-from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
+from bus.sql import (
+    POOL_SIZE,
+    DatabaseSettings,
+    PostgresTransaction,
+    SqliteTransaction,
+    open_database,
+    read_once,
+)
 from bus.workers.handling import OutboxKey
+from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from cell_conductor.row_codec import RowCache, assemble_row, decode_body, encode_body
 from cell_conductor.store import (
     JUST_SAID,
     NOTES_PAGE,
+    WAITING_PAGE,
     ConductorTransaction,
     MessageKey,
     now,
     without_confirmed,
 )
+from cell_conductor.store_sql import hosts as hosts_sql
 from cell_conductor.store_sql import reading
 from cell_conductor.store_sql.postgresql import PostgresRows
 from cell_conductor.store_sql.rows import decode_note, encode_note, microseconds, values
@@ -65,6 +75,7 @@ class SqlConductorTransaction:
         self._written: dict[int, bytes] = {}
         self._forgotten: list[InstanceId] = []
         self._cleared: set[int] = set()
+        self._hosts: dict[ProviderId, CellHost] = {}
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
         if not instances:
@@ -84,6 +95,19 @@ class SqlConductorTransaction:
         if not said:
             return None
         return _key_of(await self._rows.note(microseconds(self._clock()), encode_note(said)))
+
+    async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
+        found = await self._transaction.run(hosts_sql.lock_hosts, self._cell, hosts)
+        locked = {host.word.host: host for host in found}
+        self._hosts |= locked
+        return locked
+
+    async def save_hosts(self, hosts: Sequence[CellHost]) -> None:
+        for host in hosts:
+            before = self._hosts.get(host.word.host)
+            if not await self._transaction.run(hosts_sql.save_host, self._cell, host, before):
+                raise Transient(f"host {host.word.name} has a row already")
+            self._hosts[host.word.host] = host
 
     def clear(self, numbers: Iterable[int]) -> None:
         self._cleared.update(numbers)
@@ -179,8 +203,7 @@ class SqlConductorStore:
 
     async def _noted(self, after: int) -> list[tuple[int, Collection[MessageKey]]]:
         before_us = microseconds(self._clock() - JUST_SAID) if self._has_started else None
-        async with self._database.reading() as transaction:
-            notes = await transaction.run(reading.read_notes, self._cell, before_us, after, NOTES_PAGE)
+        notes = await read_once(self._database, reading.read_notes, self._cell, before_us, after, NOTES_PAGE)
         self._has_started |= len(notes) < NOTES_PAGE
         return [(number, decode_note(note)) for number, note in notes]
 
@@ -203,9 +226,25 @@ class SqlConductorStore:
         return [(_key_of(number), message) for number, message in found]
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
-        async with self._database.reading() as transaction:
-            found = await transaction.run(reading.read, self._cell, instances)
+        found = await read_once(self._database, reading.read, self._cell, instances)
         return tuple(sorted(found, key=lambda row: row.id))
+
+    async def booked(
+        self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
+    ) -> Sequence[Instance]:
+        return await read_once(self._database, reading.read_booked, self._cell, instances, after, limit)
+
+    async def hosts(self) -> Sequence[CellHost]:
+        return await read_once(self._database, hosts_sql.read_hosts, self._cell)
+
+    async def waiting(
+        self, until: datetime, after: tuple[datetime, InstanceId] | None = None
+    ) -> tuple[Instance, ...]:
+        behind = None if after is None else (microseconds(after[0]), after[1])
+        found = await read_once(
+            self._database, reading.read_waiting, self._cell, microseconds(until), behind, WAITING_PAGE
+        )
+        return tuple(found)
 
     async def close(self) -> None:
         await self._database.close()

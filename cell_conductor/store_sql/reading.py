@@ -1,6 +1,7 @@
 """Rare statements, written once for both databases."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -20,12 +21,29 @@ def read(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> 
     unconfirmed: set[MessageKey] = set()
     for note in connection.scalars(sa.select(notes.c.said).where(notes.c.cell == cell)):
         unconfirmed |= decode_note(note)
-    query = sa.select(table.c.body, table.c.placed)
-    found = connection.execute(query.where(table.c.cell == cell, among(connection, table.c.id, instances)))
-    rows = [
-        assemble_row(decode_body(body), decode_order(placed) if placed else None) for body, placed in found
+    named = sa.select(table.c.body, table.c.placed).where(
+        table.c.cell == cell, among(connection, table.c.id, instances)
+    )
+    return [without_confirmed(row, unconfirmed) for row in _rows(connection, named)]
+
+
+def read_booked(
+    connection: Connection, cell: str, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
+) -> list[Instance]:
+    """The next rows behind `after`: of these instances, or of all if none are named."""
+    query = sa.select(table.c.body, table.c.placed).where(table.c.cell == cell)
+    if instances:
+        query = query.where(among(connection, table.c.id, instances))
+    if after is not None:
+        query = query.where(table.c.id > after)
+    return _rows(connection, query.order_by(table.c.id).limit(limit))
+
+
+def _rows(connection: Connection, query: sa.Select[Any]) -> list[Instance]:
+    return [
+        assemble_row(decode_body(body), decode_order(placed) if placed else None)
+        for body, placed in connection.execute(query)
     ]
-    return [without_confirmed(row, unconfirmed) for row in rows]
 
 
 def read_notes(
@@ -43,6 +61,25 @@ def take_due(connection: Connection, cell: str, now_us: int, limit: int) -> list
     query = sa.select(table.c.body)
     query = query.where(table.c.cell == cell, table.c.due_us <= now_us).order_by(table.c.due_us).limit(limit)
     return list(connection.scalars(query.with_for_update(skip_locked=True)))
+
+
+def read_waiting(
+    connection: Connection, cell: str, until_us: int, after: tuple[int, InstanceId] | None, limit: int
+) -> list[Instance]:
+    """Rows that are due until then, the earliest first, without their messages."""
+    query = sa.select(table.c.body, table.c.placed)
+    query = query.where(table.c.cell == cell, table.c.due_us <= until_us)
+    if after is not None:
+        due_us, id_ = after
+        later = sa.and_(table.c.due_us == due_us, table.c.id > id_)
+        query = query.where(sa.or_(table.c.due_us > due_us, later))
+    found = connection.execute(query.order_by(table.c.due_us, table.c.id).limit(limit))
+    return [
+        without_confirmed(
+            assemble_row(decode_body(body), decode_order(placed) if placed else None), frozenset()
+        )
+        for body, placed in found
+    ]
 
 
 def read_orders(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> dict[int, PlaceInCell]:

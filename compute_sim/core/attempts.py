@@ -1,20 +1,60 @@
-"""The life of an attempt to build an instance on a host: ordered, built or failed, destroyed; and the answers.
+"""The life of an attempt to have an instance on a host: built there or received from another host, stopped and started
+again, destroyed; and the answers.
 
-An attempt is identified by its host, instance and number. A repeated order gets the same answer. A destroyed attempt is
-never built. A host forgets attempts: all of them when it restarts, finished ones after a long time. It builds an
-unknown attempt when ordered to spawn it, and confirms that it is gone when ordered to destroy it. So a spawn order that
-arrives after its destroy was forgotten is built once more; the conductor, which has moved on, then orders another
-destroy.
+An attempt is identified by its host, instance and number. The host's answer to an order follows from the attempt's state:
+
+    state      | spawn, receive | stop    | start   | destroy
+    -----------|----------------|---------|---------|--------
+    unknown    | begins         | refused | refused | begins
+    waiting    | later          | refused | later   | begins
+    building   | later          | refused | later   | begins
+    receiving  | later          | refused | later   | begins
+    built      | again          | begins  | again   | begins
+    stopping   | later          | later   | begins  | begins
+    stopped    | again          | again   | begins  | begins
+    starting   | later          | begins  | later   | begins
+    failed     | again          | refused | again   | begins
+    destroyed  | again          | refused | refused | begins
+
+`begins`: the driver begins the work. `later`: the answer to the work that goes on answers this order, too. `again`: the host
+answers what the attempt is now. `refused`: the host answers the reason, and does nothing. So a repeated order gets the same
+answer, and an attempt that was destroyed never runs.
+
+An instance is stopped and started once by each move, and later moves have higher numbers. Orders may overtake each other: an
+order to stop or to start that is older than the last one obeyed is handled as a repeated spawn order.
+
+An instance that could not be stopped is `built`, and one that could not be started is `stopped`; its `failure` says why. The
+next order to stop or to start it begins the work once more.
+
+A host has so many builds at once, and what it receives counts as a build. Further attempts wait for their turn, the earliest
+first; the conductor's deadline for an attempt runs on meanwhile, and a destroyed attempt waits no more.
+
+A host forgets attempts: all of them when it restarts, unless its store keeps them; finished ones after a long time. It builds
+or receives an unknown attempt when ordered to, and confirms that it is gone when ordered to destroy it. So a spawn order that
+arrives after its destroy was forgotten is built once more; the conductor, which has moved on, then orders another destroy.
 """
 
 from enum import Enum
+from typing import Literal, assert_never
 
 from msgspec import Struct, structs
 
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
-from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnFailed, SpawnInstance
+from bus.messages.cell import (
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    InstanceStopped,
+    ReceiveInstance,
+    SpawnFailed,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
 
+BuildOrder = SpawnInstance | ReceiveInstance
+HostOrder = BuildOrder | StopInstance | StartInstance | DestroyInstance
 # Host, instance and attempt, as integers, since Python computes the hash of a UUID at each lookup.
 AttemptKey = tuple[int, int, int]
 
@@ -45,20 +85,28 @@ class Work(Struct, frozen=True):
 
 
 class State(Enum):
+    WAITING = "waiting"
     BUILDING = "building"
+    RECEIVING = "receiving"
     BUILT = "built"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    STARTING = "starting"
     FAILED = "failed"
     DESTROYED = "destroyed"
 
-    @property
-    def is_over(self) -> bool:
-        return self is State.FAILED or self is State.DESTROYED
+    def __init__(self, state: str) -> None:
+        # Attributes, not properties: they are read a dozen times a boot, and to look up a member takes long.
+        self.is_over = state in ("failed", "destroyed")
+        # Is it one of the builds that a host has at once?
+        self.takes_slot = state in ("building", "receiving")
 
 
 class AttemptRecord(Struct, frozen=True, gc=False):
     """An attempt on its host. Its answer is due at `due_s`; None after it was sent.
 
-    `cause` and `trace` are those of the order that will be answered.
+    `cause` and `trace` are those of the order that will be answered. `order` is kept while the attempt waits. `rank` is that
+    of the last order to stop or to start that was obeyed.
     """
 
     cell: str
@@ -70,47 +118,150 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     due_s: float | None = None
     cause: str = ""
     trace: str = ""
+    order: BuildOrder | None = None
+    rank: int = -1
 
     @property
     def key(self) -> AttemptKey:
         return (self.host.int, self.instance.int, self.attempt)
 
 
-def key_of(order: SpawnInstance | DestroyInstance) -> AttemptKey:
+Step = Literal["begins", "later", "again", "refused"]
+
+# By state: what follows from an order to spawn or to receive, to stop, to start, and to destroy.
+_STEPS: dict[State | None, tuple[Step, Step, Step, Step]] = {
+    None: ("begins", "refused", "refused", "begins"),
+    State.WAITING: ("later", "refused", "later", "begins"),
+    State.BUILDING: ("later", "refused", "later", "begins"),
+    State.RECEIVING: ("later", "refused", "later", "begins"),
+    State.BUILT: ("again", "begins", "again", "begins"),
+    State.STOPPING: ("later", "later", "begins", "begins"),
+    State.STOPPED: ("again", "again", "begins", "begins"),
+    State.STARTING: ("later", "begins", "later", "begins"),
+    State.FAILED: ("again", "refused", "again", "begins"),
+    State.DESTROYED: ("again", "refused", "refused", "begins"),
+}
+
+
+def key_of(order: HostOrder) -> AttemptKey:
     return (order.host.int, order.instance.int, order.attempt)
 
 
-def spawning(
-    order: SpawnInstance | DestroyInstance, work: Work, at_s: float, *, cause: str = "", trace: str = ""
-) -> AttemptRecord:
-    """A new attempt, after its driver has begun to build it."""
+def rank_of(order: HostOrder) -> int:
+    """The order's place among those to stop and to start this attempt: a move stops the instance, and then may start it."""
+    match order:
+        case StopInstance(number=number):
+            return 2 * number
+        case StartInstance(number=number):
+            return 2 * number + 1
+        case _:
+            return -1
+
+
+def next_step(known: AttemptRecord | None, order: HostOrder) -> Step:
+    """The host's way to handle this order."""
+    on_spawn, on_stop, on_start, on_destroy = _STEPS[known.state if known is not None else None]
+    match order:
+        case SpawnInstance() | ReceiveInstance():
+            return on_spawn
+        case DestroyInstance():
+            return on_destroy
+        case StopInstance() | StartInstance() if known is not None and rank_of(order) < known.rank:
+            return on_spawn
+        case StopInstance():
+            return on_stop
+        case StartInstance():
+            return on_start
+        case _:
+            assert_never(order)
+
+
+def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
+    """The attempt after its driver has begun to obey this order. A destroy cannot fail."""
+    state = _state_after(order)
     return AttemptRecord(
         cell=order.cell,
         host=order.host,
         instance=order.instance,
         attempt=order.attempt,
-        state=State.BUILDING,
-        failure=work.failure,
+        state=state,
+        failure="" if state is State.DESTROYED else work.failure,
         due_s=at_s + work.left_ms / 1000,
         cause=cause,
         trace=trace,
+        rank=rank_of(order),
     )
 
 
-def spawned_again(known: AttemptRecord, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
-    """A known attempt after the same order."""
-    if known.state is State.BUILDING:
-        return known
-    return structs.replace(known, due_s=at_s, cause=cause, trace=trace)
+def _state_after(order: HostOrder) -> State:
+    match order:
+        case SpawnInstance():
+            return State.BUILDING
+        case DestroyInstance():
+            return State.DESTROYED
+        case ReceiveInstance():
+            return State.RECEIVING
+        case StopInstance():
+            return State.STOPPING
+        case StartInstance():
+            return State.STARTING
+        case _:
+            assert_never(order)
 
 
-def destroyed(
-    order: DestroyInstance, work: Work, at_s: float, *, cause: str = "", trace: str = ""
+def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRecord:
+    """A new attempt on a host that has enough builds."""
+    return AttemptRecord(
+        cell=order.cell,
+        host=order.host,
+        instance=order.instance,
+        attempt=order.attempt,
+        state=State.WAITING,
+        cause=cause,
+        trace=trace,
+        order=order,
+    )
+
+
+def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
+    """A known attempt after an order that the answer to the work under way answers, too."""
+    rank = rank_of(order)
+    return known if rank <= known.rank else structs.replace(known, rank=rank)
+
+
+def answered_again(
+    known: AttemptRecord, order: HostOrder, at_s: float, *, cause: str = "", trace: str = ""
 ) -> AttemptRecord:
-    """The attempt after a destroy order: nothing of it is left when the driver's work is over."""
+    """A known attempt after an order that changes nothing."""
     return structs.replace(
-        spawning(order, work, at_s, cause=cause, trace=trace), state=State.DESTROYED, failure=""
+        known,
+        failure=known.failure if known.state is State.FAILED else "",
+        due_s=at_s,
+        cause=cause,
+        trace=trace,
+        rank=max(known.rank, rank_of(order)),
     )
+
+
+def refusal_of(known: AttemptRecord | None, order: StopInstance | StartInstance) -> Message:
+    """The answer to an order that the host refuses."""
+    reason = _why_refused(known, order)
+    cell, instance, number, host = order.cell, order.instance, order.attempt, order.host
+    if isinstance(order, StopInstance):
+        return InstanceStopped(cell=cell, instance=instance, attempt=number, host=host, failure=reason)
+    return SpawnFailed(cell=cell, instance=instance, attempt=number, host=host, reason=reason)
+
+
+def _why_refused(known: AttemptRecord | None, order: HostOrder) -> str:
+    if known is None:
+        return f"the host has no attempt {order.attempt} of it"
+    match known.state:
+        case State.DESTROYED:
+            return "it was destroyed"
+        case State.FAILED:
+            return f"the host does not have it: {known.failure}"
+        case _:
+            return "it does not run yet"
 
 
 def due(
@@ -122,27 +273,38 @@ def due(
     """
     if isinstance(condition, Dead):
         # It was lost with its host.
-        return structs.replace(attempt, state=State.DESTROYED, due_s=None), None
+        return structs.replace(attempt, state=State.DESTROYED, failure="", due_s=None), None
     if work.left_ms:
         return structs.replace(attempt, due_s=at_s + work.left_ms / 1000), None
-    state, failure = attempt.state, attempt.failure
-    if state is State.BUILDING:
-        state, failure = State.FAILED if work.failure else State.BUILT, work.failure
+    state, failure = _ended(attempt, work)
     until_s = condition.until_s if isinstance(condition, Silent) else None
     after = structs.replace(attempt, state=state, failure=failure, due_s=until_s)
     return after, None if isinstance(condition, Silent) else answer_of(after)
 
 
+def _ended(attempt: AttemptRecord, work: Work) -> tuple[State, str]:
+    """The state of an attempt whose work is over, and its failure. If no work went on, nothing changes."""
+    match attempt.state:
+        case State.BUILDING | State.RECEIVING:
+            return State.FAILED if work.failure else State.BUILT, work.failure
+        case State.STOPPING:
+            return State.BUILT if work.failure else State.STOPPED, work.failure
+        case State.STARTING:
+            return State.STOPPED if work.failure else State.BUILT, work.failure
+        case _:
+            return attempt.state, attempt.failure
+
+
 def answer_of(attempt: AttemptRecord) -> Message:
     cell, instance, number, host = attempt.cell, attempt.instance, attempt.attempt, attempt.host
-    match attempt.state:
-        case State.BUILT:
+    match attempt.state, attempt.failure:
+        case State.BUILT, "":
             return InstanceSpawned(cell=cell, instance=instance, attempt=number, host=host)
-        case State.FAILED:
-            return SpawnFailed(
-                cell=cell, instance=instance, attempt=number, host=host, reason=attempt.failure
-            )
-        case State.DESTROYED:
+        case (State.BUILT, failure) | (State.STOPPED, "" as failure):
+            return InstanceStopped(cell=cell, instance=instance, attempt=number, host=host, failure=failure)
+        case ((State.STOPPED | State.FAILED), failure):
+            return SpawnFailed(cell=cell, instance=instance, attempt=number, host=host, reason=failure)
+        case State.DESTROYED, _:
             return InstanceDestroyed(cell=cell, instance=instance, attempt=number, host=host)
-        case State.BUILDING:
-            raise ValueError(f"attempt {number} of {instance} is still being built and has no answer yet")
+        case _:
+            raise ValueError(f"attempt {number} of {instance} is {attempt.state.value} and has no answer yet")

@@ -20,14 +20,16 @@ class Host(Struct, frozen=True, kw_only=True):
 
 
 class Load(Struct, frozen=True):
-    """The number of attempts on a host, and of those that are being built."""
+    """The number of instances on a host, stopped ones too; and of attempts that are being built or received, or wait for it."""
 
     instances: int = 0
     io_ops: int = 0
 
 
 class FailedBuilds:
-    """How many builds have failed on each host since the last one that succeeded. A restart begins anew."""
+    """How many builds have failed on each host since the last one that succeeded. A restart begins anew. Instances that a
+    host receives do not count, since their source may be at fault.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}

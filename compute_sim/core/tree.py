@@ -2,7 +2,7 @@
 
 A driver gets the known tree and returns an edited copy. Providers in `foreign` belong to others (those that share with
 the host), and `foreign_traits` of a provider to an operator: the driver sees them and returns them unchanged.
-Aggregates stay as they are unless the driver makes them a set.
+Aggregates stay as they are unless the driver makes them a set. It may also join some, and leave the others as they are.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ class TreeProvider(Struct, frozen=True):
     foreign_traits: frozenset[str] = frozenset()
     # None: they stay as they are.
     aggregates: frozenset[AggregateId] | None = None
+    joins: frozenset[AggregateId] = frozenset()
 
 
 class ProviderTree(Struct, frozen=True):

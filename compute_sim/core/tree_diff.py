@@ -99,4 +99,5 @@ def _reported(provider: TreeProvider) -> ReportedProvider:
         inventories=dict(provider.inventories),
         traits=tuple(sorted(provider.traits)),
         aggregates=None if provider.aggregates is None else tuple(sorted(provider.aggregates)),
+        joins=tuple(sorted(provider.joins)),
     )

@@ -10,7 +10,7 @@ from msgspec import Struct
 from bus.broker import Broker
 from bus.operating.health_server import VARIABLE
 from bus.operating.running import about, run_main, run_worker, with_flags
-from bus.process import is_ready
+from bus.process import exiting_if_wrong, make_ready
 from bus.urls import broker_at
 from compute_sim.ironic.core.script import IronicScript
 from compute_sim.ironic.seeds import nodes_in_groups
@@ -52,22 +52,18 @@ async def run(broker: Broker, bus_url: str, options: Options, *, health_at: str)
     )
 
 
-def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> int:
+def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
     """MOOR_IRONIC_BUS_URL must be set. MOOR_IRONIC_SIM_NODES is the number of nodes, MOOR_IRONIC_SIM_GROUPS their
     conductor groups, MOOR_IRONIC_SIM_LISTEN the address of the REST API. MOOR_IRONIC_SIM_PACE multiplies the duration
     of all work. MOOR_IRONIC_SIM_SCRIPT is the path of a fault script.
     """
     environment = with_flags(environment, arguments, "compute_sim.ironic")
-    if not is_ready(environment, "MOOR_IRONIC_BUS_URL"):
-        return 2
-    bus_url = environment["MOOR_IRONIC_BUS_URL"]
-    try:
+    with exiting_if_wrong():
+        make_ready(environment, "MOOR_IRONIC_BUS_URL")
+        bus_url = environment["MOOR_IRONIC_BUS_URL"]
         broker = broker_at(bus_url)
         options = _options(environment)
-    except ValueError as wrong:
-        sys.stderr.write(f"{wrong}\n")
-        return 2
-    return run_main(run(broker, bus_url, options, health_at=environment.get(VARIABLE, "")))
+    run_main(run(broker, bus_url, options, health_at=environment.get(VARIABLE, "")))
 
 
 def read_listen(text: str, variable: str = "MOOR_IRONIC_SIM_LISTEN") -> tuple[str, int]:
@@ -102,4 +98,4 @@ def _number(environment: Mapping[str, str], variable: str, usual: float) -> floa
 
 
 if __name__ == "__main__":
-    sys.exit(main(arguments=sys.argv[1:]))
+    main(arguments=sys.argv[1:])

@@ -1,46 +1,59 @@
 """The driver of a simulated host: its description, changed by its faults. Its instances exist only as attempts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID, uuid5
 
 from bus.message import ProviderId
-from bus.messages.cell import DestroyInstance, SpawnInstance
+from bus.messages.cell import DestroyInstance, ReceiveInstance, SpawnInstance, StartInstance, StopInstance
 from bus.messages.placement import ReportedInventory
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, Work
+from compute_sim.core.pools import Pool
 from compute_sim.core.tree import ProviderTree, TreeProvider, with_only, with_provider
 from compute_sim.simulated.faults import (
-    BuildsSlowly,
+    KINDS,
     Changes,
-    FailsToBuild,
     FaultScript,
+    WorkFault,
+    WorkOrder,
     condition_of,
     faults_of,
+    faults_of_work,
     next_turn_s,
-    spawn_work,
+    work_of,
 )
 from compute_sim.simulated.hosts import HostSize, SimulatedHost, metrics_at, size_at
+from compute_sim.simulated.pools import aggregate_of
 
 # The root provider's id is derived from the host's name, and the NUMA nodes' ids from that: they survive a restart.
 HOSTS = UUID("7f6a1f0e-6c3c-4b0e-8a64-5d3a0c1b9e02")
+
+# How many images a host keeps on its disk.
+IMAGES_MAX = 20
 
 
 class SimulatedDriver:
     """A `Driver`."""
 
-    def __init__(self, host: SimulatedHost, script: FaultScript | None = None) -> None:
+    def __init__(
+        self, host: SimulatedHost, script: FaultScript | None = None, pools: Sequence[Pool] = ()
+    ) -> None:
+        """`pools` share with this host: it has nothing of their classes itself."""
         self.host = host
         self.root = root_of(host.name)
         self._script = script or FaultScript()
         faults = faults_of(self._script, host.name)
         # Checked at every order; most hosts have none of these faults.
-        self._build_faults = [each for each in faults if isinstance(each, FailsToBuild | BuildsSlowly)]
-        self._other_faults = [each for each in faults if not isinstance(each, FailsToBuild | BuildsSlowly)]
+        self._work_faults = {order: faults_of_work(faults, kind) for order, kind in KINDS.items()}
+        self._other_faults = [each for each in faults if not isinstance(each, WorkFault)]
         self._silencing = [each for each in self._other_faults if not isinstance(each, Changes)]
-        self._usual_work = Work(self._script.spawn_ms)
+        self._usual_work = {order: Work(getattr(self._script, kind.time)) for order, kind in KINDS.items()}
+        self._images: dict[str, None] = {}
+        self._pooled = frozenset(pool.resource for pool in pools)
+        self._joins = frozenset(aggregate_of(pool) for pool in pools)
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
         size = size_at(self.host.size, self._other_faults, at_s)
-        providers = (self._root(size), *self._numa_nodes(size))
+        providers = (self._root(size), *self._numa_nodes(size), *self._pci_devices(size))
         tree = with_only(tree, frozenset(each.id for each in providers))
         for each in providers:
             tree = with_provider(tree, each)
@@ -56,15 +69,41 @@ class SimulatedDriver:
     def condition(self, at_s: float) -> Condition:
         return condition_of(self._silencing, at_s) if self._silencing else WELL
 
+    def images(self) -> Sequence[str]:
+        return tuple(self._images)
+
     def spawn(self, order: SpawnInstance, at_s: float) -> Work:
-        if not self._build_faults:
-            return self._usual_work
-        return spawn_work(self._script, self._build_faults, order, at_s)
+        if order.image is not None:
+            self._download(order.image.source)
+        return self._work(order, at_s)
+
+    def receive(self, order: ReceiveInstance, at_s: float) -> Work:
+        """The disk comes from the source, so no image is downloaded."""
+        return self._work(order, at_s)
+
+    def stop(self, order: StopInstance, at_s: float) -> Work:
+        return self._work(order, at_s)
+
+    def start(self, order: StartInstance, at_s: float) -> Work:
+        return self._work(order, at_s)
+
+    def _work(self, order: WorkOrder, at_s: float) -> Work:
+        kind = type(order)
+        if faults := self._work_faults[kind]:
+            return work_of(self._script, KINDS[kind], faults, order, at_s)
+        return self._usual_work[kind]
+
+    def _download(self, image: str) -> None:
+        """The image that was not used for the longest time makes room."""
+        self._images.pop(image, None)
+        self._images[image] = None
+        if len(self._images) > IMAGES_MAX:
+            del self._images[next(iter(self._images))]
 
     def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - nothing is there
         return Work()
 
-    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it was decided at the spawn
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it was decided when the work began
         return Work(failure=attempt.failure)
 
     def _root(self, size: HostSize) -> TreeProvider:
@@ -72,20 +111,47 @@ class SimulatedDriver:
         if not size.numa_nodes:
             inventories |= _cpus_and_memory(size)
         return TreeProvider(
-            id=self.root, name=self.host.name, inventories=_that_are(inventories), traits=size.traits
+            id=self.root,
+            name=self.host.name,
+            inventories=self._its_own(inventories),
+            traits=size.traits,
+            joins=self._joins,
         )
 
     def _numa_nodes(self, size: HostSize) -> list[TreeProvider]:
         return [
             TreeProvider(
-                id=ProviderId(uuid5(self.root, f"numa-{number}")),
+                id=self._numa_node(number),
                 name=f"{self.host.name}_NUMA{number}",
                 parent=self.root,
-                inventories=_that_are(_cpus_and_memory(size, number, size.numa_nodes)),
+                inventories=self._its_own(_cpus_and_memory(size, number, size.numa_nodes)),
                 traits=frozenset({"HW_NUMA_ROOT"}),
             )
             for number in range(size.numa_nodes)
         ]
+
+    def _its_own(self, inventories: dict[str, ReportedInventory]) -> dict[str, ReportedInventory]:
+        """Inventories without anything in them are not reported, nor those of classes that a pool has."""
+        return {
+            resource: each
+            for resource, each in inventories.items()
+            if each.total and resource not in self._pooled
+        }
+
+    def _pci_devices(self, size: HostSize) -> list[TreeProvider]:
+        return [
+            TreeProvider(
+                id=ProviderId(uuid5(self.root, f"pci-{number}")),
+                name=f"{self.host.name}_PCI{number}",
+                parent=self._numa_node(number % size.numa_nodes) if size.numa_nodes else self.root,
+                inventories={"PCI_DEVICE": ReportedInventory(total=1)},
+                traits=traits,
+            )
+            for number, traits in enumerate(size.pci_devices)
+        ]
+
+    def _numa_node(self, number: int) -> ProviderId:
+        return ProviderId(uuid5(self.root, f"numa-{number}"))
 
 
 def root_of(host: str) -> ProviderId:
@@ -111,8 +177,3 @@ def _part(whole: int, number: int, parts: int) -> int:
 def _inventory(total: int, reserved: int, ratio: float) -> ReportedInventory:
     # The reserve cannot be more than the total, which matters when a host shrinks.
     return ReportedInventory(total=total, reserved=min(reserved, total), allocation_ratio=ratio)
-
-
-def _that_are(inventories: dict[str, ReportedInventory]) -> dict[str, ReportedInventory]:
-    """Inventories without anything in them are not reported."""
-    return {resource: each for resource, each in inventories.items() if each.total}

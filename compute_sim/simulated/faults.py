@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 
-from bus.messages.cell import SpawnInstance
+from msgspec import Struct
+
+from bus.messages.cell import ReceiveInstance, SpawnInstance, StartInstance, StopInstance
 from bus.messages.placement import Trait, Value, Variant
 from compute_sim.core.attempts import WELL, Condition, Dead, Silent, Work
 
@@ -50,18 +52,58 @@ class HostFault(SharedFault, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ("*",)
 
 
-class FailsToBuild(HostFault, frozen=True, kw_only=True, tag="fails_to_build"):
-    """Builds fail with this probability, and are cleaned up."""
+class WorkFault(HostFault, frozen=True, kw_only=True):
+    """It affects work that begins while it is active, with this probability."""
 
     probability: float = 1.0
+
+
+class FailsToBuild(WorkFault, frozen=True, kw_only=True, tag="fails_to_build"):
+    """Builds fail, and are cleaned up."""
+
     reason: str = "the hypervisor could not start it"
 
 
-class BuildsSlowly(HostFault, frozen=True, kw_only=True, tag="builds_slowly"):
-    """Builds that begin while this is active take this long, with this probability."""
+class FailsToReceive(WorkFault, frozen=True, kw_only=True, tag="fails_to_receive"):
+    """Instances do not arrive from other hosts; what had arrived is cleaned up."""
+
+    reason: str = "the source did not send it"
+
+
+class FailsToStop(WorkFault, frozen=True, kw_only=True, tag="fails_to_stop"):
+    """Instances cannot be stopped, and run on."""
+
+    reason: str = "the hypervisor could not stop it"
+
+
+class FailsToStart(WorkFault, frozen=True, kw_only=True, tag="fails_to_start"):
+    """Stopped instances cannot be started again, and stay stopped."""
+
+    reason: str = "the hypervisor could not start it again"
+
+
+class BuildsSlowly(WorkFault, frozen=True, kw_only=True, tag="builds_slowly"):
+    """Builds take this long."""
 
     spawn_ms: float
-    probability: float = 1.0
+
+
+class ReceivesSlowly(WorkFault, frozen=True, kw_only=True, tag="receives_slowly"):
+    """Instances take this long to arrive."""
+
+    receive_ms: float
+
+
+class StopsSlowly(WorkFault, frozen=True, kw_only=True, tag="stops_slowly"):
+    """Instances take this long to stop."""
+
+    stop_ms: float
+
+
+class StartsSlowly(WorkFault, frozen=True, kw_only=True, tag="starts_slowly"):
+    """Stopped instances take this long to start again."""
+
+    start_ms: float
 
 
 class FallsSilent(HostFault, frozen=True, kw_only=True, tag="falls_silent"):
@@ -97,15 +139,53 @@ class Changes(HostFault, frozen=True, kw_only=True, tag="changes"):
     metrics: dict[str, float] = {}
 
 
-Fault = FailsToBuild | BuildsSlowly | FallsSilent | ComesBackLate | Dies | Changes
+Fault = (
+    FailsToBuild
+    | BuildsSlowly
+    | FailsToReceive
+    | ReceivesSlowly
+    | FailsToStop
+    | StopsSlowly
+    | FailsToStart
+    | StartsSlowly
+    | FallsSilent
+    | ComesBackLate
+    | Dies
+    | Changes
+)
 
 
 class FaultScript(Value, frozen=True):
-    """How long a build takes without faults, and the faults."""
+    """How long it takes to build, receive, stop and start an instance without faults, and the faults."""
 
     seed: int = 0
     spawn_ms: float = 50.0
+    receive_ms: float = 50.0
+    stop_ms: float = 20.0
+    start_ms: float = 20.0
     faults: tuple[Fault, ...] = ()
+
+
+WorkOrder = SpawnInstance | ReceiveInstance | StopInstance | StartInstance
+
+
+class WorkKind(Struct, frozen=True):
+    """The work for one kind of order: the field that has its time, in a script and in `slows`; and its faults. `name` is part
+    of what random choices are derived from.
+    """
+
+    name: str
+    time: str
+    fails: type[FailsToBuild | FailsToReceive | FailsToStop | FailsToStart]
+    slows: type[BuildsSlowly | ReceivesSlowly | StopsSlowly | StartsSlowly]
+
+
+KINDS: dict[type[WorkOrder], WorkKind] = {
+    SpawnInstance: WorkKind("build", "spawn_ms", FailsToBuild, BuildsSlowly),
+    ReceiveInstance: WorkKind("receive", "receive_ms", FailsToReceive, ReceivesSlowly),
+    StopInstance: WorkKind("stop", "stop_ms", FailsToStop, StopsSlowly),
+    StartInstance: WorkKind("start", "start_ms", FailsToStart, StartsSlowly),
+}
 
 
 def faults_of(script: FaultScript, host: str) -> tuple[Fault, ...]:
@@ -136,19 +216,25 @@ def condition_of(faults: Sequence[Fault], at_s: float) -> Condition:
     return silent
 
 
-def spawn_work(script: FaultScript, faults: Sequence[Fault], order: SpawnInstance, at_s: float) -> Work:
-    """How this attempt will end on a host with these faults."""
-    after_ms, failure = script.spawn_ms, ""
+def faults_of_work(faults: Sequence[Fault], kind: WorkKind) -> tuple[WorkFault, ...]:
+    """Those of these faults that affect this work."""
+    return tuple([fault for fault in faults if isinstance(fault, kind.fails | kind.slows)])
+
+
+def work_of(
+    script: FaultScript, kind: WorkKind, faults: Sequence[WorkFault], order: WorkOrder, at_s: float
+) -> Work:
+    """How the work that this order begins will end on a host with these faults of it."""
+    takes_ms, failure = getattr(script, kind.time), ""
     for number, fault in enumerate(faults):
-        about = f"build {number} {order.instance.int:x} {order.attempt}"
-        match fault:
-            case FailsToBuild() if is_on(fault, at_s) and happens(fault.probability, script.seed, about):
-                failure = failure or fault.reason
-            case BuildsSlowly() if is_on(fault, at_s) and happens(fault.probability, script.seed, about):
-                after_ms = max(after_ms, fault.spawn_ms)
-            case _:
-                pass
-    return Work(after_ms, failure)
+        about = f"{kind.name} {number} {order.instance.int:x} {order.attempt}"
+        if not is_on(fault, at_s) or not happens(fault.probability, script.seed, about):
+            continue
+        if isinstance(fault, kind.fails):
+            failure = failure or fault.reason
+        else:
+            takes_ms = max(takes_ms, getattr(fault, kind.time))
+    return Work(takes_ms, failure)
 
 
 def is_on(fault: TimedFault, at_s: float) -> bool:

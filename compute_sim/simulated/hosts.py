@@ -26,6 +26,8 @@ class HostSize(Struct, frozen=True):
     disk_ratio: Ratio = 1.0
     # Each NUMA node has its part of the CPUs and memory; without NUMA nodes the host's root has them.
     numa_nodes: int = 0
+    # The traits of each PCI device. Devices are in the NUMA nodes by turns; without NUMA nodes they are below the root.
+    pci_devices: tuple[frozenset[str], ...] = ()
     traits: frozenset[str] = frozenset({"COMPUTE_NODE", "HW_CPU_X86_AVX2"})
 
 

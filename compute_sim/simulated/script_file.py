@@ -27,7 +27,14 @@
     for_s = 600
     metrics = { temperature = 95.0 }
 
-Others: builds_slowly (spawn_ms, probability), comes_back_late, dies.
+    [[faults]]                  # no instance arrives on a host for five minutes
+    is = "fails_to_receive"
+    hosts = ["c1-host-00009"]
+    for_s = 300
+
+Others: fails_to_stop, fails_to_start (reason, probability, as the two above); builds_slowly (spawn_ms, probability),
+receives_slowly (receive_ms), stops_slowly (stop_ms), starts_slowly (start_ms); comes_back_late, dies. Beside spawn_ms, a
+script has receive_ms, stop_ms and start_ms.
 """
 
 from pathlib import Path

@@ -40,7 +40,9 @@ def flaw_of(problem: Exception, text: bytes | str) -> Flaw:
 
 
 def _keys_of(path: str) -> list[str]:
-    """The keys of a path such as `.ironic_object.data.traits[...]`: a dot is a part of two of them."""
+    """The keys of a path such as `.ironic_object.data.traits[...]`. The dot in `ironic_object.data` belongs to the key itself,
+    as in `oslo.message`.
+    """
     whole = path.replace("ironic_object.", "ironic_object ").replace("oslo.", "oslo ")
     return [key.replace(" ", ".") for key in re.split(r"[.\[]", whole.replace("]", "")) if key.strip(".")]
 

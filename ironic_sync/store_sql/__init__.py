@@ -8,10 +8,10 @@ On tables that exist: `bus.sql.upgrade(url, "ironic_sync")` makes them. A batch 
     daemons.py      the members and their leases, once for both
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Protocol
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -21,12 +21,13 @@ from sqlalchemy import Connection
 from bus.message import ProviderId
 from bus.sql import (
     POOL_SIZE,
-    Database,
     DatabaseSettings,
     PostgresDatabase,
     PostgresTransaction,
     SqliteTransaction,
     open_database,
+    read_once,
+    write_once,
 )
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
@@ -36,9 +37,6 @@ from ironic_sync.store_sql.postgresql import PostgresRows
 from ironic_sync.store_sql.rows import Stored, Values, number, row_of, values
 from ironic_sync.store_sql.sqlite import SqliteRows
 from ironic_sync.tables import ironic_nodes as table
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 # A daemon that stands still inside a transaction is thrown out of it before its lease is over.
 SETTINGS = DatabaseSettings(idle_in_transaction_s=5.0)
@@ -99,37 +97,37 @@ class SqlIronicStore:
             yield SqlIronicTransaction(_rows(transaction))
 
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
-        return {row.id: row for row in await _reading(self._database, reading.read, ids)}
+        return {row.id: row for row in await read_once(self._database, reading.read, ids)}
 
     async def page_of(
         self, owner: str, limit: int, after: ProviderId | None = None, *, needs: Need | None = None
     ) -> tuple[NodeRow, ...]:
-        return await _reading(self._database, reading.page_of, owner, limit, after, needs)
+        return await read_once(self._database, reading.page_of, owner, limit, after, needs)
 
     async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
-        return await _reading(self._database, reading.due, owner, now, beyond, limit)
+        return await read_once(self._database, reading.due, owner, now, beyond, limit)
 
     async def join(self, name: str, incarnation: str, lease_s: float) -> None:
         check_name(name)
-        await _writing(self._leases, daemons.join, name, incarnation, lease_s)
+        await write_once(self._leases, daemons.join, name, incarnation, lease_s)
 
     async def renew(self, name: str, incarnation: str, lease_s: float) -> bool:
-        return await _writing(self._leases, daemons.renew, name, incarnation, lease_s)
+        return await write_once(self._leases, daemons.renew, name, incarnation, lease_s)
 
     async def leave(self, name: str, incarnation: str) -> None:
-        await _writing(self._leases, daemons.leave, name, incarnation)
+        await write_once(self._leases, daemons.leave, name, incarnation)
 
     async def set_draining(self, name: str, *, draining: bool) -> bool:
-        return await _writing(self._leases, daemons.set_draining, name, draining)
+        return await write_once(self._leases, daemons.set_draining, name, draining)
 
     async def members(self) -> tuple[Member, ...]:
-        return await _reading(self._leases, daemons.members)
+        return await read_once(self._leases, daemons.members)
 
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
-        return await _reading(self._leases, _look, name, limit, after)
+        return await read_once(self._leases, _look, name, limit, after)
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
-        return await _reading(self._database, reading.owners, names)
+        return await read_once(self._database, reading.owners, names)
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
         if not moves:
@@ -139,26 +137,12 @@ class SqlIronicStore:
 
     async def has_tables(self) -> bool:
         """Whether `moor db upgrade` was here."""
-        return await _reading(self._database, _has_tables)
+        return await read_once(self._database, _has_tables)
 
     async def close(self) -> None:
         await self._database.close()
         if self._leases is not self._database:
             await self._leases.close()
-
-
-async def _reading(
-    database: Database, query: Callable[Concatenate[Connection, P], T], *values: P.args, **named: P.kwargs
-) -> T:
-    async with database.reading() as transaction:
-        return await transaction.run(query, *values, **named)
-
-
-async def _writing(
-    database: Database, change: Callable[Concatenate[Connection, P], T], *values: P.args, **named: P.kwargs
-) -> T:
-    async with database.writing() as transaction:
-        return await transaction.run(change, *values, **named)
 
 
 def _rows(transaction: PostgresTransaction | SqliteTransaction) -> Rows:

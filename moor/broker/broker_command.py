@@ -3,7 +3,6 @@
 import json
 import secrets
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
-from moor.broker.reference import asyncapi, reference
 from moor.options import AsJson, BusUrl, Cells, command_settings, out, with_connection
 from moor.settings import Settings
 from moor.showing import print_json
@@ -249,15 +247,3 @@ def _plain(pattern: str) -> list[str]:
         return []
     keys = pattern.removeprefix("^(").removesuffix(")$").replace("\\", "").replace("[^.]+", "*")
     return keys.split("|")
-
-
-@app.command("reference")
-def show_reference() -> None:
-    """Print the tables of docs/bus.md: every message that a user may send or receive, generated from the code."""
-    sys.stdout.write(f"{reference()}\n")
-
-
-@app.command("asyncapi")
-def show_asyncapi() -> None:
-    """Print the AsyncAPI document of all messages: docs/asyncapi.json."""
-    sys.stdout.write(f"{json.dumps(asyncapi(), indent=2)}\n")

@@ -13,7 +13,7 @@ from rich.markup import escape
 from bus.broker import AccessRefused
 from bus.message import Message, type_of
 from bus.messages.build import BuildAccepted, BuildRejected, InstanceState
-from bus.messages.hosts import HostsReported
+from bus.messages.hosts import HostChanged, HostsReported
 from bus.messages.placement import ProvidersChanged
 from bus.topology import FACTS
 from moor.client import client
@@ -21,7 +21,7 @@ from moor.options import BusUrl, Project, command_settings, err, fail, out, run
 from moor.showing import COLOURS
 
 # Builds, instances and host states. Heartbeats and changes of placement's books are left out: there are too many.
-DEFAULT_PATTERNS = ("build.#", "instance.#", "host.state.*", "inventory.refused.*")
+DEFAULT_PATTERNS = ("build.#", "instance.#", "host.state.*", "host.changed.*", "inventory.refused.*")
 FIRST_WORDS = ("*", "#", *(fact.partition(".")[0] for fact in FACTS))
 PATTERN = re.compile(r"(\*|#|[a-z0-9_-]+)(\.(\*|#|[a-z0-9_-]+))*")
 
@@ -111,9 +111,8 @@ def _in_short(message: Message) -> str:
         case BuildRejected():
             why = escape(f"{message.field} is {message.value!r}: {message.reason}")
             return f"[red]{kind}[/] request {message.request_id}: {why}"
-        case HostsReported():
-            more = f" and {len(message.hosts) - 1} more" if len(message.hosts) > 1 else ""
-            return f"{kind} {escape(message.hosts[0].name)}{more}" if message.hosts else kind
+        case HostsReported() | HostChanged():
+            return f"{kind} {escape(_of_hosts(message))}"
         case ProvidersChanged():
             return f"{kind} {_some(len(message.providers) + len(message.usage), 'provider')}"
         case _:
@@ -124,6 +123,16 @@ def _of_instance(instance: InstanceState) -> str:
     where = f" on {instance.host}" if instance.host else ""
     why = f": {instance.reason}" if instance.reason else ""
     return escape(f"{instance.name or instance.id}{where}{why}")
+
+
+def _of_hosts(message: HostsReported | HostChanged) -> str:
+    if isinstance(message, HostsReported):
+        more = f" and {len(message.hosts) - 1} more" if len(message.hosts) > 1 else ""
+        return f"{message.hosts[0].name}{more}" if message.hosts else ""
+    host, setting = message.host, message.host.setting
+    by = f" by {setting.by}" if setting.by else ""
+    cleaning = ", and must clean up" if host.must_clean else ""
+    return f"{host.name} is set {setting.mode}{by}{cleaning}{f': {setting.reason}' if setting.reason else ''}"
 
 
 def _some(count: int, what: str) -> str:

@@ -21,6 +21,7 @@ from moor.options import (
     BusUrl,
     DatabaseUrl,
     PlacementDatabaseUrl,
+    PoolFlags,
     SchedulerFlags,
     check_writable,
     log_as,
@@ -43,6 +44,7 @@ def load(
     db: DatabaseUrl = "",
     placement_db: PlacementDatabaseUrl = "",
     scheduler: SchedulerFlags = None,
+    pool: PoolFlags = None,
     failing: Annotated[
         float, typer.Option(min=0, max=1, help="The share of spawns that fail, from 0 to 1.")
     ] = 0.05,
@@ -127,7 +129,7 @@ def load(
         failing=failing,
         in_flight=in_flight or IN_FLIGHT,
         counts=counts,
-        settings=tuned_cloud(scheduler=scheduler),
+        settings=tuned_cloud(scheduler=scheduler, pools=pool),
     )
     result = run(run_load(plan, servers), by=run_process)
     _print(json, result, as_table(result))

@@ -31,32 +31,23 @@ from moor.options import (
     IronicDatabaseUrl,
     LogFormat,
     PlacementDatabaseUrl,
+    PoolFlags,
     SchedulerFlags,
     broker_of,
     command_settings,
     fail,
     log_as,
+    pool_flags,
     scheduler_flags,
     tuned,
     wrong_value,
 )
 from moor.placement.placement_api_options import (
-    BODY_S,
-    CONNECTIONS,
-    CONNECTIONS_PER_ADDRESS,
     DEFAULT_LISTEN,
-    HEAD_S,
-    IDLE_S,
     ApiFlags,
     Auth,
     AuthMode,
-    BodySeconds,
-    ConnectionFlags,
-    ConnectionsMax,
-    ConnectionsPerAddress,
     CorsOrigins,
-    HeadSeconds,
-    IdleSeconds,
     KeystoneCa,
     KeystoneDomain,
     KeystonePassword,
@@ -197,6 +188,7 @@ def compute(
         Path | None,
         typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="The faults of these hosts: a TOML or JSON file."),
     ] = None,
+    pool: PoolFlags = None,
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
@@ -204,7 +196,7 @@ def compute(
     log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
     script = faults_in(faults)
     url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
-    settings = structs.replace(tuned(COMPUTE), cell=cell)
+    settings = structs.replace(tuned(COMPUTE, others=pool_flags(pool)), cell=cell)
     _run(
         run_compute(url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=health_listen)
     )
@@ -309,11 +301,6 @@ def placement_api(
     keystone_project: KeystoneProject = "service",
     keystone_domain: KeystoneDomain = "Default",
     keystone_ca: KeystoneCa = None,
-    http_idle_s: IdleSeconds = IDLE_S,
-    http_head_s: HeadSeconds = HEAD_S,
-    http_body_s: BodySeconds = BODY_S,
-    http_connections: ConnectionsMax = CONNECTIONS,
-    http_connections_per_address: ConnectionsPerAddress = CONNECTIONS_PER_ADDRESS,
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
 ) -> None:
@@ -343,9 +330,6 @@ def placement_api(
                 project_domain=keystone_domain,
             ),
             keystone_ca=keystone_ca,
-            connections=ConnectionFlags(
-                http_idle_s, http_head_s, http_body_s, http_connections, http_connections_per_address
-            ),
         )
     )
     _run(serve_placement(addresses.placement_db, serving, tuned(DATABASE), health_listen))

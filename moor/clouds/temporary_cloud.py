@@ -1,5 +1,6 @@
 """A cloud for one run of the demo or the load: in this process, or on real servers with a process for each worker."""
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +13,7 @@ from bus.broker import Broker, Connection
 from bus.memory import MemoryBroker
 from bus.urls import broker_at
 from bus.workers.station import Station
+from compute_sim.core.pools import Pool, read_pools
 from compute_sim.ironic import IronicTransport, SimulatedIronic, simulated_ironic
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import equal_hosts
@@ -23,7 +25,6 @@ from moor.clouds.bare_metal import BareMetal, BareMetalPlan, Daemon
 from moor.clouds.cloud import cloud
 from moor.clouds.cloud_processes import Servers, WorkerProcess, cloud_in_processes
 from moor.tuning import CloudSettings, environment_of
-from placement_worker.store_sql import SqlPlacementStore
 
 T = TypeVar("T")
 
@@ -42,13 +43,17 @@ class CloudPlan(Struct, frozen=True, kw_only=True):
     def host_names(self) -> frozenset[str]:
         return frozenset(host.name for cell, count in self.cells.items() for host in equal_hosts(cell, count))
 
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools of all cells."""
+        return tuple([pool for cell in self.cells for pool in read_pools(self.settings.compute.pools, cell)])
+
 
 class TemporaryCloud(Struct, frozen=True, kw_only=True):
     """A running cloud, and what reads its state. `daemons` and `workers` by name; embedded, there are no worker processes."""
 
     client: Station
     connection: Connection
-    placement: SqlPlacementStore
     rows: SqlIronicStore
     daemons: Mapping[str, Daemon | WorkerProcess]
     workers: Sequence[WorkerProcess]
@@ -109,7 +114,7 @@ async def _embedded(plan: CloudPlan, stack: AsyncExitStack) -> TemporaryCloud:
 async def _in_processes(plan: CloudPlan, servers: Servers, stack: AsyncExitStack) -> TemporaryCloud:
     """The simulated Ironic runs in this process, so that its CPU time does not count as that of a worker."""
     broker = broker_at(servers.bus_url)
-    urls = {**environment_of(plan.settings), **servers.environment}
+    urls = {**environment_of(plan.settings, os.environ), **servers.environment}
     metal = plan.metal
     simulation = None
     if metal is not None:
@@ -148,15 +153,12 @@ async def _opened(
     """Connect to the running cloud."""
     rows = SqlIronicStore(servers.database_url)
     stack.push_async_callback(rows.close)
-    placement = SqlPlacementStore(servers.placement_url or servers.database_url)
-    stack.push_async_callback(placement.close)
     connection = await broker.connect()
     stack.push_async_callback(connection.close)
     client, _ = await stack.enter_async_context(station_on(broker, plan.role))
     return TemporaryCloud(
         client=client,
         connection=connection,
-        placement=placement,
         rows=rows,
         daemons=daemons,
         workers=workers,

@@ -49,6 +49,7 @@ from moor.options import (
     HealthListen,
     LogFormat,
     PlacementDatabaseUrl,
+    PoolFlags,
     SchedulerFlags,
     command_settings,
     fail,
@@ -128,6 +129,7 @@ def up(
         ),
     ] = "",
     scheduler: SchedulerFlags = None,
+    pool: PoolFlags = None,
     listen: ListenAt = DEFAULT_LISTEN,
     health_listen: HealthListen = "",
     log_format: LogFormat = "text",
@@ -142,7 +144,7 @@ def up(
     socket = _socket(settings)
     script = faults_in(faults)
     serving = serving_of(ApiFlags(listen=listen, settings=tuned(PLACEMENT_API)))
-    workers = tuned_cloud(IN_ONE_PROCESS, scheduler)
+    workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool)
     cells_hosts = {cell: equal_hosts(cell, hosts) for cell in settings.addresses.cells or DEFAULT_CELLS}
     metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
     run(

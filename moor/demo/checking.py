@@ -19,7 +19,7 @@ REASONS_SHOWN = 3
 
 
 async def conclude(client: Station, tally: Tally, books: Sequence[str]) -> None:
-    """`books`: the problems that placement's own audit found."""
+    """`books`: the faults that `moor audit` found."""
     _tell_of_alternates(tally)
     _tell_of_conflicts(tally)
     _tell_of_errors(tally)
@@ -36,7 +36,7 @@ async def conclude(client: Station, tally: Tally, books: Sequence[str]) -> None:
         (
             f"all {tally.wanted:,} requests ended: {tally.count('active'):,} active, {tally.count('error')} in error",
             f"none of {len(providers)} hosts is used beyond its capacity",
-            "placement's books are consistent",
+            "the books of placement, the API level, the cells and their hosts agree",
             f"{tally.conflicts_won} conflicts were retried and won",
         ),
     )

@@ -14,12 +14,14 @@ from bus.messages.hosts import HostState
 from bus.workers.publisher import Outgoing
 from cell_conductor.settings import ConductorSettings
 from compute_sim.simulated.faults import Changes, FailsToBuild, FallsSilent, FaultScript
+from moor.books.auditing import problems_in_books
 from moor.client import Feed, during, hearing, providers_of, until_choosable
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud
 from moor.demo.checking import conclude
 from moor.demo.screen import CELLS, TINKERED, screen
 from moor.demo.tally import Tally
 from moor.instances.request_ids import new_request_ids
+from moor.load.auditing import problems_left
 from moor.options import out
 from moor.tuning import CloudSettings
 
@@ -78,7 +80,8 @@ async def run_demo(plan: DemoPlan, cloud: TemporaryCloud) -> None:
             await ask(cloud, wanted, plan.asking_s)
             await until(lambda: tally.is_over)
             drawn.refresh()
-        await conclude(cloud.client, tally, await cloud.placement.audit())
+        books = await problems_left(lambda: problems_in_books(cloud.client))
+        await conclude(cloud.client, tally, books)
         await clean_up(cloud, tally, [*tally.states])
 
     async with (

@@ -17,8 +17,7 @@ from bus.messages.aggregates import (
     DeleteAggregate,
     SetAggregate,
 )
-from bus.messages.build import BuildRejected
-from moor.client import Asks, ask_bus, pages_of
+from moor.client import Asks, answer_of, ask_bus, pages_of
 from moor.options import AsJson, BusUrl, fail, out
 from moor.showing import grid_of, print_all, print_one
 from moor.tables import Rows, table_of
@@ -134,11 +133,7 @@ def _order(bus: str, order: SetAggregate, *, as_json: bool) -> None:
 
 
 def _asked(bus: str, order: Message, kind: type[T]) -> T:
-    answer = ask_bus(bus, lambda asking: asking.ask(order), operates=False)
-    if isinstance(answer, BuildRejected):
-        fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
-    assert isinstance(answer, kind), f"{order!r} was answered by {answer!r}"
-    return answer
+    return ask_bus(bus, lambda asking: answer_of(asking, order, kind), operates=False)
 
 
 async def _found(asking: Asks, question: AskAggregates) -> list[AggregateState]:

@@ -8,7 +8,6 @@ import typer
 from rich.markup import escape
 
 from bus.message import GroupId
-from bus.messages.build import BuildRejected
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
 from moor.client import Client, answer_of, ask_bus, pages_of
 from moor.options import AsJson, BusUrl, Project, fail, out, wrong_value
@@ -64,14 +63,7 @@ def create(
         project=project,
     )
 
-    async def work(asking: Client) -> GroupsFound | BuildRejected:
-        answer = await asking.ask(order)
-        assert isinstance(answer, GroupsFound | BuildRejected), f"{order!r} was answered by {answer!r}"
-        return answer
-
-    answer = ask_bus(bus, work, operates=False)
-    if isinstance(answer, BuildRejected):
-        fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
+    answer = ask_bus(bus, lambda asking: answer_of(asking, order, GroupsFound), operates=False)
     print_one(answer.groups[0], _print, as_json=as_json)
 
 

@@ -1,20 +1,20 @@
-"""`moor host`: lists hosts, and lets an operator disable and enable them."""
+"""`moor host`: lists hosts, and lets an operator set their modes."""
 
 from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
-from bus.messages.hosts import HostSet, HostState, SetHost
+from bus.messages.hosts import HostMode, HostSet, HostState, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
 from moor.client import PAGE, Client, answer_of, ask_bus, hosts_of, pages_of
+from moor.instances.drain_command import drain
 from moor.instances.plan_showing import capabilities_table, having_table
 from moor.options import AsJson, BusUrl, fail
 from moor.showing import check_known, hosts_table, print_all, print_host, print_one
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, disable, enable."
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, set.")
+app.command()(drain)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A host's name, from `moor host list`.")]
 
@@ -24,10 +24,10 @@ def list_hosts(
     bus: BusUrl = "",
     *,
     cell: Annotated[str, typer.Option(help="Only hosts of this cell.")] = "",
-    down: Annotated[bool, typer.Option("--down", help="Only hosts whose heartbeats have stopped.")] = False,
-    disabled: Annotated[
-        bool, typer.Option("--disabled", help="Only hosts that an operator disabled.")
+    down: Annotated[
+        bool, typer.Option("--down", help="Only hosts that are down: set so, or without heartbeats.")
     ] = False,
+    mode: Annotated[HostMode | None, typer.Option("--mode", help="Only hosts that are set so.")] = None,
     having: Annotated[
         str,
         typer.Option(
@@ -40,14 +40,14 @@ def list_hosts(
 ) -> None:
     """List all hosts, ordered by name."""
     if having:
-        _list_having(bus, having, {"--cell": cell, "--down": down, "--disabled": disabled}, as_json=as_json)
+        _list_having(bus, having, {"--cell": cell, "--down": down, "--mode": mode}, as_json=as_json)
         return
     known = ask_bus(bus, hosts_of, operates=False)
     check_known("--cell", cell, (each.cell for each in known))
     hosts = [
         host
         for host in known
-        if cell in ("", host.cell) and not (down and host.up) and not (disabled and host.enabled)
+        if cell in ("", host.cell) and not (down and host.up) and mode in (None, host.setting.mode)
     ]
     print_all(hosts, hosts_table, "no hosts", as_json=as_json)
 
@@ -67,22 +67,31 @@ def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     _print(name, next(iter(found), None), as_json=as_json)
 
 
-@app.command()
-def disable(
+@app.command("set")
+def set_mode(
     name: Name,
+    mode: Annotated[
+        HostMode,
+        typer.Argument(
+            metavar="MODE",
+            show_default=False,
+            help="[bold]up[/bold]: it may be used. [bold]draining[/bold]: nothing new is built there; its instances stay. "
+            "[bold]down[/bold]: as if its heartbeats had stopped. [bold]dead[/bold]: as down, and nobody waits for it to "
+            "clean up any more: say so only if nothing runs there.",
+        ),
+    ],
     bus: BusUrl = "",
     *,
-    reason: Annotated[str, typer.Option(help="Why: `moor host` and refused builds show it.")],
+    reason: Annotated[str, typer.Option(help="Why: `moor host` and refused builds show it.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Build nothing on this host from now on. Its instances stay."""
-    _set(bus, SetHost(host=name, enabled=False, reason=reason), as_json=as_json)
+    """Set a host up, draining, down or dead. It stays so until it is set again.
 
-
-@app.command()
-def enable(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
-    """Let the host be used again."""
-    _set(bus, SetHost(host=name, enabled=True), as_json=as_json)
+    A host that was dead is up again only after it was set up, has returned, and has destroyed what is not its own any more.
+    """
+    order = SetHost(host=name, mode=mode, reason=reason)
+    answer = ask_bus(bus, lambda asking: answer_of(asking, order, HostSet))
+    print_one(answer.host, print_host, as_json=as_json)
 
 
 def _list_having(bus: str, having: str, others: Mapping[str, object], *, as_json: bool) -> None:
@@ -98,11 +107,6 @@ def _list_having(bus: str, having: str, others: Mapping[str, object], *, as_json
 async def _capabilities(asking: Client, name: str, value: str) -> list[CapabilitiesFound]:
     question = AskCapabilities(having=name, value=value, limit=PAGE)
     return [page async for page in pages_of(asking, question, CapabilitiesFound)]
-
-
-def _set(bus: str, order: SetHost, *, as_json: bool) -> None:
-    answer = ask_bus(bus, lambda asking: answer_of(asking, order, HostSet))
-    _print(order.host, answer.host, as_json=as_json)
 
 
 def _print(name: str, host: HostState | None, *, as_json: bool) -> None:

@@ -13,9 +13,9 @@ from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, Pla
 from bus.unreadable import Unreadable
 from moor.client import Client, answer_of, ask_bus, pages_of
 from moor.instances.flavors import FlavorsFile, flavor_named
-from moor.instances.instances_command import pairs_of, validated
 from moor.instances.plan_showing import print_drain, print_plan, verdicts_table
 from moor.instances.request_options import Disk, ExtraSpecs, FlavorName, Ram, Resources, Traits, Vcpus
+from moor.instances.requests import flavor_with, validated
 from moor.options import AsJson, BusUrl, Project, command_settings, wrong_value
 from moor.showing import print_all, print_one
 
@@ -79,10 +79,6 @@ def plan(
     size = known.flavor or Flavor()
     if flavor:
         size = flavor_named(flavor, flavors, command_settings(bus=bus))
-    sizes = {"vcpus": vcpus, "ram_mb": ram, "root_gb": disk}
-    specs = {f"resources:{key}": value for key, value in pairs_of("--resources", resources).items()}
-    specs |= {f"trait:{key}": value or "required" for key, value in pairs_of("--trait", trait, "").items()}
-    specs |= pairs_of("--extra-spec", extra_spec)
     changed = {
         "availability_zone": az,
         "hosts": tuple(host or ()),
@@ -92,10 +88,14 @@ def plan(
     build = validated(
         structs.replace(
             known,
-            flavor=structs.replace(
+            flavor=flavor_with(
                 size,
-                **{field: given for field, given in sizes.items() if given is not None},
-                extra_specs={**size.extra_specs, **specs},
+                vcpus=vcpus,
+                ram=ram,
+                disk=disk,
+                resources=resources,
+                trait=trait,
+                extra_spec=extra_spec,
             ),
             **{field: given for field, given in changed.items() if given},
         )

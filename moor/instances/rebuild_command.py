@@ -14,8 +14,9 @@ from bus.messages.build import (
     RequestId,
 )
 from moor.client import client
-from moor.instances.instances_command import Timeout, followed, has_ended, image_of, run_order, taken
+from moor.instances.following import Timeout, followed, has_ended, run_order, taken
 from moor.instances.request_ids import new_request_ids
+from moor.instances.requests import image_of
 from moor.options import (
     NOT_DONE,
     NOT_IN_TIME,

@@ -1,48 +1,38 @@
-"""The audit after a load run: all participants must report the same about the boots.
+"""The audit after a load run: `moor audit` finds nothing, and the books say what the client asked for and heard.
 
 - The client heard one end state of each boot.
 - The API level's rows say on which host each instance runs.
-- Placement says what each instance holds, and how much of each host is in use: exactly the sum of what instances hold, and
-  never more than the capacity.
+- Placement says what each instance holds, and how much of each host and pool is in use: exactly the sum of what instances
+  hold, and never more than the capacity.
 - Each host says how many instances it has.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from uuid import UUID
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from msgspec import structs
 
 from bus.broker import Connection
 from bus.message import ProviderId
+from bus.messages.books import AskBooks, BooksFound
 from bus.messages.build import AskInstances, InstanceId, InstancesFound, InstanceState
 from bus.messages.hosts import HostState
-from bus.messages.placement import (
-    AlreadyClaimed,
-    ClaimAnswered,
-    ClaimResources,
-    ProviderState,
-    ResourceAmount,
-    Share,
-)
+from bus.messages.placement import ProviderState, Share
 from bus.topology import CELL0, DEAD_QUEUE, QueueKind, objects_of
 from bus.workers.station import Station
-from moor.client import hosts_of, providers_of
+from moor.books.auditing import problems_in_books
+from moor.client import hosts_of, pages_of, providers_of
 from moor.clouds.temporary_cloud import TemporaryCloud
-from moor.load.firing import FLAVOR, Boot
+from moor.load.firing import FLAVOR, Boot, amounts_of
 
-HELD = {"VCPU": FLAVOR.vcpus, "MEMORY_MB": FLAVOR.ram_mb, "DISK_GB": FLAVOR.root_gb}
+HELD = amounts_of(FLAVOR)
 ENDS = ("active", "error")
 # Longer than hosts take to report their number of instances.
 PATIENCE_S = 15.0
 PAUSE_S = 0.1
 QUIET_LOOKS = 3
 AT_ONCE = 200
-# A claim on a provider that does not exist, with an attempt number that no worker reaches: placement never grants it, and
-# its answer says what the consumer holds.
-_NOWHERE = ProviderId(UUID(int=0))
-_NOTHING = Share(host=_NOWHERE, amounts=(ResourceAmount(provider=_NOWHERE, resource="VCPU", amount=1),))
-_ATTEMPT = 1_000_000
 
 
 async def until_quiet(connection: Connection, cells: Sequence[str]) -> None:
@@ -70,15 +60,17 @@ async def problems_left(find: Callable[[], Awaitable[list[str]]]) -> list[str]:
     return problems
 
 
-async def problems_of(cloud: TemporaryCloud, boots: Mapping[InstanceId, Boot]) -> list[str]:
-    """List all problems as sentences."""
-    rows = await _instances(cloud.client, list(boots))
+async def problems_of(
+    cloud: TemporaryCloud, boots: Mapping[InstanceId, Boot], should_hold: Mapping[str, int]
+) -> list[str]:
+    """List all problems as sentences. Each active instance should hold these amounts."""
+    rows = await instances_of(cloud.client, list(boots))
     shares = await _held(cloud.client, list(boots))
     providers = {provider.id: provider for provider in await providers_of(cloud.client)}
     problems = [
-        *await cloud.placement.audit(),
+        *await problems_in_books(cloud.client),
         *problems_of_ends(boots, rows),
-        *problems_of_shares(rows, shares, providers),
+        *problems_of_shares(rows, shares, providers, should_hold),
         *problems_of_usage(shares, providers),
         *problems_of_hosts(await hosts_of(cloud.client), rows),
     ]
@@ -96,35 +88,43 @@ def capacity_problems(providers: Sequence[ProviderState]) -> list[str]:
     ]
 
 
-async def _instances(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
+def claims_of(rows: Iterable[InstanceState]) -> tuple[int, int]:
+    """How many claims the schedulers made for these instances, and how many of them were refused. An instance that has a
+    cell was granted one.
+    """
+    rows = tuple(rows)
+    refused = sum(len(row.refusals) for row in rows)
+    return refused + sum(row.cell != CELL0 for row in rows), refused
+
+
+async def instances_of(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
     """The instances as the API level has them."""
     questions = [
         AskInstances(instances=tuple(ids[at : at + AT_ONCE]), limit=AT_ONCE)
         for at in range(0, len(ids), AT_ONCE)
     ]
     found: dict[InstanceId, InstanceState] = {}
-    for answer in await client.ask_all(questions):
-        assert isinstance(answer, InstancesFound)
-        found |= {state.id: state for state in answer.instances}
+    while questions:
+        further = []
+        for question, answer in zip(questions, await client.ask_all(questions), strict=True):
+            assert isinstance(answer, InstancesFound)
+            found |= {state.id: state for state in answer.instances}
+            if answer.next is not None:
+                further.append(structs.replace(question, after=answer.next))
+        questions = further
     return found
 
 
 async def _held(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, Share]:
     """The share that each instance holds in placement; instances that hold nothing are left out."""
-    now = datetime.now(UTC)
     held: dict[InstanceId, Share] = {}
     for at in range(0, len(ids), AT_ONCE):
-        some = ids[at : at + AT_ONCE]
-        answers = await client.ask_all(
-            [
-                ClaimResources(cell=CELL0, consumer=id_, attempt=_ATTEMPT, issued_at=now, share=_NOTHING)
-                for id_ in some
-            ]
-        )
-        for id_, answer in zip(some, answers, strict=True):
-            assert isinstance(answer, ClaimAnswered)
-            if isinstance(answer.verdict, AlreadyClaimed):
-                held[id_] = answer.verdict.share
+        async for page in pages_of(client, AskBooks(consumers=tuple(ids[at : at + AT_ONCE])), BooksFound):
+            held |= {
+                each.id: Share(host=each.host, amounts=each.held)
+                for each in page.consumers
+                if each.held and each.host is not None
+            }
     return held
 
 
@@ -144,6 +144,7 @@ def problems_of_shares(
     rows: Mapping[InstanceId, InstanceState],
     shares: Mapping[InstanceId, Share],
     providers: Mapping[ProviderId, ProviderState],
+    should_hold: Mapping[str, int],
 ) -> list[str]:
     problems = []
     for id_, row in rows.items():
@@ -157,15 +158,15 @@ def problems_of_shares(
             problems.append(f"instance {id_} is active on {row.host}, but holds nothing")
         elif host.name != row.host:
             problems.append(f"instance {id_} is active on {row.host}, but holds a share of {host.name}")
-        elif (amounts := {each.resource: each.amount for each in share.amounts}) != HELD:
-            problems.append(f"instance {id_} holds {amounts}, but should hold {HELD}")
+        elif (amounts := {each.resource: each.amount for each in share.amounts}) != should_hold:
+            problems.append(f"instance {id_} holds {amounts}, but should hold {should_hold}")
     return problems
 
 
 def problems_of_usage(
     shares: Mapping[InstanceId, Share], providers: Mapping[ProviderId, ProviderState]
 ) -> list[str]:
-    """The usage of each host must equal what this run's instances hold there. Any other usage has leaked."""
+    """The usage of each host and pool must equal what this run's instances hold there. Any other usage has leaked."""
     held: Counter[tuple[ProviderId, str]] = Counter()
     for share in shares.values():
         for each in share.amounts:

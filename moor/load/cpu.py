@@ -1,23 +1,14 @@
 """CPU times of processes, from the kernel. Linux only.
 
-A process's CPU clock counts all its threads, including ended ones, to the nanosecond. /proc adds the time of an ended child
-when its parent has waited for it. Kernel threads (writeback, interrupts) belong to no process and are not counted.
+A process's CPU clock counts all its threads, including ended ones, to the nanosecond. The kernel adds the time of an ended
+child when its parent has waited for it. Kernel threads (writeback, interrupts) belong to no process and are not counted.
 """
 
-import os
 import time
-from collections import defaultdict
-from contextlib import suppress
-from pathlib import Path
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+import psutil
+
 _TRIES_MAX = 100
-# Fields of /proc/PID/stat, counted after the name.
-_STATE, _PARENT = 0, 1
-_CHILDREN_USER, _CHILDREN_SYSTEM = 13, 14
-# Fields of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
-_IDLE = (3, 4)
-_STEAL = 7
 
 
 def process_cpu_s(pid: int) -> float:
@@ -32,43 +23,29 @@ def process_tree_cpu_s(root: int) -> float:
     Repeat the reading until no process started or ended during it, so that none is counted twice or missed.
     """
     for _ in range(_TRIES_MAX):
-        members = _process_tree(root)
         try:
-            cpu_s = sum(process_cpu_s(pid) + _ended_children_s(pid) for pid in members)
-        except OSError:
+            members = _process_tree(root)
+            cpu_s = sum(process_cpu_s(each.pid) + _ended_children_s(each) for each in members)
+            if members == _process_tree(root):
+                return cpu_s
+        except (OSError, psutil.NoSuchProcess):
             continue
-        if members == _process_tree(root):
-            return cpu_s
     raise RuntimeError(f"the CPU times of process {root} and its descendants cannot be read: has it ended?")
 
 
 def machine_cpu_s() -> float:
     """The CPU time of all processors of this machine since boot, including time stolen by its hypervisor."""
-    ticks = [int(text) for text in Path("/proc/stat").read_text().partition("\n")[0].split()[1:]]
-    return sum(ticks[n] for n in range(_STEAL + 1) if n not in _IDLE) / _TICKS_PER_S
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
-def _process_tree(root: int) -> list[int]:
+def _process_tree(root: int) -> list[psutil.Process]:
     """A process and its living descendants, without zombies: those have no clock any more."""
-    children = defaultdict(list)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            # A process may end while its files are read.
-            with suppress(FileNotFoundError, ProcessLookupError):
-                fields = _fields(int(entry.name))
-                if fields[_STATE] not in "ZX":
-                    children[int(fields[_PARENT])].append(int(entry.name))
-    found = [root]
-    for parent in found:
-        found += sorted(children[parent])
-    return found
+    eldest = psutil.Process(root)
+    every = (eldest, *eldest.children(recursive=True))
+    return [each for each in every if each.status() != psutil.STATUS_ZOMBIE]
 
 
-def _ended_children_s(pid: int) -> float:
-    fields = _fields(pid)
-    return (int(fields[_CHILDREN_USER]) + int(fields[_CHILDREN_SYSTEM])) / _TICKS_PER_S
-
-
-def _fields(pid: int) -> list[str]:
-    # "pid (name) state parent ...", where the name may hold anything, brackets and spaces too.
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+def _ended_children_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.children_user + times.children_system)

@@ -6,9 +6,9 @@ instance is active, or in error, is received.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.errors import Failure
 from bus.message import Message
@@ -75,7 +75,13 @@ class FiredBoots(Struct):
 
 
 async def fire(
-    client: Station, feed: Feed, boots: int, in_flight: int, progress: Callable[[int], None]
+    client: Station,
+    feed: Feed,
+    boots: int,
+    in_flight: int,
+    progress: Callable[[int], None],
+    *,
+    flavor: Flavor = FLAVOR,
 ) -> FiredBoots:
     """Make `boots` boots, with at most `in_flight` under way; call `progress` with the number that has ended."""
     fired = FiredBoots({}, time.perf_counter())
@@ -83,7 +89,7 @@ async def fire(
     while ended < boots:
         count = min(boots - len(fired.boots), in_flight - (len(fired.boots) - ended))
         if count:
-            _ask(client, fired, count)
+            _ask(client, fired, count, flavor)
         try:
             async with asyncio.timeout(SILENCE_S_MAX):
                 heard = await anext(feed)
@@ -96,13 +102,25 @@ async def fire(
     return fired
 
 
-def _ask(client: Station, fired: FiredBoots, count: int) -> None:
+def flavor_with(classes: Iterable[str]) -> Flavor:
+    """The flavor that also takes one of each of these classes, as of the addresses of a segment."""
+    others = sorted(set(classes) - set(amounts_of(FLAVOR)))
+    return structs.replace(FLAVOR, extra_specs={f"resources:{name}": "1" for name in others})
+
+
+def amounts_of(flavor: Flavor) -> dict[str, int]:
+    """What each instance of a flavor of the load holds."""
+    sizes = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": flavor.root_gb}
+    return sizes | {key.removeprefix("resources:"): int(amount) for key, amount in flavor.extra_specs.items()}
+
+
+def _ask(client: Station, fired: FiredBoots, count: int, flavor: Flavor) -> None:
     requests = []
     now_s = time.perf_counter()
     for id_ in new_request_ids(count):
         fired.boots[id_] = Boot(now_s)
         requests.append(
-            Outgoing(BuildInstance(request_id=id_, flavor=FLAVOR, project=PROJECT, deadline_s=DEADLINE_S))
+            Outgoing(BuildInstance(request_id=id_, flavor=flavor, project=PROJECT, deadline_s=DEADLINE_S))
         )
     client.publisher.send_all(requests)
 

@@ -11,6 +11,7 @@ from bus.topology import DEAD_QUEUE
 from ironic_sync.core.node import Node
 from ironic_sync.core.offers import class_of, is_available
 from ironic_sync.core.rows import NodeRow
+from moor.books.auditing import problems_in_books
 from moor.client import providers_of
 from moor.clouds.temporary_cloud import TemporaryCloud
 
@@ -44,7 +45,7 @@ async def reported_by(
         rows=await cloud.rows.read([each.id for each in owned]),
         providers={each.id: each for each in await providers_of(cloud.client)},
         alive=[each.name for each in await cloud.rows.members() if each.is_alive],
-        books=await cloud.placement.audit(),
+        books=await problems_in_books(cloud.client),
         dead_letters=await cloud.connection.depth(DEAD_QUEUE),
     )
 

@@ -48,6 +48,9 @@ class LoadResult(RunResult, frozen=True, kw_only=True):
     seconds: float
     boots_per_s: float
     latency_ms: Latency
+    # The schedulers' claims, and those that placement refused since the scheduler's picture was outdated.
+    claims: int
+    conflicts: int
     cpu_us_per_boot: Mapping[str, float]
     load_generator_us_per_boot: float | None
     cpu_us_per_boot_by_tenth: tuple[float, ...]
@@ -96,10 +99,15 @@ def _headline(result: LoadResult) -> Table:
         f"[bold]{result.cpu_us_per_boot['total']:,.0f}[/bold] µs CPU a boot",
         f"p50 [bold]{latency.p50:,.0f}[/bold] ms, p99 [bold]{latency.p99:,.0f}[/bold] ms",
     )
+    share = result.conflicts / result.claims if result.claims else 0.0
     table.add_row(
         f"[dim]{result.boots:,} in {result.seconds:.1f} s[/dim]",
         f"[dim]last tenth / second: {result.flatness:.2f}[/dim]",
         f"[dim]{result.active:,} active, {result.by_alternate:,} of them by an alternate; {result.in_error} in error[/dim]",
+    )
+    table.add_row(
+        f"[bold]{share:.2%}[/bold] conflicts",
+        f"[dim]{result.conflicts:,} of {result.claims:,} claims were refused[/dim]",
     )
     return table
 

@@ -16,9 +16,9 @@ from compute_sim.simulated.faults import FailsToBuild, FaultScript
 from moor.client import hearing, providers_of, until_choosable
 from moor.clouds.cloud_processes import Servers, WorkerProcess
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.load.auditing import problems_left, problems_of, until_quiet
+from moor.load.auditing import claims_of, instances_of, problems_left, problems_of, until_quiet
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.load.firing import FiredBoots, fire
+from moor.load.firing import FiredBoots, amounts_of, fire, flavor_with
 from moor.load.listeners import NotVisible, listener_of
 from moor.load.measuring import Meter
 from moor.load.results import Audited, LoadResult, latency_of
@@ -74,7 +74,9 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
         clocks = clocks_of(cloud.workers, servers)
         meter = Meter(clocks.processes, plan.boots, clocks.generator)
         fired, problems = await cloud.during(_measured(plan, cloud, meter))
+        rows = await cloud.during(instances_of(cloud.client, list(fired.instances)))
     seconds = fired.ended_s - fired.began_s
+    claims, conflicts = claims_of(rows.values())
     tenths = meter.parts_us_per_boot()
     ours, others = meter.shares(os.cpu_count() or 1)
     return LoadResult(
@@ -86,6 +88,8 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
         seconds=seconds,
         boots_per_s=plan.boots / seconds,
         latency_ms=latency_of(fired.latencies_s),
+        claims=claims,
+        conflicts=conflicts,
         cpu_us_per_boot=meter.us_per_boot(),
         load_generator_us_per_boot=meter.generator_us_per_boot(),
         cpu_us_per_boot_by_tenth=tenths,
@@ -124,22 +128,29 @@ def clocks_of(workers: Sequence[WorkerProcess], servers: Servers | None) -> Cloc
 
 async def _measured(plan: Plan, cloud: TemporaryCloud, meter: Meter) -> tuple[FiredBoots, list[str]]:
     """Fire and measure the boots, then audit; return the boots and the problems."""
-    providers = await until_ready(cloud, plan.cloud.host_names)
+    pools = plan.cloud.pools
+    flavor = flavor_with(pool.resource for pool in pools)
+    providers = await until_ready(cloud, plan.cloud.host_names, {pool.name for pool in pools})
     if any(stock.used for provider in providers for stock in provider.inventories.values()):
         raise ServersInUse(f"some inventory is already in use: {OWN_SERVERS}")
     async with (
         hearing(cloud.client, *ENDS_OF_BOOTS) as feed,
         measuring(plan.cloud, cloud, meter, "boots") as tell,
     ):
-        fired = await fire(cloud.client, feed, plan.boots, plan.in_flight, tell)
-    return fired, await problems_left(lambda: problems_of(cloud, fired.instances))
+        fired = await fire(cloud.client, feed, plan.boots, plan.in_flight, tell, flavor=flavor)
+    should_hold = amounts_of(flavor)
+    return fired, await problems_left(lambda: problems_of(cloud, fired.instances, should_hold))
 
 
-async def until_ready(cloud: TemporaryCloud, names: Collection[str]) -> list[ProviderState]:
-    """Wait until schedulers can choose the hosts with these names; return all providers, which must be theirs."""
+async def until_ready(
+    cloud: TemporaryCloud, names: Collection[str], pools: Collection[str] = ()
+) -> list[ProviderState]:
+    """Wait until schedulers can choose the hosts with these names, which are reported after their pools; return all
+    providers, which must be theirs.
+    """
     await until_choosable(cloud.client, lambda hosts: {*names} <= {host.name for host in hosts})
     providers = await providers_of(cloud.client)
-    if others := sorted({provider.name for provider in providers} - {*names}):
+    if others := sorted({provider.name for provider in providers} - {*names, *pools}):
         raise ServersInUse(
             f"placement has {len(others)} providers that do not belong to this run, for example {others[0]}: {OWN_SERVERS}"
         )
@@ -155,7 +166,13 @@ async def measuring(
     """
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=50), MofNCompleteColumn())
     with Progress(
-        *columns, TimeElapsedColumn(), console=err, refresh_per_second=4, transient=True
+        *columns,
+        TimeElapsedColumn(),
+        console=err,
+        refresh_per_second=4,
+        transient=True,
+        # Without a terminal nobody sees it, and drawing it would count as a cost of the boots.
+        disable=not err.is_terminal,
     ) as progress:
         bar = progress.add_task(what, total=meter.count)
 

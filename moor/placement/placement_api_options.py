@@ -20,12 +20,6 @@ from placement_worker.api.settings import ApiSettings
 from placement_worker.http_service import ServiceOptions
 
 DEFAULT_LISTEN = "127.0.0.1:8780"
-_DEFAULTS = ApiSettings()
-IDLE_S = int(_DEFAULTS.idle_s_max)
-HEAD_S = int(_DEFAULTS.head_s_max)
-BODY_S = int(_DEFAULTS.body_s_max)
-CONNECTIONS = _DEFAULTS.connections_max
-CONNECTIONS_PER_ADDRESS = _DEFAULTS.connections_per_address_max
 
 
 class Auth(StrEnum):
@@ -102,51 +96,6 @@ Prefix = Annotated[
         "--prefix", envvar="MOOR_PREFIX", metavar="/PATH", help="A path before all paths, for proxies."
     ),
 ]
-IdleSeconds = Annotated[
-    int,
-    typer.Option(
-        "--http-idle-s",
-        envvar="MOOR_HTTP_IDLE_S",
-        min=1,
-        help="Seconds until an idle connection is closed. Above 5, Nova's services lose answers: see docs/placement-api.md.",
-    ),
-]
-HeadSeconds = Annotated[
-    int,
-    typer.Option(
-        "--http-head-s",
-        envvar="MOOR_HTTP_HEAD_S",
-        min=1,
-        help="Seconds within which a request's head must arrive.",
-    ),
-]
-BodySeconds = Annotated[
-    int,
-    typer.Option(
-        "--http-body-s",
-        envvar="MOOR_HTTP_BODY_S",
-        min=1,
-        help="Seconds within which a request's body must arrive.",
-    ),
-]
-ConnectionsMax = Annotated[
-    int,
-    typer.Option(
-        "--http-connections",
-        envvar="MOOR_HTTP_CONNECTIONS",
-        min=1,
-        help="How many connections may be open. Beyond that, the connection that has been idle longest is closed.",
-    ),
-]
-ConnectionsPerAddress = Annotated[
-    int,
-    typer.Option(
-        "--http-connections-per-address",
-        envvar="MOOR_HTTP_CONNECTIONS_PER_ADDRESS",
-        min=1,
-        help="How many connections one address may have. This machine's own addresses have no such limit.",
-    ),
-]
 TlsCertificate = Annotated[
     Path | None,
     typer.Option(
@@ -208,14 +157,6 @@ KeystoneCa = Annotated[
 ]
 
 
-class ConnectionFlags(Struct, frozen=True):
-    idle_s: int = IDLE_S
-    head_s: int = HEAD_S
-    body_s: int = BODY_S
-    connections: int = CONNECTIONS
-    per_address: int = CONNECTIONS_PER_ADDRESS
-
-
 class ApiFlags(Struct, frozen=True, kw_only=True):
     listen: str = DEFAULT_LISTEN
     share_port: bool = False
@@ -229,7 +170,6 @@ class ApiFlags(Struct, frozen=True, kw_only=True):
     tls_key: Path | None = None
     keystone: KeystoneAccount | None = None
     keystone_ca: Path | None = None
-    connections: ConnectionFlags = ConnectionFlags()
     # Settings without a flag.
     settings: ApiSettings = ApiSettings()
 
@@ -247,23 +187,9 @@ def serving_of(flags: ApiFlags) -> ServiceOptions:
             listen=listen,
             auth=_authentication(flags),
             policy=policy_named(flags.policy),
-            settings=_settings(flags),
+            settings=structs.replace(flags.settings, cors_origins=flags.cors_origins, prefix=flags.prefix),
             tls=_tls(flags),
         )
-
-
-def _settings(flags: ApiFlags) -> ApiSettings:
-    connections = flags.connections
-    return structs.replace(
-        flags.settings,
-        cors_origins=flags.cors_origins,
-        prefix=flags.prefix,
-        idle_s_max=connections.idle_s,
-        head_s_max=connections.head_s,
-        body_s_max=connections.body_s,
-        connections_max=connections.connections,
-        connections_per_address_max=connections.per_address,
-    )
 
 
 def _authentication(flags: ApiFlags) -> Authentication:

@@ -1,7 +1,7 @@
 """`moor provider create`, `delete`, `rename`, `move` and `set`: an operator's writes to placement."""
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
@@ -116,14 +116,7 @@ def set_inventory(
 ) -> None:
     """Replace a provider's inventory. A class of which a consumer holds something cannot be removed."""
     wanted = amounts_from(stocks)
-
-    def order(everything: list[ProviderState]) -> Write:
-        provider = found_in(everything, which)
-        return _validated(
-            SetInventories(provider=provider.id, generation=provider.generation, inventories=wanted)
-        )
-
-    _write(bus, order, which, as_json=as_json)
+    _set(bus, which, lambda of: SetInventories(**of, inventories=wanted), as_json=as_json)
 
 
 @set_app.command("traits")
@@ -138,14 +131,7 @@ def set_traits(
     as_json: AsJson = False,
 ) -> None:
     """Replace a provider's traits."""
-
-    def order(everything: list[ProviderState]) -> Write:
-        provider = found_in(everything, which)
-        return _validated(
-            SetTraits(provider=provider.id, generation=provider.generation, traits=tuple(traits or ()))
-        )
-
-    _write(bus, order, which, as_json=as_json)
+    _set(bus, which, lambda of: SetTraits(**of, traits=tuple(traits or ())), as_json=as_json)
 
 
 @set_app.command("aggregates")
@@ -162,16 +148,18 @@ def set_aggregates(
     as_json: AsJson = False,
 ) -> None:
     """Replace a provider's aggregates."""
+    wanted = tuple(map(AggregateId, aggregates or ()))
+    _set(bus, which, lambda of: SetAggregates(**of, aggregates=wanted), as_json=as_json)
 
-    def order(everything: list[ProviderState]) -> Write:
+
+def _set(bus: str, which: str, order: Callable[[dict[str, Any]], Write], *, as_json: bool) -> None:
+    """Replace something `of` a provider, if nobody has changed the provider meanwhile."""
+
+    def written(everything: list[ProviderState]) -> Write:
         provider = found_in(everything, which)
-        return SetAggregates(
-            provider=provider.id,
-            generation=provider.generation,
-            aggregates=tuple(map(AggregateId, aggregates or ())),
-        )
+        return _validated(order({"provider": provider.id, "generation": provider.generation}))
 
-    _write(bus, order, which, as_json=as_json)
+    _write(bus, written, which, as_json=as_json)
 
 
 def _write(

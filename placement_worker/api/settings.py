@@ -52,9 +52,5 @@ class ApiSettings(Struct, frozen=True):
         return SearchLimits(self.search_steps_max, self.search_bytes_max, self.answer_bytes_max)
 
 
-# These settings have flags, and variables of their own.
-_WITH_FLAGS = (
-    *("prefix", "cors_origins", "idle_s_max", "head_s_max", "body_s_max"),
-    *("connections_max", "connections_per_address_max"),
-)
-SECTION = Section("placement_api", ApiSettings, omitted=_WITH_FLAGS)
+# The omitted settings have flags, and variables of their own.
+SECTION = Section("placement_api", ApiSettings, omitted=("prefix", "cors_origins"))

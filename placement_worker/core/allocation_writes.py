@@ -32,7 +32,7 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import NO_OWNER, DoesNotFit, NotAllowed, Shortfall
 from placement_worker.core.ledger import AllocationKeys, ClaimChanges, Consumer, Decision, Ledger
-from placement_worker.core.ledger_draft import Amounts, ConsumerDraft, LedgerDraft, amounts_in
+from placement_worker.core.ledger_draft import Amounts, LedgerDraft, amounts_in
 from placement_worker.core.usage_draft import UsageDraft, shortfalls_of
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
@@ -175,7 +175,7 @@ def _live_on(draft: LedgerDraft, plan: _Plan, now: datetime) -> None:
     if plan.wanted:
         plan.consumer.become(_rewritten(draft, plan), amounts_in(plan.wanted))
     elif plan.held:
-        _end(draft, plan.consumer, now)
+        draft.end(plan.consumer, now)
 
 
 def _rewritten(draft: LedgerDraft, plan: _Plan) -> Consumer:
@@ -200,9 +200,14 @@ def _rewritten(draft: LedgerDraft, plan: _Plan) -> Consumer:
         cell=cell,
         generation=row.generation + 1 if was_alive else 1,
         attempt=attempt,
-        host=(row.host if row.host in roots else roots[0]) if attempt else None,
+        host=_host_of(row, roots, was_alive=was_alive) if attempt else None,
         group=row.group if was_alive else None,
     )
+
+
+def _host_of(row: Consumer, roots: Sequence[ProviderId], *, was_alive: bool) -> ProviderId | None:
+    # A live consumer without a host is what a move on the same host holds beside its instance. It stays so.
+    return row.host if row.host in roots or (was_alive and row.host is None) else roots[0]
 
 
 def _delete(draft: LedgerDraft, write: DeleteAllocations, now: datetime) -> WriteVerdict:
@@ -210,24 +215,5 @@ def _delete(draft: LedgerDraft, write: DeleteAllocations, now: datetime) -> Writ
     if not consumer.held:
         return UnknownConsumer(consumer=write.consumer)
     draft.free(draft.amounts_of(consumer.held))
-    _end(draft, consumer, now)
+    draft.end(consumer, now)
     return Done()
-
-
-def _end(draft: LedgerDraft, consumer: ConsumerDraft, now: datetime) -> None:
-    row = consumer.row
-    if not row.attempt:
-        consumer.vanish()
-        return
-    draft.ended(row.id, row.attempt)
-    ended = Consumer(
-        id=row.id,
-        type=row.type,
-        project=row.project,
-        user=row.user,
-        cell=row.cell,
-        generation=row.generation,
-        attempt=row.attempt,
-        ended_at=now,
-    )
-    consumer.become(ended, ())

@@ -110,7 +110,9 @@ def _rewritten(book: ProviderBook | None, reported: ReportedProvider) -> Provide
             for resource, inventory in reported.inventories.items()
         },
         traits=old.traits if reported.traits is None else frozenset(reported.traits),
-        aggregates=old.aggregates if reported.aggregates is None else frozenset(reported.aggregates),
+        aggregates=(old.aggregates if reported.aggregates is None else frozenset(reported.aggregates)).union(
+            reported.joins
+        ),
     )
     if book and new.name == book.name and is_same_to_claims(new, book):
         # Nothing visible changed, even if a trait that an operator set is now also the reporter's.

@@ -36,8 +36,11 @@ def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
         consumers[number] = order.consumer
         if isinstance(order, ReleaseClaim):
             continue
-        if isinstance(order, SwapClaim) and order.cleanup is not None:
-            consumers[order.cleanup.int] = order.cleanup
+        if isinstance(order, SwapClaim):
+            if order.heir is not None:
+                consumers[order.heir.id.int] = order.heir.id
+            if order.returns is not None:
+                consumers[order.returns.int] = order.returns
         if order.group is not None:
             groups.setdefault(order.group.id.int, order.group)
         share = order.share
@@ -59,7 +62,7 @@ def keys_of_shares(shares: AllocationKeys) -> ClaimKeys:
     return ClaimKeys(
         consumers=sorted(shares.consumers, key=lambda one: one.int),
         providers=list(shares.providers),
-        groups=[],
+        groups=sorted(shares.groups, key=lambda one: one.id.int),
         claims={},
         allocations={allocations.consumer.int: allocations for allocations in shares.allocations},
     )

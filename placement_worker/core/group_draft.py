@@ -5,11 +5,16 @@
     soft ones             forbid nothing; the scheduler prefers hosts by them
 
 A member is a consumer that holds something and whose row names the group. The cleanup consumer of a silent host is one,
-too: the instance may still run there. A release ends the membership. Only claims and swaps are judged; what an
+too: the instance may still run there. So is a migration on another host than its instance's: the instance may come back.
+A release ends the membership. Only claims and swaps are judged; what an
 administrator writes by name is not judged, but it counts.
 
 The first claim that is granted defines its group; from then on no claim may name another policy under the same id.
 """
+
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import GroupMember, GroupRefused, Holder, NotAllowed, ServerGroup
@@ -18,6 +23,14 @@ from placement_worker.core.ledger import Consumer, Ledger
 HARD = ("affinity", "anti-affinity")
 # A refusal names so many of the members that stand against it.
 NAMED_MAX = 10
+
+
+class SavedGroups(NamedTuple):
+    groups: AbstractSet[int]
+    members: Mapping[int, Mapping[int, tuple[ConsumerId, ProviderId]]]
+    new: AbstractSet[int]
+    joined: int
+    left: int
 
 
 class GroupsDraft:
@@ -32,15 +45,15 @@ class GroupsDraft:
         self.left: list[Holder] = []
 
     def judge(
-        self, group: ServerGroup, host: ProviderId, consumer: ConsumerId, *, leaves: bool
+        self, group: ServerGroup, host: ProviderId, leaving: Collection[int]
     ) -> GroupRefused | NotAllowed | None:
-        """Why the consumer may not live on this host as a member. If it `leaves`, its own present place does not count."""
-        if wrong := self._other_definition(group):
+        """Why a consumer may not live on this host as a member. The present places of `leaving` do not count."""
+        if wrong := self.other_definition(group):
             return wrong
         others = [
             (other, there)
-            for other, there in self._members.get(group.id.int, {}).values()
-            if not (leaves and other.int == consumer.int)
+            for number, (other, there) in self._members.get(group.id.int, {}).items()
+            if number not in leaving
         ]
         if group.policy == "anti-affinity":
             against = [(other, there) for other, there in others if there.int == host.int]
@@ -69,7 +82,22 @@ class GroupsDraft:
             # The release may be of a later attempt than the one that it ends.
             self.left.append(Holder(consumer=after.id, attempt=max(before.attempt, after.attempt)))
 
-    def _other_definition(self, group: ServerGroup) -> NotAllowed | None:
+    def saved(self, groups: AbstractSet[int]) -> "SavedGroups":
+        """These groups and their members as they are now."""
+        members = {number: {**self._members[number]} for number in groups if number in self._members}
+        new = {number for number in groups if number in self.new}
+        return SavedGroups(groups, members, new, len(self.joined), len(self.left))
+
+    def restore(self, was: "SavedGroups") -> None:
+        for number in was.groups:
+            self._members[number] = {**was.members.get(number, {})}
+            if number in self.new and number not in was.new:
+                del self.new[number], self._known[number]
+        del self.joined[was.joined :]
+        del self.left[was.left :]
+
+    def other_definition(self, group: ServerGroup) -> NotAllowed | None:
+        """Why a claim may not name the group like this: it is known with another policy or limit."""
         known = self._known.get(group.id.int)
         if known is None or known == group:
             return None

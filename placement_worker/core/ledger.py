@@ -34,6 +34,11 @@ Verdict = TypeVar("Verdict")
 Changes = TypeVar("Changes")
 
 
+# Types of consumers that hold what an instance gave up by a swap. On the instance's own host they have no place of their own:
+# their rows name no host.
+BESIDE_INSTANCES = ("CLEANUP", "MIGRATION")
+
+
 class SentOrder(Struct, frozen=True, gc=False):
     """An order, and the one cell its sender may act for; None if it may act for all."""
 
@@ -119,13 +124,14 @@ class Ledger(Struct, frozen=True):
 
 class AllocationKeys(Struct, frozen=True):
     """The keys that a batch of allocation writes must lock and read; each key once. For `classes` it must know which custom ones
-    exist. `allocations` has the last write of each consumer.
+    exist. `allocations` has the last write of each consumer. Only mends name `groups`.
     """
 
     consumers: tuple[ConsumerId, ...] = ()
     providers: tuple[ProviderId, ...] = ()
     classes: tuple[str, ...] = ()
     allocations: tuple[ConsumerAllocations, ...] = ()
+    groups: tuple[ServerGroup, ...] = ()
 
 
 class Touched(Struct, frozen=True, gc=False):
@@ -244,7 +250,7 @@ class NamesInUse(Struct, frozen=True):
 
 
 class NameChange(Struct, frozen=True):
-    """Everything that a batch of name writes writes of one kind."""
+    """The names of one kind (traits, or resource classes) that a batch of writes makes, and those that it deletes."""
 
     new: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()

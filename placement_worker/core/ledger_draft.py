@@ -4,16 +4,19 @@ Copying frozen values at each step would cost more than all decisions. So the or
 the end it is turned into frozen changes once. Usages are found by the integer of their id, as in the ledger.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.placement import Holder, ResourceAmount
-from placement_worker.core.group_draft import GroupsDraft
-from placement_worker.core.ledger import ClaimChanges, Consumer, Ledger, Touched
-from placement_worker.core.usage_draft import UsageDraft
+from bus.messages.placement import Holder, ReleaseClaim, ResourceAmount
+from placement_worker.core.group_draft import GroupsDraft, SavedGroups
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Touched
+from placement_worker.core.usage_draft import SavedUsage, UsageDraft
 
 # How much of which classes of which providers, in the order in which they are named.
 Amounts = dict[UsageDraft, dict[str, int]]
+SavedConsumer = tuple[Consumer, tuple[ResourceAmount, ...], bool, bool, int]
 
 
 def amounts_in(amounts: Amounts) -> tuple[ResourceAmount, ...]:
@@ -22,6 +25,31 @@ def amounts_in(amounts: Amounts) -> tuple[ResourceAmount, ...]:
         for usage, of_provider in amounts.items()
         for resource, amount in of_provider.items()
     )
+
+
+def summed(*parts: Amounts) -> Amounts:
+    total: Amounts = {}
+    for part in parts:
+        for usage, of_provider in part.items():
+            sums = total.setdefault(usage, {})
+            for resource, amount in of_provider.items():
+                sums[resource] = sums.get(resource, 0) + amount
+    return total
+
+
+def left_over(amounts: Amounts, taken: Amounts) -> Amounts:
+    """Each amount less the other one: never less than nothing."""
+    left: Amounts = {}
+    for usage, of_provider in amounts.items():
+        of_taken = taken.get(usage, {})
+        rest = {
+            resource: amount - of_taken.get(resource, 0)
+            for resource, amount in of_provider.items()
+            if amount > of_taken.get(resource, 0)
+        }
+        if rest:
+            left[usage] = rest
+    return left
 
 
 class ConsumerDraft:
@@ -61,6 +89,12 @@ class ConsumerDraft:
         """Its row was just made and never used, or the row goes."""
         return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
 
+    def saved(self) -> "SavedConsumer":
+        return self.row, self.held, self.changed, self.is_gone, self._host
+
+    def restore(self, was: "SavedConsumer") -> None:
+        self.row, self.held, self.changed, self.is_gone, self._host = was
+
     def become(self, row: Consumer, held: tuple[ResourceAmount, ...]) -> None:
         host = row.host.int if held and row.host is not None else -1
         if host != self._host:
@@ -84,6 +118,14 @@ class ConsumerDraft:
         """No attempt can ask for it any more, so not even its row stays."""
         self.become(Consumer(id=self.row.id), ())
         self.is_gone = True
+
+
+class Saved(NamedTuple):
+    usages: Sequence[tuple[UsageDraft, SavedUsage]]
+    consumers: Sequence[tuple[ConsumerDraft, SavedConsumer]]
+    groups: SavedGroups
+    claimed: int
+    ended: int
 
 
 class LedgerDraft:
@@ -147,6 +189,59 @@ class LedgerDraft:
 
     def ended(self, consumer: ConsumerId, attempt: int) -> None:
         self._ended.append(Holder(consumer=consumer, attempt=attempt))
+
+    def end(self, consumer: ConsumerDraft, now: datetime) -> None:
+        """The consumer holds nothing any more, so its attempt has ended. The amounts are freed by the caller."""
+        row = consumer.row
+        if not row.attempt:
+            consumer.vanish()
+            return
+        self.ended(row.id, row.attempt)
+        ended = Consumer(
+            id=row.id,
+            type=row.type,
+            project=row.project,
+            user=row.user,
+            cell=row.cell,
+            generation=row.generation,
+            attempt=row.attempt,
+            ended_at=now,
+        )
+        consumer.become(ended, ())
+
+    def saved(self, claims: Sequence[ClaimOrder]) -> "Saved":
+        """Everything that these claims may change, as it is now."""
+        consumers = {claim.consumer.int: self._consumers[claim.consumer.int] for claim in claims}
+        named = {
+            provider.int
+            for claim in claims
+            if not isinstance(claim, ReleaseClaim)
+            for provider in (claim.share.host, *(amount.provider for amount in claim.share.amounts))
+        }
+        usages = [usage for number in named if (usage := self._usages.get(number)) is not None]
+        return Saved(
+            [(usage, usage.saved()) for usage in usages],
+            [(consumer, consumer.saved()) for consumer in consumers.values()],
+            self.groups.saved(
+                {
+                    claim.group.id.int
+                    for claim in claims
+                    if not isinstance(claim, ReleaseClaim) and claim.group
+                }
+            ),
+            len(self._claimed),
+            len(self._ended),
+        )
+
+    def restore(self, before: "Saved") -> None:
+        """Take back everything since then."""
+        for usage, was in before.usages:
+            usage.restore(was)
+        for consumer, had in before.consumers:
+            consumer.restore(had)
+        self.groups.restore(before.groups)
+        del self._claimed[before.claimed :]
+        del self._ended[before.ended :]
 
     def changes(self) -> ClaimChanges:
         changed = [consumer for consumer in self._consumers.values() if consumer.changed]

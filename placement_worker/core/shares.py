@@ -9,13 +9,17 @@ from msgspec import Struct
 from bus.message import ProviderId
 from bus.messages.placement import (
     SHARE_CELL,
+    ClaimResources,
     DoesNotFit,
+    GroupRefused,
     HostFull,
     NotAllowed,
     ResourceAmount,
     Share,
     Shortfall,
+    SwapClaim,
 )
+from placement_worker.core.ledger import Consumer
 from placement_worker.core.ledger_draft import Amounts, LedgerDraft, amounts_in
 from placement_worker.core.usage_draft import UsageDraft, shortfall_of
 
@@ -30,11 +34,35 @@ class MovedRoots(Struct, frozen=True):
 ShareRefused = DoesNotFit | MovedRoots | NotAllowed
 
 
+def judge_place(
+    draft: LedgerDraft, order: ClaimResources | SwapClaim, held: Amounts, leaving: Sequence[Consumer] = ()
+) -> Amounts | ShareRefused | GroupRefused:
+    """As `judge_share`, then by the server group. These consumers are `leaving` their places, and give up what is `held`.
+    A consumer that is granted its place defines a new group.
+    """
+    host = order.share.host
+    # The usual claim leaves no place, and asks nothing.
+    has_place = bool(leaving) and any(lives_on(one, host) for one in leaving)
+    wanted = judge_share(draft, order.cell, order.share, held, has_place=has_place)
+    group = order.group
+    if group is None or not isinstance(wanted, dict):
+        return wanted
+    against = draft.groups.judge(group, host, [one.id.int for one in leaving])
+    if against is not None:
+        return against
+    draft.groups.define(group)
+    return wanted
+
+
+def lives_on(consumer: Consumer, host: ProviderId) -> bool:
+    return consumer.host is not None and consumer.host.int == host.int
+
+
 def judge_share(
-    draft: LedgerDraft, cell: str, share: Share, held: Amounts, leaves: ProviderId | None = None
+    draft: LedgerDraft, cell: str, share: Share, held: Amounts, *, has_place: bool = False
 ) -> Amounts | ShareRefused:
     """The amounts that the share takes from each provider, if the consumer may have all of it. `held` is what the consumer gives back;
-    `leaves` is the host whose place it gives up.
+    `has_place` says that it gives up a place on this host.
     """
     host = draft.usage(share.host)
     if host and host.row.cell not in ("", cell):
@@ -53,7 +81,7 @@ def judge_share(
     if host and (misplaced := _misplaced(host, wanted)):
         return misplaced
     short = _shortfalls(wanted, held)
-    full = _full(host, share, leaves) if host and share.instances_max else None
+    full = _full(host, share, has_place=has_place) if host and share.instances_max else None
     return DoesNotFit(shortfalls=_as_asked(short, share), full=full) if short or full else wanted
 
 
@@ -133,20 +161,23 @@ def _misplaced(host: UsageDraft, wanted: Amounts) -> NotAllowed | None:
     )
 
 
-def _full(host: UsageDraft, share: Share, leaves: ProviderId | None) -> HostFull | None:
+def _full(host: UsageDraft, share: Share, *, has_place: bool) -> HostFull | None:
     """A full host, or None. Where the limit was lowered no consumer is added; one that lives there may stay."""
-    if host.consumers < share.instances_max or (leaves is not None and leaves.int == share.host.int):
+    if host.consumers < share.instances_max or has_place:
         return None
     return HostFull(host=share.host, instances=host.consumers, instances_max=share.instances_max)
 
 
 def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
+    """An amount that stays with the consumer is not asked for again, so no bound refuses it: an instance can leave its host
+    although the pool that it keeps has shrunk.
+    """
     short: list[Shortfall] = []
     for usage, of_provider in wanted.items():
         given_back = held.get(usage, {})
         for resource, asked in of_provider.items():
-            shortfall = shortfall_of(usage, resource, asked, given_back.get(resource, 0))
-            if shortfall:
+            held_of_it = given_back.get(resource, 0)
+            if asked != held_of_it and (shortfall := shortfall_of(usage, resource, asked, held_of_it)):
                 short.append(shortfall)
     return short
 

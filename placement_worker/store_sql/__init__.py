@@ -3,7 +3,7 @@
 Only the writing of claims, the hot path, is written for each database by itself.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
+from bus.messages.books import BookEntry
 from bus.messages.placement import MembersPage, ProviderState, RevisionsPage, SnapshotPage
 from bus.sql import (
     POOL_SIZE,
@@ -24,6 +25,8 @@ from bus.sql import (
     SqliteDatabase,
     Transaction,
     open_database,
+    read_once,
+    write_once,
 )
 from placement_worker.core.claim_keys import keys_of_orders, keys_of_shares
 from placement_worker.core.ledger import (
@@ -40,7 +43,14 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.vocabulary import custom_of
 from placement_worker.store import ChangeFeed, KeptPage, Unpublished
-from placement_worker.store_sql.answers import keep_answer, kept_page, prune_answers
+from placement_worker.store_sql import book_reads
+from placement_worker.store_sql.answers import (
+    keep_answer,
+    keep_page,
+    kept_page,
+    kept_pages,
+    prune_answers,
+)
 from placement_worker.store_sql.audit import audit
 from placement_worker.store_sql.claims import consumer_reads
 from placement_worker.store_sql.claims.claim_locks import ClaimLocks
@@ -59,6 +69,7 @@ from placement_worker.store_sql.feed.pages import (
 )
 from placement_worker.store_sql.name_cache import CachedVocabulary, VocabularyCache
 from placement_worker.store_sql.provider_cache import CachedProviders, ProviderCache
+from placement_worker.store_sql.recount import recount
 from placement_worker.store_sql.trees.forest import LockedTrees, lock_trees
 from placement_worker.store_sql.trees.single_provider_trees import (
     are_single_providers,
@@ -87,6 +98,12 @@ class SqlPlacementTransaction:
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         return await self._claims.lock(keys_of_orders(orders))
 
+    async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
+        await self._transaction.run(keep_page, claim, page, body)
+
+    async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
+        return await self._transaction.run(kept_pages, claim)
+
     async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
         ledger = await self._claims.lock(keys_of_shares(keys))
         if not custom_of(keys.classes):
@@ -96,6 +113,9 @@ class SqlPlacementTransaction:
 
     async def write_claims(self, changes: ClaimChanges) -> None:
         await self._claims.write(changes)
+
+    async def recount(self) -> None:
+        await self._transaction.run(recount)
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
         forest, self._locked = await lock_trees(self._transaction, self._vocabulary, keys)
@@ -167,12 +187,10 @@ class SqlPlacementStore:
             return None if read is None else await unpublished(transaction, vocabulary, read)
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
-        async with self._database.reading() as transaction:
-            return await transaction.run(revisions_page, after, limit)
+        return await read_once(self._database, revisions_page, after, limit)
 
     async def members_page(self, after: int, limit: int) -> MembersPage:
-        async with self._database.reading() as transaction:
-            return await transaction.run(members_page, after, limit)
+        return await read_once(self._database, members_page, after, limit)
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         async with self._reading() as (transaction, vocabulary):
@@ -184,21 +202,28 @@ class SqlPlacementStore:
         async with self._reading() as (transaction, vocabulary):
             return await transaction.run(consumer_reads.holders_of, vocabulary, provider, after, limit)
 
+    async def books_page(self, after: ConsumerId | None, limit: int) -> tuple[BookEntry, ...]:
+        async with self._reading() as (transaction, vocabulary):
+            return await transaction.run(book_reads.books_page, vocabulary, after, limit)
+
+    async def book_entries(
+        self, consumers: Sequence[ConsumerId], new_since: datetime | None
+    ) -> tuple[BookEntry, ...]:
+        async with self._reading() as (transaction, vocabulary):
+            return await transaction.run(book_reads.book_entries, vocabulary, consumers, new_since)
+
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
         async with self._reading() as (transaction, vocabulary):
             return await transaction.run(consumer_reads.usages, vocabulary, project, user)
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(custom_names, of, after, limit)
+        return await read_once(self._database, custom_names, of, after, limit)
 
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
-        async with self._database.writing() as transaction:
-            await transaction.run(keep_answer, answer, pages)
+        await write_once(self._database, keep_answer, answer, pages)
 
     async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
-        async with self._database.reading() as transaction:
-            return await transaction.run(kept_page, answer, page)
+        return await read_once(self._database, kept_page, answer, page)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
@@ -216,8 +241,7 @@ class SqlPlacementStore:
                     return
                 _led.add(file.path)
                 try:
-                    async with file.writing() as writing:
-                        begun = await writing.run(begin_term)
+                    begun = await write_once(file, begin_term)
                     yield SqlFeed(file, self._known, *begun)
                 finally:
                     _led.discard(file.path)

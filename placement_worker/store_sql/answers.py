@@ -1,4 +1,4 @@
-"""The later pages of answers that were too long for one message."""
+"""Pages of what was too long for one message: the later pages of answers, and the earlier pages of claims."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -33,6 +33,16 @@ def kept_page(connection: Connection, answer: UUID, page: int) -> KeptPage | Non
         query.where(kept_answers.c.answer == answer, kept_answers.c.page == page)
     ).first()
     return None if row is None else KeptPage(row.body, row.is_last)
+
+
+def keep_page(connection: Connection, claim: UUID, page: int, body: bytes) -> None:
+    row = {"answer": claim, "page": page, "is_last": False, "kept_at": log.now(), "body": body}
+    connection.execute(insert(connection, kept_answers).on_conflict_do_nothing(), [row])
+
+
+def kept_pages(connection: Connection, claim: UUID) -> dict[int, bytes]:
+    query = sa.select(kept_answers.c.page, kept_answers.c.body).where(kept_answers.c.answer == claim)
+    return {row.page: row.body for row in connection.execute(query)}
 
 
 def prune_answers(connection: Connection, kept_before: datetime) -> int:

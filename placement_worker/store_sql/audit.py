@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, Select
 
+from placement_worker.core.ledger import BESIDE_INSTANCES
 from placement_worker.store_sql.amounts import NOTHING, held_amounts, used_amounts
 from placement_worker.tables import (
     consumers,
@@ -124,10 +125,12 @@ _OF_CONSUMERS: tuple[Question, ...] = (
         sa.select(consumers.c.uuid).where(consumers.c.generation == 0, _HOLDS).order_by(consumers.c.id),
     ),
     (
-        # A host that became a part of another tree is still its host.
+        # A host that became a part of another tree is still its host. The rest that a move on one host holds
+        # has none.
         "consumer {} has a live attempt, but no host",
         sa.select(consumers.c.uuid, consumers.c.host)
         .where(consumers.c.ended_at.is_(None), consumers.c.attempt > 0, consumers.c.host.is_(None))
+        .where(consumers.c.type.not_in(BESIDE_INSTANCES))
         .order_by(consumers.c.id),
     ),
 )

@@ -1,14 +1,17 @@
 """Handlers of orders about aggregates. An order is checked against fresh data, then its metadata is committed, then
 placement is told of its members. Each step may be repeated, so an order that comes again after a crash completes.
+
+All schedulers together follow one order at a time. Otherwise two orders could each find that a host has one zone, and both
+together give it two; or metadata would be of the one order, and members of the other.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from msgspec import structs
 
-from bus.message import Message
+from bus.message import AggregateId, Message, ProviderId
 from bus.messages.aggregates import (
     Aggregate,
     AggregateChanged,
@@ -21,19 +24,21 @@ from bus.messages.aggregates import (
 from bus.messages.build import BuildRejected
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell
 from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.core.aggregates.kept import KeptAggregate, Seen, done, seen, with_order
 from scheduler_worker.core.aggregates.metadata import Problem
 from scheduler_worker.core.aggregates.orders import changed, second_zone, still_has
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejected
-from scheduler_worker.store import SchedulerStore
+from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OVERTAKEN = "a later order about it came before this one was done: look at the aggregate, and send this order again if it still holds"
 
 
 class AggregateOrders:
     """`make_sure` returns when the picture has every provider, host and aggregate that was written before the call.
-    `multipliers` are the metadata keys of the active weighers.
+    `multipliers` are the metadata keys of the active weighers. A deleted aggregate is known for the `horizon`.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class AggregateOrders:
         *,
         make_sure: Callable[[], Awaitable[None]],
         multipliers: Collection[str],
+        horizon: timedelta,
     ) -> None:
         self._store = store
         self._picture = picture
@@ -52,29 +58,45 @@ class AggregateOrders:
         self._clock = clock
         self._make_sure = make_sure
         self._multipliers = multipliers
-        # Two orders of one process never check by what the other is about to change.
-        self._one_at_a_time = asyncio.Lock()
+        self._horizon = horizon
 
     def handlers(self) -> Handlers:
         return {SetAggregate: self._on_set, DeleteAggregate: self._on_delete}
 
     async def _on_set(self, asks: Sequence[Received[SetAggregate]], _: OutboxTransaction) -> list[Said]:
         said: list[Said] = []
-        async with self._one_at_a_time:
-            for ask in asks:
+        for ask in asks:
+            async with self._store.ordering_aggregates():
                 await self._make_sure()
-                outcome = await self._set(ask.message)
-                if isinstance(outcome, Problem):
-                    said += _refused(ask, outcome)
-                else:
-                    state = _state(outcome, len(self._membership.hosts_in(outcome.id)))
-                    said += [
-                        Answer(ask, AggregateSet(aggregate=state)),
-                        Tell(AggregateChanged(aggregate=outcome), ask),
-                    ]
+                outcome = await self._set(ask.message, ask.id)
+                hosts = len(self._membership.hosts_in(ask.message.aggregate))
+            if isinstance(outcome, Problem):
+                said += _refused(ask, outcome)
+            else:
+                answer = AggregateSet(aggregate=_state(outcome, hosts))
+                said += [Answer(ask, answer), Tell(AggregateChanged(aggregate=outcome), ask)]
         return said
 
-    async def _set(self, order: SetAggregate) -> Aggregate | Problem:
+    async def _set(self, order: SetAggregate, id_: str) -> Aggregate | Problem:
+        hosts = self._hosts_of(order)
+        if isinstance(hosts, Problem):
+            return hosts
+        # Committed before placement is asked: SQLite has one writer at a time, and placement may be waiting for it.
+        async with self._store.transaction() as transaction:
+            rows = await self._lock_rows(transaction)
+            if (known := _repeated(rows.get(order.aggregate), order, id_)) is not None:
+                return known
+            after = self._decide(order, hosts, rows)
+            if isinstance(after, Problem):
+                return after
+            before = rows.get(order.aggregate)
+            kept = with_order(after, before, id_, is_done=not (hosts.add or hosts.remove))
+            if kept != before:
+                await transaction.save_aggregate(kept)
+        self._picture.put_aggregates((after,))
+        return await self._move(after, hosts, id_) or after
+
+    def _hosts_of(self, order: SetAggregate) -> "_Hosts | Problem":
         for host in order.add_hosts:
             if host in order.remove_hosts:
                 return Problem("remove_hosts", host, "the order adds it, too")
@@ -82,38 +104,44 @@ class AggregateOrders:
         remove = self._membership.find("remove_hosts", order.remove_hosts)
         if isinstance(add, Problem):
             return add
-        if isinstance(remove, Problem):
-            return remove
-        leaving = {*remove.values()}
-        staying = {
+        return remove if isinstance(remove, Problem) else _Hosts(add, remove)
+
+    def _decide(
+        self, order: SetAggregate, hosts: "_Hosts", rows: Mapping[AggregateId, KeptAggregate]
+    ) -> Aggregate | Problem:
+        after = changed(order, rows.values(), self._multipliers, self._now_us())
+        if isinstance(after, Problem):
+            return after
+        leaving = {*hosts.remove.values()}
+        members = {
             name: host
             for name, host in self._membership.hosts_in(order.aggregate).items()
             if host not in leaving
         }
-        # Committed before placement is asked: SQLite has one writer at a time, and placement may be waiting for it.
-        async with self._store.transaction() as transaction:
-            rows = await transaction.lock_aggregates()
-            after = changed(order, rows, self._multipliers, self._now_us())
-            if isinstance(after, Problem):
-                return after
-            members = self._membership.of({**staying, **add})
-            if problem := second_zone(after, rows, members, add.keys()):
-                return problem
-            if after not in rows:
-                await transaction.save_aggregate(after)
-        self._picture.put_aggregates((after,))
+        memberships = self._membership.of({**members, **hosts.add})
+        return second_zone(after, _living(rows), memberships, hosts.add.keys()) or after
+
+    async def _move(self, aggregate: Aggregate, hosts: "_Hosts", id_: str) -> Problem | None:
+        """Add and remove the hosts; then the order is done."""
+        add, remove = hosts
+        if not (add or remove):
+            return None
 
         async def check(added: Collection[str]) -> Problem | None:
             members = self._membership.of({name: add[name] for name in added})
-            return second_zone(after, await self._store.aggregates(), members, added)
+            return second_zone(aggregate, await self._store.aggregates(), members, added)
 
-        return await self._membership.change(order.aggregate, add, remove, check) or after
+        problem = await self._membership.change(aggregate.id, add, remove, check)
+        async with self._store.transaction() as transaction:
+            rows = await self._lock_rows(transaction)
+            await transaction.save_aggregate(done(rows[aggregate.id], id_))
+        return problem
 
     async def _on_delete(self, asks: Sequence[Received[DeleteAggregate]], _: OutboxTransaction) -> list[Said]:
         said: list[Said] = []
-        async with self._one_at_a_time:
-            await self._make_sure()
-            for ask in asks:
+        for ask in asks:
+            async with self._store.ordering_aggregates():
+                await self._make_sure()
                 said += await self._delete(ask)
         return said
 
@@ -121,22 +149,57 @@ class AggregateOrders:
         aggregate = ask.message.aggregate
         hosts = [*self._membership.hosts_in(aggregate)]
         async with self._store.transaction() as transaction:
-            rows = {each.id: each for each in await transaction.lock_aggregates()}
+            rows = await self._lock_rows(transaction)
             known = rows.get(aggregate)
-            if known is None:
-                return [Answer(ask, AggregateDeleted(aggregate=aggregate, was_there=False))]
-            if hosts:
+            before = seen(known, ask.id)
+            if known is None or (known.deleted_us and before is not Seen.LAST) or before is Seen.PAST:
+                was_there = before is Seen.PAST
+                return [Answer(ask, AggregateDeleted(aggregate=aggregate, was_there=was_there))]
+            if hosts and not known.deleted_us:
                 return _refused(ask, Problem("aggregate", str(aggregate), still_has(hosts)))
-            await transaction.delete_aggregate(aggregate)
-        gone = structs.replace(known, sequence=max(self._now_us(), known.sequence + 1))
+            now_us = self._now_us()
+            gone = structs.replace(known.told, sequence=max(now_us, known.sequence + 1))
+            await transaction.save_aggregate(
+                with_order(gone, known, ask.id, is_done=True, deleted_us=known.deleted_us or now_us)
+            )
         self._picture.remove_aggregate(gone)
         return [
             Answer(ask, AggregateDeleted(aggregate=aggregate, was_there=True)),
             Tell(AggregateChanged(aggregate=gone, deleted=True), ask),
         ]
 
+    async def _lock_rows(self, transaction: SchedulerTransaction) -> dict[AggregateId, KeptAggregate]:
+        """All rows, without those of aggregates that were deleted long ago."""
+        rows = {each.id: each for each in await transaction.lock_aggregates()}
+        forgotten_us = self._now_us() - self._horizon // timedelta(microseconds=1)
+        for kept in [each for each in rows.values() if 0 < each.deleted_us < forgotten_us]:
+            await transaction.forget_aggregate(kept.id)
+            del rows[kept.id]
+        return rows
+
     def _now_us(self) -> int:
         return (self._clock() - _EPOCH) // timedelta(microseconds=1)
+
+
+class _Hosts(NamedTuple):
+    """The hosts that an order adds and removes, by their names as the order has them."""
+
+    add: Mapping[str, ProviderId]
+    remove: Mapping[str, ProviderId]
+
+
+def _repeated(kept: KeptAggregate | None, order: SetAggregate, id_: str) -> Aggregate | Problem | None:
+    """The answer to an order that came before a newer one; None if the order is to be followed."""
+    before = seen(kept, id_)
+    if before is Seen.PAST and kept is not None and not kept.deleted_us:
+        return kept.told
+    if before in (Seen.PAST, Seen.OVERTAKEN):
+        return Problem("aggregate", str(order.aggregate), _OVERTAKEN)
+    return None
+
+
+def _living(rows: Mapping[AggregateId, KeptAggregate]) -> list[Aggregate]:
+    return [each.told for each in rows.values() if not each.deleted_us]
 
 
 def _state(aggregate: Aggregate, hosts: int) -> AggregateState:

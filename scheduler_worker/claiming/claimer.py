@@ -6,7 +6,9 @@ and the claimer chooses once more. So a stale picture may cost a retry, never a 
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import tenacity
@@ -29,7 +31,9 @@ from bus.messages.placement import (
     Superseded,
     TooOld,
 )
+from bus.parts import Counts
 from scheduler_worker.claiming.search import Search
+from scheduler_worker.claiming.together import TogetherFinder
 from scheduler_worker.core.choosing.alternates import hosts_among
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
 from scheduler_worker.core.choosing.plugins import Plugins
@@ -41,7 +45,7 @@ from scheduler_worker.core.choosing.verdicts import (
     after_verdict,
     refused_by_group,
 )
-from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome
+from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Outcome, Refused
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.replica import Replica
@@ -77,8 +81,28 @@ class Claimer:
         self._clock = clock
         # Among hosts equally good, each worker prefers others.
         self._salt = chance.getrandbits(32)
+        # Placement's answers so far, by the verdict's type.
+        self._verdicts: Counter[type[ClaimVerdict]] = Counter()
         # The claims of all batches that are not answered yet.
         self._under_way: set[asyncio.Future[None]] = set()
+        self._together = TogetherFinder(
+            self,
+            picture,
+            registry,
+            ask_all=ask_all,
+            catch_up=replica.catch_up,
+            settings=settings,
+            chance=chance,
+        )
+
+    @property
+    def counts(self) -> tuple[Counts, ...]:
+        """For the metrics: claims by verdict. Every refusal is a conflict: the picture was outdated."""
+        by_verdict = {str(kind.__struct_config__.tag): count for kind, count in self._verdicts.items()}
+        return (Counts("moor_claims", "Claims that placement answered.", "verdict", by_verdict),)
+
+    def count(self, verdicts: Iterable[type[ClaimVerdict]]) -> None:
+        self._verdicts.update(verdicts)
 
     async def find_at_once(self, searches: Sequence[Search]) -> None:
         """One round. A search whose first choice is granted has its outcome; the others begin anew."""
@@ -110,6 +134,14 @@ class Claimer:
         for one in searches:
             self._refill(one)
 
+    async def find_together(self, searches: Sequence[Search]) -> Refused | None:
+        """A host for each of these, or for none: then the answer says why. Refusals of single instances are no outcomes."""
+        refused = await self._together.find(searches)
+        if refused is None:
+            for one in searches:
+                self._refill(one)
+        return refused
+
     def _pause_s(self, searches: Sequence[Search]) -> float:
         """A tree whose shape moved may be moving still; after any other refusal the next host is tried at once."""
         if not any(one.insisted for one in searches if one.is_searching):
@@ -136,19 +168,36 @@ class Claimer:
         its claim was granted. So placement is asked which share it holds, after the verdicts are in.
         """
         while True:
-            if self._under_way:
-                await asyncio.wait(tuple(self._under_way))
-            await self._make_sure()
-            await self._adopt_held([one for one in lost if one.is_searching])
-            nowhere = self._choose_now([one for one in lost if one.is_searching])
+            await self.until_current()
+            await self.adopt_held([one for one in lost if one.is_searching])
+            nowhere = self.choose_now([one for one in lost if one.is_searching])
             if not nowhere or _chosen(lost):
                 return
-            if not self._under_way:
+            if not self.is_claiming:
                 for one, why in nowhere:
                     one.outcome = why
                 return
 
-    async def _adopt_held(self, lost: Sequence[Search]) -> None:
+    @property
+    def is_claiming(self) -> bool:
+        return bool(self._under_way)
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        answered = asyncio.get_running_loop().create_future()
+        self._under_way.add(answered)
+        try:
+            yield
+        finally:
+            self._under_way.discard(answered)
+            answered.set_result(None)
+
+    async def until_current(self) -> None:
+        if self._under_way:
+            await asyncio.wait(tuple(self._under_way))
+        await self._make_sure()
+
+    async def adopt_held(self, lost: Sequence[Search]) -> None:
         for one, verdict in zip(lost, await self._ask([one.probe() for one in lost]), strict=True):
             match verdict:
                 case AlreadyClaimed():
@@ -160,14 +209,14 @@ class Claimer:
     # Choosing
 
     def _choose(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
-        """As `_choose_now`. A host that is tried again and no longer qualifies is passed over like any other."""
-        nowhere = self._choose_now(choosing)
+        """As `choose_now`. A host that is tried again and no longer qualifies is passed over like any other."""
+        nowhere = self.choose_now(choosing)
         insisting = [one for one, _ in nowhere if one.insisted]
         for one in insisting:
             one.pass_over(one.insisted)
-        return [(one, why) for one, why in nowhere if one not in insisting] + self._choose_now(insisting)
+        return [(one, why) for one, why in nowhere if one not in insisting] + self.choose_now(insisting)
 
-    def _choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
+    def choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
         """Choose a host for each search, and hold it in the picture at once. Returns the searches that found none."""
         nowhere = []
         found_one = []
@@ -225,15 +274,11 @@ class Claimer:
     async def _claim_chosen(self, searches: Sequence[Search]) -> None:
         claiming = _chosen(searches)
         needs_more = False
-        answered = asyncio.get_running_loop().create_future()
-        self._under_way.add(answered)
-        try:
+        with self.claiming():
             verdicts = await self._ask([one.claim() for one, _ in claiming])
+            self.count(map(type, verdicts))
             for (one, chosen), verdict in zip(claiming, verdicts, strict=True):
                 needs_more |= self._take(one, chosen, verdict)
-        finally:
-            self._under_way.discard(answered)
-            answered.set_result(None)
         if needs_more:
             await self._replica.catch_up()
 

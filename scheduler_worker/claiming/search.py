@@ -121,7 +121,8 @@ class Search:
     def _give_up_after(self, claims_max: int, why: str) -> None:
         if self._claims >= claims_max:
             self.outcome = Refused(
-                f"{self._claims} claims were refused, and no more are tried; the last: {why}"
+                f"{self._claims} claims were refused, and no more are tried; the last: {why}",
+                may_pass=True,
             )
 
     def pass_over(self, host: str) -> None:

@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from bus.messages.hosts import NODE, HostState, Supported
 from bus.messages.planning import CapabilitiesFound, Capability, HostHaving
+from scheduler_worker.core.choosing.pools import Pools
+from scheduler_worker.core.choosing.provider_room import ProviderRoom
 from scheduler_worker.core.picture.picture import Picture
 
 TRAIT, CLASS, FACT = "trait", "class", "fact"
@@ -25,6 +27,8 @@ FACTS: Mapping[str, Callable[[Picture, HostState], str]] = {
     "zone": lambda picture, host: picture.zone_of(host.id),
 }
 
+# The names of the sharing providers that a host may take from.
+POOLS = "pools"
 
 # What hosts tell as capabilities is named as extra specs ask for it.
 SCOPE = "capabilities:"
@@ -42,10 +46,11 @@ class UnknownCapability(Struct, frozen=True):
 
 
 class _Having(Struct, frozen=True):
-    """The value of each host, by its row, that has the capability."""
+    """The value of each host, by its row, that has the capability; and how much of a class is free for each."""
 
     kind: str
     values: Mapping[int, str]
+    free: Mapping[int, int] = {}
 
     def counted(self, name: str) -> list[Capability]:
         """Its values, the most frequent first."""
@@ -65,7 +70,7 @@ def hosts_having(
         close = get_close_matches(name, list(_names(picture)), n=SUGGESTED_MAX)
         near = f"; near it are {', '.join(close)}" if close else ""
         return UnknownCapability(
-            f"no host has it: it is a trait, a resource class, {SCOPE}KEY or one of {', '.join(FACTS)}{near}"
+            f"no host has it: it is a trait, a resource class, {SCOPE}KEY or one of {', '.join((*FACTS, POOLS))}{near}"
         )
     columns = picture.columns
     named = sorted(
@@ -77,13 +82,12 @@ def hosts_having(
     # Hosts of one name stay on one page: the next page begins behind the name.
     while 0 < end < len(named) and named[end][0] == named[end - 1][0]:
         end += 1
-    stock = columns.stocks.get(name) if having.kind == CLASS else None
     page = tuple(
         HostHaving(
             host=host,
             cell=columns.cells.names[int(columns.cell[row])],
             value=having.values[row],
-            free=None if stock is None else int(stock.free[row]),
+            free=having.free.get(row),
         )
         for host, row in named[:end]
     )
@@ -105,13 +109,17 @@ def _names(picture: Picture) -> Iterator[str]:
     """The names of all capabilities that some host has."""
     columns = picture.columns
     rows = _rows(picture)
+    shared = _shared_classes(picture)
     yield from sorted({trait for traits in {columns.traits_of(row) for row in rows} for trait in traits})
     for resource, stock in columns.stocks.items():
-        if (stock.step_size[rows] > 0).any():
+        if (stock.step_size[rows] > 0).any() or (resource in shared and _having_class(picture, resource)):
             yield resource
+    yield from sorted(
+        resource for resource in shared - columns.stocks.keys() if _having_class(picture, resource)
+    )
     told = {key for row in rows if (host := picture.registered(row)) for key in host.capabilities}
     yield from (f"{SCOPE}{key}" for key in sorted(told))
-    yield from (name for name in FACTS if _having(picture, name) is not None)
+    yield from (name for name in (*FACTS, POOLS) if _having(picture, name) is not None)
 
 
 def _having(picture: Picture, name: str) -> _Having | None:
@@ -122,18 +130,48 @@ def _having(picture: Picture, name: str) -> _Having | None:
         told = ((row, host.capabilities) for row in rows if (host := picture.registered(row)) is not None)
         values = {row: capabilities[key] for row, capabilities in told if key in capabilities}
         return _Having(FACT, values) if values else None
-    kind = FACT if name in FACTS else CLASS if name in columns.stocks else TRAIT
+    if name == POOLS:
+        return _having_pools(picture)
+    kind = FACT if name in FACTS else CLASS if name in picture.index.stocks else TRAIT
     if kind == FACT:
         hosts = ((row, picture.registered(row)) for row in rows)
         values = {
             row: value for row, host in hosts if host is not None and (value := FACTS[name](picture, host))
         }
     elif kind == CLASS:
-        stock = columns.stocks[name]
-        values = {row: str(int(stock.capacity[row])) for row in rows if stock.step_size[row] > 0}
+        return _having_class(picture, name)
     else:
         values = dict.fromkeys(np.flatnonzero(columns.traits.having_any((name,), columns.rows)).tolist(), "")
     return _Having(kind, values) if values else None
+
+
+def _having_class(picture: Picture, resource: str) -> _Having | None:
+    """A host without an inventory of its own has that of the pool with the most free, if it may take from any."""
+    values: dict[int, str] = {}
+    free: dict[int, int] = {}
+    for pool in Pools(picture, ProviderRoom(picture)).of_class(resource):
+        for row in pool.users.tolist():
+            if pool.free > free.get(row, -1):
+                values[row], free[row] = f"{pool.capacity} of {pool.state.name}", pool.free
+    if (stock := picture.columns.stocks.get(resource)) is not None:
+        for row in _rows(picture):
+            if stock.step_size[row] > 0:
+                values[row], free[row] = str(int(stock.capacity[row])), int(stock.free[row])
+    return _Having(CLASS, values, free) if values else None
+
+
+def _having_pools(picture: Picture) -> _Having | None:
+    pools, names = Pools(picture, ProviderRoom(picture)), dict[int, set[str]]()
+    for resource in _shared_classes(picture):
+        for pool in pools.of_class(resource):
+            for row in pool.users.tolist():
+                names.setdefault(row, set()).add(pool.state.name)
+    return _Having(FACT, {row: ", ".join(sorted(each)) for row, each in names.items()}) if names else None
+
+
+def _shared_classes(picture: Picture) -> set[str]:
+    index = picture.index
+    return {resource for row in index.sharing for resource in index.state(row).inventories}
 
 
 def _rows(picture: Picture) -> list[int]:

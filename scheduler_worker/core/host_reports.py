@@ -5,6 +5,7 @@ from datetime import datetime
 from msgspec import structs
 
 from bus.messages.hosts import NODE, HostFacts, HostsReported, HostState
+from scheduler_worker.core.host_modes import with_mode
 
 
 def reported(
@@ -22,11 +23,11 @@ def reported(
     A node moves to another cell when its conductor group or shard changes. Only a sender that stands above cells
     (`speaks_for` is None) may report that: otherwise one cell could take the nodes of another.
 
-    A host on which `failed_builds_max` builds in a row have failed is disabled, and again by each further failure after
-    an operator has enabled it; 0: never.
+    A host on which `failed_builds_max` builds in a row have failed is set draining, and again by each further failure
+    after an operator has set it up; 0: never.
     """
     if host is None:
-        host = HostState(id=facts.id, name=facts.name, cell=report.cell, up=True, enabled=True)
+        host = HostState(id=facts.id, name=facts.name, cell=report.cell, up=True)
     may_move = speaks_for is None and host.kind == facts.kind == NODE
     if host.cell != report.cell and not may_move:
         return None
@@ -37,7 +38,10 @@ def reported(
         return host
     if 0 < failed_builds_max <= facts.failed_builds and facts.failed_builds > host.failed_builds:
         reason = f"{facts.failed_builds} builds in a row failed (failed_builds_max is {failed_builds_max})"
-        host = structs.replace(host, enabled=False, disabled_reason=host.disabled_reason or reason)
+        host = with_mode(host, "draining", reason, "", now) if host.setting.mode == "up" else host
+    if host.cell != report.cell:
+        # Its new cell has been told nothing.
+        host = structs.replace(host, told=0)
     return structs.replace(
         host,
         name=facts.name,
@@ -64,7 +68,7 @@ def rewritten(known: HostState, row: HostState) -> HostState:
     if (row.report_epoch, row.report_sequence) >= (known.report_epoch, known.report_sequence):
         return row
     return structs.replace(
-        known, enabled=row.enabled, disabled_reason=row.disabled_reason, sequence=row.sequence
+        known, setting=row.setting, told=row.told, must_clean=row.must_clean, sequence=row.sequence
     )
 
 

@@ -3,13 +3,26 @@
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 
 from msgspec import structs
 
 from bus.message import ProviderId  # noqa: TC001 - imported like every other type
-from bus.messages.hosts import AskHosts, HostSet, HostsFound, HostsReported, HostState, SetHost, in_messages
+from bus.messages.build import BuildRejected
+from bus.messages.host_modes import HostCleaned
+from bus.messages.hosts import (
+    AskHosts,
+    HostChanged,
+    HostSet,
+    HostsFound,
+    HostsReported,
+    HostState,
+    SetHost,
+    in_messages,
+)
 from bus.topology import CELL0
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said, Tell
+from scheduler_worker.core.host_modes import cleaned, problem_of, with_mode
 from scheduler_worker.core.host_reports import is_news, reported
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.outbox import OutboxTransaction
@@ -18,6 +31,9 @@ from scheduler_worker.store import HostQuery, SchedulerStore
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
+
+# How many near names a refusal suggests.
+SUGGESTED_MAX = 3
 
 
 def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
@@ -29,6 +45,7 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
         ids = sorted({host.id for ask in asks for host in ask.message.hosts}, key=lambda id_: id_.int)
         written = {host.id: host for host in await store.lock_hosts(ids, ())}
         changed: dict[ProviderId, HostState] = {}
+        said: list[Said] = []
         for ask in asks:
             for facts in ask.message.hosts:
                 before = written.get(facts.id)
@@ -45,6 +62,8 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
                 elif is_news(before, host):
                     host = structs.replace(host, sequence=host.sequence + 1)
                     changed[host.id] = written[host.id] = host
+                    if before is not None and host.setting != before.setting:
+                        said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
         await store.save_hosts(list(changed.values()), clock())
 
         def learn() -> None:
@@ -53,9 +72,35 @@ def host_report_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
                 registry.hear_beats(ask.message.cell, [host.id for host in ask.message.hosts], ask.cell)
 
         transaction.when_committed(learn)
-        return []
+        return said
 
-    return {HostsReported: on_hosts_reported}
+    return {HostsReported: on_hosts_reported, **_cleaned_handlers(registry, clock)}
+
+
+def _cleaned_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
+    async def on_hosts_cleaned(
+        asks: Sequence[Received[HostCleaned]], transaction: OutboxTransaction
+    ) -> list[Said]:
+        store = await transaction.begun()
+        found = await store.lock_hosts(
+            sorted({ask.message.host for ask in asks}, key=lambda id_: id_.int), ()
+        )
+        written = {host.id: host for host in found}
+        said: list[Said] = []
+        for ask in asks:
+            before = written.get(ask.message.host)
+            if before is None or before.cell != ask.message.cell or ask.cell not in (None, before.cell):
+                continue
+            host = cleaned(before, ask.message.number)
+            if host is not before:
+                host = written[host.id] = structs.replace(host, sequence=host.sequence + 1)
+                said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
+        changed = [host for host in found if written[host.id] is not host]
+        await store.save_hosts([written[host.id] for host in changed], clock())
+        transaction.when_committed(lambda: registry.learn(written.values()))
+        return said
+
+    return {HostCleaned: on_hosts_cleaned}
 
 
 def host_order_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
@@ -67,17 +112,23 @@ def host_order_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
         for ask in asks:
             order = ask.message
             named = [host for host in hosts.values() if host.name == order.host]
-            for host in named:
-                hosts[host.id] = structs.replace(
-                    host,
-                    enabled=order.enabled,
-                    disabled_reason="" if order.enabled else order.reason,
-                    sequence=host.sequence + 1,
-                )
-            first = registry.as_heard(hosts[named[0].id]) if named else None
-            answers.append(Answer(ask, HostSet(host=first)))
-        await store.save_hosts(list(hosts.values()), clock())
-        transaction.when_committed(lambda: registry.learn(hosts.values()))
+            if not named:
+                answers.append(Answer(ask, _unknown(order.host, registry)))
+                continue
+            if problem := next(filter(None, (problem_of(host, order) for host in named)), ""):
+                answers.append(Answer(ask, _rejected("mode", order.mode, problem)))
+                continue
+            for before in named:
+                host = with_mode(before, order.mode, order.reason, ask.sender, clock())
+                if host is not before:
+                    host = structs.replace(host, sequence=host.sequence + 1)
+                hosts[host.id] = host
+                # Said again if the order is repeated: the event may be lost.
+                answers.append(Tell(HostChanged(cell=host.cell, host=registry.as_heard(host)), ask))
+            answers.append(Answer(ask, HostSet(host=registry.as_heard(hosts[named[0].id]))))
+        changed = [hosts[host.id] for host in found if hosts[host.id] is not host]
+        await store.save_hosts(changed, clock())
+        transaction.when_committed(lambda: registry.learn(changed))
         return answers
 
     return {SetHost: on_set_hosts}
@@ -97,3 +148,13 @@ def host_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
         return said
 
     return {AskHosts: Reading(on_ask_hosts)}
+
+
+def _unknown(name: str, registry: HostRegistry) -> BuildRejected:
+    near = get_close_matches(name, registry.names(), n=SUGGESTED_MAX)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`moor host list` shows all hosts"
+    return _rejected("host", name, f"there is no host of this name; {hint}")
+
+
+def _rejected(field: str, value: str, reason: str) -> BuildRejected:
+    return BuildRejected(request_id=None, field=field, value=value, reason=reason)

@@ -1,6 +1,6 @@
-"""Reports and heartbeats of hosts in a cell that has a broker of its own."""
+"""Reports and heartbeats of hosts, and of conductors, in a cell that has a broker of its own."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 
 from bus.message import Message
@@ -12,7 +12,9 @@ from bus.workers.listening import listen
 from bus.workers.station import Station
 from scheduler_worker.hosts.registry import HostRegistry
 
-OF_HOSTS = (Grant(EVENTS, ("host.*.*",)),)
+# What conductors tell schedulers.
+OF_CONDUCTORS = ("conductor.beat.*", "live.told.*")
+OF_CELLS = (Grant(EVENTS, ("host.*.*", *OF_CONDUCTORS)),)
 
 
 def feed_of(
@@ -31,7 +33,9 @@ def feed_of(
 class HostListener(Supervised):
     """A part for one cell's broker; while that is away, hosts of other cells are heard all the same."""
 
-    def __init__(self, station: Station, registry: HostRegistry) -> None:
+    def __init__(
+        self, station: Station, registry: HostRegistry, hear_cells: Callable[[Received[Message]], None]
+    ) -> None:
         super().__init__(
             "hear of hosts in cells",
             self._listen,
@@ -41,9 +45,11 @@ class HostListener(Supervised):
         )
         self._station = station
         self._registry = registry
+        self._hear_cells = hear_cells
 
     async def _listen(self) -> None:
-        async with aclosing(feed_of(self._station, OF_HOSTS, self.status)) as feed:
+        async with aclosing(feed_of(self._station, OF_CELLS, self.status)) as feed:
             async for batch in feed:
                 for each in batch:
                     self._registry.hear(each)
+                    self._hear_cells(each)

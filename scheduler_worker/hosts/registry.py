@@ -6,14 +6,25 @@ that is alive has sent a heartbeat by then.
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from msgspec import structs
 
 from bus.message import Message, ProviderId
-from bus.messages.hosts import NODE, HostsAlive, HostsMeasured, HostsReported, HostState
+from bus.messages.hosts import (
+    NODE,
+    HostChanged,
+    HostsAlive,
+    HostsMeasured,
+    HostsReported,
+    HostState,
+    ImagesCached,
+)
 from bus.workers.handling import Received
+from bus.workers.heartbeats import is_silent
+from scheduler_worker.core.host_modes import is_untold, may_be_up
 from scheduler_worker.core.host_reports import reported, rewritten
 from scheduler_worker.core.picture.picture import Picture
 
@@ -28,8 +39,11 @@ class HostRegistry:
         clock: Callable[[], datetime],
         *,
         failed_builds_max: int = 0,
+        excuses: Callable[[str, timedelta], bool] = lambda _cell, _for_long: False,
     ) -> None:
+        """`excuses` says of a cell whether its hosts that were up count as up though they are silent."""
         self.failed_builds_max = failed_builds_max
+        self._excuses = excuses
         self._picture = picture
         self._down_after = down_after
         self._clock = clock
@@ -37,8 +51,15 @@ class HostRegistry:
         self._heard: dict[ProviderId, datetime] = {}
         # The sequence of the last metrics of each host.
         self._measured: dict[int, int] = {}
+        # And of the last images.
+        self._cached: dict[int, int] = {}
         # The picture takes the later state of a host: later in this process, since a row does not say whether it is up.
         self._told = itertools.count(1)
+        self._when_untold: list[Callable[[], None]] = []
+
+    def when_untold(self, do: Callable[[], None]) -> None:
+        """Call this when a row was learnt whose cell has not been told yet how the host is set."""
+        self._when_untold.append(do)
 
     def learn(self, rows: Iterable[HostState]) -> None:
         """Rows, as they were read at start, or written by this worker or another."""
@@ -51,16 +72,23 @@ class HostRegistry:
                 self._hosts[row.id] = row if known is None else rewritten(known, row)
                 changed.append(self._hosts[row.id])
         self._tell(changed, now)
+        if any(map(is_untold, changed)):
+            for do in self._when_untold:
+                do()
 
     def hear(self, heard: Received[Message]) -> None:
         """A message of the feed; any other than a report or a heartbeat is ignored."""
         match heard.message:
             case HostsReported() as report:
                 self.hear_facts(report, heard.cell)
+            case HostChanged(host=host) if heard.cell is None:
+                self.learn((host,))
             case HostsAlive(cell=cell, hosts=hosts):
                 self.hear_beats(cell, hosts, heard.cell)
             case HostsMeasured() as measured:
                 self.hear_metrics(measured, heard.cell)
+            case ImagesCached() as cached:
+                self.hear_images(cached, heard.cell)
             case _:
                 pass
 
@@ -92,26 +120,52 @@ class HostRegistry:
             if host is None or (host.cell != cell and not (speaks_for is None and host.kind == NODE)):
                 continue
             self._heard[each] = now
-            if not host.up:
+            if not host.up and may_be_up(host):
                 back.append(host)
         self._tell(back, now)
 
     def hear_metrics(self, measured: HostsMeasured, speaks_for: str | None = None) -> None:
         """Metrics are never written: they are old when the next ones come."""
         for each in measured.hosts:
-            host = self._hosts.get(each.id)
-            if host is None or host.cell != measured.cell:
-                continue
-            if speaks_for in (None, host.cell) and measured.sequence >= self._measured.get(each.id.int, 0):
-                self._measured[each.id.int] = measured.sequence
+            if self._is_later(self._measured, each.id, measured.cell, measured.sequence, speaks_for):
                 self._picture.measure(each.id, each.values)
+
+    def hear_images(self, cached: ImagesCached, speaks_for: str | None = None) -> None:
+        """Not written either: all hosts tell their images again now and then."""
+        for each in cached.hosts:
+            if self._is_later(self._cached, each.id, cached.cell, cached.sequence, speaks_for):
+                self._picture.cache_images(each.id, each.images)
+
+    def _is_later(
+        self, last: dict[int, int], id_: ProviderId, cell: str, sequence: int, speaks_for: str | None
+    ) -> bool:
+        """Is this of a known host, from its own cell, and no older than the `last` such message about it?"""
+        host = self._hosts.get(id_)
+        if host is None or host.cell != cell or speaks_for not in (None, cell):
+            return False
+        if sequence < last.get(id_.int, 0):
+            return False
+        last[id_.int] = sequence
+        return True
 
     def get(self, host: ProviderId) -> HostState | None:
         return self._hosts.get(host)
 
-    def disabled(self) -> list[ProviderId]:
-        """The hosts that are disabled as far as this process knows: another worker may have enabled them."""
-        return [host.id for host in self._hosts.values() if not host.enabled]
+    def count_by_cell(self) -> tuple[Counter[str], Counter[str]]:
+        """The hosts of each cell, and those that are up."""
+        hosts = self._hosts.values()
+        return Counter(host.cell for host in hosts), Counter(host.cell for host in hosts if host.up)
+
+    def names(self) -> list[str]:
+        return [host.name for host in self._hosts.values()]
+
+    def not_up(self) -> list[ProviderId]:
+        """The hosts that may not be used as they are set, as far as this process knows: another worker may have set them up."""
+        return [host.id for host in self._hosts.values() if host.setting.mode != "up" or host.must_clean]
+
+    def untold(self) -> list[HostState]:
+        """The hosts whose cell may not have been told yet how they are set."""
+        return [host for host in self._hosts.values() if is_untold(host)]
 
     def unheard_since(self, before: datetime) -> list[HostState]:
         """The hosts that this process has not heard since. A row that was read at start counts as heard then."""
@@ -123,31 +177,37 @@ class HostRegistry:
         for host in going:
             self._heard.pop(host, None)
             self._measured.pop(host.int, None)
+            self._cached.pop(host.int, None)
         self._picture.remove_hosts(going)
 
     def look(self) -> None:
         """Mark the hosts down that were not heard for too long."""
         now = self._clock()
-        self._tell([host for host in self._hosts.values() if host.up and not self._is_up(host.id, now)], now)
+        self._tell([host for host in self._hosts.values() if host.up and not self._is_up(host, now)], now)
 
     def as_heard(self, row: HostState) -> HostState:
         """A row of the store, with `up` and `heard_at`, which only processes know, and with the zone of its aggregates."""
         heard = self._heard.get(row.id)
         return structs.replace(
             row,
-            up=self._is_up(row.id, self._clock()),
+            up=self._is_up(row, self._clock()),
             heard_at=heard or row.heard_at,
             availability_zone=self._picture.zone_of(row.id) or row.availability_zone,
         )
 
-    def _is_up(self, host: ProviderId, now: datetime) -> bool:
-        heard = self._heard.get(host)
-        return heard is not None and now - heard < self._down_after
+    def _is_up(self, host: HostState, now: datetime) -> bool:
+        heard = self._heard.get(host.id)
+        if heard is None or not may_be_up(host):
+            return False
+        if not is_silent(now - heard, self._down_after):
+            return True
+        known = self._hosts.get(host.id)
+        return known is not None and known.up and self._excuses(known.cell, self._down_after)
 
     def _tell(self, changed: Iterable[HostState], now: datetime) -> None:
         told = []
         for host in changed:
-            known = self._hosts[host.id] = structs.replace(host, up=self._is_up(host.id, now))
+            known = self._hosts[host.id] = structs.replace(host, up=self._is_up(host, now))
             told.append(structs.replace(known, sequence=next(self._told)))
         if told:
             self._picture.put_hosts(told)

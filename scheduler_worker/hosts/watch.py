@@ -34,8 +34,8 @@ class HostWatch(Periodic):
         self.read = asyncio.Event()
 
     async def look_again(self, unknown: Iterable[ProviderId]) -> None:
-        """On return, the registry has every row of these and of disabled hosts that was written before the call."""
-        doubted = (*unknown, *self._registry.disabled())
+        """On return, the registry has every row of these and of hosts that are not set up that was written before the call."""
+        doubted = (*unknown, *self._registry.not_up())
         if doubted:
             self._registry.learn(await self._store.hosts(HostQuery(ids=doubted)))
 

@@ -78,7 +78,7 @@ class OutboxTransaction:
             for key, group in zip(keys, groups, strict=True):
                 self._kept.update(dict.fromkeys([row.id.int for row in group], key))
 
-    def tells(self, row: InstanceRow, cause: Received[Message]) -> Sequence[Tell]:
+    def tells(self, row: InstanceRow, cause: Received[Message] | None = None) -> Sequence[Tell]:
         """A noted row's messages for the API level's broker; messages for another broker are left to its dispatch."""
         messages = messages_of(row)
         if not messages:
@@ -86,14 +86,15 @@ class OutboxTransaction:
         kept = self._kept[row.id.int]
         if (dispatch := self._dispatches.get(row.told.cell)) is None:
             return [Tell(message, cause, kept) for message in messages]
-        self.leaving[dispatch].append(
-            (kept, [Outgoing(message, cause.id, cause.trace) for message in messages])
-        )
+        why = ("", "") if cause is None else (cause.id, cause.trace)
+        self.leaving[dispatch].append((kept, [Outgoing(message, *why) for message in messages]))
         return ()
 
 
 class Outbox:
-    """Transactions with an outbox, as the worker loop wants them."""
+    """Opens the transactions of handlers. What their rows have to say is noted in the same commit, sent after it, and read
+    again by the sweep if its confirmation does not come.
+    """
 
     def __init__(self, store: SchedulerStore, notes: Notes, dispatches: Sequence[CellDispatch] = ()) -> None:
         self._store = store

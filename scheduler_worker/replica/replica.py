@@ -6,22 +6,32 @@ A jump in the feed's positions, or another term, means that messages were missed
 
 import logging
 import random
+from collections.abc import Callable
 from contextlib import aclosing
 
+from bus.message import Message
 from bus.messages.aggregates import AggregateChanged
+from bus.messages.build import InstanceWaiting
 from bus.messages.placement import ProvidersChanged, ShapeMoved
 from bus.parts import PartGroup, Periodic, Supervised
 from bus.topology import EVENTS, Grant
+from bus.workers.handling import Received
 from bus.workers.station import Station
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
-from scheduler_worker.hosts.listening import feed_of
+from scheduler_worker.hosts.listening import OF_CONDUCTORS, feed_of
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.catching_up import CatchingUp
+from scheduler_worker.waiting import WaitingSpecs
 
 log = logging.getLogger(__name__)
 
-HEARD = (Grant(EVENTS, ("providers.changed", "aggregate.changed", "host.*.*")),)
+HEARD = (
+    Grant(
+        EVENTS,
+        ("providers.changed", "aggregate.changed", "host.*.*", *OF_CONDUCTORS, "instance.waiting.*"),
+    ),
+)
 
 
 class Replica(PartGroup):
@@ -33,6 +43,8 @@ class Replica(PartGroup):
         picture: Picture,
         registry: HostRegistry,
         *,
+        hear_cells: Callable[[Received[Message]], None],
+        waiting: WaitingSpecs,
         page: int,
         verify_every_s: float = 60.0,
         chance: random.Random | None = None,
@@ -40,6 +52,8 @@ class Replica(PartGroup):
         self._station = station
         self._picture = picture
         self._registry = registry
+        self._hear_cells = hear_cells
+        self._waiting = waiting
         self._progress = Progress()
         self.catching_up = CatchingUp(station, picture, self._progress, page=page, chance=chance)
         self.whole = self.catching_up.whole
@@ -75,13 +89,17 @@ class Replica(PartGroup):
                 if not batch:
                     # A new queue: the feed does not have what was published before it stood.
                     self.catching_up.soon()
+                    self._waiting.doubt()
                 for each in batch:
                     if isinstance(each.message, ProvidersChanged):
                         self._merge(each.message)
                     elif isinstance(each.message, AggregateChanged):
                         self._hear_aggregate(each.message)
+                    elif isinstance(each.message, InstanceWaiting):
+                        self._waiting.heard(each.message.instance.id)
                     else:
                         self._registry.hear(each)
+                        self._hear_cells(each)
 
     def _hear_aggregate(self, changed: AggregateChanged) -> None:
         if changed.deleted:

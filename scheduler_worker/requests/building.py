@@ -8,6 +8,9 @@
 The rows of a request are the arbiter. They are overwritten when the verdicts are in, if they are still open. If a row
 was decided otherwise meanwhile, the builder releases the claim that it found.
 
+An instance that finds no room, and whose request asked to wait, is written as waiting: the message is acknowledged, and
+requests/waking.py tries it again. A copy of the request that finds a host meanwhile places it all the same.
+
 A row costs as much as everything else that is done here. So first-time requests in a batch of several that get the host
 of their first choice at once are written once, as placed. Until then the unacknowledged message answers for the claim. A
 request that has to wait, comes alone, or comes again (it may be on its way to the dead letters) is written first, and so
@@ -15,8 +18,12 @@ ends by its deadline whatever happens. If even that fails for good, burying.py e
 otherwise the claim that it made when it came first would stay for ever.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+
+import msgspec
+from msgspec import structs
 
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId
 from bus.workers.handling import Received, Said, Tell
@@ -24,8 +31,8 @@ from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.instances.messages import release_of
-from scheduler_worker.core.instances.outcomes import Holds, Refused, after_search
-from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.outcomes import Holds, Refused, Timeouts, after_search
+from scheduler_worker.core.instances.rows import ACCEPTED, WAITING, InstanceRow, KeptRequest
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import (
     SENT_AT,
@@ -49,6 +56,8 @@ from scheduler_worker.store import (
     SchedulerStore,
 )
 
+_encoded = msgspec.msgpack.Encoder().encode
+
 
 class Builder:
     def __init__(
@@ -58,7 +67,11 @@ class Builder:
         reader: RequestReader,
         clock: Callable[[], datetime],
         settings: SchedulerSettings,
+        *,
+        begin_waits: Callable[[Sequence[InstanceRow]], None],
     ) -> None:
+        """`begin_waits` is told of each row that waits, after the commit."""
+        self._begin_waits = begin_waits
         self._store = store
         self._claimer = claimer
         self._reader = reader
@@ -89,13 +102,14 @@ class Builder:
         valid = await with_groups(self._store, valid)
         builds = _builds(valid, now, self._settings)
         if len(asks) > 1 and not any(ask.attempts for ask in asks):
-            await self._claimer.find_at_once([one for build in builds for one in build.searches])
+            await self._claimer.find_at_once(
+                [one for build in builds if not build.is_whole for one in build.searches]
+            )
         found = [build for build in builds if build.is_found]
-        searching = [build for build in builds if not build.is_found]
-        await self._accept(searching)
-        await self._claimer.find_hosts([build.searches[at] for build in searching for at in build.open])
+        await self._accept_and_find([build for build in builds if not build.is_found])
         await self._write_at_once(found, transaction)
         await self._decide(builds, transaction)
+        await self._place_waiting(builds, transaction)
         await transaction.note(row for build in builds if not build.rejection for row in build.rows)
         for build in builds:
             said += await self._release(build, transaction)
@@ -104,6 +118,15 @@ class Builder:
         for ask in came_back_too_late:
             said += await released_unless_held(ask, transaction, self._clock())
         return said
+
+    async def _accept_and_find(self, builds: Sequence["_Build"]) -> None:
+        await self._accept(builds)
+        await self._claimer.find_hosts(
+            [build.searches[at] for build in builds if not build.is_whole for at in build.open]
+        )
+        for build in builds:
+            if build.is_whole and build.are_all_open():
+                build.refusal = await self._claimer.find_together(build.searches)
 
     async def _accept(self, builds: Sequence["_Build"]) -> None:
         """Committed, and so with a deadline, before anything that may take long."""
@@ -126,6 +149,8 @@ class Builder:
     async def _decide(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         """Compare and set: rows that are still open take the outcome of their search."""
         now = self._clock()
+        if any(build.is_whole for build in builds):
+            await self._lock_open(builds, transaction)
         decided = [
             (build, at, row)
             for build in builds
@@ -136,6 +161,43 @@ class Builder:
             others = await (await transaction.begun()).decide([row for _, _, row in decided])
             for build, at, row in decided:
                 build.rows[at] = others.get(row.id, row)
+            begun = [row for _, _, row in decided if row.kept is not None and row.id not in others]
+            if begun:
+                transaction.when_committed(lambda: self._begin_waits(begun))
+
+    async def _place_waiting(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
+        """A copy of the request began to wait before this one found hosts. Its claims are not released: a worker that
+        tries the instance may have taken them for its own by now.
+        """
+        found = {
+            build.rows[at].id: (build, at)
+            for build in builds
+            if build.may_wait and build.rejection is None
+            for at, row in enumerate(build.rows)
+            if row.told.state == WAITING and isinstance(build.searches[at].outcome, Holds)
+        }
+        if not found:
+            return
+        store = await transaction.begun()
+        rows = await store.lock(sorted(found, key=lambda id_: id_.int))
+        placed = []
+        for id_, row in rows.items():
+            build, at = found[id_]
+            build.rows[at] = row
+            if (after := build.decided(at, self._clock())) is not None:
+                build.rows[at] = after
+                placed.append(after)
+        await store.save(placed)
+
+    async def _lock_open(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
+        """So that no instance of a request is ended between the look at all of them and the decision."""
+        open_ids = [build.rows[at].id for build in builds for at in build.open]
+        locked = await (await transaction.begun()).lock(sorted(open_ids, key=lambda id_: id_.int))
+        for build in builds:
+            for at in build.open:
+                build.rows[at] = locked[build.rows[at].id]
+            if build.is_whole:
+                build.are_all_open()
 
     async def _release(self, build: "_Build", transaction: OutboxTransaction) -> list[Said]:
         """Release what the searches found, if the instances were decided otherwise meanwhile."""
@@ -163,7 +225,7 @@ class _Build:
 
     def __init__(self, request: ValidRequest, now: datetime, settings: SchedulerSettings) -> None:
         self.requests = [request]
-        self.rows = list(new_rows(request.ask.message, now, settings, request.kept))
+        self.rows = list(new_rows(request.ask.message, now, settings, request.kept, by=request.ask.sender))
         self.searches = [
             Search(row.id, row.issued_at, request.ask.message, request.spec) for row in self.rows
         ]
@@ -171,7 +233,27 @@ class _Build:
             for search in self.searches:
                 search.outcome = Refused(request.unjoined)
         self.rejection: BuildRejected | None = None
-        self._node_timeout_s = settings.node_request_timeout_s
+        # Why none of its instances is built.
+        self.refusal: Refused | None = None
+        self._timeouts = Timeouts(settings.request_timeout_s, settings.node_request_timeout_s)
+        self._kept = _kept_request(request)
+
+    @property
+    def may_wait(self) -> bool:
+        return self._kept is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """Are all its instances placed together, or none?"""
+        return self.requests[0].ask.message.all_or_nothing and len(self.searches) > 1
+
+    def are_all_open(self) -> bool:
+        """Is nothing decided about any instance? If only some were ended meanwhile, the others are refused."""
+        still_open = self.open
+        if 0 < len(still_open) < len(self.rows):
+            ended = next(row for row in self.rows if not row.is_open)
+            self.refusal = Refused(f"all or nothing: instance {ended.id} is {ended.told.state} already")
+        return len(still_open) == len(self.rows)
 
     @property
     def is_found(self) -> bool:
@@ -179,8 +261,12 @@ class _Build:
 
     @property
     def open(self) -> list[int]:
-        """Which of its instances are to be decided; none of a request that is rejected."""
-        return [] if self.rejection else [at for at, row in enumerate(self.rows) if row.is_open]
+        """Which of its instances are to be decided; none of a request that is rejected. A copy of the request may have
+        begun to wait: then it is not this one that tries again.
+        """
+        if self.rejection:
+            return []
+        return [at for at, row in enumerate(self.rows) if row.told.state == ACCEPTED]
 
     def learn(self, acceptance: Acceptance) -> None:
         request = self.requests[0]
@@ -198,11 +284,12 @@ class _Build:
         return after_search(
             self.rows[at],
             search.build,
-            search.outcome,
+            self.refusal or search.outcome,
             search.refusals,
             now,
             group=search.spec.server_group,
-            node_timeout_s=self._node_timeout_s,
+            timeouts=self._timeouts,
+            kept=self._kept,
         )
 
     def as_new(self) -> NewRequest:
@@ -212,6 +299,17 @@ class _Build:
         decided = [self.decided(at, now) for at in range(len(self.rows))]
         rows = tuple([row for row in decided if row is not None])
         return NewRequest(self.requests[0].id, self.requests[0].digest, rows)
+
+
+def _kept_request(request: ValidRequest) -> KeptRequest | None:
+    """What each row keeps that waits; None if the request does not ask to."""
+    build = request.ask.message
+    if build.wait is None or request.unjoined:
+        return None
+    # A request may name a thousand instances: each row knows its own.
+    return KeptRequest(
+        hashlib.sha256(request.kept).digest(), _encoded(structs.replace(build, instance_ids=()))
+    )
 
 
 def _builds(valid: Sequence[ValidRequest], now: datetime, settings: SchedulerSettings) -> list[_Build]:
@@ -226,11 +324,13 @@ def _builds(valid: Sequence[ValidRequest], now: datetime, settings: SchedulerSet
 
 
 def new_rows(
-    build: BuildInstance, now: datetime, settings: SchedulerSettings, spec: bytes = b""
+    build: BuildInstance, now: datetime, settings: SchedulerSettings, spec: bytes = b"", *, by: str = ""
 ) -> tuple[InstanceRow, ...]:
     """Until a host is chosen its kind is unknown: the rows are due as if it were a hypervisor."""
     seconds = settings.request_timeout_s if build.deadline_s is None else build.deadline_s
-    return accepted(build, instance_ids_of(build), now, now + timedelta(seconds=seconds), spec)
+    if build.wait is not None:
+        seconds = build.wait.for_s
+    return accepted(build, instance_ids_of(build), now, now + timedelta(seconds=seconds), spec, by=by)
 
 
 def rows_or_rejection(

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 
-from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed
+from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceMoved
 from bus.workers.handling import Handlers, Received, Said, Tell
 from scheduler_worker.core.instances.lifecycle import CellEvent, heard, is_whole
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.locked_rows import take_steps
+from scheduler_worker.requests.locked_rows import Ordered, take_steps
 
 Repeat = Callable[[Sequence[Received[CellEvent]]], list[Said]]
 
@@ -28,7 +28,7 @@ def cell_event_handlers(
         await _write([ask.message for ask in ours], transaction, clock)
         return repeat(ours)
 
-    return dict.fromkeys((InstanceActive, InstanceFailed, InstanceDeleted), on_events)
+    return dict.fromkeys((InstanceActive, InstanceMoved, InstanceFailed, InstanceDeleted), on_events)
 
 
 def repeated_at_api_level(events: Sequence[Received[CellEvent]]) -> list[Said]:
@@ -47,7 +47,9 @@ async def _write(
     if await store.apply_events(whole) == len(whole):
         events = [event for event in events if not is_whole(event)]
     if events:
-        await take_steps(store, [(event.instance.id, partial(_after, event, clock())) for event in events])
+        await take_steps(
+            store, [Ordered(event.instance.id, partial(_after, event, clock())) for event in events]
+        )
 
 
 def _after(event: CellEvent, now: datetime, row: InstanceRow | None) -> InstanceRow | None:

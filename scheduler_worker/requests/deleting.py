@@ -9,7 +9,7 @@ from bus.workers.handling import Answer, Handlers, Received, Said
 from scheduler_worker.core.instances.lifecycle import after_delete
 from scheduler_worker.core.instances.rows import NO_REQUEST, is_of
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.locked_rows import take_steps, tell_all
+from scheduler_worker.requests.locked_rows import Ordered, take_steps, tell_all
 
 
 def delete_handlers(clock: Callable[[], datetime]) -> Handlers:
@@ -18,7 +18,8 @@ def delete_handlers(clock: Callable[[], datetime]) -> Handlers:
     ) -> list[Said]:
         """The answer is the instance as it is known now; empty if its request was never seen."""
         steps = [
-            (ask.message.instance, partial(after_delete, order=ask.message, now=clock())) for ask in asks
+            Ordered(ask.message.instance, partial(after_delete, order=ask.message, now=clock()), ask.sender)
+            for ask in asks
         ]
         rows = await take_steps(await transaction.begun(), steps)
         said = await tell_all(rows, asks, transaction)

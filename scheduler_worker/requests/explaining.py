@@ -62,7 +62,7 @@ class Explainer:
             )
         )
         page = found[: question.limit]
-        spec = decoded(page[0].spec) if page and question.plan_now else None
+        spec = decoded(page[0].current_spec) if page and question.plan_now else None
         return ExplanationsFound(
             explanations=tuple(map(_explanation, page)),
             plan=None if spec is None else plan(self._picture, spec, self._plugins),
@@ -90,7 +90,7 @@ class Explainer:
             # In error, only an instance whose rebuild failed is still there.
             if row.told.state != ERROR or row.told.rebuild is not None
         ]
-        known = {row.id: spec for row in rows if (spec := decoded(row.spec)) is not None}
+        known = {row.id: spec for row in rows if (spec := decoded(row.current_spec)) is not None}
         outcomes = dict(
             zip(known, drain(self._picture, host, [*known.values()], self._plugins, salt=0), strict=True)
         )
@@ -102,7 +102,7 @@ class Explainer:
                     why = "its needs are not known: it was requested before schedulers kept them"
                     drained = structs.replace(drained, reason=why)
                 case NoValidHost() as refusal:
-                    drained = structs.replace(drained, reason=_in_words(refusal))
+                    drained = structs.replace(drained, reason=in_words(refusal))
                 case chosen:
                     drained = structs.replace(drained, to=chosen.choice.name, cell=chosen.cell)
             instances.append(drained)
@@ -128,6 +128,6 @@ def _explanation(row: InstanceRow) -> Explanation:
     )
 
 
-def _in_words(refusal: NoValidHost) -> str:
+def in_words(refusal: NoValidHost) -> str:
     steps = [f"{step.removed} removed by {step.step} ({step.example})" for step in refusal.steps]
     return f"no host among {refusal.hosts}" + (f": {', '.join(steps)}" if steps else "")

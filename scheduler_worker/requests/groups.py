@@ -1,8 +1,8 @@
 """Server groups: orders to create and delete them, questions about them, and the groups that build requests name.
 
 A group that is named by a build request is looked up when the request comes. If there is none, the request is accepted all
-the same, and its instances end in error: a request that was accepted before its group was deleted, and comes once more, is
-still the same request.
+the same, and its instances end in error. For a request may come once more after its group was deleted, and it is still the
+same request.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -96,7 +96,7 @@ def _with_group(request: ValidRequest, known: dict[int, KnownGroup]) -> ValidReq
     if isinstance(joined, str):
         return structs.replace(request, unjoined=joined)
     spec = structs.replace(request.spec, server_group=joined)
-    return structs.replace(request, spec=spec, kept=encoded(spec))
+    return structs.replace(request, spec=spec, kept=encoded(spec, build))
 
 
 def _joined(build: BuildInstance, named: JoinedGroup, group: KnownGroup | None) -> ServerGroup | str:

@@ -1,10 +1,14 @@
 """The ids of a request's instances: given by the client, or derived from the request's id."""
 
-from uuid import UUID, uuid5
+from hashlib import sha1
+from uuid import UUID
 
 from bus.messages.build import BuildInstance, InstanceId, RequestId
 
 _LAST_80_BITS = (1 << 80) - 1
+# Of these 80 bits, those that say which kind of UUID it is; and their values in a uuid5.
+_KIND = 0b1111 << 76 | 0b11 << 62
+_UUID5 = 5 << 76 | 0b10 << 62
 
 
 def instance_ids_of(build: BuildInstance) -> tuple[InstanceId, ...]:
@@ -17,5 +21,7 @@ def instance_id_of(request: RequestId, index: int) -> InstanceId:
     """Derived, so that a client can compute it, and a replay finds the same instance. Its first 48 bits are the
     request's: if these are a time, as in a uuid7, then rows that are written together lie together in every index.
     """
-    own = uuid5(request, str(index)).int & _LAST_80_BITS
+    # The end of uuid5(request, str(index)), whose other half would be made in vain: that takes twice as long.
+    digest = sha1(request.bytes + str(index).encode(), usedforsecurity=False).digest()
+    own = int.from_bytes(digest[6:16]) & ~_KIND | _UUID5
     return InstanceId(UUID(int=request.int & ~_LAST_80_BITS | own))

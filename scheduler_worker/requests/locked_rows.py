@@ -1,27 +1,42 @@
 """Steps of instances: lock the rows, take one step after the other, write the rows that have changed."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
-from bus.messages.build import DeleteInstance, InstanceId, RebuildInstance
-from bus.workers.handling import Received, Said
+from msgspec import structs
+
+from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, InstancesFound, RebuildInstance
+from bus.messages.moves import EndMove, MoveInstance
+from bus.workers.handling import Answer, Received, Said
+from scheduler_worker.core.instances.history import change_between
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.requests.answering import rejected
 from scheduler_worker.store import SchedulerTransaction
 
+Order = TypeVar("Order", DeleteInstance, RebuildInstance, MoveInstance, EndMove)
 # The row after a step; None if it stays as it is.
 Step = Callable[[InstanceRow | None], InstanceRow | None]
 
 
-async def take_steps(
-    store: SchedulerTransaction, steps: Sequence[tuple[InstanceId, Step]]
-) -> dict[InstanceId, InstanceRow]:
+class Ordered(NamedTuple):
+    """A step about an instance, and the user that ordered it; empty for the events of cells."""
+
+    instance: InstanceId
+    step: Step
+    by: str = ""
+
+
+async def take_steps(store: SchedulerTransaction, steps: Sequence[Ordered]) -> dict[InstanceId, InstanceRow]:
     """Returns the rows as they are then."""
-    rows = dict(await store.lock(sorted({id_ for id_, _ in steps}, key=lambda id_: id_.int)))
+    rows = dict(await store.lock(sorted({each.instance for each in steps}, key=lambda id_: id_.int)))
     changed: dict[InstanceId, InstanceRow] = {}
-    for id_, step in steps:
+    for id_, step, by in steps:
         before = rows.get(id_)
         row = step(before)
         if row is not None and row is not before:
+            if (change := change_between(before, row, by)) is not None:
+                row = structs.replace(row, history=(*row.history, change))
             changed[id_] = rows[id_] = row
     await store.save(list(changed.values()))
     return rows
@@ -29,10 +44,26 @@ async def take_steps(
 
 async def tell_all(
     rows: dict[InstanceId, InstanceRow],
-    asks: Sequence[Received[DeleteInstance] | Received[RebuildInstance]],
+    asks: Sequence[Received[Order]],
     transaction: OutboxTransaction,
 ) -> list[Said]:
     """What these rows have to say, noted. The last order about a row is the cause."""
     await transaction.note(rows.values())
     causes = {ask.message.instance: ask for ask in asks}
     return [tell for id_, row in rows.items() for tell in transaction.tells(row, causes[id_])]
+
+
+async def answered(
+    asks: Sequence[Received[Order]],
+    verdicts: Sequence[InstanceRow | BuildRejected],
+    rows: dict[InstanceId, InstanceRow],
+    transaction: OutboxTransaction,
+) -> list[Said]:
+    """The messages of the rows, and the answer to each order."""
+    said = await tell_all(rows, asks, transaction)
+    for ask, verdict in zip(asks, verdicts, strict=True):
+        if isinstance(verdict, BuildRejected):
+            said += rejected(ask, verdict)
+        else:
+            said.append(Answer(ask, InstancesFound(instances=(rows[verdict.id].told,))))
+    return said

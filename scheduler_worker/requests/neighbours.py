@@ -69,7 +69,7 @@ def _with_hosts(request: ValidRequest, rows: Mapping[InstanceId, InstanceRow]) -
         different_hosts=_hosts_of(build.different_host, rows),
         same_hosts=beside if beside or not build.same_host else None,
     )
-    return structs.replace(request, spec=spec, kept=encoded(spec))
+    return structs.replace(request, spec=spec, kept=encoded(spec, build))
 
 
 def _hosts_of(ids: Sequence[InstanceId], rows: Mapping[InstanceId, InstanceRow]) -> tuple[str, ...]:

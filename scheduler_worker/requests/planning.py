@@ -1,6 +1,6 @@
 """Questions about hosts for which nothing is claimed or written: plans, the verdict on every host, capabilities.
 
-Each is answered from the picture, at the cost of some passes over all hosts; between two answers the event loop runs, so
+Each is answered from the picture, at the cost of some passes over all hosts. Between two answers the event loop runs, so
 that boots do not wait for all questions of a batch.
 """
 

@@ -3,37 +3,48 @@
 from collections.abc import Sequence
 
 from bus.message import type_of
-from bus.messages.build import AskInstances, BuildInstance, BuildRejected, InstancesFound, RequestId
+from bus.messages.build import (
+    AskInstances,
+    BuildInstance,
+    BuildRejected,
+    InstancesFound,
+    RequestId,
+)
+from bus.messages.cells import states_that_fit
+from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
+from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.requests.answering import rejected
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
-# Keys of the API that have a route already, and no message yet.
-PLANNED = ("move.request",)
 
-
-def instance_questions(store: SchedulerStore) -> Handlers:
+def instance_questions(store: SchedulerStore, cells: CellRegistry) -> Handlers:
     async def on_ask_instances(asks: Sequence[Received[AskInstances]]) -> list[Said]:
-        return [Answer(ask, await _instances(store, ask.message)) for ask in asks]
+        return [Answer(ask, await _instances(store, cells, ask.message)) for ask in asks]
 
     return {AskInstances: Reading(on_ask_instances)}
 
 
-async def _instances(store: SchedulerStore, question: AskInstances) -> InstancesFound:
+async def _instances(store: SchedulerStore, cells: CellRegistry, question: AskInstances) -> InstancesFound:
     found = await store.instances(
         InstanceQuery(
             instances=question.instances,
             request_id=question.request_id,
             after=question.after,
             state=question.state,
+            host=question.host,
             project=question.project,
             # One more than asked tells whether there is another page.
             limit=question.limit + 1,
         )
     )
-    page = tuple(row.told for row in found[: question.limit])
-    return InstancesFound(instances=page, next=page[-1].id if len(found) > question.limit else None)
+    page = states_that_fit([row.told for row in found[: question.limit]])
+    return InstancesFound(
+        instances=page,
+        next=page[-1].id if len(found) > len(page) else None,
+        cells=tuple([cells.heard(cell) for cell in sorted({each.cell for each in page} - {"", CELL0})]),
+    )
 
 
 async def on_unreadable_orders(asks: Sequence[Received[Unreadable]]) -> list[Said]:
@@ -61,11 +72,10 @@ async def on_unreadable_questions(asks: Sequence[Received[Unreadable]]) -> list[
 
 
 def _why_not(wrong: Unreadable) -> BuildRejected:
-    is_planned = wrong.field == "type" and wrong.kind in PLANNED
     return BuildRejected(
         request_id=None if wrong.request_id is None else RequestId(wrong.request_id),
         field=wrong.field or "message",
         value=wrong.value,
-        reason=f"{wrong.kind} is not supported yet: {wrong.reason}" if is_planned else wrong.reason,
+        reason=wrong.reason,
         project=wrong.project,
     )

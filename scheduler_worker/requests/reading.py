@@ -78,7 +78,7 @@ class RequestReader:
             return spec
         if len(self._known) >= SPECS_MAX:
             self._known.clear()
-        understood = self._known[content] = spec, hashlib.sha256(content).digest(), encoded(spec)
+        understood = self._known[content] = spec, hashlib.sha256(content).digest(), encoded(spec, build)
         return understood
 
     def _not_read(self, spec: InstanceSpec, build: BuildInstance) -> BuildRejected | None:

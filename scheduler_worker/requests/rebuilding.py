@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from bus.messages.build import BuildRejected, InstancesFound, RebuildInstance
-from bus.workers.handling import Answer, Handlers, Received, Said
+from bus.messages.build import BuildRejected, RebuildInstance
+from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import rejected
-from scheduler_worker.requests.locked_rows import take_steps, tell_all
+from scheduler_worker.requests.locked_rows import Ordered, answered, take_steps
 
 
 def rebuild_handlers(clock: Callable[[], datetime], *, timeout_s: int) -> Handlers:
@@ -25,14 +24,8 @@ def rebuild_handlers(clock: Callable[[], datetime], *, timeout_s: int) -> Handle
             verdicts.append(verdict := rebuilt(row, order, clock(), timeout_s=timeout_s))
             return verdict if isinstance(verdict, InstanceRow) else None
 
-        steps = [(ask.message.instance, partial(step, order=ask.message)) for ask in asks]
+        steps = [Ordered(ask.message.instance, partial(step, order=ask.message), ask.sender) for ask in asks]
         rows = await take_steps(await transaction.begun(), steps)
-        said = await tell_all(rows, asks, transaction)
-        for ask, verdict in zip(asks, verdicts, strict=True):
-            if isinstance(verdict, BuildRejected):
-                said += rejected(ask, verdict)
-            else:
-                said.append(Answer(ask, InstancesFound(instances=(rows[verdict.id].told,))))
-        return said
+        return await answered(asks, verdicts, rows, transaction)
 
     return {RebuildInstance: on_rebuilds}

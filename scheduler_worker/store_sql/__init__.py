@@ -8,14 +8,20 @@
     rows.py          the codec between an instance's columns and its value
     reading.py       queries for instances and notes, and pruning
     hosts.py         rows of hosts
+    cells.py         rows of cells, and counts of what is in them
     applications.py  rows of applications
     aggregates.py    rows of aggregates
     groups.py        rows of server groups
+    history.py       what was ordered for instances
+    waiting.py       the list of what waits, and the lease to try it
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
+from uuid import UUID
 
 from bus.errors import Bug, Transient
 from bus.message import AggregateId, GroupId, ProviderId
@@ -23,30 +29,46 @@ from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from bus.sql import POOL_SIZE, DatabaseSettings, PostgresTransaction, SqliteTransaction, open_database
+from bus.messages.moves import Change
+from bus.sql import (
+    POOL_SIZE,
+    DatabaseSettings,
+    PostgresTransaction,
+    SqliteTransaction,
+    open_database,
+    read_once,
+)
 from bus.workers.handling import OutboxKey
+from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    CellCounts,
+    ChangeQuery,
     GroupQuery,
     HostQuery,
     InstanceQuery,
+    KnownCell,
     KnownGroup,
     NewRequest,
     Note,
     SchedulerTransaction,
+    WaitingInstance,
 )
-from scheduler_worker.store_sql import reading
+from scheduler_worker.store_sql import reading, waiting
 from scheduler_worker.store_sql.accepting import accept
 from scheduler_worker.store_sql.aggregates import (
-    delete_aggregate,
     find_aggregates,
+    forget_aggregate,
     lock_aggregates,
+    lock_orders,
     save_aggregate,
 )
 from scheduler_worker.store_sql.applications import find_applications, set_application
+from scheduler_worker.store_sql.cells import count_by_cell, find_cells, save_cells
 from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
+from scheduler_worker.store_sql.history import find_changes, find_open_moves, write_changes
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
 from scheduler_worker.store_sql.postgresql import PostgresInstances
 from scheduler_worker.store_sql.rows import (
@@ -73,6 +95,35 @@ class SqlSchedulerTransaction:
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
         return await accept(self._instances, requests)
 
+    async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
+        return await self._transaction.run(waiting.lease_waking, holder, now, until)
+
+    async def release_waking(self, holder: UUID) -> None:
+        await self._transaction.run(waiting.release_waking, holder)
+
+    async def next_waiting(self, digests: Sequence[bytes], limit: int) -> Sequence[WaitingInstance]:
+        return await self._transaction.run(waiting.next_waiting, digests, limit)
+
+    async def wake(self, instances: Sequence[InstanceId]) -> None:
+        if instances:
+            await self._transaction.run(partial(waiting.wake, is_woken=True), instances)
+
+    async def woken(self, limit: int) -> Sequence[WaitingInstance]:
+        return await self._transaction.run(waiting.woken, limit)
+
+    async def let_wait(self, instances: Sequence[InstanceId]) -> None:
+        if instances:
+            await self._transaction.run(partial(waiting.wake, is_woken=None), instances)
+
+    async def unlist(self, instances: Sequence[InstanceId]) -> None:
+        if instances:
+            await self._transaction.run(waiting.unlist, instances)
+
+    async def _list(self, rows: Sequence[InstanceRow]) -> None:
+        if begun := [row for row in rows if row.kept is not None and row.told.waiting is not None]:
+            await self._transaction.run(waiting.list_waiting, begun)
+        await self.unlist([row.id for row in rows if row.has_waited])
+
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
         if not instances:
             return {}
@@ -82,10 +133,12 @@ class SqlSchedulerTransaction:
         if not rows:
             return {}
         decided = sorted(rows, key=by_id)
-        if await self._instances.decide([values(row) for row in decided]) == len(decided):
-            return {}
-        stored = await self.lock([row.id for row in decided])
-        return {row.id: stored[row.id] for row in decided if stored[row.id].told != row.told}
+        others: Mapping[InstanceId, InstanceRow] = {}
+        if await self._instances.decide([values(row) for row in decided]) < len(decided):
+            stored = await self.lock([row.id for row in decided])
+            others = {row.id: stored[row.id] for row in decided if stored[row.id].told != row.told}
+        await self._list([row for row in decided if row.id not in others])
+        return others
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         new = [row for row in rows if row.told.request_id == NO_REQUEST]
@@ -97,6 +150,9 @@ class SqlSchedulerTransaction:
             raise Transient("a deleted instance without a row has got one from its request meanwhile")
         if known and (written := await self._instances.write([values(row) for row in known])) < len(known):
             raise Bug(f"only {written} of {len(known)} locked instances were written")
+        await self._list(known)
+        if changes := [change for row in rows for change in row.history]:
+            await self._transaction.run(write_changes, changes)
 
     async def apply_events(self, events: Sequence[CellEvent]) -> int:
         if not events:
@@ -115,19 +171,23 @@ class SqlSchedulerTransaction:
         if hosts:
             await self._transaction.run(forget_hosts, hosts)
 
+    async def save_cells(self, cells: Sequence[KnownCell]) -> None:
+        if cells:
+            await self._transaction.run(save_cells, cells)
+
     async def set_application(
         self, name: str, sent_at: datetime, application: KnownApplication | None
     ) -> KnownApplication | None:
         return await self._transaction.run(set_application, name, sent_at, application)
 
-    async def lock_aggregates(self) -> Sequence[Aggregate]:
+    async def lock_aggregates(self) -> Sequence[KeptAggregate]:
         return await self._transaction.run(lock_aggregates)
 
-    async def save_aggregate(self, aggregate: Aggregate) -> None:
+    async def save_aggregate(self, aggregate: KeptAggregate) -> None:
         await self._transaction.run(save_aggregate, aggregate)
 
-    async def delete_aggregate(self, aggregate: AggregateId) -> None:
-        await self._transaction.run(delete_aggregate, aggregate)
+    async def forget_aggregate(self, aggregate: AggregateId) -> None:
+        await self._transaction.run(forget_aggregate, aggregate)
 
     async def create_group(self, group: KnownGroup) -> KnownGroup | None:
         return await self._transaction.run(create_group, group)
@@ -159,6 +219,8 @@ class SqlSchedulerStore:
         self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
     ) -> None:
         self._database = open_database(url, pool_size=pool_size, settings=settings)
+        # Of this process; on PostgreSQL, workers that wait would hold sessions.
+        self._ordering = asyncio.Lock()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[SchedulerTransaction]:
@@ -166,32 +228,57 @@ class SqlSchedulerStore:
             yield SqlSchedulerTransaction(transaction)
 
     async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(reading.find, query)
+        return await read_once(self._database, reading.find, query)
 
     async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(reading.find_overdue, now, limit)
+        return await read_once(self._database, reading.find_overdue, now, limit)
+
+    async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
+        return await read_once(self._database, waiting.digests_of, instances)
+
+    async def one_waiting(self, digest: bytes) -> WaitingInstance | None:
+        return await read_once(self._database, waiting.one_of, digest)
+
+    async def some_are_woken(self) -> bool:
+        return await read_once(self._database, waiting.some_are_woken)
 
     async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(reading.find_unsaid, before, after, limit)
+        return await read_once(self._database, reading.find_unsaid, before, after, limit)
 
     async def hosts(self, query: HostQuery) -> Sequence[HostState]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(find_hosts, query)
+        return await read_once(self._database, find_hosts, query)
+
+    async def changes(self, query: ChangeQuery) -> Sequence[Change]:
+        return await read_once(self._database, find_changes, query)
+
+    async def moves_under_way(self) -> Sequence[Change]:
+        return await read_once(self._database, find_open_moves)
+
+    async def cells(self) -> Sequence[KnownCell]:
+        return await read_once(self._database, find_cells)
+
+    async def cell_counts(self) -> Sequence[CellCounts]:
+        return await read_once(self._database, count_by_cell)
 
     async def applications(self) -> Sequence[KnownApplication]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(find_applications)
+        return await read_once(self._database, find_applications)
 
     async def aggregates(self) -> Sequence[Aggregate]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(find_aggregates)
+        return await read_once(self._database, find_aggregates)
+
+    @asynccontextmanager
+    async def ordering_aggregates(self) -> AsyncIterator[None]:
+        async with self._ordering:
+            if self._database.dialect != "postgresql":
+                # One process has all workers of an SQLite file.
+                yield
+                return
+            async with self._database.writing() as transaction:
+                await transaction.run(lock_orders)
+                yield
 
     async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
-        async with self._database.reading() as transaction:
-            return await transaction.run(find_groups, query)
+        return await read_once(self._database, find_groups, query)
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._database.writing() as transaction:

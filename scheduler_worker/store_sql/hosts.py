@@ -14,14 +14,14 @@ from scheduler_worker.store import HostQuery
 from scheduler_worker.tables import hosts as table
 
 _POSTGRES_SAVE = """
-INSERT INTO known_hosts (id, name, cell, enabled, changed_at, body)
-SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::boolean[], $5::timestamptz[], $6::bytea[])
-ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell, enabled = excluded.enabled,
+INSERT INTO known_hosts (id, name, cell, changed_at, body)
+SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[], $5::bytea[])
+ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell,
     changed_at = excluded.changed_at, body = excluded.body
 """
 _SQLITE_SAVE = """
-INSERT INTO known_hosts (id, name, cell, enabled, changed_at, body) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell, enabled = excluded.enabled,
+INSERT INTO known_hosts (id, name, cell, changed_at, body) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET name = excluded.name, cell = excluded.cell,
     changed_at = excluded.changed_at, body = excluded.body
 """
 
@@ -39,13 +39,13 @@ def lock_hosts(connection: Connection, ids: Sequence[ProviderId], names: Sequenc
 def save_hosts(connection: Connection, changed: Sequence[HostState], at: datetime) -> None:
     hosts = sorted(changed, key=lambda host: host.id.int)
     if connection.dialect.name == "postgresql":
-        values = [(host.id, host.name, host.cell, host.enabled, at, _encode(host)) for host in hosts]
+        values = [(host.id, host.name, host.cell, at, _encode(host)) for host in hosts]
         connection.exec_driver_sql(_POSTGRES_SAVE, columns_of(values, 0))
     else:
         then = moment_text(at)
         driver_of(connection).executemany(
             _SQLITE_SAVE,
-            [(host.id.hex, host.name, host.cell, host.enabled, then, _encode(host)) for host in hosts],
+            [(host.id.hex, host.name, host.cell, then, _encode(host)) for host in hosts],
         )
 
 

@@ -13,8 +13,8 @@ from bus.workers.handling import OutboxKey
 from scheduler_worker.core.instances.rows import LIVING, InstanceRow
 from scheduler_worker.store import InstanceQuery, Note
 from scheduler_worker.store_sql.rows import READ, ids_in, row_of
+from scheduler_worker.tables import changes, notes
 from scheduler_worker.tables import instances as table
-from scheduler_worker.tables import notes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,8 +86,11 @@ def prune(connection: Connection, before: datetime, limit: int) -> int:
     )
     found = sorted(connection.scalars(ended), key=lambda id_: id_.int)
     if found:
+        gone = sa.select(table.c.id).where(among(connection, table.c.request_id, found))
+        connection.execute(sa.delete(changes).where(changes.c.instance.in_(gone)))
         connection.execute(sa.delete(table).where(among(connection, table.c.request_id, found)))
     unseen = sa.select(table.c.id).where(*over, table.c.request_id.is_(None)).limit(limit)
+    connection.execute(sa.delete(changes).where(changes.c.instance.in_(unseen)))
     # If the request of such a delete came just now, the row has a request id, and stays.
     forgotten = sa.delete(table).where(table.c.id.in_(unseen), *over, table.c.request_id.is_(None))
     return len(found) + connection.execute(forgotten).rowcount

@@ -18,11 +18,13 @@ from bus.messages.build import (
     ClaimRefused,
     InstanceId,
     InstanceState,
+    Move,
     NoValidHost,
     Rebuild,
     RequestId,
+    Waiting,
 )
-from bus.messages.cell import PlaceInCell
+from bus.messages.cell import Choice, PlaceInCell
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import DELETED, NO_REQUEST, PLACED, Decision, InstanceRow
 
@@ -49,6 +51,7 @@ class _Given(Struct, frozen=True, array_like=True):
     ends_by: datetime
     # The needs of the request, encoded. Rows of earlier releases have none.
     spec: bytes = b""
+    by: str = ""
 
 
 class _Troubles(Struct, frozen=True, array_like=True):
@@ -59,9 +62,14 @@ class _Troubles(Struct, frozen=True, array_like=True):
     keeps_share: bool = False
     # None for most instances, too.
     rebuild: Rebuild | None = None
-    rebuilds: tuple[RequestId, ...] = ()
+    changes: tuple[RequestId, ...] = ()
     # In the column of the troubles: a column of its own would cost as much as both.
     decision: Decision | None = None
+    waiting: Waiting | None = None
+    move: Move | None = None
+    choices: tuple[Choice, ...] = ()
+    resized_spec: bytes = b""
+    next_spec: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
@@ -79,7 +87,7 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
         None if told.request_id == NO_REQUEST else told.request_id,
         place,
         told.project or None,
-        _encode(_Given(digest, told.name, row.issued_at, row.ends_by, row.spec)),
+        _encode(_Given(digest, told.name, row.issued_at, row.ends_by, row.spec, row.by)),
         *_changing_values(row),
     )
 
@@ -104,8 +112,9 @@ def _changing_values(row: InstanceRow) -> Values:
         or told.refusals
         or told.no_valid_host
         or told.keeps_share
-        or row.rebuilds
+        or row.changes
         or row.decision
+        or told.waiting
     )
     return (
         told.state,
@@ -127,8 +136,13 @@ def _changing_values(row: InstanceRow) -> Values:
                 told.reason,
                 told.keeps_share,
                 told.rebuild,
-                row.rebuilds,
+                row.changes,
                 row.decision,
+                told.waiting,
+                told.move,
+                row.choices,
+                row.resized_spec,
+                row.next_spec,
             )
         )
         if has_troubles
@@ -162,6 +176,8 @@ def row_of(read: Values) -> InstanceRow:
         changed_at=changed_at,
         keeps_share=had.keeps_share,
         rebuild=had.rebuild,
+        waiting=had.waiting,
+        move=had.move,
     )
     return InstanceRow(
         told=told,
@@ -170,8 +186,12 @@ def row_of(read: Values) -> InstanceRow:
         order=None if order is None else _order(order),
         heard=heard,
         unsaid=unsaid is not None,
-        rebuilds=had.rebuilds,
+        changes=had.changes,
+        choices=had.choices,
         spec=was_given.spec,
+        by=was_given.by,
+        resized_spec=had.resized_spec,
+        next_spec=had.next_spec,
         decision=had.decision,
     )
 

@@ -44,7 +44,7 @@ class RealCloud:
         # Longer than any worker's timeout: on a busy machine eight processes take a while to start.
         patient = structs.replace(BUS, answer_timeout_ms=PATIENCE_S * 1000)
         self.client = Station(under_test.broker(user_of("operator")), "client", settings=patient, asks=True)
-        self._database_url = database_url
+        self.database_url = database_url
         # The environment of every worker that is started from now on.
         self.environment = dict(sizes)
         self._running: dict[str, ForkedProcess] = {}
@@ -63,7 +63,7 @@ class RealCloud:
                 env={
                     "PATH": os.environ["PATH"],
                     "MOOR_BUS_URL": self.under_test.url(user_of(kind, *in_cell)),
-                    "MOOR_DB_URL": self._database_url,
+                    "MOOR_DB_URL": self.database_url,
                     "MOOR_LOG_LEVEL": os.environ.get("MOOR_LOG_LEVEL", "CRITICAL"),
                     **self.environment,
                 },
@@ -78,7 +78,7 @@ class RealCloud:
 
     async def restart_database(self) -> None:
         """Restart the database as its clients see it: every session is cut off, and for a while none can be opened."""
-        url = make_url(self._database_url).set(drivername="postgresql")
+        url = make_url(self.database_url).set(drivername="postgresql")
         name = url.database
         admin = await asyncpg.connect(url.set(database="postgres").render_as_string(hide_password=False))
         try:
@@ -168,7 +168,7 @@ class RealCloud:
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query on the database."""
-        url = make_url(self._database_url).set(drivername="postgresql")
+        url = make_url(self.database_url).set(drivername="postgresql")
         connection = await asyncpg.connect(url.render_as_string(hide_password=False))
         try:
             return [tuple(row) for row in await connection.fetch(query)]
@@ -184,9 +184,7 @@ async def real_cloud(*cells: str, has_nodes: bool = False, **sizes: str) -> Asyn
     async with AsyncExitStack() as stack:
         under_test = await RabbitMQUnderTest.start()
         stack.push_async_callback(under_test.close)
-        connection = await under_test.broker().connect()
-        await connection.declare(objects_of(cells, create_foreign=has_nodes))
-        await connection.close()
+        await under_test.declare(objects_of(cells, create_foreign=has_nodes))
         users = [
             *map(user_of, ("placement", "scheduler", "operator", *(["ironic"] if has_nodes else []))),
             ADMIN.user,

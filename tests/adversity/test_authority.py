@@ -62,7 +62,7 @@ class Cloud:
             f"SELECT count(*) FROM holders h JOIN consumers c ON c.id = h.consumer_id WHERE c.uuid = '{self.theirs}'"  # noqa: S608
         )
         assert held == [(1,)] or held[0][0] > 0
-        assert all(host.enabled for host in await self.here.hosts())
+        assert all(host.setting.mode == "up" for host in await self.here.hosts())
         await self.boot("shop")
 
     async def letters(self, count: int) -> list[DeadLetter]:
@@ -145,7 +145,7 @@ def release_of(cloud: Cloud, cell: str = "cell0") -> ReleaseClaim:
 
 
 async def test_an_application_acts_under_none_of_its_keys_as_somebody_else(cloud: Cloud) -> None:
-    disable = SetHost(host=cloud.host, enabled=False, reason="mine")
+    disable = SetHost(host=cloud.host, mode="draining", reason="mine")
     theirs = BuildInstance(request_id=RequestId(uuid4()), flavor=SMALL, project="bank")
     delete = DeleteInstance(instance=cloud.theirs)
     own_key = "build.request.shop"
@@ -175,7 +175,7 @@ async def test_an_application_acts_under_none_of_its_keys_as_somebody_else(cloud
 
 async def test_copies_are_judged_by_the_key_that_the_broker_judged(cloud: Cloud) -> None:
     """RabbitMQ also routes by the keys in CC and BCC."""
-    disable = SetHost(host=cloud.host, enabled=False, reason="mine")
+    disable = SetHost(host=cloud.host, mode="draining", reason="mine")
     everywhere = ["host.set", "instance.delete.-", "build.request.bank", "release.cell0"]
     copies = {"CC": everywhere, "BCC": everywhere}
     await say(cloud, SHOP.user, API, "move.request.shop", disable, headers=copies)
@@ -239,7 +239,7 @@ async def test_who_does_not_say_who_it_is_is_refused_and_not_answered(cloud: Clo
 
 async def test_headers_of_retries_are_believed_on_exchanges_for_retries_alone(cloud: Cloud) -> None:
     forged = {"moor-sender": "moor-operator", "moor-exchange": API, "moor-key": "host.set"}
-    disable = SetHost(host=cloud.host, enabled=False, reason="mine")
+    disable = SetHost(host=cloud.host, mode="draining", reason="mine")
     await say(cloud, SHOP.user, API, "build.request.shop", disable, headers=forged)
     # Its own retry exchange reaches only its own queue, which takes no orders about hosts.
     await say(cloud, COMPUTE, f"moor.retry.compute.{CELL}", f"compute.{CELL}.work", disable, headers=forged)

@@ -19,7 +19,8 @@ from bus.message import ConsumerId, GroupId
 from bus.messages.placement import Claimed, GroupRefused, ServerGroup
 from bus.sql import open_database
 from placement_worker import tables
-from placement_worker.core.claims import ClaimJudgement, decide_claims
+from placement_worker.core.claim_verdicts import ClaimJudgement
+from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.store_sql.claims.claims import LockedClaims
@@ -92,6 +93,9 @@ async def test_members_that_are_read_without_the_lock_would_be_noticed(url: str)
         await store.close()
 
 
+HEIRS = ("cleanup", "migration")
+
+
 class _Run:
     def __init__(self) -> None:
         self.verdicts: Counter[str] = Counter()
@@ -144,10 +148,20 @@ def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
             return a_claim(share, who, attempt, group=MEMBERS[who])
         case fate if fate < 0.75:
             run.attempts[who] = attempt + 1
-            cleanup = consumer(f"cleanup of {who} at {attempt}") if chance.random() < 0.2 else None
-            return a_swap(share, who, attempt, attempt + 1, cleanup=cleanup, group=MEMBERS[who])
+            beside = consumer(f"{chance.choice(HEIRS)} of {who}")
+            kind = chance.random()
+            return a_swap(
+                share,
+                who,
+                attempt,
+                attempt + 1,
+                cleanup=beside if kind < 0.2 else None,
+                migration=beside if 0.2 <= kind < 0.5 else None,
+                returns=beside if kind >= 0.7 else None,
+                group=MEMBERS[who],
+            )
         case fate if fate < 0.85:
-            return a_release(consumer(f"cleanup of {who} at {max(attempt - 1, 1)}"), max(attempt - 1, 1))
+            return a_release(consumer(f"{chance.choice(HEIRS)} of {who}"), max(attempt - 1, 1))
         case _:
             return a_release(who, attempt)
 
@@ -163,10 +177,15 @@ async def _crowded(url: str) -> list[str]:
 
 def _wrong(connection: Connection) -> list[str]:
     columns = tables.consumers.c
-    rows = connection.execute(sa.select(columns.server_group, columns.host, columns.held)).all()
+    rows = connection.execute(sa.select(columns.server_group, columns.host, columns.held, columns.type)).all()
     living = [(row.server_group, row.host) for row in rows if row.server_group and row.held != "{}"]
     apart = Counter(host for group, host in living if group == APART.id)
-    together = {host for group, host in living if group == TOGETHER.id}
+    # A migration is where its instance may come back to.
+    together = {
+        row.host
+        for row in rows
+        if row.server_group == TOGETHER.id and row.type != "MIGRATION" and row.held != "{}"
+    }
     return [
         *(f"{host} has {count} members that are kept apart" for host, count in apart.items() if count > 1),
         *([f"members that are kept together are on {together}"] if len(together) > 1 else []),

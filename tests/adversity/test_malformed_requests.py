@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from placement_worker.api.grammar.routing import Route
-from placement_worker.api.openapi import every_route
 from placement_worker.api.values.versions import NEWEST, Version
 from tests.api.whole_app import HOST, NIC, NOBODY, RACK, WEB, Sent, Server, a_server
+from tests.pages.placement_openapi import every_route
 
 ALLOCATIONS = {"allocations": {HOST: {"resources": {"VCPU": 1}}}, "project_id": "shop", "user_id": "ann"}
 INVENTORIES = {

@@ -162,9 +162,7 @@ async def test_a_database_that_is_mended_step_by_step() -> None:
         drivername="postgresql+asyncpg", host="127.0.0.1", port=port, username=name, database=name, query={}
     ).render_as_string(hide_password=False)
     try:
-        connection = await under_test.broker().connect()
-        await connection.declare(objects_of(("c1",)))
-        await connection.close()
+        await under_test.declare(objects_of(("c1",)))
         bus_url = under_test.url()
         async with (
             worker("cell_conductor", MOOR_CELL="c1", MOOR_BUS_URL=bus_url, MOOR_DB_URL=url) as conductor,

@@ -156,10 +156,16 @@ def _any_order(run: _Run, chance: random.Random) -> ClaimOrder:
             return a_claim(_any_share(chance), who, attempt)
         case fate if fate < 0.75:
             run.attempts[who] = attempt + 1
-            cleanup = consumer(f"cleanup of {who} at {attempt}") if chance.random() < 0.3 else None
-            return a_swap(_any_share(chance), who, attempt, attempt + 1, cleanup=cleanup)
+            kind, share = chance.random(), _any_share(chance)
+            beside = consumer(f"{'cleanup' if kind < 0.3 else 'migration'} of {who}")
+            if kind < 0.3:
+                return a_swap(share, who, attempt, attempt + 1, cleanup=beside)
+            if kind < 0.6:
+                return a_swap(share, who, attempt, attempt + 1, migration=beside)
+            return a_swap(share, who, attempt, attempt + 1, returns=beside if kind < 0.9 else None)
         case fate if fate < 0.8:
-            return a_release(consumer(f"cleanup of {who} at {attempt - 1}"), max(attempt - 1, 1))
+            beside = consumer(f"{chance.choice(('cleanup', 'migration'))} of {who}")
+            return a_release(beside, max(attempt - 1, 1))
         case _:
             return a_release(who, attempt)
 

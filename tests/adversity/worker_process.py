@@ -63,7 +63,14 @@ def _scheduler(station: Station, database: str, stack: AsyncExitStack) -> tuple[
 
     rows = SqlSchedulerStore(database)
     stack.push_async_callback(rows.close)
-    return scheduler_parts(station, rows, SchedulerSettings(unsaid_s=2, deadline_poll_s=1))
+    instances_max = int(os.environ.get("INSTANCES_PER_HOST_MAX", "50"))
+    settings = SchedulerSettings(
+        unsaid_s=2,
+        deadline_poll_s=1,
+        instances_per_host_max=instances_max,
+        io_ops_weight_multiplier=float(os.environ.get("IO_OPS_WEIGHT", "-1")),
+    )
+    return scheduler_parts(station, rows, settings)
 
 
 def _conductor(station: Station, database: str, cell: str, stack: AsyncExitStack) -> tuple[Part, ...]:

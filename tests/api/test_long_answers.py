@@ -21,7 +21,6 @@ from placement_worker.api.values.reply import Reply
 from placement_worker.api.values.request import Request
 from placement_worker.api.values.versions import NEWEST
 from placement_worker.http_service import PlacementService, ServiceOptions
-from placement_worker.store_memory import MemoryPlacementStore
 from tests.api.asking_app import LIST
 from tests.api.loop_turns import slowness, turns_measured
 from tests.api.test_server import ANY_PORT
@@ -39,6 +38,7 @@ from tests.hostile_requests import (
     many_hosts,
     put,
 )
+from tests.memory_stores.placement import MemoryPlacementStore
 
 TRAITS = f"/resource_providers/{HOST}/traits"
 # With 900 groups each, this many candidates make an answer of 85 MB.

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from placement_worker.api.grammar.routing import Route
 from placement_worker.api.policy.defaults import DOCUMENTED, ENDPOINT, LEGACY, OPEN, SECURE
 from placement_worker.api.routes import routes_of
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
+from tests.memory_stores.placement import MemoryPlacementStore
 
 
 def routes() -> tuple[Route, ...]:

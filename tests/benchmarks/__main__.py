@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|nodes|ring] [--json FILE]`"""
+"""`python -m tests.benchmarks [--quick] [--only bus|claims|ask|candidates|choosing|api|beside|together|nodes|ring] [--json FILE]`"""
 
 import argparse
 import sys
@@ -21,6 +21,7 @@ from tests.benchmarks.section_choosing import choosing_section
 from tests.benchmarks.section_claims import claims_section
 from tests.benchmarks.section_nodes import nodes_section
 from tests.benchmarks.section_ring import ring_section
+from tests.benchmarks.section_together import together_section
 from tests.environments import NotInstallableError
 from tests.servers import DidNotStartError, NotInstalledError
 
@@ -32,6 +33,7 @@ SECTIONS = {
     "choosing": choosing_section,
     "api": api_section,
     "beside": beside_section,
+    "together": together_section,
     "nodes": nodes_section,
     "ring": ring_section,
 }

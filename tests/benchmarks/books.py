@@ -18,17 +18,17 @@ from sqlalchemy.engine import make_url
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, Claimed, ReportAccepted, ReportAnswered, ReportInventory
 from bus.sql import POOL_SIZE, upgrade
-from bus.workers.handling import Handler, Handlers, Reading, Received
+from bus.workers.handling import Handler, Handlers, Reading, Received, Weighed
 from placement_worker.handlers import handlers
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.view import View
 from placement_worker.wiring import STANDARD, now
 from tests.benchmarks.cpu import ProcessTree, Spender
 from tests.benchmarks.measuring import DATABASE
 from tests.benchmarks.messages import reports
+from tests.memory_stores.placement import MemoryPlacementStore
 from tests.servers import PrivatePostgres
 
 WORKER = "placement_worker"
@@ -160,9 +160,11 @@ def asked(messages: Sequence[Message]) -> list[Received[Any]]:
     ]
 
 
-async def handled(store: PlacementStore, handler: Handler | Reading, batch: Sequence[Received[Any]]) -> None:
+async def handled(
+    store: PlacementStore, handler: Handler | Reading | Weighed, batch: Sequence[Received[Any]]
+) -> None:
     """One transaction; placement must grant each claim, or take each report."""
-    assert not isinstance(handler, Reading)
+    assert not isinstance(handler, Reading | Weighed)
     async with store.transaction() as tx:
         said = await handler(batch, tx)
     answers = [getattr(each, "message", None) for each in said]

@@ -22,12 +22,16 @@ from scheduler_worker.store_sql.rows import new_values
 from tests.benchmarks.clouds import Cloud, hosts_alone, trees
 from tests.benchmarks.cpu import OneProcess
 from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
+from tests.benchmarks.rich_requests import rich_picture, rich_specs
 from tests.benchmarks.section_candidates import states_of
 
 BATCH = 200
 BATCHES = 5
+RICH_BATCH = 50
 PLANS = 20
 PLUGINS = standard_plugins()
+# A worker keeps its salt.
+SALT = 7
 
 
 def equal_specs() -> list[InstanceSpec]:
@@ -35,7 +39,7 @@ def equal_specs() -> list[InstanceSpec]:
 
 
 def different_specs() -> list[InstanceSpec]:
-    return [_spec(number) for number in range(BATCH)]
+    return [_spec(number) for number in range(BATCHES * BATCH)]
 
 
 def _spec(number: int) -> InstanceSpec:
@@ -99,12 +103,34 @@ async def choosing_section(effort: Effort) -> list[Result]:
             {"python": OneProcess(os.getpid())},
             operations=effort.operations(BATCHES * BATCH, BATCH),
             effort=effort,
-            prepare=partial(_prepare, picture_of(cloud), WISHES[kind]),
+            prepare=partial(_prepare, picture_of(cloud), WISHES[kind], BATCH),
         )
         for cloud in clouds
         for kind in effort.some(WISHES)
     ]
-    return [*chosen, *plans, *rows]
+    rich = [
+        await measured(
+            "hosts, chosen",
+            {"cloud": f"{hosts:,} trees of 5, pools", "specs": "rich"},
+            {"python": OneProcess(os.getpid())},
+            operations=effort.operations(4 * RICH_BATCH, RICH_BATCH),
+            effort=effort,
+            prepare=partial(_prepare, rich_picture(hosts), rich_specs(4 * RICH_BATCH), RICH_BATCH),
+        )
+        for hosts in ((1_000, 10_000) if effort.servers else (100,))
+    ]
+    rich_plans = [
+        await measured(
+            "plans",
+            {"cloud": f"{hosts:,} trees of 5, pools", "request": "rich"},
+            {"python": OneProcess(os.getpid())},
+            operations=effort.operations(PLANS, 1),
+            effort=effort,
+            prepare=partial(_prepare_plans, rich_picture(hosts), rich_specs(1)[0]),
+        )
+        for hosts in ((1_000, 10_000) if effort.servers else (100,))
+    ]
+    return [*chosen, *rich, *plans, *rich_plans, *rows]
 
 
 def picture_of(cloud: Cloud) -> Picture:
@@ -112,20 +138,21 @@ def picture_of(cloud: Cloud) -> Picture:
     states = list(states_of(cloud))
     picture.apply(states)
     roots = [state for state in states if state.parent is None]
-    picture.put_hosts(
-        HostState(id=root.id, name=root.name, cell="c1", up=True, enabled=True) for root in roots
-    )
+    picture.put_hosts(HostState(id=root.id, name=root.name, cell="c1", up=True) for root in roots)
     return picture
 
 
-def _prepare(picture: Picture, specs: Sequence[InstanceSpec], count: int) -> Work:
-    return partial(_choose, picture, specs, count)
+def _prepare(picture: Picture, specs: Sequence[InstanceSpec], batch: int, count: int) -> Work:
+    return partial(_choose, picture, specs, batch, count)
 
 
-async def _choose(picture: Picture, specs: Sequence[InstanceSpec], count: int) -> Details:
-    for turn in range(max(1, count // BATCH)):
-        chosen = sum(isinstance(one, Chosen) for one in choose(picture, specs, PLUGINS, salt=turn))
-        assert chosen == BATCH, f"{chosen} of {BATCH} specs found a host, and there is room for all"
+async def _choose(picture: Picture, specs: Sequence[InstanceSpec], batch: int, count: int) -> Details:
+    """One batch after another; each takes other specs, as long as there are any."""
+    for start in range(0, max(batch, count), batch):
+        first = start % len(specs)
+        found = choose(picture, specs[first : first + batch], PLUGINS, salt=SALT)
+        chosen = sum(isinstance(one, Chosen) for one in found)
+        assert chosen == batch, f"{chosen} of {batch} specs found a host, and there is room for all"
     return {}
 
 

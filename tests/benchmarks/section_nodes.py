@@ -32,13 +32,10 @@ from bus.workers.handling import Received, Said
 from bus.workers.station import Station
 from compute_sim.ironic import SimulatedIronic, available_nodes
 from ironic_sync.store import IronicStore
-from ironic_sync.store_memory import MemoryIronicStore
 from ironic_sync.store_sql import SqlIronicStore
 from placement_worker.store import PlacementStore
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.store import SchedulerStore
-from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.store_sql import SqlSchedulerStore
 from tests.benchmarks.books import WrongBooksError, check, closing, database_of
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
@@ -59,6 +56,9 @@ from tests.benchmarks.messages import CELL, HOSTS, report
 from tests.benchmarks.node_roles import Seen, daemon, scheduler
 from tests.benchmarks.remote_role import remote_role
 from tests.benchmarks.roles import placement, running
+from tests.memory_stores.ironic import MemoryIronicStore
+from tests.memory_stores.placement import MemoryPlacementStore
+from tests.memory_stores.scheduler import MemorySchedulerStore
 
 SECTION = "events of nodes"
 ROOMS = ("placement_worker", "scheduler_worker", "ironic_sync")

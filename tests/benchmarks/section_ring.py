@@ -24,9 +24,7 @@ from compute_sim.ironic import IronicSimulation, IronicTransport, available_node
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
-from ironic_sync.store_memory import MemoryIronicStore
 from ironic_sync.store_sql import SqlIronicStore
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from tests.benchmarks.books import WrongBooksError, check, closing, database_of
 from tests.benchmarks.brokers import Bus, memory_bus, rabbitmq_bus
@@ -38,6 +36,8 @@ from tests.benchmarks.node_roles import CLASS, Daemon
 from tests.benchmarks.remote_role import remote_role
 from tests.benchmarks.roles import placement, running
 from tests.benchmarks.section_nodes import ROOMS, ProcessGroup, role_apart
+from tests.memory_stores.ironic import MemoryIronicStore
+from tests.memory_stores.placement import MemoryPlacementStore
 
 SECTION = "a ring of daemons"
 NAMES = ("d1", "d2", "d3", "d4")

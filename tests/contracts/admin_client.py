@@ -16,7 +16,7 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import ResourceAmount
-from placement_worker.core.claims import ClaimJudgement
+from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.ledger import SentOrder
 from placement_worker.store import PlacementStore
 from placement_worker.write_batcher import TRIES_MAX, WriteBatcher

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bus.broker import Broker
-from bus.topology import Application
+from bus.topology import Application, Objects
 
 # Applications that a test may add as users, named by these.
 ADMIN = Application("admin", admin=True)
@@ -18,11 +18,17 @@ class BrokerUnderTest(Protocol):
     def broker(self, user: str = "") -> Broker:
         """A connection to it as this user; without a user, with all rights."""
 
+    async def declare(self, objects: Objects) -> None:
+        """Declare them with all rights."""
+
     async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
         """Give this user of the topology the rights it has there, on a broker that serves these cells."""
 
     async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
         """Add all of them at the cost of one, which on a real broker is a second."""
+
+    async def without_user(self, user: str) -> None:
+        """Take away the rights that an earlier test may have given this user here."""
 
     async def cut_connections(self) -> None:
         """Break all connections as a failing network would, without a close message."""

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from cell_conductor.store import ConductorStore, now
-from cell_conductor.store_memory import MemoryConductorStore
+from tests.memory_stores.conductor import MemoryConductorStore
 
 STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 

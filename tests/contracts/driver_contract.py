@@ -1,9 +1,10 @@
-"""A test kit for the `update_provider_tree` contract. Given a function that creates a driver, it lists what the driver
-breaks.
+"""A test kit for the contract of drivers. Given a function that creates a driver, it lists what the driver breaks.
 
     assert breaches(lambda: MyDriver(...)) == ()
 
-Placement, or another provider of the tree, relies on each rule.
+Placement, or another provider of the tree, relies on each rule about trees, and the conductor on each rule about work. The
+driver must be one on which all work succeeds. `proceed` is called whenever time passes: a hypervisor that a test controls then
+does the work that was ordered.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +13,19 @@ from uuid import UUID, uuid5
 
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.placement import ReportedInventory
+from bus.message import ConsumerId, ProviderId
+from bus.messages.build import Flavor
+from bus.messages.cell import (
+    DestroyInstance,
+    ReceiveInstance,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
+from bus.messages.placement import ReportedInventory, ResourceAmount, Share
+from compute_sim.core.attempts import WELL, AttemptRecord, HostOrder, State, begun, due
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
-from compute_sim.drivers import Driver
+from compute_sim.drivers import Driver, begin
 
 _OURS = UUID("0d3c7a52-8f0e-4d57-9c3a-6a3a3f6f7a11")
 STORAGE = TreeProvider(
@@ -27,9 +37,15 @@ STORAGE = TreeProvider(
 OPERATORS_TRAIT = "CUSTOM_SET_BY_AN_OPERATOR"
 
 
-def breaches(make: Callable[[], Driver], at_s: float = 0.0) -> tuple[str, ...]:
+# How often a driver may say that its work goes on.
+LOOKS_MAX = 100
+
+
+def breaches(
+    make: Callable[[], Driver], at_s: float = 0.0, proceed: Callable[[], None] = lambda: None
+) -> tuple[str, ...]:
     """Every rule that this driver breaks, as a sentence; empty for a correct driver."""
-    return tuple(_breaches(make, at_s))
+    return (*_breaches(make, at_s), *_breaches_at_work(make, at_s, proceed))
 
 
 def _breaches(make: Callable[[], Driver], at_s: float) -> Iterator[str]:
@@ -92,3 +108,95 @@ def _nonsense(tree: ProviderTree) -> Iterator[str]:
                 yield f"{each.name!r} reserves {inventory.reserved} of {inventory.total} {resource}"
             if inventory.min_unit > inventory.max_unit:
                 yield f"{each.name!r}: min_unit of {resource} is {inventory.min_unit}, max_unit {inventory.max_unit}"
+
+
+class _Orders:
+    """The orders about an instance: its first attempt, and a second one on the same host."""
+
+    def __init__(self, host: ProviderId, name: str) -> None:
+        instance = ConsumerId(uuid5(_OURS, name))
+        share = Share(host=host, amounts=(ResourceAmount(provider=host, resource="VCPU", amount=1),))
+        self.spawn = SpawnInstance(
+            cell="c1", instance=instance, attempt=1, host=host, flavor=Flavor(vcpus=1), share=share
+        )
+        self.stop = StopInstance(cell="c1", instance=instance, attempt=1, host=host, number=1)
+        self.start = StartInstance(cell="c1", instance=instance, attempt=1, host=host, number=1)
+        self.receive = ReceiveInstance(
+            cell="c1",
+            instance=instance,
+            attempt=2,
+            host=host,
+            flavor=Flavor(vcpus=1),
+            share=share,
+            source=host,
+            source_attempt=1,
+        )
+        self.receive_live = structs.replace(self.receive, live=True)
+        self.destroy = DestroyInstance(cell="c1", instance=instance, attempt=1, host=host)
+        self.destroy_received = structs.replace(self.destroy, attempt=2)
+
+
+_RESULTS = {
+    State.BUILDING: State.BUILT,
+    State.RECEIVING: State.BUILT,
+    State.STOPPING: State.STOPPED,
+    State.STARTING: State.BUILT,
+    State.DESTROYED: State.DESTROYED,
+}
+
+
+def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable[[], None]) -> Iterator[str]:
+    driver = make()
+
+    def end(attempt: AttemptRecord, words: str) -> Iterator[str]:
+        nonlocal at_s
+        work, result = f"{attempt.state.value} {words}", _RESULTS[attempt.state]
+        for _ in range(LOOKS_MAX):
+            proceed()
+            at_s = max(at_s, attempt.due_s or 0.0)
+            attempt, answer = due(attempt, WELL, driver.look_at(attempt, at_s), at_s)
+            if answer is not None:
+                break
+        else:
+            yield f"{work}: the work does not end"
+            return
+        if attempt.state is not result:
+            yield f"{work}: the work fails: {attempt.failure}"
+
+    def obey(words: str, *orders: HostOrder) -> Iterator[str]:
+        for order in orders:
+            yield from end(begun(order, begin(driver, order, at_s), at_s), words)
+
+    of = _Orders(driver.root, "one order after the other")
+    yield from obey("twice", of.spawn, of.stop, of.start, of.stop, of.start)
+    yield from obey("from itself", of.stop, of.receive)
+    yield from obey("and again", of.destroy, of.destroy_received, of.destroy_received)
+    of = _Orders(driver.root, "live")
+    yield from obey("live", of.spawn, of.receive_live)
+    yield from obey("though it is unknown", _Orders(driver.root, "unknown").destroy)
+
+    for before, work, last in _interrupted(driver.root):
+        yield from obey("before another order", *before)
+        begin(driver, work, at_s)
+        yield from obey(f"while the work of {type(work).__name__} goes on", last)
+    for before, work, _ in _interrupted(driver.root, "of a new process"):
+        yield from obey("before a restart", *before)
+        attempt = begun(work, begin(driver, work, at_s), at_s)
+        driver = make()
+        yield from end(attempt, "in a new driver, as after a restart")
+
+
+def _interrupted(
+    host: ProviderId, name: str = ""
+) -> Iterator[tuple[tuple[HostOrder, ...], HostOrder, HostOrder]]:
+    """Orders to an instance, the order whose work is interrupted, and the next one. Each time it is another instance."""
+    for number in range(6):
+        of = _Orders(host, f"interrupted {number} {name}")
+        yield (
+            ((), of.spawn, of.destroy),
+            ((of.spawn,), of.stop, of.start),
+            ((of.spawn,), of.stop, of.destroy),
+            ((of.spawn, of.stop), of.start, of.stop),
+            ((of.spawn, of.stop), of.start, of.destroy),
+            ((of.spawn, of.stop), of.receive, of.destroy_received),
+        )[number]

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ironic_sync.store import IronicStore
-from ironic_sync.store_memory import MemoryIronicStore
+from tests.memory_stores.ironic import MemoryIronicStore
 
 STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 

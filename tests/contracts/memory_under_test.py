@@ -9,7 +9,7 @@ from typing import Self
 from bus.broker import Broker, Connection, ConnectionLost
 from bus.memory import Journal, MemoryBroker
 from bus.permissions import Rights, rights_of
-from bus.topology import ROLES, objects_of, user_of
+from bus.topology import ROLES, Objects, objects_of, user_of
 from bus.unix_socket import UnixBroker, serve_unix
 from tests.contracts.broker_under_test import APPLICATIONS
 
@@ -22,12 +22,20 @@ class MemoryUnderTest:
     def broker(self, user: str = "") -> Broker:
         return _Plugged(self, self._memory.as_user(user))
 
+    async def declare(self, objects: Objects) -> None:
+        connection = await self.broker().connect()
+        await connection.declare(objects)
+        await connection.close()
+
     async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
         self._memory.add_user(topology_rights(user, cells))
 
     async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
         for user in users:
             await self.add_user(user, cells)
+
+    async def without_user(self, user: str) -> None:
+        """No earlier test has used this broker."""
 
     async def cut_connections(self) -> None:
         self._memory.cut_connections()

@@ -6,6 +6,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from bus.messages.placement import (
     ClaimResources,
+    Heir,
     ReleaseClaim,
     ReportedInventory,
     ReportedProvider,
@@ -49,6 +50,7 @@ OTHER_HOST = provider("host-2")
 WEB = consumer("web")
 DB = consumer("db")
 CLEANUP = consumer("cleanup of web")
+MIGRATION = consumer("migration of web")
 GROUP = ServerGroup(id=GroupId(an_id("group")), policy="anti-affinity")
 
 
@@ -106,8 +108,12 @@ def a_swap(
     *,
     cell: str = CELL,
     cleanup: ConsumerId | None = None,
+    migration: ConsumerId | None = None,
+    returns: ConsumerId | None = None,
     group: ServerGroup | None = None,
 ) -> SwapClaim:
+    """At most one of `cleanup` and `migration` is the heir."""
+    heir = Heir(id=cleanup, type="CLEANUP") if cleanup else None
     return SwapClaim(
         cell=cell,
         consumer=who,
@@ -115,7 +121,8 @@ def a_swap(
         attempt=attempt,
         issued_at=NOON,
         share=share,
-        cleanup=cleanup,
+        heir=Heir(id=migration, type="MIGRATION") if migration else heir,
+        returns=returns,
         group=group,
     )
 

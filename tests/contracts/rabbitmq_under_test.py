@@ -20,9 +20,9 @@ from urllib.parse import quote, urlsplit
 from bus.broker import Broker, ConnectionLost
 from bus.definitions import definitions_of
 from bus.rabbit import RabbitBroker
-from bus.topology import objects_of
+from bus.topology import Objects, objects_of
 from tests.contracts.broker_under_test import APPLICATIONS
-from tests.contracts.rabbitmq_inside import LOOPBACK, InsideBroker
+from tests.contracts.rabbitmq_inside import LOOPBACK, InsideBroker, RefusedExpressionError
 
 URL_VARIABLE, CTL_VARIABLE = "MOOR_TEST_AMQP_URL", "MOOR_TEST_AMQP_CTL"
 PASSWORD = "as-secret-as-a-test-can-be"  # noqa: S105 - of users that end with the tests
@@ -36,7 +36,44 @@ _REMOVE_USERS = (
     '[rabbit_auth_backend_internal:delete_user(U, <<"tests">>) || '
     "U <- [{}], rabbit_auth_backend_internal:exists(U)]"
 )
+_REMOVE_RIGHTS = (
+    'rabbit_auth_backend_internal:exists(<<"{user}">>) andalso [rabbit_auth_backend_internal:Clear('
+    '<<"{user}">>, <<"{host}">>, <<"tests">>) || Clear <- [clear_permissions, clear_topic_permissions]], ok'
+)
 _TIMEOUTS = ("consumer_timeout", "channel_tick_interval")
+# The objects of a virtual host, and the rights of users there, each as one number.
+_TOPOLOGY = """
+    Exchange = [name, type, durable, auto_delete, internal, arguments, policy],
+    Topology = erlang:phash2({
+        lists:sort([rabbit_exchange:info(Each, Exchange) || Each <- rabbit_exchange:list(Host)]),
+        lists:sort([{amqqueue:get_name(Each), amqqueue:get_type(Each), amqqueue:is_durable(Each),
+            amqqueue:is_auto_delete(Each), amqqueue:get_arguments(Each), amqqueue:get_policy(Each)}
+            || Each <- rabbit_amqqueue:list(Host)]),
+        lists:sort(rabbit_binding:list(Host))
+    }, 1 bsl 32)
+"""
+_RIGHTS = """
+    Rights = erlang:phash2({
+        lists:sort(rabbit_auth_backend_internal:list_vhost_permissions(Host)),
+        lists:sort(rabbit_auth_backend_internal:list_vhost_topic_permissions(Host))
+    }, 1 bsl 32)
+"""
+# The connections of the last test end by themselves, and then its exclusive queues. Queues whose names RabbitMQ
+# generated are feeds. At most 3 s.
+_EMPTIED = """
+    Ended = (fun Wait(0) -> false; Wait(Left) ->
+        case rabbit_connection_tracking:list(Host) of
+            [] -> true;
+            _ -> timer:sleep(10), Wait(Left - 1)
+        end
+    end)(300),
+    [rabbit_amqqueue:delete(Each, false, false, <<"tests">>) || Each <- rabbit_amqqueue:list(Host),
+        binary:match(element(4, amqqueue:get_name(Each)), <<"amq.gen-">>) =:= {0, 8}],
+    [rabbit_amqqueue:purge(Each) || Each <- rabbit_amqqueue:list(Host)],
+    Empty = [Each || Each <- rabbit_amqqueue:list(Host), rabbit_amqqueue:stat(Each) =/= {ok, 0, 0}] =:= []
+"""
+# The latest to be left is the last to be used again: what its test may still have under way has the time to end.
+DECLARED_HOSTS_MIN, DECLARED_HOSTS_MAX = 2, 4
 
 
 def _variable(name: str) -> str:
@@ -82,6 +119,11 @@ class _Hosts:
         self._left: set[str] = set()
         # The cells for which a user has rights, by host and user.
         self._users: dict[tuple[str, str], tuple[str, ...]] = {}
+        # The objects that a test declared first of all on its host, and the numbers of the topology and the rights after it.
+        self._objects: dict[str, Objects] = {}
+        self._numbers: dict[str, tuple[str, str]] = {}
+        # Hosts that their tests have left, with these objects declared on them.
+        self._declared: list[tuple[Objects, str]] = []
 
     def take(self) -> str:
         if not self._unused:
@@ -92,7 +134,48 @@ class _Hosts:
 
     def leave(self, host: str) -> None:
         self._taken.discard(host)
-        self._left.add(host)
+        objects = self._objects.get(host)
+        if objects is None or sum(each == objects for each, _ in self._declared) == DECLARED_HOSTS_MAX:
+            self._left.add(host)
+        else:
+            self._declared.append((objects, host))
+
+    def swap(self, host: str, objects: Objects) -> str | None:
+        """A host where these objects are declared already, and nothing else; the untouched host is given back for it. Its
+        exchanges, queues, bindings and rights are as before its last test. It has no connection and no message.
+        """
+        stock = [each for declared, each in self._declared if declared == objects]
+        for candidate in stock[: max(0, len(stock) - DECLARED_HOSTS_MIN + 1)]:
+            self._declared.remove((objects, candidate))
+            if self._is_as_declared(candidate):
+                self._taken.add(candidate)
+                self._taken.discard(host)
+                self._unused.append(host)
+                return candidate
+            self._left.add(candidate)
+        return None
+
+    def note_declared(self, host: str, objects: Objects) -> None:
+        """An untouched host now has these objects."""
+        self._objects[host] = objects
+        self._numbers[host] = self._numbers_of(host)
+
+    def _is_as_declared(self, host: str) -> bool:
+        known = " ".join(self._numbers[host])
+        try:
+            found = evaluate(
+                f"{_host(host)}, {_EMPTIED}, {_TOPOLOGY}, {_RIGHTS}, {{Ended, Empty, Topology, Rights}}"
+            )
+        except RefusedExpressionError:
+            # For example because one of its queues has no leader.
+            return False
+        return re.findall(r"\w+", found) == ["true", "true", *known.split()]
+
+    def _numbers_of(self, host: str) -> tuple[str, str]:
+        topology, rights = re.findall(
+            r"\d+", evaluate(f"{_host(host)}, {_TOPOLOGY}, {_RIGHTS}, {{Topology, Rights}}")
+        )
+        return topology, rights
 
     def add_users(self, host: str, users: Sequence[str], cells: tuple[str, ...]) -> None:
         """On this host, and for the same cost on the unused ones, since other tests will need them too."""
@@ -115,9 +198,17 @@ class _Hosts:
                 for each in hosts
             )
         )
+        if host in self._numbers:
+            self._numbers[host] = (self._numbers[host][0], self._numbers_of(host)[1])
+
+    def without_user(self, host: str, user: str) -> None:
+        self._users.pop((user, host), None)
+        evaluate(_REMOVE_RIGHTS.format(user=user, host=host))
 
     def remove_left(self) -> None:
         """Before a restart: the broker would recover every queue in them."""
+        self._left |= {host for _, host in self._declared}
+        self._declared.clear()
         if self._left:
             self._remove()
 
@@ -145,7 +236,7 @@ class _Hosts:
         )
 
     def _remove_all(self) -> None:
-        self._left |= {*self._taken, *self._unused}
+        self._left |= {*self._taken, *self._unused, *(host for _, host in self._declared)}
         # The server may have stopped before this process, and taken everything with it.
         with suppress(RuntimeError, OSError, subprocess.TimeoutExpired):
             self._remove(users={user for user, _ in self._users})
@@ -155,6 +246,10 @@ def remove_users(users: Iterable[str]) -> None:
     """Remove those that exist; tests of commands may have created them."""
     if names := _binaries(users):
         evaluate(f"{_REMOVE_USERS.format(names)}, ok")
+
+
+def _host(name: str) -> str:
+    return f'Host = <<"{name}">>'
 
 
 def _binaries(names: Iterable[str]) -> str:
@@ -182,6 +277,8 @@ class RabbitMQUnderTest:
         self.virtual_host = host
         self._proxy = proxy
         self._undo: dict[str, str] = {}
+        # True as soon as anything may have been done on the virtual host.
+        self._is_touched = False
 
     @classmethod
     async def start(cls) -> Self:
@@ -192,6 +289,7 @@ class RabbitMQUnderTest:
 
     def url(self, user: str = "") -> str:
         """The address of this test's broker."""
+        self._is_touched = True
         server = urlsplit(_variable(URL_VARIABLE))
         name, password = (
             (user, PASSWORD) if user else (server.username or "guest", server.password or "guest")
@@ -201,11 +299,28 @@ class RabbitMQUnderTest:
     def broker(self, user: str = "") -> Broker:
         return RabbitBroker(self.url(user))
 
+    async def declare(self, objects: Objects) -> None:
+        """To declare the whole topology anew, and to remove it, takes the broker 0.35 s of CPU. So a test that begins
+        with it gets the virtual host of an earlier test that began with the same objects, if that has nothing else.
+        """
+        is_untouched, self._is_touched = not self._is_touched, True
+        if is_untouched and (host := await asyncio.to_thread(_hosts.swap, self.virtual_host, objects)):
+            self.virtual_host = host
+            return
+        connection = await self.broker().connect()
+        await connection.declare(objects)
+        await connection.close()
+        if is_untouched:
+            await asyncio.to_thread(_hosts.note_declared, self.virtual_host, objects)
+
     async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
         await self.add_users((user,), cells)
 
     async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
         await asyncio.to_thread(_hosts.add_users, self.virtual_host, users, cells)
+
+    async def without_user(self, user: str) -> None:
+        await asyncio.to_thread(_hosts.without_user, self.virtual_host, user)
 
     async def cut_connections(self) -> None:
         self._proxy.cut()
@@ -250,6 +365,12 @@ class RabbitMQUnderTest:
                 f"{{ok, Queue}} = rabbit_amqqueue:lookup({queue}),"
                 '{ok, _} = rabbit_amqqueue:delete(Queue, false, false, <<"tests">>)'
             )
+
+    async def consumers(self, queue: str) -> int:
+        """How many consumers this queue has."""
+        name = f'rabbit_misc:r(<<"{self.virtual_host}">>, queue, <<"{queue}">>)'
+        look = f"case rabbit_amqqueue:lookup({name}) of {{ok, Q}} -> [{{_, N}}] = rabbit_amqqueue:info(Q, [consumers]), N; _ -> 0 end"
+        return int(await self._eval(look))
 
     async def feeds(self) -> Sequence[str]:
         """Queues whose names RabbitMQ generated, and which no connection owns."""

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from scheduler_worker.store import SchedulerStore
-from scheduler_worker.store_memory import MemorySchedulerStore
+from tests.memory_stores.scheduler import MemorySchedulerStore
 
 STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 

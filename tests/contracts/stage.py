@@ -97,11 +97,8 @@ class Remembering:
 
 async def declared(under_test: BrokerUnderTest) -> Broker:
     """A broker on which the whole topology is declared."""
-    broker = under_test.broker()
-    connection = await broker.connect()
-    await connection.declare(objects_of(CELLS))
-    await connection.close()
-    return broker
+    await under_test.declare(objects_of(CELLS))
+    return under_test.broker()
 
 
 @asynccontextmanager

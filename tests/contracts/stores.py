@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from placement_worker.store import PlacementStore
-from placement_worker.store_memory import MemoryPlacementStore
+from tests.memory_stores.placement import MemoryPlacementStore
 
 STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))
 

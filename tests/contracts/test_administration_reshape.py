@@ -16,13 +16,17 @@ from bus.messages.administration import (
     UnknownClass,
     UnknownProvider,
 )
-from bus.messages.placement import DoesNotFit, InventoryInUse, InventoryState, NotAllowed, Shortfall
+from bus.messages.placement import Claimed, DoesNotFit, InventoryInUse, InventoryState, NotAllowed, Shortfall
 from tests.contracts.admin_client import AdminClient, allocations, an_admin_client, holding
 from tests.contracts.placement_orders import (
     DB,
     HOST,
+    MIGRATION,
     OTHER_HOST,
     WEB,
+    a_claim,
+    a_share,
+    a_swap,
     amounts,
     consumer,
     inventories,
@@ -32,6 +36,7 @@ from tests.contracts.stores import STORES
 
 pytestmark = pytest.mark.asyncio
 
+MOVING = consumer("moving")
 LEFT, RIGHT = provider("numa-1"), provider("numa-2")
 
 
@@ -97,6 +102,27 @@ async def test_afterwards_it_is_claimed_and_freed_as_ever(admin: AdminClient) ->
     assert await admin.write(allocations(holding(WEB, *amounts(LEFT, VCPU=4), generation=2))) == Done()
     assert (await admin.used(LEFT), await admin.used(RIGHT)) == ({"VCPU": 4}, {"VCPU": 2})
     assert await admin.used(HOST) == {"MEMORY_MB": 0}
+
+
+async def test_a_move_comes_back_to_where_its_inventory_is_now(admin: AdminClient) -> None:
+    await admin.add_provider("host-2", VCPU=4)
+    here = a_share(HOST, amounts(HOST, VCPU=3), {HOST: await admin.shape(HOST)})
+    there = a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=3), {OTHER_HOST: await admin.shape(OTHER_HOST)})
+    await admin.ask(a_claim(here, MOVING), a_swap(there, MOVING, migration=MIGRATION))
+    moved = (*amounts(LEFT, VCPU=2), *amounts(RIGHT, VCPU=1))
+    rest = holding(MIGRATION, *moved, generation=1, type="MIGRATION")
+    assert (
+        await admin.write(split(WEB_MOVED, DB_MOVED, rest, host_generation=await admin.generation(HOST)))
+        == Done()
+    )
+
+    assert await admin.ask_one(a_swap(here, MOVING, held=2, attempt=3, returns=MIGRATION)) == Claimed()
+
+    assert (await admin.held(MOVING), await admin.held(MIGRATION)) == (frozenset(moved), frozenset())
+    assert (await admin.used(LEFT), await admin.used(RIGHT)) == ({"VCPU": 4}, {"VCPU": 4})
+    assert await admin.used(OTHER_HOST) == {"VCPU": 0}
+    # An audit sees by this that a reshape has moved what it holds.
+    assert (await admin.row(MOVING)).generation > 3
 
 
 async def test_who_is_not_moved_keeps_the_inventory_where_it_is(admin: AdminClient) -> None:

@@ -221,9 +221,9 @@ MAY_SAY = {
 
 
 async def prepare(under_test: BrokerUnderTest, *users: str) -> None:
-    async with connected(under_test.broker(), objects_of(CELLS)):
-        for user in users:
-            await under_test.add_user(user, CELLS)
+    await under_test.declare(objects_of(CELLS))
+    for user in users:
+        await under_test.add_user(user, CELLS)
 
 
 async def is_refused(attempt: Awaitable[object]) -> bool:

@@ -8,6 +8,9 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
+from bus.messages.build import Flavor
+from bus.messages.cell import ReceiveInstance, SpawnInstance
+from bus.messages.placement import ResourceAmount, Share
 from compute_sim.core.attempts import AttemptRecord, State
 from compute_sim.core.hosts import Load
 from compute_sim.store import ComputeStore
@@ -177,6 +180,88 @@ async def test_hosts_have_what_they_had_after_a_restart(again: Again, clock: Clo
     }
     assert await after.next_due_s() == 0.0
     assert await after.loads([HOST]) == {HOST: Load(instances=2, io_ops=1)}
+
+
+async def test_attempts_that_wait_are_in_progress_and_come_in_their_order(store: ComputeStore) -> None:
+    first, second = a_waiting_attempt(2), a_waiting_attempt(1)
+    building = an_attempt(3)
+    await save(store, first, building, second)
+
+    async with store.transaction() as tx:
+        assert (tx.building(HOST), tx.waiting(HOST)) == (1, [first, second])
+    assert await store.loads([HOST]) == {HOST: Load(instances=3, io_ops=3)}
+    assert await store.next_due_s() is None
+
+    begun = structs.replace(first, state=State.BUILDING, order=None)
+    await save(store, begun, structs.replace(building, state=State.FAILED))
+    async with store.transaction() as tx:
+        assert (tx.building(HOST), tx.waiting(HOST)) == (1, [second])
+    await save(store, structs.replace(second, state=State.DESTROYED, order=None))
+    async with store.transaction() as tx:
+        assert (tx.building(HOST), list(tx.waiting(HOST))) == (1, [])
+    assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=1)}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_attempts_still_wait_after_a_restart(again: Again, number: int) -> None:
+    waiting = a_waiting_attempt(number)
+    await save(await again("c1"), waiting)
+
+    async with (await again("c1")).transaction() as tx:
+        assert tx.waiting(HOST) == [waiting]
+
+
+async def test_a_stopped_instance_is_stopped_by_the_same_move_after_a_restart(again: Again) -> None:
+    stopped = structs.replace(an_attempt(1, State.STOPPED), rank=12)
+    starting = structs.replace(an_attempt(2, State.STARTING, due_s=1.0), rank=13)
+    await save(await again("c1"), stopped, starting)
+
+    after = await again("c1")
+
+    assert await known(after, stopped, starting) == {stopped, structs.replace(starting, due_s=0.0)}
+    assert await after.loads([HOST]) == {HOST: Load(instances=2)}
+
+
+async def test_what_a_host_receives_counts_as_a_build_and_two_attempts_of_an_instance_as_one(
+    store: ComputeStore,
+) -> None:
+    stopped = an_attempt(1, State.STOPPED)
+    receiving = structs.replace(an_attempt(1, State.RECEIVING), attempt=2)
+    await save(store, stopped, receiving)
+
+    async with store.transaction() as tx:
+        assert tx.building(HOST) == 1
+    assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=1)}
+
+    await save(store, structs.replace(stopped, state=State.DESTROYED))
+    assert await store.loads([HOST]) == {HOST: Load(instances=1, io_ops=1)}
+    await save(store, structs.replace(receiving, state=State.FAILED))
+    assert await store.loads([HOST]) == {HOST: Load()}
+
+
+def a_waiting_attempt(number: int) -> AttemptRecord:
+    """Number 1 waits to be built, the others to be received."""
+    attempt = an_attempt(number, State.WAITING)
+    share = Share(host=HOST, amounts=(ResourceAmount(provider=HOST, resource="VCPU", amount=1),))
+    if number == 1:
+        order = SpawnInstance(
+            cell="c1", instance=attempt.instance, attempt=1, host=HOST, flavor=Flavor(vcpus=1), share=share
+        )
+        return structs.replace(attempt, order=order)
+    return structs.replace(
+        attempt,
+        order=ReceiveInstance(
+            cell="c1",
+            instance=attempt.instance,
+            attempt=1,
+            host=HOST,
+            flavor=Flavor(vcpus=1),
+            share=share,
+            source=ProviderId(UUID(int=8)),
+            source_attempt=3,
+            live=True,
+        ),
+    )
 
 
 async def test_each_cell_has_its_own(again: Again) -> None:

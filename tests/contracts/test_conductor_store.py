@@ -15,9 +15,12 @@ from bus.errors import Transient
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import AttemptFailed, Flavor, InstanceDeleted, InstanceId, InstanceState, RequestId
 from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, SpawnInstance
+from bus.messages.host_modes import SetHostInCell
+from bus.messages.hosts import HostMode, HostSetting
 from bus.messages.placement import ReleaseClaim, ResourceAmount, ServerGroup, Share
 from bus.sql import open_database, upgrade, version_table
 from bus.workers.handling import OutboxKey
+from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Cleanup, HeldClaim, Instance, OutboxMessage, Pending
 from cell_conductor.store import ConductorStore
 from cell_conductor.tables import metadata
@@ -440,3 +443,68 @@ async def test_the_migrations_make_the_table_that_the_code_believes_in(kind: str
 def _differences(connection: Connection) -> list[Any]:
     options = {"version_table": version_table("cell_conductor"), "compare_type": True}
     return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
+
+
+def a_host(number: int, mode: HostMode, setting: int, *, cleaned: int = 0) -> CellHost:
+    word = SetHostInCell(
+        cell="c1",
+        host=ProviderId(UUID(int=number)),
+        name=f"h{number}",
+        setting=HostSetting(mode=mode, reason="smoke", by="moor-operator", at=NOON, number=setting),
+        must_clean=True,
+    )
+    return CellHost(word, cleaned)
+
+
+async def set_hosts(store: ConductorStore, *hosts: CellHost) -> None:
+    async with store.transaction() as tx:
+        await tx.lock_hosts([host.word.host for host in hosts])
+        await tx.save_hosts(hosts)
+
+
+@EACH_STORE
+async def test_hosts_that_were_set_are_read_as_they_were_written_by_their_own_cell(kind: str) -> None:
+    async with open_conductor_stores(kind, ("c1", "c2")) as (ours, other):
+        await set_hosts(ours, a_host(1, "dead", 1), a_host(2, "down", 1))
+        await set_hosts(ours, a_host(1, "up", 2, cleaned=2))
+        await set_hosts(other, a_host(1, "draining", 9))
+
+        found = {each.word.name: each for each in await ours.hosts()}
+        assert found == {"h1": a_host(1, "up", 2, cleaned=2), "h2": a_host(2, "down", 1)}
+        async with ours.transaction() as tx:
+            locked = await tx.lock_hosts([ProviderId(UUID(int=2)), ProviderId(UUID(int=3))])
+        assert locked == {ProviderId(UUID(int=2)): a_host(2, "down", 1)}
+
+
+@pytest.mark.postgresql
+async def test_of_two_processes_that_meet_a_new_host_one_is_first() -> None:
+    async with open_conductor_stores("postgresql", ("c1", "c1")) as (first, second):
+        async with first.transaction() as tx:
+            assert await tx.lock_hosts([ProviderId(UUID(int=1))]) == {}
+            await set_hosts(second, a_host(1, "down", 1))
+            with pytest.raises(Transient, match="h1 has a row already"):
+                await tx.save_hosts([a_host(1, "dead", 1)])
+        assert await first.hosts() == [a_host(1, "down", 1)]
+
+
+@EACH_STORE
+async def test_rows_that_wait_are_read_in_pages_by_when_they_are_due(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("cell_conductor.store_sql", "tests.memory_stores.conductor"):
+        monkeypatch.setattr(f"{module}.WAITING_PAGE", 2)
+    async with open_conductor_stores(kind, ("c1", "c2")) as (ours, other):
+        await save(ours, a_row(3, due_s=5), a_row(1, due_s=7), a_row(2, due_s=7), a_row(4, due_s=60))
+        await save(ours, a_row(5), a_row(6, due_s=8, outbox=pending(6, 101)))
+        await save(other, a_row(7, due_s=6))
+        found: list[tuple[Instance, ...]] = []
+        after = None
+
+        while page := await ours.waiting(later(30), after):
+            found.append(page)
+            due_at = page[-1].due_at
+            assert due_at is not None
+            after = (due_at, page[-1].id)
+
+        assert [[row.id.int for row in page] for page in found] == [[3, 1], [2, 6]]
+        assert found[1][1] == structs.replace(a_row(6, due_s=8), sequence=101)

@@ -8,9 +8,9 @@ import pytest
 
 from bus.messages.administration import CreateTrait, Done
 from placement_worker.store import PlacementStore, PlacementTransaction
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.write_batcher import LINGER_SHARE, WriteBatcher
 from tests.contracts.placement_orders import NOON, VOCABULARY
+from tests.memory_stores.placement import MemoryPlacementStore
 from tests.simulation.loop import run_simulated
 
 COMMIT_S = 0.020

@@ -88,10 +88,7 @@ async def test_an_event_without_a_listener_is_no_error(under_test: BrokerUnderTe
 
 
 async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest) -> None:
-    broker = under_test.broker()
-    connection = await broker.connect()
-    await connection.declare(objects_of(CELLS))
-    await connection.close()
+    broker = await declared(under_test)
     link = Link(broker, SETTINGS)
     heard: list[int] = []
 

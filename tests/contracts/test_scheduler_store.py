@@ -11,7 +11,6 @@ from msgspec import structs
 
 from bus.errors import Transient
 from bus.message import AggregateId, GroupId, ProviderId
-from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import (
     BuildInstance,
@@ -29,6 +28,7 @@ from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import GroupPolicy, ResourceAmount, ServerGroup, Share
 from bus.topology import CELL0
 from bus.workers.handling import OutboxKey
+from scheduler_worker.core.aggregates.kept import KeptAggregate, KnownOrder
 from scheduler_worker.core.instances.lifecycle import (
     accepted,
     deleted,
@@ -42,11 +42,13 @@ from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, Decision, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    CellCounts,
     GroupQuery,
     HostQuery,
     InstanceQuery,
     InstancesTaken,
     Known,
+    KnownCell,
     KnownGroup,
     NewRequest,
     Note,
@@ -525,7 +527,6 @@ async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed
             name=f"host-{number}",
             cell="c1",
             up=True,
-            enabled=True,
             io_ops=io_ops,
             sequence=sequence,
             kind=NODE,
@@ -623,6 +624,30 @@ async def test_a_delete_that_found_no_row_does_not_overwrite_the_request_that_ca
         assert (row.told.request_id, row.told.state) == (request_id(1), ACCEPTED)
 
 
+async def test_of_each_cell_the_latest_time_is_kept(store: SchedulerStore) -> None:
+    async with store.transaction() as transaction:
+        await transaction.save_cells([KnownCell("c2", NOON), KnownCell("c1", LATER)])
+    async with store.transaction() as transaction:
+        await transaction.save_cells([KnownCell("c1", NOON), KnownCell("c2", LATER)])
+
+    assert await store.cells() == [KnownCell("c1", LATER), KnownCell("c2", LATER)]
+
+
+async def test_the_instances_of_each_cell_are_counted_and_those_that_it_has_not_answered(
+    store: SchedulerStore,
+) -> None:
+    assert await store.cell_counts() == []
+    placed_ones = [a_placed(a_request(number, 10 + number)) for number in (1, 2, 3)]
+    await accept(store, *placed_ones, a_request(4, 21))
+    (first, second, third) = await rows_of(store, 11, 12, 13)
+    event = an_active(11)
+    await save(store, heard(first, event, LATER), deleted(second, LATER))
+    gone = structs.replace(third, told=structs.replace(third.told, state=DELETED))
+    await save(store, gone)
+
+    assert await store.cell_counts() == [CellCounts("c1", instances=2, waiting=1)]
+
+
 async def delete_while_it_is_accepted(store: SchedulerStore) -> None:
     async with store.transaction() as deleting:
         assert await deleting.lock([instance(1)]) == {}
@@ -682,8 +707,8 @@ async def test_applications_are_written_over_found_in_order_and_forgotten(store:
     assert await store.applications() == [fewer]
 
 
-def an_aggregate(number: int, name: str, **metadata: str) -> Aggregate:
-    return Aggregate(id=AggregateId(UUID(int=number)), name=name, metadata=metadata, sequence=number)
+def an_aggregate(number: int, name: str, **metadata: str) -> KeptAggregate:
+    return KeptAggregate(id=AggregateId(UUID(int=number)), name=name, metadata=metadata, sequence=number)
 
 
 async def test_aggregates_are_written_over_found_in_order_and_deleted(store: SchedulerStore) -> None:
@@ -692,24 +717,68 @@ async def test_aggregates_are_written_over_found_in_order_and_deleted(store: Sch
         assert await transaction.lock_aggregates() == []
         await transaction.save_aggregate(south)
         await transaction.save_aggregate(north)
-    other = structs.replace(south, metadata={"rack": "r1"}, sequence=9)
+    orders = (KnownOrder("a", is_done=True), KnownOrder("b", is_done=False))
+    other = structs.replace(south, metadata={"rack": "r1"}, sequence=9, orders=orders)
     async with store.transaction() as transaction:
         assert await transaction.lock_aggregates() == [north, south]
         await transaction.save_aggregate(other)
-    assert await store.aggregates() == [north, other]
+    assert await store.aggregates() == [north.told, other.told]
 
     async def fail() -> None:
         async with store.transaction() as transaction:
-            await transaction.delete_aggregate(other.id)
+            await transaction.forget_aggregate(other.id)
             await transaction.save_aggregate(structs.replace(north, metadata={}))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await fail()
     async with store.transaction() as transaction:
-        await transaction.delete_aggregate(north.id)
-        await transaction.delete_aggregate(north.id)
-    assert await store.aggregates() == [other]
+        await transaction.forget_aggregate(north.id)
+        await transaction.forget_aggregate(north.id)
+        assert await transaction.lock_aggregates() == [other]
+    assert await store.aggregates() == [other.told]
+
+
+async def test_a_deleted_aggregate_is_kept_without_its_name(store: SchedulerStore) -> None:
+    gone = structs.replace(an_aggregate(1, "rack"), deleted_us=5)
+    async with store.transaction() as transaction:
+        await transaction.save_aggregate(an_aggregate(1, "rack"))
+        await transaction.save_aggregate(gone)
+    assert await store.aggregates() == []
+
+    async with store.transaction() as transaction:
+        await transaction.save_aggregate(an_aggregate(2, "rack"))
+        await transaction.save_aggregate(structs.replace(an_aggregate(2, "rack"), deleted_us=6))
+        await transaction.save_aggregate(an_aggregate(3, "rack"))
+        kept = await transaction.lock_aggregates()
+
+    assert [
+        (each.id.int, each.name, each.deleted_us) for each in sorted(kept, key=lambda each: each.id.int)
+    ] == [
+        (1, "rack", 5),
+        (2, "rack", 6),
+        (3, "rack", 0),
+    ]
+    assert await store.aggregates() == [an_aggregate(3, "rack").told]
+
+
+async def test_one_worker_at_a_time_orders_aggregates_and_may_write_meanwhile(store: SchedulerStore) -> None:
+    inside: list[int] = []
+    most = 0
+
+    async def order(number: int) -> None:
+        nonlocal most
+        async with store.ordering_aggregates():
+            inside.append(number)
+            most = max(most, len(inside))
+            async with store.transaction() as transaction:
+                await transaction.save_aggregate(an_aggregate(number, f"rack {number}"))
+            inside.remove(number)
+
+    await asyncio.gather(*map(order, range(1, 5)))
+
+    assert most == 1
+    assert len(await store.aggregates()) == 4
 
 
 async def test_a_name_of_another_aggregate_is_tried_again(store: SchedulerStore) -> None:
@@ -722,7 +791,7 @@ async def test_a_name_of_another_aggregate_is_tried_again(store: SchedulerStore)
 
     with pytest.raises(Transient, match="another worker has just created an aggregate 'rack'"):
         await take_the_name()
-    assert await store.aggregates() == [an_aggregate(1, "rack")]
+    assert await store.aggregates() == [an_aggregate(1, "rack").told]
 
 
 async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(store: SchedulerStore) -> None:

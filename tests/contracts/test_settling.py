@@ -660,6 +660,7 @@ async def test_a_worker_that_is_not_known_yet_waits_until_it_is(under_test: Brok
     await declared(under_test)
     scheduler = user_of("scheduler")
     await under_test.add_user(scheduler, CELLS)
+    await under_test.without_user(user_of("placement"))
     memory, knocking = Remembering(), Knocking(under_test.broker(user_of("placement")))
     async with working(knocking, memory):
         await send(under_test.broker(scheduler), parcel(line(order(1))))

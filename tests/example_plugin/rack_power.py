@@ -7,7 +7,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Change, Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 METRIC = "rack.watts_left"
@@ -35,16 +35,12 @@ class EnoughPower(Filter):
         return f"asked {_watts(spec)} W, the rack has {np.nan_to_num(hosts.metric(METRIC))[at]:g} W left"
 
 
-class SparePower:
+class SparePower(Weigher):
     """A host whose rack has more watts left is better."""
 
     name = "rack power"
-    minimum: float | None = 0.0
-    reads: tuple[str, ...] = ()
-    woken_by: tuple[Change, ...] = (Change.METRICS,)
-
-    def __init__(self, multiplier: float) -> None:
-        self.multiplier = multiplier
+    minimum = 0.0
+    woken_by = (Change.METRICS,)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:  # noqa: ARG002 - equal for each request
         return np.nan_to_num(hosts.metric(METRIC)) if hosts.some_tell((METRIC,)) else None

@@ -47,6 +47,7 @@ class ConsumerHistory:
     ended: bool = False
     host: ProviderId | None = None
     holds: Amounts = field(default_factory=dict)
+    kind: str = "INSTANCE"
 
 
 @dataclass
@@ -88,7 +89,11 @@ class Oracle:
         no = self._why_not(order.cell, order.share, {})
         if no:
             return no
-        past = replace(past, cell=order.cell) if past else ConsumerHistory(cell=order.cell, attempt=0)
+        past = (
+            replace(past, cell=order.cell, kind="INSTANCE")
+            if past
+            else ConsumerHistory(cell=order.cell, attempt=0)
+        )
         self._grant(order.consumer, past, order.attempt, order.share)
         return ("claimed",)
 
@@ -115,33 +120,65 @@ class Oracle:
             return self._already(past)
         if past.attempt != order.held_attempt or past.ended:
             return ("superseded", past.attempt, past.ended)
-        heir = self.pasts.get(order.cleanup) if order.cleanup else None
-        if order.cleanup == order.consumer:
-            return ("not allowed", "cleanup")
-        if heir is not None and heir.cell != order.cell:
-            return ("not allowed", "cell")
-        if heir is not None and not heir.ended:
-            return ("not allowed", "cleanup")
-        is_cleaned_up = heir is not None and heir.attempt >= order.held_attempt
-        keeps = order.cleanup is not None and not is_cleaned_up
+        heir = self.pasts.get(order.heir.id) if order.heir else None
+        migration = self.pasts.get(order.returns) if order.returns else None
+        if migration is not None and migration.ended:
+            migration = None
+        if no := self._wrong_consumers(order, heir, migration):
+            return no
+        is_over = heir is not None and heir.attempt >= order.held_attempt
+        kind = order.heir.type if order.heir and not is_over else ""
+        takes_all = kind == "CLEANUP" and not order.returns
 
-        no = self._why_not(order.cell, order.share, {} if keeps else past.holds)
+        wanted, given_up = summed(order.share), added(past.holds, migration.holds if migration else {})
+        is_back = order.returns is not None and self._still_there(order.share, given_up, past, migration)
+        no = None if is_back else self._why_not(order.cell, order.share, {} if takes_all else given_up)
         if no:
             return no
+        rest = past.holds if takes_all else minus(past.holds, wanted) if kind else {}
+        if migration is not None:
+            assert order.returns is not None
+            self.ended.append((order.returns, migration.attempt))
+            self.pasts[order.returns] = replace(migration, ended=True, host=None, holds={})
         self.ended.append((order.consumer, past.attempt))
-        bumped = {provider for provider, _ in past.holds} if keeps else set()
-        if keeps:
-            assert order.cleanup is not None
-            self.pasts[order.cleanup] = ConsumerHistory(
+        if rest:
+            assert order.heir is not None
+            self.pasts[order.heir.id] = ConsumerHistory(
                 cell=past.cell,
                 attempt=past.attempt,
                 generation=heir.generation + 1 if heir else 1,
-                host=past.host,
-                holds=past.holds,
+                host=past.host if takes_all or past.host != order.share.host else None,
+                holds=rest,
+                kind=kind,
             )
-            self.claimed.append((order.cleanup, past.attempt))
-        self._grant(order.consumer, past, order.attempt, order.share, bumped)
+            self.claimed.append((order.heir.id, past.attempt))
+        self._grant(order.consumer, past, order.attempt, order.share, {provider for provider, _ in rest})
         return ("claimed",)
+
+    def _wrong_consumers(
+        self, order: SwapClaim, heir: ConsumerHistory | None, migration: ConsumerHistory | None
+    ) -> Said | None:
+        """The heir or the migration is no consumer that this swap may begin or end."""
+        heir_id = order.heir.id if order.heir else None
+        kind = order.heir.type if order.heir else "CLEANUP"
+        for name, is_wrong in (
+            ("returns", order.returns == order.consumer),
+            ("heir.id", heir_id is not None and heir_id in (order.consumer, order.returns)),
+            ("heir.type", order.returns is not None and kind == "MIGRATION"),
+            ("cell", heir is not None and heir.cell != order.cell),
+            ("heir.id", heir is not None and not heir.ended),
+            ("cell", migration is not None and migration.cell != order.cell),
+            ("returns", migration is not None and migration.kind != "MIGRATION"),
+        ):
+            if is_wrong:
+                return ("not allowed", name)
+        return None
+
+    def _still_there(
+        self, share: Share, holds: Amounts, past: ConsumerHistory, migration: ConsumerHistory | None
+    ) -> bool:
+        places = {past.host, migration.host if migration else None}
+        return share.host in places and not minus(summed(share), holds)
 
     def _grant(
         self,
@@ -157,13 +194,15 @@ class Oracle:
             generation=past.generation + 1,
             host=share.host,
             holds=summed(share),
+            kind=past.kind,
         )
         for provider in bumped | {amount.provider for amount in share.amounts}:
             self.providers[provider].generation += 1
         self.claimed.append((consumer, attempt))
 
     def _already(self, past: ConsumerHistory) -> Said:
-        return ("already claimed", past.attempt, past.host, frozenset(past.holds.items()))
+        lives_at = past.host or self.providers[next(iter(past.holds))[0]].root
+        return ("already claimed", past.attempt, lives_at, frozenset(past.holds.items()))
 
     def _why_not(self, cell: str, share: Share, given_back: Amounts) -> Said | None:
         named = [
@@ -189,7 +228,8 @@ class Oracle:
         short = [
             no
             for (provider, resource), asked in summed(share).items()
-            if (no := self._short(provider, resource, asked, given_back.get((provider, resource), 0)))
+            if asked != (given := given_back.get((provider, resource), 0))
+            and (no := self._short(provider, resource, asked, given))
         ]
         return ("does not fit", *short) if short else None
 
@@ -215,3 +255,12 @@ def summed(share: Share) -> Amounts:
         key = amount.provider, amount.resource
         amounts[key] = amounts.get(key, 0) + amount.amount
     return amounts
+
+
+def added(one: Amounts, other: Amounts) -> Amounts:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+
+
+def minus(one: Amounts, other: Amounts) -> Amounts:
+    """Where the first has more than the second: how much more."""
+    return {key: amount - other.get(key, 0) for key, amount in one.items() if amount > other.get(key, 0)}

@@ -35,9 +35,9 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import ProviderState, ReportedInventory, ResourceAmount
 from placement_worker.admin_writes import WRITES, write_reshape
-from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
 from tests.contracts.store_client import StoreClient
+from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.admin_oracle import AdminOracle
 from tests.properties.bounds import BOUNDED, THOROUGH
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from bus.message import ProviderId
 from bus.messages.placement import Claimed, ClaimResources, DoesNotFit, SwapClaim
 from placement_worker.core.ledger import ClaimOrder
-from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.placement_orders import a_claim, a_host, a_release, a_share, a_swap, consumer, provider
 from tests.contracts.store_client import StoreClient
+from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.bounds import THOROUGH
 
 HOSTS = tuple(provider(f"host-{number}") for number in (1, 2))
 WHO = tuple(consumer(f"vm-{number}") for number in range(4))
 HEIRS = {who: consumer(f"cleanup of {who}") for who in WHO}
+MIGRATIONS = {who: consumer(f"migration of {who}") for who in WHO}
 
 hosts, who = st.sampled_from(HOSTS), st.sampled_from(WHO)
 limits = st.sampled_from((0, 1, 1, 2))
@@ -29,16 +30,20 @@ attempts = st.integers(1, 2)
 def orders(draw: st.DrawFn) -> ClaimOrder:
     one, attempt = draw(who), draw(attempts)
     share = a_share(draw(hosts), instances_max=draw(limits))
-    match draw(st.sampled_from(("claim", "claim", "swap", "release", "release of who cleans up"))):
+    match draw(st.sampled_from(("claim", "claim", "swap", "move", "back", "release", "release of an heir"))):
         case "claim":
             return a_claim(share, one, attempt)
         case "swap":
             heir = HEIRS[one] if draw(st.booleans()) else None
             return a_swap(share, one, attempt, attempt + 1, cleanup=heir)
+        case "move":
+            return a_swap(share, one, attempt, attempt + 1, migration=MIGRATIONS[one])
+        case "back":
+            return a_swap(share, one, attempt, attempt + 1, returns=MIGRATIONS[one])
         case "release":
             return a_release(one, attempt)
         case _:
-            return a_release(HEIRS[one], attempt)
+            return a_release(draw(st.sampled_from((HEIRS, MIGRATIONS)))[one], attempt)
 
 
 def batches() -> st.SearchStrategy[list[ClaimOrder]]:
@@ -59,7 +64,9 @@ def test_each_host_counts_who_lives_on_it_and_nobody_is_added_beyond_the_limit()
     met.clear()
     search()
     # The generated worlds reach all these cases.
-    assert min(met[what] for what in ("claimed", "swapped", "full for a claim", "full for a swap")) > 5
+    assert (
+        min(met[what] for what in ("claimed", "swapped", "full for a claim", "full for a swap", "moved")) > 5
+    )
 
 
 async def _play(played: list[list[ClaimOrder]]) -> None:
@@ -87,7 +94,12 @@ def _judge(
     kind = "claim" if isinstance(order, ClaimResources) else "swap"
     if isinstance(verdict, Claimed):
         met["claimed" if kind == "claim" else "swapped"] += 1
-        assert not share.instances_max or after[share.host] <= max(share.instances_max, before[share.host])
+        limit = max(share.instances_max, before[share.host])
+        assert not share.instances_max or after[share.host] <= limit
+        # A move holds a place on both hosts; on one host it holds one.
+        if isinstance(order, SwapClaim) and order.heir and order.heir.type == "MIGRATION":
+            assert sum(after.values()) - sum(before.values()) == (0 if after == before else 1)
+            met["moved"] += 1
     elif isinstance(verdict, DoesNotFit):
         met[f"full for a {kind}"] += 1
         assert verdict.full is not None

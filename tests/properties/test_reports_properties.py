@@ -14,9 +14,9 @@ from bus.messages.placement import (
     ReportedProvider,
     ReportInventory,
 )
-from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.placement_orders import a_claim, a_share, aggregate, amounts, consumer, provider
 from tests.contracts.store_client import StoreClient, used
+from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.bounds import BOUNDED
 from tests.properties.worlds import mostly
 

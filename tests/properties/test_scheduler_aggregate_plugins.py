@@ -13,6 +13,7 @@ from bus.message import AggregateId
 from bus.messages.aggregates import Aggregate
 from bus.messages.build import NoValidHost
 from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.filters.aggregate_extra_specs import AggregateExtraSpecs
 from scheduler_worker.core.choosing.filters.aggregate_flavors import AggregateFlavors
 from scheduler_worker.core.choosing.filters.aggregate_image_properties import AggregateImageProperties
@@ -21,7 +22,7 @@ from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTra
 from scheduler_worker.core.choosing.filters.instances import Instances
 from scheduler_worker.core.choosing.filters.io_ops import IoOps
 from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
 from scheduler_worker.core.choosing.reading import as_read
 from scheduler_worker.core.choosing.standard import standard_plugins

@@ -14,13 +14,13 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.build import NoValidHost
-from bus.messages.hosts import NODE, HostState
+from bus.messages.hosts import NODE, HostSetting, HostState
 from bus.messages.placement import InventoryState, ProviderState
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.ranking import BAND
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
+from scheduler_worker.core.choosing.weighing import BAND
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import provider
@@ -231,7 +231,7 @@ def _registered(host: Host) -> HostState:
         name=host.name,
         cell=host.cell,
         up=host.up,
-        enabled=host.enabled,
+        setting=HostSetting(mode="up" if host.enabled else "draining"),
         instances=host.instances,
         io_ops=host.io_ops,
         availability_zone=host.zone,

@@ -74,7 +74,7 @@ def picture_of(states: Sequence[ProviderState]) -> Picture:
     picture = Picture()
     picture.apply(states)
     picture.put_hosts(
-        HostState(id=state.id, name=state.name, cell="c1", up=True, enabled=True)
+        HostState(id=state.id, name=state.name, cell="c1", up=True)
         for state in states
         if state.parent is None
     )

@@ -12,8 +12,9 @@ from bus.messages.hosts import HostState, Supported
 from bus.messages.placement import InventoryState, ProviderState
 from scheduler_worker.core.choosing.choosing import choose
 from scheduler_worker.core.choosing.demands import Demand, demand_of, is_met
+from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.filters.image_properties import asked_by
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
 from scheduler_worker.core.picture.picture import Picture
@@ -47,8 +48,9 @@ IMAGES: tuple[dict[str, str], ...] = (
 )
 VERSIONS = (0, 7_002_001, 8_000_000, 9_001_000)
 
-# A host, its metrics, and its amounts.
-Seen = tuple[HostState, dict[str, float], dict[str, int]]
+# A host, its metrics, its amounts, and the images that it has cached.
+Seen = tuple[HostState, dict[str, float], dict[str, int], set[str]]
+SOURCES = ("debian", "fedora", "")
 
 
 @st.composite
@@ -64,7 +66,6 @@ def hosts(draw: st.DrawFn, number: int) -> Seen:
         name=f"h{number}",
         cell="c1",
         up=True,
-        enabled=True,
         instances=draw(st.integers(0, 3)),
         io_ops=draw(st.integers(0, 3)),
         hypervisor_type="QEMU",
@@ -81,7 +82,7 @@ def hosts(draw: st.DrawFn, number: int) -> Seen:
         "PCI_DEVICE": draw(st.integers(0, 2)),
         "CUSTOM_PCI_8086_10FB": draw(st.integers(0, 1)),
     }
-    return host, metrics, stock
+    return host, metrics, stock, draw(st.sets(st.sampled_from(SOURCES[:2])))
 
 
 @st.composite
@@ -100,12 +101,13 @@ def specs(draw: st.DrawFn) -> InstanceSpec:
         image_properties=tuple(sorted(draw(st.sampled_from(IMAGES)).items())),
         different_hosts=draw(names),
         same_hosts=draw(st.one_of(names, st.none())),
+        image=draw(st.sampled_from(SOURCES)),
     )
 
 
 def picture_of(cloud: Sequence[Seen]) -> Picture:
     picture = Picture()
-    for number, (host, metrics, stock) in enumerate(cloud):
+    for number, (host, metrics, stock, images) in enumerate(cloud):
         picture.put_hosts([host])
         inventories = {name: InventoryState(total=total) for name, total in stock.items() if total}
         about = ProviderState(
@@ -118,6 +120,8 @@ def picture_of(cloud: Sequence[Seen]) -> Picture:
         )
         picture.apply([about])
         picture.measure(host.id, metrics)
+        picture.cache_images(host.id, {*images, "another"})
+        picture.cache_images(host.id, images)
     return picture
 
 
@@ -193,7 +197,7 @@ def slow_passes(host: HostState, metrics: Mapping[str, float], spec: InstanceSpe
 
 
 def slow_weights(seen: Seen, spec: InstanceSpec) -> dict[str, float]:
-    host, metrics, stock = seen
+    host, metrics, stock, images = seen
     pci = stock["PCI_DEVICE"] + stock["CUSTOM_PCI_8086_10FB"]
     told = metrics.keys() >= RATIOS.keys()
     return {
@@ -205,6 +209,7 @@ def slow_weights(seen: Seen, spec: InstanceSpec) -> dict[str, float]:
         "io ops": host.io_ops,
         "pci": pci if "PCI_DEVICE" in dict(spec.amounts) else -pci,
         "build failure": -host.failed_builds,
+        "image_cache": spec.image in images,
         "metrics": sum(ratio * metrics[name] for name, ratio in RATIOS.items()) if told else -10_000,
     }
 
@@ -213,7 +218,7 @@ def slow_weights(seen: Seen, spec: InstanceSpec) -> dict[str, float]:
 @given(cloud=clouds(), spec=specs())
 def test_each_filter_passes_the_hosts_that_the_slow_way_passes(cloud: list[Seen], spec: InstanceSpec) -> None:
     seen = Hosts(Draft(picture_of(cloud)))
-    slow = [slow_passes(host, metrics, spec) for host, metrics, _ in cloud]
+    slow = [slow_passes(host, metrics, spec) for host, metrics, *_ in cloud]
     optional = [one for one in chosen_plugins(SETTINGS).filters if one.name in slow[0]]
     assert len(optional) == len(slow[0])
 
@@ -248,7 +253,7 @@ def test_an_instance_gets_one_of_the_best_hosts_of_the_subset(
     """Only the memory counts, and instances take none of it."""
     plugins = chosen_plugins(PluginSettings(weighers=("ram",), host_subset_size=size))
     plain = structs.replace(spec, extra_specs=(), image_properties=(), same_hosts=(), different_hosts=())
-    by_name = {host.name: stock for host, _, stock in cloud}
+    by_name = {host.name: stock for host, _, stock, _ in cloud}
 
     found = choose(picture_of(cloud), [plain] * count, plugins, salt=0, draw=draw)
 
@@ -271,9 +276,10 @@ def test_all_hosts_of_a_subset_are_drawn() -> None:
     rooms = {"MEMORY_MB": 1024, "VCPU": 16, "DISK_GB": 10, "PCI_DEVICE": 0, "CUSTOM_PCI_8086_10FB": 0}
     cloud = [
         (
-            HostState(id=provider(f"h{number}"), name=f"h{number}", cell="c1", up=True, enabled=True),
+            HostState(id=provider(f"h{number}"), name=f"h{number}", cell="c1", up=True),
             dict[str, float](),
             {**rooms, "MEMORY_MB": 1024 * (9 - number)},
+            set[str](),
         )
         for number in range(5)
     ]

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import (
     ClaimResources,
+    Heir,
     ReleaseClaim,
     ReportedInventory,
     ReportInventory,
@@ -21,6 +23,7 @@ from tests.contracts.placement_orders import (
     CLEANUP,
     DB,
     LONG_AGO,
+    MIGRATION,
     NOON,
     WEB,
     a_provider,
@@ -30,11 +33,13 @@ from tests.contracts.placement_orders import (
 )
 
 HOST, NUMA, OTHER, POOL, FAR = (provider(name) for name in ("host", "numa", "other", "pool", "far"))
+HEIRS = (Heir(id=CLEANUP, type="CLEANUP"), Heir(id=MIGRATION, type="MIGRATION"))
+WRONG_HEIRS = (Heir(id=WEB, type="CLEANUP"), Heir(id=DB, type="MIGRATION"))
 NOWHERE = provider("nowhere")
 PARENTS = {HOST: None, NUMA: HOST, OTHER: None, POOL: None, FAR: None}
 CELLS = {HOST: "c1", NUMA: "c1", OTHER: "c1", POOL: "c1", FAR: "c2"}
 NAMES = {HOST: "host", NUMA: "numa", OTHER: "other", POOL: "pool", FAR: "far"}
-CONSUMERS = (WEB, DB, CLEANUP)
+CONSUMERS = (WEB, DB, CLEANUP, MIGRATION)
 
 T = TypeVar("T")
 Shelves = dict[ProviderId, dict[str, ReportedInventory]]
@@ -139,8 +144,29 @@ def swaps(
         attempt=attempts,
         issued_at=issued_at,
         share=shares,
-        cleanup=mostly([None, CLEANUP], [WEB, DB]),
+        heir=mostly([None, *HEIRS], WRONG_HEIRS),
+        returns=mostly([None], [WEB, DB, MIGRATION]),
     )
+
+
+@st.composite
+def moves(draw: st.DrawFn, who: ConsumerId) -> tuple[ClaimOrder, ...]:
+    """A claim, a move from it to another share, and the way back, some of them with a cleanup."""
+    order = draw(claims(who, st.just(1)))
+    assert isinstance(order, ClaimResources)
+    there = draw(swaps(who, st.just(1), st.just(2)))
+    assert isinstance(there, SwapClaim)
+    back = SwapClaim(
+        cell="c1",
+        consumer=who,
+        held_attempt=2,
+        attempt=3,
+        issued_at=NOON,
+        share=order.share,
+        heir=draw(st.sampled_from((None, None, HEIRS[0]))),
+        returns=MIGRATION,
+    )
+    return order, structs.replace(there, heir=HEIRS[1], returns=None), back
 
 
 def releases(who: ConsumerId) -> st.SearchStrategy[ClaimOrder]:
@@ -164,19 +190,22 @@ def lives_of(who: ConsumerId) -> st.SearchStrategy[tuple[ClaimOrder, ...]]:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    web, db = draw(lives_of(WEB)), draw(lives_of(DB))
+    web, db, moved = draw(lives_of(WEB)), draw(lives_of(DB)), draw(moves(draw(st.sampled_from((WEB, DB)))))
     # Orders that begin a life are more frequent than those that end one, or few consumers would be alive.
     orders = (
         *web[:3] * 3,
         *db[:3] * 3,
         *web,
         *db,
+        *moved * 3,
+        draw(releases(MIGRATION)),
         draw(releases(CLEANUP)),
         draw(claims(CLEANUP, any_attempt)),
     )
     # Drawn from these few, equal orders come repeatedly, late and in any order.
     asked = st.builds(SentOrder, order=st.sampled_from(orders), speaks_for=mostly([None, "c1"], ["c2"]))
-    batches: list[list[SentOrder] | Restock] = [[SentOrder(web[0]), SentOrder(db[0])]]
+    begun = draw(st.sampled_from(([web[0], db[0]], [*moved[:2]])))
+    batches: list[list[SentOrder] | Restock] = [[SentOrder(one) for one in begun]]
     for one in draw(st.lists(asked | asked | asked | asked | restocks, min_size=8, max_size=24)):
         if isinstance(one, Restock):
             batches.append(one)

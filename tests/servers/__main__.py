@@ -1,7 +1,7 @@
 """Runs a command with RabbitMQ and PostgreSQL: `python -m tests.servers [--brokers N] -- COMMAND ARGS...`
 
 It uses the server named in MOOR_TEST_AMQP_URL or MOOR_TEST_POSTGRES_URL, if set. Otherwise it starts a private one from
-the installed software, which it installs first where it may. The command finds both variables set, and
+the installed software, which it installs first where it may; its data is kept in memory if there is room. The command finds both variables set, and
 MOOR_TEST_AMQP_CTL, the `rabbitmqctl` command line for that broker. With N private brokers, MOOR_TEST_AMQP_URL_2 and
 MOOR_TEST_AMQP_CTL_2 name the second, and so on: then tests that stop their broker can run in parallel. It exits with
 the command's exit code, and ends everything that it or the command started.
@@ -30,6 +30,7 @@ from tests.servers.installed import (
     install,
     look,
 )
+from tests.servers.keeper import place_in_memory
 from tests.servers.own_broker import of_broker
 from tests.servers.postgres import FAST, PrivatePostgres
 from tests.servers.rabbitmq import PrivateRabbitMQ
@@ -64,8 +65,9 @@ def _provide(servers: ExitStack, brokers: int) -> dict[str, str]:
     needed = _needed(os.environ)
     _ensure_installed(needed)
     given = {}
-    rabbitmqs = [PrivateRabbitMQ() for _ in range(brokers)] if Software.RABBITMQ in needed else []
-    postgres = PrivatePostgres(settings=FAST) if Software.POSTGRES in needed else None
+    place = place_in_memory()
+    rabbitmqs = [PrivateRabbitMQ(place=place) for _ in range(brokers)] if Software.RABBITMQ in needed else []
+    postgres = PrivatePostgres(settings=FAST, place=place) if Software.POSTGRES in needed else None
     for server in (*rabbitmqs, *((postgres,) if postgres else ())):
         servers.callback(server.stop)
         server.launch()

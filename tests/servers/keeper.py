@@ -20,6 +20,10 @@ from tests.servers.processes import END_PATIENCE_S, descendants, end_below
 _ROOT = Path(__file__).parents[2]
 _IPC_RMID = 0
 _SHARED_MEMORY_LINE = 6
+# A file system that Linux keeps in memory. Each test creates and removes hundreds of files of a database and of queues.
+# On ext4 this takes the servers several times as much CPU, because a deleted inode is skipped for some seconds.
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a private directory is made there
+BYTES_FREE_MIN = 4 * 2**30
 
 
 class KeeperLostError(RuntimeError):
@@ -38,13 +42,16 @@ class Command:
 
 
 class Keeper:
-    """A directory and the processes started through it. `close` ends the processes and removes the directory."""
+    """A directory and the processes started through it. `close` ends the processes and removes the directory.
+
+    The directory is made below `place`, or where temporary files are.
+    """
 
     directory: Path
 
-    def __init__(self) -> None:
+    def __init__(self, place: Path | None = None) -> None:
         self._process = subprocess.Popen(
-            (sys.executable, "-m", "tests.servers.keeper_process"),
+            (sys.executable, "-m", "tests.servers.keeper_process", *((str(place),) if place else ())),
             env={**os.environ, "PYTHONPATH": str(_ROOT)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -97,6 +104,11 @@ class Keeper:
             )
         reply: dict[str, int | str] = json.loads(line)
         return reply
+
+
+def place_in_memory(place: Path = IN_MEMORY, bytes_free_min: int = BYTES_FREE_MIN) -> Path | None:
+    """Where the data of servers is kept in memory; None without enough free memory there."""
+    return place if place.is_dir() and shutil.disk_usage(place).free >= bytes_free_min else None
 
 
 def remove(directory: Path) -> None:

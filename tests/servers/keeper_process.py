@@ -1,6 +1,7 @@
 """The process behind a `Keeper`: it owns one directory and the processes of one server, and outlives its creator.
 
-It writes lines of JSON to stdout: first its directory, then the process id of each command that it reads from stdin.
+Its directory is below the place that its argument names, or where temporary files are. It writes lines of JSON to
+stdout: first its directory, then the process id of each command that it reads from stdin.
 When stdin ends, in whatever way, or a signal tells it to end, it kills all its descendants and removes the directory.
 The data is temporary, so the kill is immediate.
 
@@ -23,12 +24,12 @@ from tests.servers.keeper import Command, remove
 from tests.servers.processes import adopt_orphans, die_with, end_below
 
 
-def main() -> None:
+def main(place: str | None = None) -> None:
     adopt_orphans()
     signal.signal(signal.SIGCHLD, _reap)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, _leave)
-    directory = Path(tempfile.mkdtemp(prefix="moor-server-"))
+    directory = Path(tempfile.mkdtemp(prefix="moor-server-", dir=place))
     try:
         _say({"directory": str(directory)})
         for line in sys.stdin:
@@ -78,4 +79,4 @@ def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

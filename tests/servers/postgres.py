@@ -1,9 +1,10 @@
-"""A private PostgreSQL: on loopback only, with temporary data, removed when the process ends."""
+"""A private PostgreSQL: on loopback only, with temporary data, on the disk or elsewhere, removed when the process ends."""
 
 import os
 import pwd
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
@@ -32,8 +33,11 @@ class PrivatePostgres:
     `stop` removes the data. `kill` is a crash: `start` then recovers the same data on the same port.
     """
 
-    def __init__(self, *, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, *, settings: Mapping[str, str] = MappingProxyType({}), place: Path | None = None
+    ) -> None:
         self._settings = {**_ALWAYS, **settings}
+        self._place = place
         self._keeper: Keeper | None = None
         self._port = 0
         self._server = 0
@@ -70,7 +74,7 @@ class PrivatePostgres:
         if binaries is None:
             raise NotInstalledError("PostgreSQL is not installed: apt-get install postgresql")
         if self._keeper is None:
-            self._keeper, self._port = Keeper(), free_port()
+            self._keeper, self._port = Keeper(self._place), free_port()
         directory = self._keeper.directory
         user, group = _unprivileged()
         if user is not None and group is not None:

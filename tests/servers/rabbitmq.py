@@ -41,7 +41,8 @@ class PrivateRabbitMQ:
     `stop` removes the data. `kill` is a crash: `start` then recovers the same data on the same port.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, place: Path | None = None) -> None:
+        self._place = place
         self._keeper: Keeper | None = None
         self._ports = _Ports(amqp=0, distribution=0, epmd=0)
         self._server = 0
@@ -84,7 +85,7 @@ class PrivateRabbitMQ:
         if scripts is None:
             raise NotInstalledError("RabbitMQ is not installed: apt-get install rabbitmq-server")
         if self._keeper is None:
-            self._keeper = Keeper()
+            self._keeper = Keeper(self._place)
             self._ports = _Ports(amqp=free_port(), distribution=free_port(), epmd=free_port())
             _write_files(self._keeper.directory, self._ports, scripts)
         directory = self._keeper.directory

@@ -11,6 +11,12 @@ follow every commit and every parcel. Then the faults stop, and everything must 
     clients.py                       clients, and an operator.
     drawing_nodes.py, ironic.py, nodes_checker.py
                                      bare metal: its plans, its Ironic, and the checker of nodes, daemons and reports.
+    drawing_demands.py, demands.py, demands_checker.py
+                                     requests with groups, ports and zones: their plans, the slow rule which providers
+                                     serve them, and the checker of what they get.
+    drawing_moves.py, movers.py, moves_checker.py, moving_checker.py
+                                     moves: their plans, the client that orders and ends them, and the checkers of what
+                                     is held, and of what runs where.
     admins.py, admin_ops.py, admin_writes.py, fixtures.py
                                      administrators that write to placement directly (not by claims), over the bus
                                      and as an HTTP server does it, and the rows that they write about.

@@ -21,11 +21,15 @@ from bus.messages.placement import (
     SwapClaim,
 )
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from tests.simulation.demands import ProviderNow
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import SHARES
 from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import INSTANCE_SLOTS, HostHistories, short_id
+from tests.simulation.moves_checker import MovesChecker
+from tests.simulation.moving_checker import of_classes
 from tests.simulation.real_instances import RealInstances
+from tests.simulation.whole_checker import WholeChecker
 
 Amounts = tuple[ResourceAmount, ...]
 InventoryKey = tuple[ProviderId, str]
@@ -46,8 +50,12 @@ class BooksChecker:
         real_instances: RealInstances,
         instances_max: int = 0,
         groups: Iterable[ServerGroup] = (),
+        *,
+        whole: WholeChecker | None = None,
     ) -> None:
+        self._whole = whole
         self.groups = GroupsChecker(findings, hosts, groups)
+        self._moves = MovesChecker(findings)
         self._findings = findings
         self._hosts = hosts
         self._real_instances = real_instances
@@ -62,9 +70,15 @@ class BooksChecker:
         self._inventories: dict[ProviderId, dict[str, InventoryState]] = {}
         self._shapes: dict[ProviderId, int] = {}
         self._roots: dict[ProviderId, ProviderId] = {}
+        self._parents: dict[ProviderId, ProviderId | None] = {}
+        self._traits: dict[ProviderId, frozenset[str]] = {}
         self._aggregates: dict[ProviderId, frozenset[AggregateId]] = {}
+        # The cells of trees, by their roots.
+        self._cells: dict[ProviderId, str] = {}
         # Providers that share their inventory with other trees by a common aggregate.
         self._sharing: set[ProviderId] = set()
+        # The hosts that could take from each of these, when it was last looked at.
+        self._members: dict[ProviderId, list[ProviderId]] = {}
         # Per consumer: providers that it may hold although they are in another tree than its host. They share their
         # inventory, or an administrator moved them there together with what is held of them.
         self._outside_host: dict[ConsumerId, set[ProviderId]] = {}
@@ -92,11 +106,16 @@ class BooksChecker:
                 touched |= self._write_used(changes)
         self._note_shared(claims)
         self._note_placed(orders, claims)
+        granted = {(holder.consumer, holder.attempt) for each in claims for holder in each.claimed}
+        self._moves.committed(
+            orders, granted, {who: amounts for who, (amounts, _) in before.items()}, self.held
+        )
         existing = [provider for provider in touched if provider in self._inventories]
         self._check_used(existing)
         self._check_gone(touched - self._inventories.keys())
         self._check_capacity(gained)
         for each in claims:
+            self._check_granted(orders, each)
             self._check_holders(each)
             self._check_shapes(orders, each)
             self._check_limit(each)
@@ -111,6 +130,32 @@ class BooksChecker:
         ]
         return [each for each in (instance, *cleanup_consumers) if each in self.held]
 
+    def root_of(self, provider: ProviderId) -> ProviderId:
+        """The root of this provider's tree: the host."""
+        return self._roots.get(provider, provider)
+
+    def aggregates_of(self, provider: ProviderId) -> frozenset[AggregateId]:
+        return self._aggregates.get(provider, frozenset())
+
+    def shares_with(self, provider: ProviderId, host: ProviderId) -> bool:
+        """Does this provider share its inventory with the tree of the host?"""
+        return self._is_shared(provider, {host, self.root_of(provider)})
+
+    def tree_of(self, root: ProviderId) -> dict[ProviderId, ProviderNow]:
+        """All providers of a tree, as they are now."""
+        return {
+            provider: ProviderNow(
+                self._parents[provider],
+                self._traits[provider],
+                {
+                    resource: _capacity(inventory) - self._held_sums.get((provider, resource), 0)
+                    for resource, inventory in self._inventories[provider].items()
+                },
+            )
+            for provider, of in self._roots.items()
+            if of == root
+        }
+
     def free(self, provider: ProviderId, resource: str) -> int | None:
         inventory = self._inventories.get(provider, {}).get(resource)
         return (
@@ -124,36 +169,39 @@ class BooksChecker:
 
     # How the copy is updated
 
-    def _root(self, provider: ProviderId) -> ProviderId:
-        """The root of this provider's tree: the host."""
-        return self._roots.get(provider, provider)
-
     def _host_of(self, consumer: ConsumerId) -> ProviderId:
         """The root of the providers that it holds; one outside its host counts only if it holds no other."""
         apart, held = self._outside_host.get(consumer, ()), self.held[consumer]
         own = next((each for each in held if each.provider not in apart), held[0])
-        return self._root(own.provider)
+        return self.root_of(own.provider)
 
     def _note_cleanups(self, orders: Sequence[ClaimOrder]) -> None:
         for order in orders:
-            if isinstance(order, SwapClaim) and order.cleanup is not None:
-                self.cleanup_consumers[order.cleanup] = CleanupOf(order.consumer, order.held_attempt)
-                self._outside_host.setdefault(order.cleanup, set()).update(
+            if isinstance(order, SwapClaim) and order.heir is not None:
+                self.cleanup_consumers[order.heir.id] = CleanupOf(order.consumer, order.held_attempt)
+                self._outside_host.setdefault(order.heir.id, set()).update(
                     self._outside_host.get(order.consumer, ())
                 )
 
     def _note_written_by_name(self, orders: Sequence[ClaimOrder], claims: Iterable[ClaimChanges]) -> None:
         """A reshape may move allocations into any tree. A new claim starts with no providers outside its host; a
-        cleanup consumer takes over those of the instance.
+        cleanup consumer takes over those of the instance, and an instance that returns those of its migration.
         """
-        cleanup_consumers = {
-            order.cleanup for order in orders if isinstance(order, SwapClaim) and order.cleanup
-        }
+        cleanup_consumers = {order.heir.id for order in orders if isinstance(order, SwapClaim) and order.heir}
         ordered = {order.consumer for order in orders} | cleanup_consumers
+        returns = {
+            order.consumer: order.returns
+            for order in orders
+            if isinstance(order, SwapClaim) and order.returns
+        }
         for changes in claims:
             for holder in changes.claimed:
-                if holder.consumer not in cleanup_consumers:
-                    self._outside_host.pop(holder.consumer, None)
+                if holder.consumer in cleanup_consumers:
+                    continue
+                before_move = self._outside_host.get(returns.get(holder.consumer, holder.consumer), set())
+                own = self._outside_host.pop(holder.consumer, set())
+                if holder.consumer in returns:
+                    self._outside_host[holder.consumer] = own | before_move
             for consumer, amounts in changes.held:
                 if not amounts:
                     self._outside_host.pop(consumer, None)
@@ -163,8 +211,8 @@ class BooksChecker:
                     self._outside_host.setdefault(consumer, set()).update(moved)
 
     def _note_placed(self, orders: Sequence[ClaimOrder], claims: Iterable[ClaimChanges]) -> None:
-        """A cleanup consumer counts on the host that the instance left. A consumer that holds nothing counts on no
-        host.
+        """An heir counts on the host that the instance left, a migration only if that is another one now. A consumer that
+        holds nothing counts on no host.
         """
         granted = {(holder.consumer, holder.attempt) for changes in claims for holder in changes.claimed}
         for order in orders:
@@ -172,15 +220,20 @@ class BooksChecker:
                 continue
             # A claim repeated in one batch may name another host each time: the amounts held tell which of them was
             # granted.
-            if self.held.get(order.consumer) != order.share.amounts:
+            if not self._is_granted(order):
                 continue
             left = self._placed_on.get(order.consumer)
-            if isinstance(order, SwapClaim) and order.cleanup is not None and left is not None:
-                self._placed_on.setdefault(order.cleanup, left)
+            if isinstance(order, SwapClaim) and order.heir is not None and left is not None:
+                takes_all = order.heir.type == "CLEANUP" and order.returns is None
+                if takes_all or left != order.share.host:
+                    # A batch may contain the order several times.
+                    self._placed_on.setdefault(order.heir.id, left)
             self._placed_on[order.consumer] = order.share.host
         for consumer in [each for each in self._placed_on if each not in self.held]:
             del self._placed_on[consumer]
         self.groups.committed(orders, granted, self._placed_on)
+        if self._whole is not None:
+            self._whole.claimed(granted)
 
     def _slots_left(self, host: ProviderId) -> int:
         return self._instances_max - sum(each == host for each in self._placed_on.values())
@@ -190,7 +243,7 @@ class BooksChecker:
         for changes in claims:
             for holder in changes.claimed:
                 held = self.held.get(holder.consumer, ())
-                roots = {self._root(each.provider) for each in held}
+                roots = {self.root_of(each.provider) for each in held}
                 shared = {each.provider for each in held if self._is_shared(each.provider, roots)}
                 if shared:
                     self._outside_host.setdefault(holder.consumer, set()).update(shared)
@@ -198,7 +251,7 @@ class BooksChecker:
     def _is_shared(self, provider: ProviderId, roots: set[ProviderId]) -> bool:
         if provider not in self._sharing:
             return False
-        others = roots - {self._root(provider)}
+        others = roots - {self.root_of(provider)}
         return any(
             self._aggregates[member] & self._aggregates[provider]
             for member, root in self._roots.items()
@@ -210,16 +263,21 @@ class BooksChecker:
         for removed in changes.removed:
             self._inventories.pop(removed, None)
             self._roots.pop(removed, None)
+            self._parents.pop(removed, None)
+            self._traits.pop(removed, None)
             self._aggregates.pop(removed, None)
             self._sharing.discard(removed)
         for tree in changes.trees:
             self._shapes[tree.root] = tree.shape
+            self._cells[tree.root] = tree.cell
             for book in tree.providers.values():
                 if self._roots.get(book.id, tree.root) != tree.root:
                     for consumer in self._holders(book.id):
                         self._outside_host.setdefault(consumer, set()).add(book.id)
                 self._inventories[book.id] = dict(book.inventories)
                 self._roots[book.id] = tree.root
+                self._parents[book.id] = book.parent
+                self._traits[book.id] = book.traits | book.operator_traits
                 self._aggregates[book.id] = book.aggregates
                 if SHARES in book.traits | book.operator_traits:
                     self._sharing.add(book.id)
@@ -265,16 +323,39 @@ class BooksChecker:
         return [who for who, held in self.held.items() if any(each.provider == provider for each in held)]
 
     def _note_free(self, provider: ProviderId) -> None:
-        inventories = self._inventories.get(provider, {})
+        before = self._members.get(provider, [])
+        if provider in self._sharing or before:
+            now = self._members[provider] = self._members_of(provider)
+            for member in dict.fromkeys((*before, *now)):
+                self._note_free(member)
         places = {INSTANCE_SLOTS: self._slots_left(provider)} if self._instances_max else {}
-        self._hosts.free_changed(
-            provider,
-            {
-                resource: _capacity(inventory) - self._held_sums.get((provider, resource), 0)
-                for resource, inventory in inventories.items()
-            }
-            | places,
-        )
+        self._hosts.free_changed(provider, self._free_of_pools(provider) | self._free_at(provider) | places)
+
+    def _free_at(self, provider: ProviderId) -> dict[str, int]:
+        return {
+            resource: _capacity(inventory) - self._held_sums.get((provider, resource), 0)
+            for resource, inventory in self._inventories.get(provider, {}).items()
+        }
+
+    def _free_of_pools(self, host: ProviderId) -> dict[str, int]:
+        """Of each class, the most that one sharing provider has for this host."""
+        most: dict[str, int] = {}
+        for pool in self._sharing if self._aggregates.get(host) else ():
+            if pool != host and self._may_use(host, pool):
+                for resource, free in self._free_at(pool).items():
+                    most[resource] = max(free, most.get(resource, 0))
+        return most
+
+    def _members_of(self, pool: ProviderId) -> list[ProviderId]:
+        """The hosts that may take from it."""
+        if pool not in self._sharing:
+            return []
+        roots = [provider for provider, root in self._roots.items() if provider == root]
+        return [root for root in roots if root not in self._sharing and self._may_use(root, pool)]
+
+    def _may_use(self, host: ProviderId, pool: ProviderId) -> bool:
+        shared = self._aggregates.get(host, frozenset()) & self._aggregates[pool]
+        return bool(shared) and self._cells.get(pool, "") in ("", self._cells.get(host))
 
     # Invariants
 
@@ -306,6 +387,32 @@ class BooksChecker:
                     f"{resource} of {self._hosts.name(provider)}: {held} is held of {capacity}, and this commit added to it",
                 )
 
+    def _check_granted(self, orders: Sequence[ClaimOrder], changes: ClaimChanges) -> None:
+        """A consumer holds the share that it was granted, all of it and nothing beside it."""
+        granted = {(holder.consumer, holder.attempt) for holder in changes.claimed}
+        asked: dict[ConsumerId, list[ClaimResources | SwapClaim]] = {}
+        for order in orders:
+            if not isinstance(order, ReleaseClaim) and (order.consumer, order.attempt) in granted:
+                asked.setdefault(order.consumer, []).append(order)
+        for consumer, alike in asked.items():
+            held = self.held.get(consumer)
+            if held is None:
+                continue
+            if not any(self._is_granted(order) for order in alike):
+                self._findings.breaks(
+                    "a claim grants its share",
+                    f"{short_id(consumer)} holds {held}, and was granted {alike[0].share.amounts}",
+                )
+            if any(each.provider in self._sharing for each in held):
+                self._findings.count("pool", "swapped" if isinstance(alike[0], SwapClaim) else "claimed")
+
+    def _is_granted(self, order: ClaimResources | SwapClaim) -> bool:
+        """Does the consumer hold this share? On the way back of a move, a reshape may have moved parts of it meanwhile."""
+        held = self.held.get(order.consumer, ())
+        if isinstance(order, SwapClaim) and order.returns is not None:
+            return of_classes(held) == of_classes(order.share.amounts)
+        return _sums(held) == _sums(order.share.amounts)
+
     def _check_holders(self, changes: ClaimChanges) -> None:
         for consumer, amounts in changes.held:
             if amounts and consumer not in self._live_attempts:
@@ -314,7 +421,7 @@ class BooksChecker:
                 )
             apart = self._outside_host.get(consumer, ())
             claimed = [each.provider for each in amounts if each.provider not in apart]
-            hosts = {self._hosts.name(self._root(provider)) for provider in claimed}
+            hosts = {self._hosts.name(self.root_of(provider)) for provider in claimed}
             # An administrator may write allocations on any hosts.
             if len(hosts) > 1 and self._live_attempts.get(consumer):
                 self._findings.breaks(
@@ -346,7 +453,10 @@ class BooksChecker:
         for order in orders:
             if isinstance(order, ReleaseClaim) or (order.consumer, order.attempt) not in claimed:
                 continue
-            if self.held.get(order.consumer) == order.share.amounts:
+            if isinstance(order, SwapClaim) and order.returns is not None:
+                # The instance gets back its share from before the move, whatever its host is like now.
+                continue
+            if self._is_granted(order):
                 asked.setdefault(order.consumer, []).append(order)
         for consumer, alike in asked.items():
             self._findings.log("books", "{} claims {}", consumer, self._hosts.name(alike[0].share.host))
@@ -376,12 +486,19 @@ class BooksChecker:
                 continue
             self._findings.log("books", "{} released its share of {}", consumer, self._hosts.name(host))
             running = self._real_instances.still_there(instance, host)
-            if running:
+            if running and not self._hosts.was_dead(host):
                 self._findings.breaks(
                     "silence is not failure",
                     f"the share of {short_id(instance)} on {self._hosts.name(host)} was released, but the host still has its "
                     f"attempt {running}; released by {[type(order).__name__ for order in orders if order.consumer == consumer]}",
                 )
+
+
+def _sums(amounts: Amounts) -> dict[InventoryKey, int]:
+    sums: dict[InventoryKey, int] = {}
+    for each in amounts:
+        sums[each.provider, each.resource] = sums.get((each.provider, each.resource), 0) + each.amount
+    return sums
 
 
 def _capacity(inventory: InventoryState) -> int:

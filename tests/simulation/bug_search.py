@@ -17,8 +17,8 @@ from tests.simulation.seeds import Outcome, run
 
 # The parts of a plan whose elements can be removed.
 PARTS = (
-    *("faults", "boots", "flips", "admin_ops", "deletes", "rebuilds", "disabled_hosts", "invalid_requests"),
-    *("script", "ironic"),
+    *("faults", "boots", "flips", "admin_ops", "deletes", "rebuilds", "moves", "evacuations"),
+    *("disabled_hosts", "invalid_requests", "aggregate_orders", "host_orders", "script", "ironic"),
 )
 # Parts that are scripts: their faults are the elements that can be removed.
 SCRIPTS = ("script", "ironic")
@@ -120,14 +120,17 @@ def _until(plan: Plan, end_s: float) -> Plan:
     """Events after the failure cannot have caused it."""
     early = {
         part: tuple(each for each in getattr(plan, part) if each.at_s <= end_s)
-        for part in ("boots", "flips", "admin_ops", "deletes", "rebuilds", "faults", "invalid_requests")
+        for part in (
+            *("boots", "flips", "admin_ops", "deletes", "rebuilds", "faults", "invalid_requests"),
+            *("aggregate_orders", "host_orders", "moves", "evacuations"),
+        )
     }
     return _consistent(structs.replace(plan, **early))
 
 
 def _only_admin_ops(plan: Plan) -> Plan:
     """The administrators alone may be enough."""
-    return _consistent(structs.replace(plan, boots=(), faults=(), disabled_hosts=()))
+    return _consistent(structs.replace(plan, boots=(), faults=(), disabled_hosts=(), host_orders=()))
 
 
 def _without_admin_ops(plan: Plan) -> Plan:
@@ -214,6 +217,7 @@ def _consistent(plan: Plan) -> Plan:
         plan,
         deletes=tuple(each for each in plan.deletes if each.request in ids),
         rebuilds=tuple(each for each in plan.rebuilds if each.request in ids),
+        moves=tuple(each for each in plan.moves if each.request in ids),
         invalid_requests=tuple(
             each for each in plan.invalid_requests if each.id_of is None or each.id_of in ids
         ),

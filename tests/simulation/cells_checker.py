@@ -1,5 +1,5 @@
-"""Follows the rows of the cells: states only advance, no attempt is used again, and no claim is released while a silent
-host may still have the instance.
+"""Follows the rows of the cells. States only advance, and no attempt is used again. No claim is released while a silent host
+may still have the instance. A moving instance runs on one host.
 """
 
 from collections.abc import Sequence
@@ -7,27 +7,36 @@ from collections.abc import Sequence
 from bus.messages.build import InstanceId, Rebuild
 from cell_conductor.core.instance import Instance
 from tests.simulation.findings import Findings
-from tests.simulation.host_history import short_id
+from tests.simulation.host_history import HostHistories, short_id
+from tests.simulation.moving_checker import MovesInCells
 from tests.simulation.real_instances import RealInstances
 
 NEXT = {
     "": {"building", "error", "deleting", "deleted"},
     "building": {"swapping", "active", "error", "deleting", "deleted"},
     "swapping": {"building", "error", "deleting", "deleted"},
-    "active": {"rebuilding", "deleting", "deleted"},
+    "active": {"rebuilding", "moving", "deleting", "deleted"},
     "rebuilding": {"active", "broken", "deleting", "deleted"},
-    # A rebuild that ran into its timeout may still succeed.
-    "broken": {"rebuilding", "active", "deleting", "deleted"},
+    "moving": {"moved", "shelved", "active", "broken", "deleting", "deleted"},
+    "moved": {"moving", "active", "deleting", "deleted"},
+    "shelved": {"moving", "deleting", "deleted"},
+    # A rebuild that ran into its timeout may still succeed, and so may the return of an instance that moved.
+    "broken": {"rebuilding", "moving", "active", "deleting", "deleted"},
     "error": {"deleting", "deleted"},
     "deleting": {"deleted"},
     "deleted": set(),
 }
 
+# A conductor learns within one look how another one of its cell was told that a host is set; its database may be away.
+MODE_LATE_S = 8.0
+
 
 class CellsChecker:
-    def __init__(self, findings: Findings, real_instances: RealInstances) -> None:
+    def __init__(self, findings: Findings, real_instances: RealInstances, hosts: HostHistories) -> None:
         self._findings = findings
+        self._hosts = hosts
         self._real_instances = real_instances
+        self._moves = MovesInCells(findings, real_instances)
         self.rows: dict[InstanceId, Instance] = {}
 
     def written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
@@ -35,6 +44,7 @@ class CellsChecker:
             before = self.rows.get(row.id)
             if before is None or before is not row:
                 self._follow(before, row)
+                self._moves.follow(before, row)
             self.rows[row.id] = row
         for each in forgotten:
             before = self.rows.pop(each, None)
@@ -52,6 +62,8 @@ class CellsChecker:
             self._findings.breaks(
                 "nothing is done twice", f"{short_id(row.id)} went from {was!r} to {row.state!r} in its cell"
             )
+        if row.state == "building" and (before is None or before.attempt != row.attempt):
+            self._check_mode(row)
         if row.state == "active" and was != "active":
             self._check_built(row)
         if row.state == "active" and row.rebuild is not None and was != "active":
@@ -74,13 +86,23 @@ class CellsChecker:
                 "sequences of events only grow", f"{short_id(row.id)} went back to sequence {row.sequence}"
             )
 
+    def _check_mode(self, row: Instance) -> None:
+        """Nothing new is built on a host that is down or dead; on one that is draining, only what was placed there before."""
+        assert row.host is not None, "an instance that is built has a host"
+        modes = ("down", "dead") if row.attempt == 1 else ("down", "dead", "draining")
+        if self._hosts.is_set(row.host.share.host, *modes, for_s=MODE_LATE_S):
+            self._findings.breaks(
+                "a host that is not up gets no new instance",
+                f"attempt {row.attempt} of {short_id(row.id)} is built on {row.host.name}, which is not set up",
+            )
+
     def _check_built(self, row: Instance) -> None:
         """An instance that is active in its row was built on its host (the host may have lost it since)."""
         assert row.host is not None, "an active instance has a host"
-        if not self._real_instances.has_built(row.id, row.host.share.host, row.attempt):
+        if not self._real_instances.has_built(row.id, row.host.share.host, row.host_attempt):
             self._findings.breaks(
                 "nothing is built twice",
-                f"{short_id(row.id)} is active by attempt {row.attempt}, which {row.host.name} has not built",
+                f"{short_id(row.id)} is active by attempt {row.host_attempt}, which {row.host.name} has not built",
             )
 
     def _check_rebuilt(self, row: Instance, rebuild: Rebuild) -> None:

@@ -1,6 +1,7 @@
-"""Clients that boot, repeat, ask, rebuild and delete, and an operator. They carry out the plan."""
+"""Clients that boot, repeat, ask, rebuild, move and delete, and an operator. They carry out the plan."""
 
 import asyncio
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -30,15 +31,19 @@ from bus.messages.build import (
     InstanceDeleted,
     InstanceFailed,
     InstanceId,
+    InstanceMoved,
     InstancePlaced,
     InstancesFound,
     InstanceState,
+    InstanceWaiting,
     JoinedGroup,
     RebuildInstance,
     RequestId,
+    Wait,
 )
+from bus.messages.cells import AskCells, AskLive, CellsFound, LiveFound
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound
-from bus.messages.hosts import AskHosts, SetHost
+from bus.messages.hosts import AskHosts, HostSet, SetHost
 from bus.messages.placement import ServerGroup
 from bus.messages.planning import (
     AskCapabilities,
@@ -56,26 +61,49 @@ from bus.topology import EVENTS, FEED, Grant
 from bus.workers.listening import listen
 from bus.workers.station import Station
 from scheduler_worker.requests.instance_ids import instance_id_of
+from tests.simulation.drawing_hosts import NOWHERE
+from tests.simulation.faults import CellDown
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import short_id
 from tests.simulation.loop import until_s
+from tests.simulation.movers import Movers
 from tests.simulation.nodes_checker import name_of
-from tests.simulation.plan import GOLD, Boot, Delete, DisabledHost, InvalidRequest, Plan, Rebuild
+from tests.simulation.plan import (
+    CELLS,
+    GOLD,
+    PROJECT,
+    AggregateOrder,
+    Boot,
+    Delete,
+    DisabledHost,
+    HostOrder,
+    InvalidRequest,
+    Plan,
+    Rebuild,
+)
 from tests.simulation.process import SimProcess
 from tests.simulation.workers import BUS
 
-# The project of all instances.
-PROJECT = "shop"
 ALL_FEEDS = (Grant(FEED, ("*",)),)
 EVENT_GRANTS = (Grant(EVENTS, ("instance.*.*", "build.*")),)
 IMAGE = Image(source="http://images/debian", checksum="0a1b")
-ENDS = (InstanceActive, InstanceFailed, InstanceDeleted)
+OF_INSTANCES = (
+    InstanceWaiting,
+    InstancePlaced,
+    InstanceActive,
+    InstanceMoved,
+    InstanceFailed,
+    InstanceDeleted,
+)
 # How often and how long a client checks whether an instance that it wants to rebuild is active.
 REBUILD_LOOK_S, REBUILD_UNTIL_S = 0.5, 40.0
 REBUILD_DEADLINE_S = 20
 # All boots and their repeats are sent before the last of these moments.
 GROUPS_LOOKED_AT_S = (15.0, 30.0, 56.0)
 AGGREGATE = AggregateId(UUID(int=0xA66))
+AGGREGATE_TRIES = 8
+# After the outage began; and after all faults.
+KNOWN_DOWN_AFTER_S, CELLS_ASKED_AT_S = 14.0, 56.0
 OPERATOR_ASKS_S = (12.0, 27.0, 44.0)
 
 
@@ -85,6 +113,7 @@ class Client:
         self._findings = findings
         self.heard: dict[InstanceId, InstanceState] = {}
         self.accepted: set[RequestId] = set()
+        self.movers = Movers(self.heard, findings)
         # Set when the group exists.
         self._created = {group.id: asyncio.Event() for group in plan.groups}
 
@@ -93,11 +122,14 @@ class Client:
             broker, "client", settings=BUS, asks=True, clock=process.clock, chance=process.chance
         )
         plan = self._plan
+        ask = partial(_ask_until_answered, station)
         tasks_of_plan = [
             *(self._boot(station, boot) for boot in plan.boots),
             *(self._use_group(station, group, is_deleted=group is plan.groups[-1]) for group in plan.groups),
             *(self._delete(station, delete) for delete in plan.deletes),
             *(self._rebuild(station, rebuild) for rebuild in plan.rebuilds),
+            *(self.movers.move(ask, move) for move in plan.moves),
+            *(self.movers.evacuate(ask, evacuation) for evacuation in plan.evacuations),
             *(self._send_invalid(station, each) for each in plan.invalid_requests),
         ]
         async with asyncio.TaskGroup() as tasks:
@@ -200,7 +232,7 @@ class Client:
     def _hear(self, message: Message) -> None:
         if isinstance(message, BuildAccepted):
             self.accepted.add(message.request_id)
-        if not isinstance(message, (InstancePlaced, *ENDS)):
+        if not isinstance(message, OF_INSTANCES):
             return
         now = message.instance
         before = self.heard.get(now.id)
@@ -233,6 +265,12 @@ class Operator:
             if self._plan.groups:
                 tasks.create_task(self._keep_aggregate(station))
                 tasks.create_task(self._ask_why(station))
+            for host_order in self._plan.host_orders:
+                tasks.create_task(self._set_host(station, host_order))
+            if self._plan.outage is not None:
+                tasks.create_task(self._ask_cells(station, self._plan.outage))
+            for order in self._plan.aggregate_orders:
+                tasks.create_task(self._change_aggregate(station, order))
 
     async def _register(self, station: Station) -> None:
         await _ask_until_answered(station, SetApplication(name="shop", projects=(PROJECT,)))
@@ -243,7 +281,7 @@ class Operator:
         async for batch in feed:
             for each in batch:
                 said: Any = each.message
-                project = said.instance.project if isinstance(said, (InstancePlaced, *ENDS)) else said.project
+                project = said.instance.project if isinstance(said, OF_INSTANCES) else said.project
                 if project != PROJECT:
                     self._findings.breaks("an application hears of its own projects", f"it heard {said!r}")
 
@@ -259,6 +297,24 @@ class Operator:
             if not isinstance(found, AggregatesFound) or [each.name for each in found.aggregates] != ["rack"]:
                 self._findings.breaks("a question gets its answer", f"an aggregate is shown as {found!r}")
         await self._ask(station, DeleteAggregate(aggregate=AGGREGATE), AggregateDeleted)
+
+    async def _change_aggregate(self, station: Station, planned: AggregateOrder) -> None:
+        """Repeat the order while it is refused: the host may not be known yet, or another order about it comes late."""
+        await until_s(planned.at_s)
+        order = SetAggregate(
+            aggregate=planned.aggregate,
+            name=planned.name,
+            metadata=planned.metadata,
+            add_hosts=planned.add_hosts,
+            remove_hosts=planned.remove_hosts,
+        )
+        for _ in range(AGGREGATE_TRIES):
+            self._findings.log("operator", "{}", planned)
+            answer = await self._ask(station, order, AggregateSet, BuildRejected)
+            if isinstance(answer, AggregateSet):
+                return
+            self._findings.log("operator", "was refused: {}", answer)
+            await asyncio.sleep(1)
 
     async def _ask_why(self, station: Station) -> None:
         """Plans, reasons and capabilities, beside all else that happens; each host is counted once."""
@@ -280,6 +336,25 @@ class Operator:
             question = AskExplanation(request_id=RequestId(self._plan.boots[0].id))
             await self._ask(station, question, ExplanationsFound, BuildRejected)
 
+    async def _ask_cells(self, station: Station, outage: CellDown) -> None:
+        """While a cell is down, and after all faults, when each cell tells what it has."""
+        await until_s(outage.at_s + KNOWN_DOWN_AFTER_S)
+        found = await self._ask(station, AskCells(), CellsFound)
+        down = (
+            [each.cell for each in found.cells if each.life == "down"]
+            if isinstance(found, CellsFound)
+            else []
+        )
+        if outage.cell in down:
+            self._findings.count("outage", "told")
+        for cell in CELLS:
+            await self._ask(station, AskLive(in_cell=cell), LiveFound)
+        await until_s(CELLS_ASKED_AT_S)
+        for cell in CELLS:
+            live = await self._ask(station, AskLive(in_cell=cell), LiveFound)
+            if isinstance(live, LiveFound) and (live.silent or not live.instances):
+                self._findings.breaks("a question gets its answer", f"cell {cell} tells {live.silent!r}")
+
     async def _ask(self, station: Station, question: Message, *kinds: type[Message]) -> Message:
         answer = await _ask_until_answered(station, question)
         if not isinstance(answer, kinds):
@@ -288,13 +363,26 @@ class Operator:
             )
         return answer
 
+    async def _set_host(self, station: Station, planned: HostOrder) -> None:
+        await until_s(planned.at_s)
+        order = SetHost(host=planned.host, mode=planned.mode, reason="maintenance")
+        for _ in range(AGGREGATE_TRIES):
+            self._findings.log("operator", "sets {} {}", planned.host, planned.mode)
+            answer = await self._ask(station, order, HostSet, BuildRejected)
+            if isinstance(answer, HostSet) or planned.host == NOWHERE:
+                self._findings.count(
+                    "host mode", planned.mode if isinstance(answer, HostSet) else "unknown host"
+                )
+                return
+            await asyncio.sleep(1)
+
     async def _switch(self, station: Station, switch: DisabledHost) -> None:
         await until_s(switch.at_s)
         self._findings.log("operator", "disables {}", switch.host)
-        await _ask_until_answered(station, SetHost(host=switch.host, enabled=False, reason="maintenance"))
+        await _ask_until_answered(station, SetHost(host=switch.host, mode="draining", reason="maintenance"))
         await until_s(switch.until_s)
         self._findings.log("operator", "enables {}", switch.host)
-        await _ask_until_answered(station, SetHost(host=switch.host, enabled=True))
+        await _ask_until_answered(station, SetHost(host=switch.host, mode="up"))
 
 
 def build_of(boot: Boot) -> BuildInstance:
@@ -312,7 +400,7 @@ def build_of(boot: Boot) -> BuildInstance:
         )
     specs = {f"trait:{GOLD}": "required"} if boot.needs_gold else {}
     group = None if boot.group is None else JoinedGroup(id=boot.group)
-    return BuildInstance(
+    build = BuildInstance(
         request_id=RequestId(boot.id),
         group=group,
         flavor=Flavor(name="f", vcpus=boot.vcpus, ram_mb=boot.ram_mb, root_gb=1, extra_specs=specs),
@@ -321,7 +409,11 @@ def build_of(boot: Boot) -> BuildInstance:
         project=PROJECT,
         hosts=(boot.host,) if boot.host else (),
         deadline_s=boot.deadline_s,
+        all_or_nothing=boot.all_or_nothing,
+        image=Image(source=boot.image) if boot.image else None,
+        wait=Wait(for_s=boot.wait_s, priority=boot.priority) if boot.wait_s else None,
     )
+    return build if boot.demand is None else boot.demand.fill_in(build)
 
 
 def _may_be_rebuilt(state: InstanceState | None) -> bool:

@@ -15,15 +15,20 @@ from bus.memory import MemoryBroker
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.topology import Limits, objects_of, user_of
+from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import AttemptRecord
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation import faults as may
 from tests.simulation.admins import Admins
+from tests.simulation.auditor import NAME as AUDITOR
+from tests.simulation.auditor import Auditor
 from tests.simulation.books_checker import BooksChecker
 from tests.simulation.cells_checker import CellsChecker
 from tests.simulation.clients import Client, Operator
+from tests.simulation.demands_checker import DemandsChecker
 from tests.simulation.drawing import ADMINS, API, COMPUTES, WORKERS
 from tests.simulation.faulty_broker import FaultyBroker
 from tests.simulation.findings import Findings
@@ -31,17 +36,21 @@ from tests.simulation.host_history import HostHistories
 from tests.simulation.intruders import CLIENT, RIVAL, Intruders, Target
 from tests.simulation.ironic import IronicWorld, watched_nodes
 from tests.simulation.nodes_checker import NodesChecker
+from tests.simulation.outages_checker import OutagesChecker
 from tests.simulation.plan import CELLS, Plan
 from tests.simulation.process import SimProcess
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.requests_checker import RequestsChecker
 from tests.simulation.traffic import Traffic
-from tests.simulation.workers import IRONIC, SCHEDULER, Rows, Workers
+from tests.simulation.whole_checker import WholeChecker
+from tests.simulation.workers import IRONIC, Rows, Workers
 from tests.simulation.write_oracle import WriteOracle
 
 # Server groups would come first; no write here locks one.
 LOCK_ORDER = ("consumers", "trees", "names")
 CLIENTS = ("client", "operator", *ADMINS)
+# How long after an outage of a cell its hosts may still not be chosen.
+KNOWN_TO_BE_BACK_S = 8.0
 # How often the checker compares which daemons act on which nodes.
 RING_CHECK_S = 0.2
 # After a fault of a daemon its nodes may be down for this long.
@@ -53,20 +62,24 @@ class Cloud:
         self.plan = plan
         self.findings = Findings()
         self.rows = Rows()
-        self.hosts = HostHistories(self.findings, plan.script)
+        self.hosts = HostHistories(self.findings, plan.script, plan.settings.get("failed_builds_max", 0))
         self.nodes = NodesChecker(self.findings, IRONIC.lease_margin_s)
-        self.real_instances = RealInstances(self.findings, self.nodes)
+        self.real_instances = RealInstances(self.findings, self.nodes, plan.builds_at_once_max)
+        whole = WholeChecker(self.findings, plan)
         self.books = BooksChecker(
-            self.findings, self.hosts, self.real_instances, plan.instances_max, plan.groups
+            self.findings, self.hosts, self.real_instances, plan.instances_max, plan.groups, whole=whole
         )
+        self.demands = DemandsChecker(self.findings, plan, self.books)
         self.requests = RequestsChecker(
-            self.findings, self.hosts, self.books.groups, plan, SCHEDULER.host_down_s
+            self.findings, self.hosts, self.books.groups, plan, demands=self.demands, whole=whole
         )
-        self.cells = CellsChecker(self.findings, self.real_instances)
+        self.cells = CellsChecker(self.findings, self.real_instances, self.hosts)
+        self.outages = OutagesChecker(self.findings, plan)
         self._objects = objects_of(CELLS, limits=Limits())
         rights = rights_by_user(self._objects.exchanges, CELLS, applications=(CLIENT, RIVAL))
         self.memory = MemoryBroker(rights.values())
         self.traffic = Traffic(self.findings, rights)
+        self.traffic.on_beat(self.outages.beat)
         self.ironic = IronicWorld(plan, self.findings, self.memory, self.nodes) if plan.nodes else None
         # The instances that this cloud may deploy on nodes.
         self.instance_ids = plan.instance_ids
@@ -75,12 +88,15 @@ class Cloud:
         self._operator = Operator(plan, self.findings)
         self.write_oracle = WriteOracle(self.findings, self.rows.books)
         self.admins = Admins(plan, self.findings, self.rows.books, self)
+        self._auditor = Auditor(self.real_instances)
         self.intruders = Intruders(self.findings, self.memory, rights, self)
         self._processes: dict[str, SimProcess] = {}
         self._incarnations: dict[str, int] = {}
         self._zombies: list[SimProcess] = []
         self._away_since: dict[str, float] = {}
         self._tasks: list[asyncio.Task[Any]] = []
+        self._outage: may.CellDown | None = None
+        self._outage_until_s = 0.0
         self._has_stopped_faults = False
         self._is_over = False
         self._loop = asyncio.get_running_loop()
@@ -121,6 +137,11 @@ class Cloud:
                 self._start(name)
             process.stop_faults()
 
+    async def audit(self) -> list[str]:
+        """Everything that `moor audit` finds wrongly."""
+        self._start(AUDITOR)
+        return await self._auditor.result
+
     def close(self) -> None:
         self._is_over = True
         for task in self._tasks:
@@ -138,20 +159,27 @@ class Cloud:
         standing = self._processes.get(name)
         if standing is not None and not standing.is_dead and standing not in self._zombies:
             return
+        if self._must_stay_down(name):
+            self._loop.call_at(self._outage_until_s, self._start, name, context=Context())
+            return
         incarnation = self._incarnations[name] = self._incarnations.get(name, 0) + 1
         process = self._processes[name] = SimProcess(name, incarnation, self.plan.seed, self)
         if name in self._away_since:
             away = self.hosts.away[name.partition("-")[2]]
             away.append((self._away_since.pop(name), self._loop.time()))
         self.findings.log(process.full_name, "starts")
+        self._suffers(process)
+        if name in API:
+            self.outages.scheduler_started()
         hands_over = self.plan.seed % 3 > 0
         broker = FaultyBroker(self.memory, _user(name), process, self.traffic, hands_over=hands_over)
         process.start(self._watched(process, broker))
 
     async def _watched(self, process: SimProcess, broker: FaultyBroker) -> None:
         """An exception that ends a process is a bug: a worker must survive every fault that is injected here."""
-        runners: dict[str, Client | Operator | Workers | Admins] = {
+        runners: dict[str, Client | Operator | Workers | Admins | Auditor] = {
             "client": self.client,
+            AUDITOR: self._auditor,
             "operator": self._operator,
             **dict.fromkeys(ADMINS, self.admins),
         }
@@ -224,6 +252,9 @@ class Cloud:
             case may.RoleDown(role=role, for_s=for_s):
                 self.fired(fault.name, role)
                 self._down([name for name in WORKERS if name.startswith(role)], for_s)
+            case may.CellDown():
+                self.fired(fault.name, fault.cell)
+                self._cell_down(fault)
             case may.BrokerRestart():
                 self.fired(fault.name, "the broker")
                 self.memory.restart()
@@ -254,7 +285,8 @@ class Cloud:
                 process.down_s = down_s
                 return True
             case may.DatabaseAway(for_s=for_s):
-                process.database_away_until_s = self._loop.time() + for_s
+                away_until_s = max(process.database_away_until_s, self._loop.time() + for_s)
+                process.database_away_until_s = away_until_s
                 return True
             case may.LateConfirms(by_s=by_s):
                 process.confirms_late_s = by_s
@@ -298,6 +330,33 @@ class Cloud:
             self._processes[name].down_s = for_s
             self._processes[name].die()
 
+    def _cell_down(self, fault: may.CellDown) -> None:
+        """Its hosts are no candidates meanwhile, and until schedulers have heard that it is back."""
+        self._outage = fault
+        self._outage_until_s = self._loop.time() + fault.for_s
+        until_s = self._outage_until_s + KNOWN_TO_BE_BACK_S
+        self.hosts.away[fault.cell].append((self._loop.time(), until_s))
+        names = [name for name in self._processes if _is_in(name, fault)]
+        if fault.what == "conductors":
+            self._down(names, fault.for_s)
+        for name in names:
+            self._suffers(self._processes[name])
+
+    def _must_stay_down(self, name: str) -> bool:
+        fault, is_over = self._outage, self._loop.time() >= self._outage_until_s or self._has_stopped_faults
+        return not is_over and fault is not None and fault.what == "conductors" and _is_in(name, fault)
+
+    def _suffers(self, process: SimProcess) -> None:
+        """Apply the outage of its cell to a living process, now or at its start."""
+        fault, until_s = self._outage, self._outage_until_s
+        if fault is None or self._loop.time() >= until_s or not _is_in(process.name, fault):
+            return
+        if fault.what == "database":
+            process.database_away_until_s = until_s
+        elif fault.what == "broker":
+            process.go_offline()
+            self._loop.call_at(until_s, process.go_online, context=Context())
+
     def _drain(self, daemon: str, draining: bool) -> None:  # noqa: FBT001 - the value set
         """Does what `moor ring drain` does."""
         work = self.rows.nodes.set_draining(daemon, draining=draining)
@@ -315,7 +374,9 @@ class Cloud:
 
     def targets(self) -> list[Target]:
         return [
-            Target(row.id, row.request_id, row.order.cell, row.host.share.host, row.host.name, row.attempt)
+            Target(
+                row.id, row.request_id, row.order.cell, row.host.share.host, row.host.name, row.host_attempt
+            )
             for row in self.cells.rows.values()
             if row.state == "active" and row.host is not None and row.order is not None
         ]
@@ -339,6 +400,8 @@ class Cloud:
         self, orders: Sequence[ClaimOrder], written: Sequence[ClaimChanges | TreeChanges]
     ) -> None:
         self.books.written(orders, written)
+        if self.plan.has_demands:
+            self.demands.written(orders, written)
         if self.plan.nodes:
             self.nodes.written(orders, written)
         self.write_oracle.written(written)
@@ -346,13 +409,30 @@ class Cloud:
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None:
         for host in hosts:
             self.hosts.registered(host)
+        rows = [*rows]
+        self.outages.written(rows, self.requests.rows)
         self.requests.written(rows)
+
+    def aggregates_written(self, written: Sequence[KeptAggregate]) -> None:
+        self.demands.aggregates_written(written)
 
     def cell_written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
         self.cells.written(rows, forgotten)
 
+    def cell_hosts_written(self, hosts: Sequence[CellHost]) -> None:
+        for host in hosts:
+            self.hosts.set_in_cell(host)
+
     def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
         self.real_instances.attempts_changed(attempts)
+
+
+def _is_in(name: str, fault: may.CellDown) -> bool:
+    """Does this process suffer from the outage?"""
+    role, _, rest = name.partition("-")
+    return rest.partition("-")[0] == fault.cell and (
+        role == "conductor" or (role == "compute" and fault.what == "broker")
+    )
 
 
 def _user(name: str) -> str:

@@ -8,11 +8,11 @@ import cell_conductor.core.decide as of_cells
 import placement_worker.handlers as of_placement
 from bus.messages.administration import Write, WriteVerdict
 from placement_worker import admin_writes
-from scheduler_worker import store_memory
 from scheduler_worker.core.instances import outcomes
 from scheduler_worker.core.instances.rows import PLACED
-from scheduler_worker.requests import building, burying, cell_events, deadlines, deleting, rebuilding
+from scheduler_worker.requests import building, burying, cell_events, deadlines, deleting, moving, rebuilding
 from scheduler_worker.store import Known
+from tests.memory_stores import scheduler
 from tests.simulation.faulty_scheduler_store import RequestsTransaction
 from tests.simulation.replacing import replaced
 
@@ -39,7 +39,9 @@ def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
             (deleting, "after_delete", "DeleteInstance"),
             (cell_events, "heard", ""),
             (rebuilding, "rebuilt", "RebuildInstance"),
-            (store_memory, "heard", ""),
+            (moving, "problem_with", "MoveInstance"),
+            (moving, "move_ended", "EndMove"),
+            (scheduler, "heard", ""),
             (outcomes, "placed", "a host was found"),
             (outcomes, "failed", "no host was found"),
             (burying, "failed", "no host was found"),

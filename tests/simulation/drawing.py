@@ -21,14 +21,19 @@ from compute_sim.simulated.faults import (
 from compute_sim.simulated.hosts import HostSize, SimulatedHost
 from placement_worker.core.group_draft import HARD
 from tests.simulation.admin_ops import EVERY_ACTION
+from tests.simulation.drawing_demands import has_demands, with_demands
+from tests.simulation.drawing_hosts import has_host_modes, with_host_modes
+from tests.simulation.drawing_moves import has_moves, with_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS, draw_nodes
 from tests.simulation.faults import (
     BROKEN_BODIES,
     CURSED,
     FORGERIES,
     ON_THE_WAY,
+    OUTAGES,
     POINTS,
     BrokerRestart,
+    CellDown,
     ClockJump,
     Crash,
     CrashAt,
@@ -68,6 +73,21 @@ from tests.simulation.plan import (
 INSTANCES = 100
 # One seed in so many has server groups. Other seeds stay as they were drawn before there were groups.
 GROUPS_EVERY = 10
+# One in so many has pools of disk, and hosts that build one instance after the other. Hosts in pools have no disk of their own.
+POOLS_EVERY, POOLS_AT = 20, 9
+# These have requests that are built whole or not at all.
+WHOLE_EVERY, WHOLE_AT = 20, 16
+# In these a cell is down for long: soon known, and back before the faults stop.
+OUTAGES_EVERY, OUTAGES_AT = 20, 11
+OUTAGE_S, OUTAGE_FOR_S = (5.0, 12.0), (22.0, 26.0)
+BEAT_S, CELL_DOWN_S = 1.0, 6.0
+SOURCES = ("", "debian", "fedora")
+# One seed in so many has boots that wait for room.
+WAITS_EVERY, WAITS_AT = 20, 14
+# When what waits ends at the latest: after the faults, so that nothing but a lost wake-up keeps it from room.
+WAITS_END_S = 57.0
+# When the instance that fills a host is deleted: under faults, and after them.
+FREED_S = (14.0, 26.0, 46.5)
 METRICS = {"temperature": 21.0}
 POLICIES: tuple[tuple[GroupPolicy, int], ...] = (
     ("anti-affinity", 1),
@@ -133,24 +153,43 @@ QUEUES = {
 def draw(seed: int) -> Plan:
     if seed >= NODE_SEEDS:
         return draw_nodes(seed)
+    plan = _draw_cloud(seed)
+    if seed % OUTAGES_EVERY == OUTAGES_AT:
+        plan = _with_outage(plan, random.Random(f"{seed} outage"))
+    if has_host_modes(seed):
+        plan = with_host_modes(plan, random.Random(f"{seed} host modes"))
+    if has_moves(seed):
+        return with_moves(plan, random.Random(f"{seed} moves"))
+    return with_demands(plan, random.Random(f"{seed} demands")) if has_demands(seed) else plan
+
+
+def _draw_cloud(seed: int) -> Plan:
     chance = random.Random(seed)
     sizes_chance = random.Random(f"{seed} sizes")
     hosts = {cell: _hosts(chance, sizes_chance, cell) for cell in CELLS}
     late = {cell: (of_cell[-1].name, chance.uniform(6, 25)) for cell, of_cell in hosts.items()}
     groups, members = _groups(random.Random(f"{seed} groups")) if seed % GROUPS_EVERY == 0 else ((), ())
+    is_whole = seed % WHOLE_EVERY == WHOLE_AT
     if groups:
         # Hosts with metrics say them on the bus now and then.
         hosts = {
             cell: tuple(structs.replace(host, metrics=METRICS) for host in each)
             for cell, each in hosts.items()
         }
+    waits, frees = _waits(random.Random(f"{seed} waits")) if seed % WAITS_EVERY == WAITS_AT else ((), ())
     boots = (
+        *waits,
         *members,
+        *(_whole_boots(random.Random(f"{seed} whole")) if is_whole else ()),
         *_boots(chance),
         *(_on_late(chance, *each) for each in late.values()),
         _early(random.Random(f"{seed} early")),
         _probe(chance),
     )
+    if seed % POOLS_EVERY == POOLS_AT:
+        # There schedulers prefer hosts that have the image.
+        images = random.Random(f"{seed} images")
+        boots = tuple([structs.replace(each, image=images.choice(SOURCES)) for each in boots])
     names = [host.name for of_cell in hosts.values() for host in of_cell]
     # A random generator of its own: other operations of administrators leave the rest of the plan as it is. The word in
     # its seed has no meaning; another word would draw other plans for all kept seeds.
@@ -159,10 +198,17 @@ def draw(seed: int) -> Plan:
         seed=seed,
         instances_max=_instances_max(random.Random(f"{seed} limit")),
         hosts=hosts,
+        pools=_pools(random.Random(f"{seed} pools")) if seed % POOLS_EVERY == POOLS_AT else (),
+        builds_at_once_max=int(seed % POOLS_EVERY == POOLS_AT),
         groups=groups,
         script=_script(chance, names, dict(late.values())),
         boots=boots,
-        deletes=(*_deletes(chance, boots), Delete(boots[-2].id, 0, boots[-2].at_s + 1.5)),
+        deletes=(
+            *frees,
+            *_deletes(chance, tuple(boot for boot in boots[len(waits) :] if not boot.all_or_nothing)),
+            *_deletes_of_whole(random.Random(f"{seed} whole deletes"), boots),
+            Delete(boots[-2].id, 0, boots[-2].at_s + 1.5),
+        ),
         disabled_hosts=tuple(_switch(chance, names) for _ in range(2)),
         invalid_requests=(InvalidRequest(chance.uniform(*BUSY_S), None), InvalidRequest(36.0, boots[0].id)),
         faults=tuple(
@@ -173,11 +219,38 @@ def draw(seed: int) -> Plan:
                     *_faults_of_publishing(random.Random(f"{seed} publishing")),
                     *_faults_of_databases(random.Random(f"{seed} databases")),
                     *_faults_of_intruders(random.Random(f"{seed} intruders")),
+                    *(_faults_of_whole(random.Random(f"{seed} claims")) if is_whole else ()),
                 ),
                 key=lambda fault: fault.at_s,
             )
         ),
         admin_ops=(*_admin_ops(admins_chance), *_simultaneous_ops(random.Random(f"{seed} together"))),
+    )
+
+
+def _with_outage(plan: Plan, chance: random.Random) -> Plan:
+    """Each kind in turn, so that few seeds have all of them."""
+    outage = CellDown(
+        chance.uniform(*OUTAGE_S),
+        "",
+        chance.choice(CELLS),
+        OUTAGES[plan.seed // OUTAGES_EVERY % len(OUTAGES)],
+        chance.uniform(*OUTAGE_FOR_S),
+    )
+    faults = sorted((*plan.faults, outage), key=lambda fault: fault.at_s)
+    return structs.replace(
+        plan,
+        faults=tuple(faults),
+        conducting={"beat_s": BEAT_S},
+        settings={"cell_down_s": CELL_DOWN_S},
+    )
+
+
+def _pools(chance: random.Random) -> tuple[str, ...]:
+    """Some hosts of a cell share a pool, perhaps one that runs out; one host may take from either of two."""
+    return (
+        f"disks:DISK_GB={chance.choice((8, 15, 40))}@*-host-[1-4]",
+        f"spare:DISK_GB={chance.choice((4, 10))}@*-host-4",
     )
 
 
@@ -267,6 +340,89 @@ def _groups(chance: random.Random) -> tuple[tuple[ServerGroup, ...], tuple[Boot,
         for each in range(4 if group.policy in HARD else 2)
     ]
     return groups, tuple(boots)
+
+
+def _whole_boots(chance: random.Random) -> tuple[Boot, ...]:
+    """Two at the same moment, so that schedulers claim the same hosts; and one for which there is never room."""
+    boots = [
+        Boot(
+            id=UUID(int=chance.getrandbits(128)),
+            name=f"whole-{pair}-{each}",
+            at_s=at_s,
+            count=chance.choice((3, 5, 8, 12)),
+            vcpus=chance.choice((1, 1, 2)),
+            ram_mb=1024,
+            repeated_at_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.3)),
+            deadline_s=chance.choice((5, 12, 30, 30)),
+            all_or_nothing=True,
+        )
+        for pair in range(4)
+        for at_s in (chance.uniform(*BUSY_S),)
+        for each in range(2)
+    ]
+    too_many = structs.replace(
+        boots[0], id=UUID(int=chance.getrandbits(128)), name="too-many", count=30, vcpus=8
+    )
+    return (*boots, structs.replace(too_many, at_s=chance.uniform(*BUSY_S), repeated_at_s=(), deadline_s=30))
+
+
+def _deletes_of_whole(chance: random.Random, boots: tuple[Boot, ...]) -> Iterator[Delete]:
+    """Of some of these requests one instance is deleted, about when all of them are placed."""
+    for boot in boots:
+        if boot.all_or_nothing and chance.random() < 1 / 3:
+            after_s = chance.choice((-0.2, 0.0, 0.01, 0.05, 0.2, 3.0))
+            yield Delete(boot.id, chance.randrange(boot.count), max(0.6, boot.at_s + after_s))
+
+
+def _faults_of_whole(chance: random.Random) -> list[Fault]:
+    """Their claims come twice, late, or not at all."""
+
+    def at_s() -> float:
+        return chance.uniform(*BUSY_S)
+
+    return [
+        *(Duplicate(at_s(), "", "claims", chance.choice((0.0, 0.1, 1.0, 8.0))) for _ in range(4)),
+        *(Nack(at_s(), "", "claims", 1, is_stored=is_stored) for is_stored in (True, False)),
+    ]
+
+
+def _waits(chance: random.Random) -> tuple[tuple[Boot, ...], tuple[Delete, ...]]:
+    """Hosts that one instance fills, and boots that wait for them, of which each needs the whole host; and the deletes
+    that free the hosts.
+    """
+    boots: list[Boot] = []
+    frees: list[Delete] = []
+    for number, freed_s in enumerate(FREED_S):
+        host = f"{CELLS[number % len(CELLS)]}-host-{chance.choice((1, 3, 4))}"
+        full = Boot(
+            id=UUID(int=chance.getrandbits(128)),
+            name=f"full-{number}",
+            at_s=BUSY_S[0] + chance.uniform(0, 1),
+            count=1,
+            vcpus=SIZE.vcpus,
+            ram_mb=1024,
+            host=host,
+        )
+        boots.append(full)
+        frees.append(Delete(full.id, 0, freed_s))
+        for each in range(3):
+            at_s = chance.uniform(6, freed_s - 4)
+            waits = Boot(
+                id=UUID(int=chance.getrandbits(128)),
+                name=f"waits-{number}-{each}",
+                at_s=at_s,
+                count=chance.choice((1, 1, 2)),
+                vcpus=SIZE.vcpus,
+                ram_mb=1024,
+                repeated_at_s=tuple(at_s + chance.uniform(0, 20) for _ in range(chance.random() < 0.3)),
+                host=host,
+                wait_s=round(WAITS_END_S - at_s),
+                priority=chance.choice((0, 0, 5)),
+            )
+            boots.append(waits)
+            if each == 0:
+                frees.append(Delete(waits.id, 0, chance.uniform(at_s, 40)))
+    return tuple(boots), tuple(frees)
 
 
 def _on_late(chance: random.Random, host: str, at_s: float) -> Boot:

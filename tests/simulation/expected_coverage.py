@@ -5,10 +5,13 @@ message.
 from bus.message import type_of
 from bus.messages import ALL
 from tests.simulation.decision_watch import CELL_PAIR, REQUEST_PAIR, VERDICT
+from tests.simulation.demands_checker import WAYS
 from tests.simulation.drawing_nodes import EPISODES
 from tests.simulation.faults import ALL_FAULTS, CONSEQUENCES, DAEMON_FAULTS, HOST_FAULTS
 from tests.simulation.groups_checker import GROUP
+from tests.simulation.moves_checker import MOVE
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
+from tests.simulation.whole_checker import WHOLE
 from tests.simulation.write_oracle import AGAIN, TOGETHER, WRITE
 
 # Required in every single seed without bare metal.
@@ -56,8 +59,13 @@ _CELL_PAIRS = {
     "unknown": ("PlaceInCell", "RemoveFromCell"),
     "building": _CELL_MESSAGES,
     "swapping": (*(word for word in _CELL_MESSAGES if word != "InstanceSpawned"), "SwapAnswered"),
-    "active": (*_CELL_MESSAGES, "RebuildInCell"),
+    "active": (*_CELL_MESSAGES, "RebuildInCell", "MoveInCell", "EndMoveInCell"),
     "rebuilding": ("RebuildInCell", "RemoveFromCell", "InstanceRedeployed", "DeployProgressed"),
+    "moving": (
+        *(word for word in _CELL_MESSAGES if word != "PlaceInCell"),
+        *("MoveInCell", "EndMoveInCell", "InstanceStopped", "SwapAnswered"),
+    ),
+    "moved": ("EndMoveInCell", "RemoveFromCell", "Due"),
     "broken": ("RebuildInCell", "InstanceRedeployed"),
     "error": ("RemoveFromCell", "InstanceDestroyed", "Due"),
     "deleting": tuple(word for word in _CELL_MESSAGES if word != "SpawnFailed"),
@@ -66,11 +74,26 @@ _CELL_PAIRS = {
 _REQUEST_PAIRS = {
     "unknown": ("DeleteInstance",),
     "accepted": ("BuildInstance", "DeleteInstance", "a host was found", "no host was found"),
+    "waiting": ("BuildInstance", "DeleteInstance", "a host was found", "the deadline"),
     "placed": ("BuildInstance", "DeleteInstance", "a host was found", "InstanceActive", "InstanceFailed"),
-    "active": ("BuildInstance", "DeleteInstance", "InstanceActive", "RebuildInstance"),
+    "active": (
+        *("BuildInstance", "DeleteInstance", "InstanceActive", "RebuildInstance"),
+        *("MoveInstance", "EndMove", "InstanceMoved"),
+    ),
+    "moving": (
+        *("BuildInstance", "DeleteInstance", "InstanceActive", "InstanceFailed"),
+        *("MoveInstance", "EndMove", "InstanceMoved"),
+    ),
+    "moved": ("InstanceActive", "InstanceMoved", "EndMove"),
     "rebuilding": ("RebuildInstance", "DeleteInstance", "InstanceActive", "InstanceFailed"),
-    "error": ("BuildInstance", "DeleteInstance", "InstanceFailed"),
-    "deleting": ("BuildInstance", "DeleteInstance", "InstanceActive", "InstanceDeleted"),
+    "error": ("BuildInstance", "DeleteInstance", "InstanceFailed", "MoveInstance"),
+    "deleting": (
+        "BuildInstance",
+        "DeleteInstance",
+        "InstanceActive",
+        "InstanceDeleted",
+        "MoveInstance",
+    ),
     "deleted": (
         "BuildInstance",
         "DeleteInstance",
@@ -103,6 +126,23 @@ _ADMIN_VERDICTS = {
 # A write that arrives twice is applied once.
 _AGAIN = ("CreateProvider / IdTaken", "SetAllocations / ConsumerMoved", "Reshape / GenerationMoved")
 
+_WAYS = (
+    *("from groups", "from a plain request", "isolated", "in one subtree", "on a flat host", "by a swap"),
+    *("in a zone", "in an aggregate", "outside an aggregate", "with a capability", "by another package"),
+    *("with a port", "with a volume", "an alternate with two", "another way of one host"),
+)
+
+_MOVES = (
+    *(
+        f"{kind} {outcome}"
+        for kind in ("migrate", "resize")
+        for outcome in ("confirmed", "reverted", "aborted", "failed")
+    ),
+    *(f"live-migrate {outcome}" for outcome in ("confirmed", "aborted", "failed")),
+    *("evacuate confirmed", "received", "received live", "shelve done", "unshelve done"),
+    *("a migration holds the rest", "a cleanup holds the rest", "a way back", "nothing is left over"),
+)
+
 EVERYTHING: tuple[tuple[str, str], ...] = (
     *(("fault", each) for each in (*ALL_FAULTS, *CONSEQUENCES)),
     *(("fault", each) for each in DAEMON_FAULTS),
@@ -116,7 +156,15 @@ EVERYTHING: tuple[tuple[str, str], ...] = (
     *(("view", each) for each in ("compared", "compared while others wrote")),
     ("candidates", "found"),
     ("limit", "reached"),
+    *(("outage", each) for each in ("a boot went elsewhere", "told")),
+    ("host", "waits for its turn"),
+    *(("pool", each) for each in ("claimed", "swapped", "ran out")),
+    *((MOVE, each) for each in _MOVES),
+    *((WHOLE, each) for each in ("all claimed", "all placed", "none placed")),
     *((GROUP, each) for each in ("kept apart", "kept together", "a cleanup is a member")),
+    *((WAYS, each) for each in _WAYS),
+    ("host", "builds failed in a row"),
+    *(("host mode", each) for each in ("up", "draining", "down", "dead", "unknown host", "cleaned")),
     *((CELL_PAIR, f"{state} / {word}") for state, words in _CELL_PAIRS.items() for word in words),
     *((REQUEST_PAIR, f"{state} / {word}") for state, words in _REQUEST_PAIRS.items() for word in words),
 )

@@ -175,6 +175,18 @@ class RoleDown(Fault, frozen=True, tag="role_down"):
         return f"{self.role}_down"
 
 
+class CellDown(Fault, frozen=True, tag="cell_down"):
+    """A cell is down for this time: its conductors, their database, or its way to the broker (`what`)."""
+
+    cell: str = ""
+    what: str = "conductors"
+    for_s: float = 20.0
+
+    @property
+    def name(self) -> str:
+        return f"cell_without_{self.what}"
+
+
 class BrokerRestart(Fault, frozen=True, tag="broker_restart"):
     """Every connection breaks; transient messages are lost."""
 
@@ -253,6 +265,7 @@ FORGERIES = (
 CURSED = "cursed"
 # Requests with these ids have a row that the database refuses; all other ids are larger.
 CURSED_IDS = range(1, 2**32)
+OUTAGES = ("conductors", "database", "broker")
 ALL_FAULTS = (
     "crash",
     *(f"crash_{point}" for point in (*POINTS, ON_THE_WAY)),
@@ -273,6 +286,7 @@ ALL_FAULTS = (
     "scheduler_down",
     "placement_down",
     "broker_restart",
+    *(f"cell_without_{what}" for what in OUTAGES),
     *(f"hostile_{content}" for content in (*BROKEN_BODIES, *FORGERIES, CURSED)),
 )
 # Consequences of several faults together, counted from outside.

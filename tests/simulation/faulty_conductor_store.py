@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from bus.message import Message
+from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.workers.handling import OutboxKey
+from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from cell_conductor.store import ConductorStore, ConductorTransaction, MessageKey
 from compute_sim.core.attempts import AttemptRecord
@@ -37,6 +38,8 @@ class FaultyConductorStore:
             await before_commit(self._process)
         if tx.rows or tx.forgotten:
             self._observer.cell_written(tx.rows, tx.forgotten)
+        if tx.hosts:
+            self._observer.cell_hosts_written(tx.hosts)
         await after_commit(self._process)
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
@@ -51,6 +54,22 @@ class FaultyConductorStore:
         await reach_database(self._process)
         return await self._store.read(instances)
 
+    async def booked(
+        self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
+    ) -> Sequence[Instance]:
+        await reach_database(self._process)
+        return await self._store.booked(instances, after, limit)
+
+    async def hosts(self) -> Sequence[CellHost]:
+        await reach_database(self._process)
+        return await self._store.hosts()
+
+    async def waiting(
+        self, until: datetime, after: tuple[datetime, InstanceId] | None = None
+    ) -> tuple[Instance, ...]:
+        await reach_database(self._process)
+        return await self._store.waiting(until, after)
+
     async def close(self) -> None: ...
 
 
@@ -60,6 +79,14 @@ class _CellTransaction:
         self._process = process
         self.rows: Sequence[Instance] = ()
         self.forgotten: Sequence[InstanceId] = ()
+        self.hosts: Sequence[CellHost] = ()
+
+    async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
+        return await self.inner.lock_hosts(hosts)
+
+    async def save_hosts(self, hosts: Sequence[CellHost]) -> None:
+        self.hosts = (*self.hosts, *hosts)
+        await self.inner.save_hosts(hosts)
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
         fail_if_armed(self._process, "deadlock")

@@ -1,12 +1,13 @@
 """A placement worker's store that injects faults."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
+from bus.messages.books import BookEntry
 from bus.messages.placement import LogPosition, MembersPage, ProviderState, RevisionsPage, SnapshotPage
 from placement_worker.core.ledger import (
     AllocationKeys,
@@ -85,6 +86,16 @@ class FaultyPlacementStore:
         await reach_database(self._process)
         return await self._store.holders_of(provider, after, limit)
 
+    async def books_page(self, after: ConsumerId | None, limit: int) -> tuple[BookEntry, ...]:
+        await reach_database(self._process)
+        return await self._store.books_page(after, limit)
+
+    async def book_entries(
+        self, consumers: Sequence[ConsumerId], new_since: datetime | None
+    ) -> tuple[BookEntry, ...]:
+        await reach_database(self._process)
+        return await self._store.book_entries(consumers, new_since)
+
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
         await reach_database(self._process)
         return await self._store.usages(project, user)
@@ -143,9 +154,18 @@ class _BooksTransaction:
         self.written.append(changes)
         await self._inner.write_claims(changes)
 
+    async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
+        await self._inner.keep_page(claim, page, body)
+
+    async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
+        return await self._inner.kept_pages(claim)
+
     async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
         self._lock("consumers", keys.consumers)
         return await self._inner.lock_allocations(keys)
+
+    async def recount(self) -> None:
+        await self._inner.recount()
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
         self._lock("trees", keys.trees)

@@ -1,8 +1,9 @@
 """A scheduler's store that injects faults."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from uuid import UUID
 
 from bus.errors import Transient
 from bus.message import AggregateId, GroupId, ProviderId
@@ -10,20 +11,26 @@ from bus.messages.aggregates import Aggregate
 from bus.messages.applications import KnownApplication
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
+from bus.messages.moves import Change
 from bus.workers.handling import OutboxKey
+from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import (
     Acceptance,
+    CellCounts,
+    ChangeQuery,
     GroupQuery,
     HostQuery,
     InstanceQuery,
     Known,
+    KnownCell,
     KnownGroup,
     NewRequest,
     Note,
     SchedulerStore,
     SchedulerTransaction,
+    WaitingInstance,
 )
 from tests.simulation.faults import CURSED, CURSED_IDS
 from tests.simulation.process import SimProcess
@@ -54,6 +61,8 @@ class FaultySchedulerStore:
             await before_commit(self._process)
         if tx.rows or tx.hosts:
             self._observer.requests_written(tx.rows.values(), tx.hosts)
+        if tx.aggregates:
+            self._observer.aggregates_written(tx.aggregates)
         await after_commit(self._process)
 
     async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
@@ -82,14 +91,45 @@ class FaultySchedulerStore:
         await reach_database(self._process)
         return await self._store.prune(ended_before, limit)
 
+    async def changes(self, query: ChangeQuery) -> Sequence[Change]:
+        return await self._store.changes(query)
+
+    async def moves_under_way(self) -> Sequence[Change]:
+        return await self._store.moves_under_way()
+
+    async def cells(self) -> Sequence[KnownCell]:
+        await reach_database(self._process)
+        return await self._store.cells()
+
+    async def cell_counts(self) -> Sequence[CellCounts]:
+        await reach_database(self._process)
+        return await self._store.cell_counts()
+
     async def applications(self) -> Sequence[KnownApplication]:
         return await self._store.applications()
 
     async def aggregates(self) -> Sequence[Aggregate]:
         return await self._store.aggregates()
 
+    @asynccontextmanager
+    async def ordering_aggregates(self) -> AsyncIterator[None]:
+        # The transactions inside reach the database.
+        async with self._store.ordering_aggregates():
+            yield
+
     async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
         return await self._store.groups(query)
+
+    async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
+        return await self._store.waiting_digests(instances)
+
+    async def one_waiting(self, digest: bytes) -> WaitingInstance | None:
+        await reach_database(self._process)
+        return await self._store.one_waiting(digest)
+
+    async def some_are_woken(self) -> bool:
+        await reach_database(self._process)
+        return await self._store.some_are_woken()
 
     async def close(self) -> None: ...
 
@@ -100,6 +140,7 @@ class RequestsTransaction:
         self._process = process
         self.rows: dict[InstanceId, InstanceRow] = {}
         self.hosts: list[HostState] = []
+        self.aggregates: list[KeptAggregate] = []
         # Instances that get something to publish by this transaction, and had nothing before.
         self.unsaid: set[InstanceId] = set()
         self.noted: set[InstanceId] = set()
@@ -156,25 +197,51 @@ class RequestsTransaction:
         self.hosts += hosts
         await self._inner.save_hosts(hosts, at)
 
+    async def save_cells(self, cells: Sequence[KnownCell]) -> None:
+        await self._inner.save_cells(cells)
+
     async def set_application(
         self, name: str, sent_at: datetime, application: KnownApplication | None
     ) -> KnownApplication | None:
         return await self._inner.set_application(name, sent_at, application)
 
-    async def lock_aggregates(self) -> Sequence[Aggregate]:
+    async def lock_aggregates(self) -> Sequence[KeptAggregate]:
         return await self._inner.lock_aggregates()
 
-    async def save_aggregate(self, aggregate: Aggregate) -> None:
+    async def save_aggregate(self, aggregate: KeptAggregate) -> None:
+        self.aggregates.append(aggregate)
         await self._inner.save_aggregate(aggregate)
 
-    async def delete_aggregate(self, aggregate: AggregateId) -> None:
-        await self._inner.delete_aggregate(aggregate)
+    async def forget_aggregate(self, aggregate: AggregateId) -> None:
+        await self._inner.forget_aggregate(aggregate)
 
     async def create_group(self, group: KnownGroup) -> KnownGroup | None:
         return await self._inner.create_group(group)
 
     async def delete_group(self, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
         return await self._inner.delete_group(group, project, at)
+
+    async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
+        return await self._inner.lease_waking(holder, now, until)
+
+    async def release_waking(self, holder: UUID) -> None:
+        await self._inner.release_waking(holder)
+
+    async def next_waiting(self, digests: Sequence[bytes], limit: int) -> Sequence[WaitingInstance]:
+        fail_if_armed(self._process, "deadlock")
+        return await self._inner.next_waiting(digests, limit)
+
+    async def wake(self, instances: Sequence[InstanceId]) -> None:
+        await self._inner.wake(instances)
+
+    async def woken(self, limit: int) -> Sequence[WaitingInstance]:
+        return await self._inner.woken(limit)
+
+    async def let_wait(self, instances: Sequence[InstanceId]) -> None:
+        await self._inner.let_wait(instances)
+
+    async def unlist(self, instances: Sequence[InstanceId]) -> None:
+        await self._inner.unlist(instances)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         self.noted |= {row.id for rows in groups for row in rows}

@@ -2,7 +2,7 @@
 together.
 
 It goes by the orders alone: the group that a granted claim or swap names, and the host of its share. The consumer that
-cleans up after a silent host stays there as a member.
+cleans up after a silent host stays there as a member. So does a migration, where its instance may come back to.
 """
 
 from collections import Counter
@@ -23,6 +23,7 @@ class GroupsChecker:
         self._hosts = hosts
         self._groups = {group.id: group for group in groups}
         self._group_of: dict[ConsumerId, GroupId] = {}
+        self._migrations: set[ConsumerId] = set()
         self._members: dict[GroupId, dict[ConsumerId, ProviderId]] = {group: {} for group in self._groups}
         # When a host last had as many members as it may have; and when the group last had a member.
         self._full_s: dict[tuple[GroupId, ProviderId], float] = {}
@@ -40,9 +41,11 @@ class GroupsChecker:
                 continue
             if (order.consumer, order.attempt) in granted:
                 self._group_of[order.consumer] = order.group.id
-                if isinstance(order, SwapClaim) and order.cleanup is not None and order.cleanup in placed_on:
-                    self._findings.count(GROUP, "a cleanup is a member")
-                    self._group_of[order.cleanup] = order.group.id
+                if isinstance(order, SwapClaim) and order.heir is not None and order.heir.id in placed_on:
+                    self._findings.count(GROUP, f"a {order.heir.type.lower()} is a member")
+                    self._group_of[order.heir.id] = order.group.id
+                    if order.heir.type == "MIGRATION":
+                        self._migrations.add(order.heir.id)
         members: dict[GroupId, dict[ConsumerId, ProviderId]] = {group: {} for group in self._groups}
         for consumer, group in list(self._group_of.items()):
             if consumer in placed_on:
@@ -86,8 +89,9 @@ class GroupsChecker:
                 self._findings.count(GROUP, "kept apart")
         if group.policy == "affinity" and len(members) > 1:
             self._findings.count(GROUP, "kept together")
-            if len(counts) > 1:
+            there = {host for who, host in members.items() if who not in self._migrations}
+            if len(there) > 1:
                 self._findings.breaks(
                     "members that are kept together have one host",
-                    f"the members of {short_id(group.id)} are on {sorted(map(self._hosts.name, counts))}",
+                    f"the members of {short_id(group.id)} are on {sorted(map(self._hosts.name, there))}",
                 )

@@ -1,12 +1,13 @@
 """The state of each host over time, so that a refusal is judged by the whole time during which it was considered."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 from msgspec import Struct
 
 from bus.message import ProviderId
 from bus.messages.hosts import HostState
+from cell_conductor.core.host_states import CellHost
 from compute_sim.core.attempts import WELL
 from compute_sim.simulated.faults import Fault, FaultScript, condition_of, faults_of
 from tests.simulation.findings import Findings
@@ -33,15 +34,23 @@ class HostHistory:
         self.cells = {cell}
         self.faults = faults
         self.registered_s: float | None = None
+        # In a row, as its row says.
+        self.failed_builds = 0
         self.history: list[HostMoment] = []
 
 
 class HostHistories:
-    def __init__(self, findings: Findings, script: FaultScript) -> None:
+    def __init__(self, findings: Findings, script: FaultScript, failed_builds_max: int = 0) -> None:
         self._findings = findings
+        self._failed_builds_max = failed_builds_max
         self._script = script
         self._hosts: dict[ProviderId, HostHistory] = {}
         # The times when the computes of a cell were down: from, and until.
+        # Each host as its row says, and as its cell knows it: since when it is set so there.
+        self.rows: dict[ProviderId, HostState] = {}
+        self.in_cells: dict[ProviderId, CellHost] = {}
+        self._set_s: dict[ProviderId, float] = {}
+        self._were_dead: set[ProviderId] = set()
         self.away: dict[str, list[tuple[float, float]]] = {cell: [] for cell in CELLS}
 
     def name(self, host: ProviderId) -> str:
@@ -50,6 +59,9 @@ class HostHistories:
 
     def cell(self, host: ProviderId) -> str:
         return self._hosts[host].cell
+
+    def is_enabled(self, host: ProviderId) -> bool:
+        return self._hosts[host].history[-1].is_enabled
 
     def was_in(self, host: ProviderId, cell: str) -> bool:
         return cell in self._hosts[host].cells
@@ -69,11 +81,37 @@ class HostHistories:
         if (seen := self._hosts.get(host)) is not None:
             self._append(seen, free=free)
 
+    def set_in_cell(self, host: CellHost) -> None:
+        """The cell was told how the host is set, or has found it clean."""
+        id_ = host.word.host
+        before = self.in_cells.get(id_)
+        self.in_cells[id_] = host
+        if before is None or before.mode != host.mode:
+            self._set_s[id_] = self._findings.now_s
+            self._findings.log("cell", "{} is {}", host.word.name, host.mode)
+        if host.mode == "dead":
+            self._were_dead.add(id_)
+        if host.cleaned:
+            self._findings.count("host mode", "cleaned")
+
+    def was_dead(self, host: ProviderId) -> bool:
+        """Was it set dead once, as its cell knows? Then nobody waits for what it had."""
+        return host in self._were_dead
+
+    def is_set(self, host: ProviderId, *modes: str, for_s: float = 0.0) -> bool:
+        """Is it set so, and has its cell known that for so long?"""
+        known = self.in_cells.get(host)
+        return known is not None and known.mode in modes and self._findings.now_s - self._set_s[host] >= for_s
+
     def registered(self, host: HostState) -> None:
+        self.rows[host.id] = host
         seen = self._history_of(host.id, host.name, host.cell)
         if seen.registered_s is None:
             seen.registered_s = self._findings.now_s
-        self._append(seen, is_enabled=host.enabled)
+        if 0 < self._failed_builds_max <= host.failed_builds:
+            self._check_disabled(seen, host)
+        seen.failed_builds = host.failed_builds
+        self._append(seen, is_enabled=host.setting.mode == "up" and not host.must_clean)
 
     def fitting(
         self,
@@ -84,8 +122,11 @@ class HostHistories:
         down_s: float,
         *,
         excluded: Collection[ProviderId] = (),
+        serves: Callable[[ProviderId], bool] = lambda _: True,
     ) -> list[str]:
-        """Hosts that were registered, up and enabled, and had room for this, during the whole time since then."""
+        """Hosts that were registered, up and enabled, and had room for this, during the whole time since then. `serves`
+        is asked last.
+        """
         return [
             seen.name
             for host, seen in self._hosts.items()
@@ -97,7 +138,27 @@ class HostHistories:
             and all(_fits(was, amounts, required) for was in _during(seen.history, since_s))
             # The scheduler also counts the host's own report, which is as old as a heartbeat may be.
             and all(was.free.get(INSTANCE_SLOTS, 1) > 0 for was in _during(seen.history, since_s - down_s))
+            and serves(host)
         ]
+
+    def _check_disabled(self, seen: HostHistory, host: HostState) -> None:
+        """The report of one failure more disables the host; what an operator says later counts again."""
+        if host.failed_builds > seen.failed_builds:
+            self._findings.count("host", "builds failed in a row")
+            if host.setting.mode == "up":
+                self._findings.breaks(
+                    "a host on which builds fail is disabled",
+                    f"{host.name} has {host.failed_builds} failed builds",
+                )
+
+    def was_disabled(self, host: ProviderId, since_s: float) -> bool:
+        """Was it disabled during the whole time since then?"""
+        seen = self._hosts.get(host)
+        return (
+            seen is not None
+            and since_s > 0
+            and not any(was.is_enabled for was in _during(seen.history, since_s))
+        )
 
     def _history_of(self, host: ProviderId, name: str, cell: str) -> HostHistory:
         if host not in self._hosts:

@@ -371,7 +371,7 @@ def _wrong_key(target: Target, other: str, _: object) -> Iterator[_Forged]:
         cell=target.cell, consumer=ConsumerId(target.instance), attempt=target.attempt + 5, issued_at=AT
     )
     yield RIVAL.user, release, destination_of(AskUsages(project=RIVAL_PROJECT)), {}
-    yield RIVAL.user, SetHost(host=target.host_name, enabled=False), destination_of(_RIVAL_BUILD), {}
+    yield RIVAL.user, SetHost(host=target.host_name, mode="draining"), destination_of(_RIVAL_BUILD), {}
     yield (
         user_of("conductor", other),
         RemoveFromCell(

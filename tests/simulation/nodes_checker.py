@@ -256,7 +256,7 @@ class NodesChecker:
 
     def written(self, orders: Sequence[ClaimOrder], written: Sequence[TreeChanges | ClaimChanges]) -> None:
         # A cleanup consumer takes over an existing claim: it is no new claim of the node.
-        cleanup_consumers = {order.cleanup for order in orders if isinstance(order, SwapClaim)}
+        cleanup_consumers = {order.heir.id for order in orders if isinstance(order, SwapClaim) and order.heir}
         for changes in written:
             if isinstance(changes, TreeChanges):
                 for tree in changes.trees:
@@ -295,7 +295,7 @@ class NodesChecker:
         else:
             self._findings.log("books", "{} is reserved", node)
 
-    def _check_claims(self, changes: ClaimChanges, cleanup_consumers: AbstractSet[ConsumerId | None]) -> None:
+    def _check_claims(self, changes: ClaimChanges, cleanup_consumers: AbstractSet[ConsumerId]) -> None:
         held = dict(changes.held)
         for holder in [each for each in changes.claimed if each.consumer not in cleanup_consumers]:
             for node in {each.provider for each in held.get(holder.consumer, ())} & self.real_nodes.keys():

@@ -3,21 +3,26 @@
 A plan is a value: the search for the elements that matter removes the others and runs it again.
 """
 
+from typing import Any, Literal
 from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import GroupId
-from bus.messages.build import RequestId
+from bus.message import AggregateId, GroupId
+from bus.messages.build import MoveEnd, MoveKind, RequestId
+from bus.messages.hosts import HostMode
 from bus.messages.placement import ServerGroup
 from compute_sim.ironic import IronicScript, Node
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost
 from scheduler_worker.requests.instance_ids import instance_id_of
-from tests.simulation.faults import Fault
+from tests.simulation.demands import Demand
+from tests.simulation.faults import CellDown, Fault
 
 CELLS = ("c1", "c2")
 GOLD = "CUSTOM_GOLD"
+# The project of all instances.
+PROJECT = "shop"
 # The cell of the nodes of each conductor group.
 GROUPS_OF_NODES = {"rack1": CELLS[0], "rack2": CELLS[1]}
 RATIOS = (0.5, 1.0, 1.5, 4.0, 16.0)
@@ -39,8 +44,15 @@ class Boot(Struct, frozen=True):
     deadline_s: int = 30
     # For a bare-metal node: its resource class in Ironic. Such an instance has no size of its own.
     node_class: str = ""
+    image: str = ""
     # One of the plan's groups.
     group: GroupId | None = None
+    all_or_nothing: bool = False
+    # Groups, ports, zones and the like; its amounts are those of the demand.
+    demand: Demand | None = None
+    # How long it waits for room; 0: not at all.
+    wait_s: int = 0
+    priority: int = 0
 
 
 class Delete(Struct, frozen=True):
@@ -65,12 +77,71 @@ class Rebuild(Struct, frozen=True):
         return f"http://images/{self.id}"
 
 
+class EndOfMove(Struct, frozen=True):
+    """The client's next order about its move, so long after the move was taken, or after the instance has arrived."""
+
+    how: MoveEnd | Literal["delete"]
+    after_s: float = 0.0
+    when_arrived: bool = True
+
+
+class PlannedMove(Struct, frozen=True):
+    """Move the instance with this index of a request, once it is active after this time. A resize has a size; one that
+    `stays` is on the same host.
+    """
+
+    id: UUID
+    request: UUID
+    index: int
+    at_s: float
+    kind: MoveKind
+    ends: tuple[EndOfMove, ...] = ()
+    vcpus: int = 0
+    ram_mb: int = 0
+    root_gb: int = 0
+    needs_gold: bool = False
+    stays: bool = False
+    deadline_s: int = 30
+    confirm_s: int = 0
+    is_repeated: bool = False
+    # How long after it is shelved; None: it stays so.
+    unshelved_after_s: float | None = None
+
+
+class Evacuation(Struct, frozen=True):
+    """From `at_s` to `until_s`, evacuate everything from this host, as soon as it counts as down."""
+
+    id: UUID
+    host: str
+    at_s: float
+    until_s: float
+
+
 class DisabledHost(Struct, frozen=True):
     """An operator disables a host, and enables it again."""
 
     host: str
     at_s: float
     until_s: float
+
+
+class HostOrder(Struct, frozen=True):
+    """An operator sets the mode of a host. It is repeated while the host is unknown; a host that does not exist is refused."""
+
+    host: str
+    mode: HostMode
+    at_s: float
+
+
+class AggregateOrder(Struct, frozen=True):
+    """An operator changes the metadata and the hosts of an aggregate. A host may be refused while it is unknown."""
+
+    at_s: float
+    aggregate: AggregateId
+    name: str
+    metadata: dict[str, str | None] = {}
+    add_hosts: tuple[str, ...] = ()
+    remove_hosts: tuple[str, ...] = ()
 
 
 class InvalidRequest(Struct, frozen=True):
@@ -102,6 +173,10 @@ class Plan(Struct, frozen=True):
     seed: int
     hosts: dict[str, tuple[SimulatedHost, ...]]
     script: FaultScript
+    # The pools of each cell, as the settings of its compute name them.
+    pools: tuple[str, ...] = ()
+    # How many builds each host has at once; 0 means no limit.
+    builds_at_once_max: int = 0
     # The schedulers' limit of instances per host; 0 means no limit.
     instances_max: int = 0
     # Created when the run begins. The last one is deleted when all its boots have been sent.
@@ -109,7 +184,15 @@ class Plan(Struct, frozen=True):
     boots: tuple[Boot, ...] = ()
     deletes: tuple[Delete, ...] = ()
     rebuilds: tuple[Rebuild, ...] = ()
+    moves: tuple[PlannedMove, ...] = ()
+    evacuations: tuple[Evacuation, ...] = ()
     disabled_hosts: tuple[DisabledHost, ...] = ()
+    host_orders: tuple[HostOrder, ...] = ()
+    aggregate_orders: tuple[AggregateOrder, ...] = ()
+    # Of the schedulers, in place of those that all seeds have.
+    settings: dict[str, Any] = {}
+    # Of the conductors, likewise.
+    conducting: dict[str, Any] = {}
     invalid_requests: tuple[InvalidRequest, ...] = ()
     faults: tuple[Fault, ...] = ()
     admin_ops: tuple[AdminOp, ...] = ()
@@ -123,6 +206,14 @@ class Plan(Struct, frozen=True):
     faults_end_s: float = 45.0
     # Everything must have settled this long after that.
     settle_s_max: float = 60.0
+
+    @property
+    def has_demands(self) -> bool:
+        return any(boot.demand is not None for boot in self.boots)
+
+    @property
+    def outage(self) -> CellDown | None:
+        return next((fault for fault in self.faults if isinstance(fault, CellDown)), None)
 
     @property
     def instances(self) -> int:

@@ -11,11 +11,15 @@ from tests.simulation.nodes_checker import NodesChecker
 # Longer than any build without a slow fault.
 SLOW_S = 1.5
 HostAttempt = tuple[ProviderId, int]
+EXISTS = (State.BUILT, State.STOPPING, State.STOPPED, State.STARTING)
 
 
 class RealInstances:
-    def __init__(self, findings: Findings, nodes: NodesChecker | None = None) -> None:
+    def __init__(
+        self, findings: Findings, nodes: NodesChecker | None = None, builds_at_once_max: int = 0
+    ) -> None:
         self._findings = findings
+        self._builds_at_once_max = builds_at_once_max
         self._nodes = nodes
         self.running: dict[InstanceId, dict[HostAttempt, State]] = {}
         # Attempts that have ended. If a late order builds one of them again, it will be destroyed again.
@@ -39,16 +43,34 @@ class RealInstances:
                 self._findings.log(
                     "hosts", "attempt {} of {}: {}", each.attempt, each.instance, each.state.value
                 )
+        if self._builds_at_once_max:
+            for host in dict.fromkeys(each.host for each in attempts if each.state.takes_slot):
+                self._check_builds(host)
+
+    def _check_builds(self, host: ProviderId) -> None:
+        """How many builds the host has now; called at a commit that began one."""
+        builds = sum(
+            state.takes_slot
+            for there in self.running.values()
+            for (place, _), state in there.items()
+            if place == host
+        )
+        if builds > self._builds_at_once_max:
+            self._findings.breaks(
+                "a host builds so many at once", f"{host} builds {builds} of {self._builds_at_once_max}"
+            )
 
     def _note_fate(self, attempt: AttemptRecord) -> None:
         """Count the faults of hosts that this attempt shows."""
         now_s = self._findings.now_s
         match attempt.state:
+            case State.WAITING:
+                self._findings.count("host", "waits for its turn")
             case State.BUILDING:
                 self._begun_s[attempt.key] = now_s
-            case State.FAILED:
+            case State.FAILED if attempt.key in self._begun_s:
                 self._findings.count("host", "fails_to_build")
-            case State.BUILT if now_s - self._begun_s[attempt.key] > SLOW_S:
+            case State.BUILT if now_s - self._begun_s.pop(attempt.key, now_s) > SLOW_S:
                 self._findings.count("host", "builds_slowly")
             case _:
                 pass
@@ -65,8 +87,14 @@ class RealInstances:
         """True if the host has the instance, or once had it."""
         if self._nodes is not None and self._nodes.has_built(instance, host):
             return True
-        is_there = self.running.get(instance, {}).get((host, attempt)) is State.BUILT
+        is_there = self.running.get(instance, {}).get((host, attempt)) in EXISTS
         return is_there or (instance, host, attempt) in self._ended
+
+    def state_of(self, instance: InstanceId, host: ProviderId, attempt: int) -> State | None:
+        """None if the host does not have it, or has lost it before."""
+        if (instance, host, attempt) in self._ended:
+            return None
+        return self.running.get(instance, {}).get((host, attempt))
 
     def has_image(self, instance: InstanceId, host: ProviderId, image: str) -> bool:
         return self._nodes is None or self._nodes.has_image(instance, host, image)

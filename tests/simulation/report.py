@@ -6,7 +6,7 @@ from uuid import UUID
 
 from compute_sim.simulated.faults import TimedFault
 from tests.simulation.nodes_checker import BACK, CLAIMED, LEFT, NODE
-from tests.simulation.plan import Plan
+from tests.simulation.plan import AggregateOrder, HostOrder, Plan
 from tests.simulation.seeds import Outcome
 
 TimelineEntry = tuple[float, str, str, tuple[object, ...]]
@@ -45,11 +45,13 @@ def plan_lines(plan: Plan) -> Iterator[str]:
             if boot.repeated_at_s
             else ""
         )
-        yield f"  {boot.at_s:6.2f}  boot {boot.name}: {boot.count} of {boot.vcpus} CPUs{again}"
+        yield f"  {boot.at_s:6.2f}  boot {boot.name}: {boot.count} of {boot.vcpus} CPUs{again}{boot.demand or ''}"
+    orders: tuple[AggregateOrder | HostOrder, ...] = (*plan.aggregate_orders, *plan.host_orders)
+    for order in orders:
+        yield f"  {order.at_s:6.2f}  {order!r}"
     for delete in plan.deletes:
         yield f"  {delete.at_s:6.2f}  delete number {delete.index} of {_short(delete.request)}"
-    for rebuild in plan.rebuilds:
-        yield f"  {rebuild.at_s:6.2f}  rebuild number {rebuild.index} of {_short(rebuild.request)}"
+    yield from _changes_of_instances(plan)
     for op in plan.admin_ops:
         yield f"  {op.at_s:6.2f}  {op.admin}: {op.action}"
     for flip in plan.flips:
@@ -61,6 +63,15 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield f"  {host_fault.after_s:6.2f}  {host_fault!r}"
     for of_ironic in plan.ironic.faults:
         yield f"          {of_ironic!r}"
+
+
+def _changes_of_instances(plan: Plan) -> Iterator[str]:
+    for rebuild in plan.rebuilds:
+        yield f"  {rebuild.at_s:6.2f}  rebuild number {rebuild.index} of {_short(rebuild.request)}"
+    for move in plan.moves:
+        yield f"  {move.at_s:6.2f}  move number {move.index} of {_short(move.request)}: {move!r}"
+    for evacuation in plan.evacuations:
+        yield f"  {evacuation.at_s:6.2f}  {evacuation!r}"
 
 
 def covered(seen: Mapping[tuple[str, str], int]) -> Iterator[str]:

@@ -11,14 +11,16 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
+from scheduler_worker.claiming import together
 from tests.simulation.cloud import Cloud
 from tests.simulation.decision_watch import watched_decisions
 from tests.simulation.findings import Broken
 from tests.simulation.loop import run_simulated, until_s
 from tests.simulation.plan import Plan
 from tests.simulation.process import owned_task
+from tests.simulation.replacing import replaced
 from tests.simulation.settling import choices_left, errors_at_the_end, unsettled
-from tests.simulation.workers import SCHEDULER
+from tests.simulation.workers import SCHEDULER, installed_plugins
 
 LOOK_S = 2.0
 FEED_S = 4.0
@@ -52,7 +54,10 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
     # A task of a dead process may fail while it is cancelled; nobody awaits it.
     loop.set_exception_handler(lambda _loop, _context: None)
     cloud = Cloud(plan)
-    with watched_decisions(cloud.findings.count, cloud.write_oracle.judged):
+    # A claim for five instances has two pages.
+    small_pages = replaced(together, "PAGE_BYTES_MAX", lambda _: 1_000)
+    watched = watched_decisions(cloud.findings.count, cloud.write_oracle.judged)
+    with small_pages, watched, installed_plugins():
         return await _run_cloud(cloud, until_s)
 
 
@@ -102,6 +107,8 @@ async def _play(cloud: Cloud) -> None:
         await asyncio.sleep(LOOK_S)
     if left:
         cloud.findings.breaks("everything settles", "; ".join(left[:5]))
+    if wrong := await cloud.audit():
+        cloud.findings.breaks("an audit at rest finds nothing", "; ".join(wrong[:5]))
 
 
 @contextmanager

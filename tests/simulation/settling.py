@@ -8,11 +8,14 @@ from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.topology import IRONIC_EVENTS
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
+from compute_sim.core.attempts import State
 from ironic_sync.core.ring import names_alive
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.requests.instance_ids import instance_id_of
 from tests.simulation.cloud import Cloud
 from tests.simulation.fixtures import CONSUMERS
 from tests.simulation.host_history import short_id
+from tests.simulation.moving_checker import of_classes, without_outcome
 from tests.simulation.nodes_checker import is_free, name_of
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES
 from tests.simulation.view_oracle import compare_candidates, differences
@@ -24,7 +27,9 @@ WORK = (
     *(f"{role}.{cell}.work" for role in ("conductor", "compute", "ironic") for cell in CELLS),
     IRONIC_EVENTS,
 )
-ENDS = ("active", "error", "deleted")
+ENDS = ("active", "shelved", "error", "deleted")
+# An instance in one of these states holds its share, and its host has it.
+EXISTS = ("active", "shelved")
 # States that the API level calls by another name than the cell.
 STATE_AT_API = {"broken": "error"}
 DEAD_LETTERS_MAX = 1_000
@@ -37,6 +42,7 @@ async def unsettled(cloud: Cloud, connection: Connection) -> list[str]:
         *_unsettled_cells(cloud),
         *_unsettled_books(cloud),
         *_unsettled_hosts(cloud),
+        *_unsettled_modes(cloud),
         *await _unsettled_nodes(cloud),
         *[f"queue {queue} has {depth}" for queue in WORK if (depth := await connection.depth(queue))],
     ]
@@ -61,6 +67,7 @@ async def _dead_letters(connection: Connection) -> list[DeadLetter]:
 
 def _unsettled_requests(cloud: Cloud) -> Iterator[str]:
     deleted = {instance_id_of(RequestId(each.request), each.index) for each in cloud.plan.deletes}
+    deleted |= cloud.client.movers.deleted
     for boot in cloud.plan.boots:
         for index in range(boot.count):
             instance = instance_id_of(RequestId(boot.id), index)
@@ -70,7 +77,8 @@ def _unsettled_requests(cloud: Cloud) -> Iterator[str]:
                 break
             state = row.told.state
             if state not in ENDS or (instance in deleted and state != "deleted"):
-                yield f"{boot.name}: {short_id(instance)} is {state}"
+                own = cloud.cells.rows.get(instance)
+                yield f"{boot.name}: {short_id(instance)} is {state}: {own.reason if own else ''}"
             elif state == "deleted" and instance not in deleted and "released before" not in row.told.reason:
                 yield f"{boot.name}: {short_id(instance)} is deleted, but no client deleted it: {row.told.reason}"
 
@@ -84,16 +92,20 @@ def _unsettled_cells(cloud: Cloud) -> Iterator[str]:
                 yield f"{short_id(row.id)} is {row.told.state}, and its cell does not know it"
         elif row.told.state != STATE_AT_API.get(own.state, own.state):
             yield f"{short_id(row.id)} is {row.told.state}, and {own.state} in its cell"
+        if why := without_outcome(row):
+            yield why
 
 
 def _unsettled_books(cloud: Cloud) -> Iterator[str]:
-    """Only active instances hold claims, and instances whose cleanup waits for a dead or silent host."""
+    """Only instances that exist hold claims, and instances whose cleanup waits for a dead or silent host; so does what is left
+    of a move.
+    """
     for consumer in cloud.books.held.keys() - CONSUMERS:
         cleanup = cloud.books.cleanup_consumers.get(consumer)
         instance = InstanceId(consumer) if cleanup is None else cleanup.instance
         own = cloud.cells.rows.get(instance)
         row = cloud.requests.rows.get(instance)
-        if cleanup is None and row is not None and row.told.state == "active":
+        if cleanup is None and row is not None and row.told.state in EXISTS:
             continue
         if cleanup is None and own is not None and own.state == "broken":
             continue
@@ -101,11 +113,25 @@ def _unsettled_books(cloud: Cloud) -> Iterator[str]:
         if not waits:
             name = row.told.name if row else "unknown"
             yield f"{short_id(consumer)} ({name}) holds {cloud.books.held[consumer]}, and no cleanup will release it"
+        elif dead := [each.host for each in waits if cloud.hosts.is_set(each.host, "dead")]:
+            yield f"{short_id(consumer)} waits for {[cloud.hosts.name(each) for each in dead]}, which is set dead"
         elif not any(cloud.hosts.is_dead(each.host) for each in waits):
             yield f"{short_id(consumer)} waits for {[cloud.hosts.name(each.host) for each in waits]}, which answer"
     for row in cloud.requests.rows.values():
-        if row.told.state == "active" and row.id not in cloud.books.held:
-            yield f"{short_id(row.id)} is active, and holds nothing"
+        if row.told.state in EXISTS and row.id not in cloud.books.held:
+            yield f"{short_id(row.id)} is {row.told.state}, and holds nothing"
+    yield from _wrong_shares(cloud)
+
+
+def _wrong_shares(cloud: Cloud) -> Iterator[str]:
+    """An instance that exists, also one in error, holds exactly the share of its host."""
+    for own in cloud.cells.rows.values():
+        if own.state not in (*EXISTS, "broken") or own.host is None:
+            continue
+        needed, held = own.host.share.amounts, cloud.books.held.get(own.id, ())
+        # An administrator may have moved the amounts to another provider.
+        if of_classes(needed) != of_classes(held):
+            yield f"{short_id(own.id)} is {own.state} and holds {held}, and its share is {needed}"
 
 
 def _releases(release: tuple[object, ...], consumer: object) -> bool:
@@ -113,22 +139,38 @@ def _releases(release: tuple[object, ...], consumer: object) -> bool:
 
 
 def _unsettled_hosts(cloud: Cloud) -> Iterator[str]:
-    """A host that answers runs exactly the instances that are active on it."""
+    """A host that answers runs exactly the instances that are active on it, and has those that are shelved there."""
     for instance, there in cloud.real_instances.running.items():
         own = cloud.cells.rows.get(instance)
-        for host, attempt in there:
+        for (host, attempt), state in there.items():
             if cloud.hosts.is_dead(host):
                 continue
             is_wanted = (
                 own is not None
-                and own.state == "active"
-                and own.attempt == attempt
+                and own.state in EXISTS
+                and (state is State.STOPPED) is (own.state == "shelved")
+                and own.host_attempt == attempt
                 and own.host is not None
                 and own.host.share.host == host
             )
             if not is_wanted:
-                state = "unknown" if own is None else own.state
-                yield f"attempt {attempt} of {short_id(instance)} is on {cloud.hosts.name(host)}, and the instance is {state}"
+                said = "unknown" if own is None else own.state
+                yield (
+                    f"attempt {attempt} of {short_id(instance)} is {state.value} on {cloud.hosts.name(host)}, and the instance is "
+                    f"{said}"
+                )
+
+
+def _unsettled_modes(cloud: Cloud) -> Iterator[str]:
+    """Each cell knows how its hosts are set, and a host that was dead has cleaned up when it is set up and answers."""
+    for host in cloud.hosts.rows.values():
+        known = cloud.hosts.in_cells.get(host.id)
+        if host.setting.number and (known is None or known.word.setting != host.setting):
+            yield f"{host.name} is set {host.setting.mode}, and its cell has {known.mode if known else 'no word of it'}"
+        if host.told != host.setting.number:
+            yield f"{host.name} was set {host.setting.number} times, and its row says that its cell knows {host.told}"
+        if host.must_clean and host.setting.mode != "dead" and not cloud.hosts.is_dead(host.id):
+            yield f"{host.name} was dead, answers, and is not known to be clean"
 
 
 async def _unsettled_nodes(cloud: Cloud) -> list[str]:
@@ -205,6 +247,7 @@ def _picture_differences(cloud: Cloud) -> Iterator[str]:
         for row, host in enumerate(columns.names):
             if not columns.present[row] or not columns.provided[row]:
                 continue
+            yield from _host_differences(cloud, name, picture, columns.ids[row])
             providers = [
                 provider_index.state(each)
                 for each in provider_index.in_trees_of(columns.root[[row]]).tolist()
@@ -222,6 +265,21 @@ def _picture_differences(cloud: Cloud) -> Iterator[str]:
                 free = int(provider_index.stocks[resource].free[row])
                 if said_of_it is not None and said_of_it != free:
                     yield f"{name} sees {free} {resource} free on {state.name}: it is {said_of_it}"
+
+
+def _host_differences(cloud: Cloud, name: str, picture: Picture, host: ProviderId) -> Iterator[str]:
+    """Differences between a scheduler's picture of a host and the rows."""
+    if not cloud.demands.knows(host):
+        return
+    zone, is_enabled = cloud.demands.zone_of(host), cloud.hosts.is_enabled(host)
+    seen = (
+        frozenset(picture.aggregates_of(host)),
+        picture.zone_of(host),
+        bool(picture.columns.enabled[picture.row_of(host)]),
+    )
+    said = (cloud.books.aggregates_of(host), zone, is_enabled)
+    if seen != said:
+        yield f"{name} sees {cloud.hosts.name(host)} with aggregates, zone, enabled {seen}: they are {said}"
 
 
 async def _view_differences(cloud: Cloud) -> list[str]:

@@ -11,9 +11,11 @@ from typing import NoReturn, Protocol
 from bus.errors import Transient, Unavailable
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
+from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import AttemptRecord
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.simulation.process import SimProcess
 
@@ -33,7 +35,11 @@ class CommitObserver(Protocol):
 
     def requests_written(self, rows: Iterable[InstanceRow], hosts: Sequence[HostState]) -> None: ...
 
+    def aggregates_written(self, written: Sequence[KeptAggregate]) -> None: ...
+
     def cell_written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None: ...
+
+    def cell_hosts_written(self, hosts: Sequence[CellHost]) -> None: ...
 
     def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None: ...
 

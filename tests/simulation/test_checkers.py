@@ -10,6 +10,7 @@ from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
 from bus.messages.administration import CreateProvider
 from bus.messages.placement import (
     ClaimResources,
+    Heir,
     Holder,
     InventoryState,
     ResourceAmount,
@@ -29,6 +30,7 @@ from tests.simulation.fixtures import AGGREGATES, SHARES
 from tests.simulation.groups_checker import GroupsChecker
 from tests.simulation.host_history import HostHistories
 from tests.simulation.loop import run_simulated
+from tests.simulation.moves_checker import HELD_ONCE, MovesChecker
 from tests.simulation.process import EPOCH
 from tests.simulation.real_instances import RealInstances
 from tests.simulation.view_oracle import caught_up_replica
@@ -94,7 +96,7 @@ def test_a_cleanup_consumer_counts_on_its_host() -> None:
             attempt=2,
             issued_at=AT,
             share=Share(host=OTHER, amounts=(there,)),
-            cleanup=cleanup,
+            heir=Heir(id=cleanup, type="CLEANUP"),
         )
         changes = ClaimChanges(
             consumers=(Consumer(id=CONSUMER, attempt=2), Consumer(id=cleanup, attempt=1)),
@@ -246,7 +248,7 @@ def _member(
         attempt=2,
         issued_at=AT,
         share=claim.share,
-        cleanup=ConsumerId(UUID(int=cleanup)),
+        heir=Heir(id=ConsumerId(UUID(int=cleanup)), type="CLEANUP"),
         group=group,
     )
 
@@ -283,3 +285,62 @@ def test_members_that_are_kept_together_on_two_hosts_are_reported() -> None:
         "members that are kept together have one host"
     )
     assert _broken_by((first, {1: HOST}), (second, {2: OTHER})) == ""
+
+
+MIGRATION, CLEANUP = ConsumerId(UUID(int=40)), ConsumerId(UUID(int=41))
+# VCPU of both hosts, by number.
+Held = dict[ConsumerId, dict[ProviderId, int]]
+
+
+def _moved(to: ProviderId, heir: Heir | None = None, returns: ConsumerId | None = None) -> SwapClaim:
+    """A swap to a share of two VCPU."""
+    return SwapClaim(
+        cell="c1",
+        consumer=CONSUMER,
+        held_attempt=1,
+        attempt=2,
+        issued_at=AT,
+        share=Share(host=to, amounts=(ResourceAmount(to, "VCPU", 2),)),
+        heir=heir,
+        returns=returns,
+    )
+
+
+def _broken_by_move(order: SwapClaim, before: Held, after: Held) -> str:
+    def held(by: Held) -> dict[ConsumerId, tuple[ResourceAmount, ...]]:
+        return {
+            who: tuple(ResourceAmount(host, "VCPU", amount) for host, amount in of_one.items())
+            for who, of_one in by.items()
+        }
+
+    async def do(findings: Findings) -> None:
+        granted = {(CONSUMER, 2), *((who, 1) for who in after if who != CONSUMER)}
+        MovesChecker(findings).committed([order], granted, held(before), held(after))
+
+    return _broken_while(do)
+
+
+def test_a_migration_that_holds_other_than_what_is_left_over_is_reported() -> None:
+    away, here = (
+        _moved(OTHER, Heir(id=MIGRATION, type="MIGRATION")),
+        _moved(HOST, Heir(id=MIGRATION, type="MIGRATION")),
+    )
+    three = {CONSUMER: {HOST: 3}}
+
+    assert _broken_by_move(away, three, {CONSUMER: {OTHER: 2}, MIGRATION: {HOST: 3}}) == ""
+    assert _broken_by_move(here, three, {CONSUMER: {HOST: 2}, MIGRATION: {HOST: 1}}) == ""
+    assert _broken_by_move(here, {CONSUMER: {HOST: 2}}, {CONSUMER: {HOST: 2}}) == ""
+    for wrong in ({HOST: 3}, {OTHER: 1}):
+        assert _broken_by_move(here, three, {CONSUMER: {HOST: 2}, MIGRATION: wrong}) == HELD_ONCE
+    assert _broken_by_move(away, three, {CONSUMER: {OTHER: 2}, MIGRATION: {HOST: 1}}) == HELD_ONCE
+
+
+def test_a_migration_that_still_holds_something_after_the_way_back_is_reported() -> None:
+    back = _moved(HOST, returns=MIGRATION)
+    silent = _moved(HOST, Heir(id=CLEANUP, type="CLEANUP"), returns=MIGRATION)
+    during = {CONSUMER: {OTHER: 2}, MIGRATION: {HOST: 2}}
+
+    assert _broken_by_move(back, during, {CONSUMER: {HOST: 2}}) == ""
+    assert _broken_by_move(back, during, {CONSUMER: {HOST: 2}, MIGRATION: {HOST: 2}}) == HELD_ONCE
+    assert _broken_by_move(silent, during, {CONSUMER: {HOST: 2}, CLEANUP: {OTHER: 2}}) == ""
+    assert _broken_by_move(silent, during, {CONSUMER: {HOST: 2}, CLEANUP: {OTHER: 1}}) == HELD_ONCE

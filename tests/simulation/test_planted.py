@@ -3,14 +3,17 @@
 A file keeps the seed that last showed each bug; the search tries that seed first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.bug_search import FoundBug, find_and_shrink
+from tests.simulation.drawing_demands import DEMANDS_AT, DEMANDS_EVERY
+from tests.simulation.drawing_hosts import HOSTS_AT, HOSTS_EVERY
+from tests.simulation.drawing_moves import has_moves
 from tests.simulation.many_seeds import pool_with_fixed_hashes
-from tests.simulation.planted import BUGS, OF_NODES
+from tests.simulation.planted import BUGS, OF_DEMANDS, OF_HOST_MODES, OF_MOVES, OF_NODES
 from tests.simulation.test_simulation import SEEDS, SEEDS_OF_NODES, TIMEOUT_S
 
 SHRINKING_RUNS_MAX = 96
@@ -18,6 +21,9 @@ HALF = 0
 # A bug that none of these seeds shows counts as not found. To try all seeds would take as long as all other bugs
 # together.
 SEARCHED_SEEDS, SEARCHED_NODE_SEEDS = SEEDS[:30], SEEDS_OF_NODES[:15]
+SEARCHED_DEMAND_SEEDS = range(DEMANDS_AT, SEEDS.stop, DEMANDS_EVERY)
+SEARCHED_MODE_SEEDS = range(HOSTS_AT, SEEDS.stop, HOSTS_EVERY)
+SEARCHED_MOVE_SEEDS = tuple(seed for seed in SEEDS if has_moves(seed))
 SHOWN_BY = Path(__file__).with_name("planted") / "shown_by.txt"
 
 
@@ -60,7 +66,13 @@ def test_each_planted_bug_has_a_seed_that_shows_it() -> None:
     assert {seed for seeds in _shown_by().values() for seed in seeds} <= {*SEEDS, *SEEDS_OF_NODES}
 
 
-def _searched_seeds(bug: str) -> range:
+def _searched_seeds(bug: str) -> Sequence[int]:
+    if bug in OF_MOVES:
+        return SEARCHED_MOVE_SEEDS
+    if bug in OF_HOST_MODES:
+        return SEARCHED_MODE_SEEDS
+    if bug in OF_DEMANDS:
+        return SEARCHED_DEMAND_SEEDS
     return SEARCHED_NODE_SEEDS if bug in OF_NODES else SEARCHED_SEEDS
 
 

@@ -10,7 +10,7 @@ from bus.broker import Delivery, Parcel, Receipt
 from bus.codec import CODEC, encode, known_messages
 from bus.message import type_of
 from bus.permissions import Rights
-from bus.topology import DEAD, IRONIC_EVENTS, ROUTES, broker_user_of
+from bus.topology import DEAD, IRONIC_EVENTS, REPLY, ROUTES, broker_user_of, user_of
 from tests.simulation.faults import Duplicate, Nack, Unroutable
 from tests.simulation.findings import Findings
 from tests.simulation.process import SimProcess
@@ -43,9 +43,14 @@ class Traffic:
         self.answers_of: dict[str, str] = {}
         # Callbacks that wait for the next question of a scheduler.
         self._question_listeners: list[Callable[[Parcel], None]] = []
+        self._tell_beat: Callable[[str, bool], None] = lambda _cell, _works: None
         # Parcels that were handed over as objects, with their reader: compared with their bytes again after they were
         # read.
         self._handed_over: deque[tuple[str, Parcel]] = deque()
+
+    def on_beat(self, tell: Callable[[str, bool], None]) -> None:
+        """Call this at each heartbeat of a conductor, with its cell, and whether it says that it can work."""
+        self._tell_beat = tell
 
     # Faults to apply to parcels
 
@@ -133,6 +138,8 @@ class Traffic:
             allowed = self._allowed[key] = self._may_say(user, parcel)
         if (kind := _type_in(parcel.routing_key)) in ROUTES:
             self._findings.count("type", kind)
+            if kind == "conductor.beat":
+                self._tell_beat(parcel.routing_key.rpartition(".")[2], b'"trouble"' not in parcel.body)
         if not allowed:
             self._findings.breaks(
                 "no up-calls", f"{process.full_name} publishes {parcel.routing_key} to {parcel.exchange}"
@@ -145,6 +152,9 @@ class Traffic:
         speaker = broker_user_of(user)
         cell = speaker.cell if speaker else ""
         exchanges = [each.replace("{cell}", cell) for each in CELL_EXCHANGES] if cell else [parcel.exchange]
+        if parcel.routing_key.startswith(f"answers.{user_of('operator')}."):
+            # An answer to an operator who asked the cell itself.
+            exchanges.append(REPLY)
         return parcel.exchange in exchanges and self._rights[user].may_publish(
             parcel.exchange, parcel.routing_key
         )
@@ -167,7 +177,9 @@ class Traffic:
                 if is_answer:
                     self._findings.count("type", type_of(message))
                 if is_work:
-                    self._note(process, envelope.id, getattr(message, "instance", None))
+                    # An order names its instance by the id, an event by its state.
+                    entity = getattr(message, "instance", None)
+                    self._note(process, envelope.id, getattr(entity, "id", entity))
 
     def _check_handed_over(self, process: SimProcess, queue: str, parcel: Parcel) -> None:
         """Neither the writer (before the delivery) nor the reader (after it) may change an object that is handed over."""

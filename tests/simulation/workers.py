@@ -1,7 +1,10 @@
 """Builds the real parts of each simulated process, over the faulty broker and stores."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from importlib.metadata import EntryPoint
 
 from msgspec import structs
 
@@ -11,21 +14,22 @@ from bus.process import Part, run_until
 from bus.workers.link import Link
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.wiring import simulated_parts
 from ironic_sync.core.cells import CellMap
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
-from ironic_sync.store_memory import MemoryIronicStore
 from ironic_sync.wiring import ironic_parts
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
+from scheduler_worker import third_party
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
+from tests.memory_stores.conductor import MemoryConductorStore
+from tests.memory_stores.ironic import MemoryIronicStore
+from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.faulty_conductor_store import FaultyConductorStore, WatchedComputeStore
 from tests.simulation.faulty_ironic_store import FaultyIronicStore
 from tests.simulation.faulty_placement_store import FaultyPlacementStore
@@ -34,6 +38,7 @@ from tests.simulation.ironic import FaultyIronicApi, IronicWorld
 from tests.simulation.nodes_checker import NodesChecker
 from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Plan
 from tests.simulation.process import EPOCH, SimProcess
+from tests.simulation.replacing import replaced
 from tests.simulation.store_faults import CommitObserver
 from tests.simulation.write_oracle import InspectableStore
 
@@ -45,6 +50,7 @@ BUS = BusSettings(
     answer_timeout_ms=4_000,
     connect_delay_ms_max=500,
     newer_delay_ms=100,
+    host_down_s=14.0,
 )
 PLACEMENT = PlacementSettings(
     horizon_s=16,
@@ -56,12 +62,14 @@ PLACEMENT = PlacementSettings(
     prune_every_s=3,
 )
 SCHEDULER = SchedulerSettings(
-    host_down_s=14.0,
     hosts_poll_s=3.0,
     deadline_poll_s=2.0,
     unsaid_s=2.0,
     snapshot_page=5,
     verify_every_s=30.0,
+    # What waits for longer than placement's horizon is claimed as of so long ago.
+    host_row_wait_s=8.0,
+    wake_lease_s=4.0,
 )
 CONDUCTOR = ConductorSettings(
     attempt_timeout_s=5.0,
@@ -73,6 +81,8 @@ CONDUCTOR = ConductorSettings(
     ask_lease_s=6.0,
     kept_after_end_s=25.0,
     poll_ms=1_500.0,
+    # Seldom: other seeds stay as they were drawn before there were heartbeats of conductors.
+    beat_s=600.0,
 )
 BEAT_S, FACTS_S = 3.0, 1.0
 IRONIC = IronicSettings(
@@ -92,6 +102,20 @@ IRONIC = IronicSettings(
     deploy_retry_s_max=2.0,
     beat_s=2.0,
 )
+
+
+@contextmanager
+def installed_plugins() -> Iterator[None]:
+    """The package with the example of a filter and a weigher is installed: its entry points are found."""
+    example = "tests.example_plugin.rack_power"
+    filters = (EntryPoint("rack_power", f"{example}:EnoughPower", third_party.FILTERS_GROUP),)
+    weighers = (EntryPoint("rack_power", f"{example}:SparePower", third_party.WEIGHERS_GROUP),)
+
+    def entry_points(group: str) -> tuple[EntryPoint, ...]:
+        return filters if group == third_party.FILTERS_GROUP else weighers
+
+    with replaced(third_party, "entry_points", lambda _real: entry_points):
+        yield
 
 
 class Rows:
@@ -145,7 +169,12 @@ class Workers:
             case "scheduler":
                 rows = FaultySchedulerStore(self._rows.requests, process, self._observer)
                 picture = self.pictures[process.name] = Picture()
-                settings = structs.replace(SCHEDULER, instances_per_host_max=self._plan.instances_max)
+                settings = structs.replace(
+                    SCHEDULER,
+                    instances_per_host_max=self._plan.instances_max,
+                    image_cache_weight_multiplier=float(any(boot.image for boot in self._plan.boots)),
+                    **self._plan.settings,
+                )
                 return scheduler_parts(
                     station, rows, settings, process.clock, process.chance, picture=picture
                 )
@@ -153,13 +182,21 @@ class Workers:
                 own = FaultyConductorStore(
                     self._rows.cells[cell].of_another_process(process.clock), process, self._observer
                 )
-                parts = conductor_parts(station, own, CONDUCTOR, cell, station.ask_all, clock=process.clock)
+                conducting = structs.replace(CONDUCTOR, **self._plan.conducting)
+                parts = conductor_parts(station, own, conducting, cell, station.ask_all, clock=process.clock)
                 return (*parts, station)
             case "compute":
                 return simulated_parts(
                     station,
                     self._plan.hosts[cell],
-                    ComputeSettings(cell=cell, beat_s=BEAT_S, facts_every_s=FACTS_S, over_kept_s=600),
+                    ComputeSettings(
+                        cell=cell,
+                        beat_s=BEAT_S,
+                        facts_every_s=FACTS_S,
+                        over_kept_s=600,
+                        pools=self._plan.pools,
+                        builds_at_once_max=self._plan.builds_at_once_max,
+                    ),
                     self._plan.script,
                     process.clock,
                     clock_s=asyncio.get_running_loop().time,

@@ -14,8 +14,8 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import Done, ProviderWritten, Write, WriteVerdict
 from bus.messages.placement import ResourceAmount
 from placement_worker.core.ledger import ClaimChanges, Consumer, ProviderBook, TreeChanges
-from placement_worker.store_memory import MemoryPlacementStore
-from placement_worker.store_memory.memory_tables import MemoryTables, ProviderEntry
+from tests.memory_stores.placement import MemoryPlacementStore
+from tests.memory_stores.placement.memory_tables import MemoryTables, ProviderEntry
 from tests.simulation.expected_books import (
     ExpectedBooks,
     HoldingRecord,

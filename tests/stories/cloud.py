@@ -25,7 +25,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import PlaceInCell, RemoveFromCell
-from bus.messages.hosts import AskHosts, HostFacts, HostsFound, HostsReported
+from bus.messages.hosts import AskHosts, HostFacts, HostSetting, HostsFound, HostsReported
 from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
@@ -42,8 +42,9 @@ from bus.messages.placement import (
     Share,
     SnapshotPage,
 )
+from bus.messages.together import ClaimsAnswered, ClaimTogether
 from bus.process import Part, run_until
-from bus.topology import EVENTS, Grant
+from bus.topology import CELL0, EVENTS, Grant
 from bus.workers.handling import Received, Said, Tell
 from bus.workers.link import Link
 from bus.workers.listening import listen
@@ -63,6 +64,8 @@ from tests.stories.layouts import Layout, layout
 
 NAMES = UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a01")
 SETTLED = PlacementSettings(feed_lead_again_ms=20)
+# However slow the machine is, a report is not repeated: its copy could be carried out after the next report.
+ASKS_ONCE = structs.replace(SETTINGS, ask_again_ms=SETTINGS.answer_timeout_ms)
 QUICK = SchedulerSettings(hosts_poll_s=0.2, deadline_poll_s=0.05, unsaid_s=0.05, shape_pause_ms_max=5)
 SMALL = Flavor(name="small", vcpus=1, ram_mb=1024, root_gb=1)
 
@@ -125,13 +128,27 @@ class ScriptedCell:
         )
 
 
+def is_claim(question: Message) -> bool:
+    """A probe is none: it only asks which share an instance holds."""
+    return isinstance(question, ClaimTogether) or (
+        isinstance(question, ClaimResources) and question.cell != CELL0
+    )
+
+
+def is_probe(question: Message) -> bool:
+    return isinstance(question, ClaimResources) and question.cell == CELL0
+
+
 class InterferingOnce:
-    """Runs an action once, between a scheduler's choice and its first claim; records placement's verdicts on its
-    claims.
+    """Runs an action once, between a scheduler's choice and its first claim (or before the first question that is
+    `before`); records placement's verdicts on its claims.
     """
 
-    def __init__(self, action: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self, action: Callable[[], Awaitable[object]], before: Callable[[Message], bool] = is_claim
+    ) -> None:
         self.action = action
+        self._before = before
         self._is_done = False
         self.verdicts: list[type[object]] = []
 
@@ -140,12 +157,13 @@ class InterferingOnce:
 
         class InterferingStation(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-                claims = any(isinstance(question, ClaimResources) for question in questions)
-                if claims:
+                if any(map(interfering._before, questions)):
                     await interfering.interfere()
                 answers = await super().ask_all(questions)
                 interfering.verdicts += [
-                    type(answer.verdict) for answer in answers if isinstance(answer, ClaimAnswered)
+                    type(answer.verdict)
+                    for answer in answers
+                    if isinstance(answer, ClaimAnswered | ClaimsAnswered)
                 ]
                 return answers
 
@@ -169,7 +187,7 @@ class DiesAfterItsClaim:
         class DyingStation(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
                 answers = await super().ask_all(questions)
-                if any(isinstance(question, ClaimResources) for question in questions):
+                if any(map(is_claim, questions)):
                     claimed.set()
                     await asyncio.Event().wait()
                 return answers
@@ -182,11 +200,13 @@ class Cloud:
         self.brokers = brokers
         self.books = books
         self.rows = rows
+        # One for each scheduler that runs.
+        self.pictures: list[Picture] = []
         # An operator: it may publish everything at API level and in every cell.
         self.client = Station(brokers.at_api("operator"), "client", settings=SETTINGS, asks=True)
         # One station per cell acts as its computes, one as its conductor.
         self.stations_in = {
-            cell: Station(brokers.in_cell(cell, "compute"), f"compute-{cell}", settings=SETTINGS, asks=True)
+            cell: Station(brokers.in_cell(cell, "compute"), f"compute-{cell}", settings=ASKS_ONCE, asks=True)
             for cell in CELLS
         }
         self.conductors_in = {
@@ -216,7 +236,8 @@ class Cloud:
         parts = placement_parts((station,), self.books, SETTLED, cells=below)
         return self.running(parts, station, *below.values())
 
-    def scheduler(
+    @asynccontextmanager
+    async def scheduler(
         self,
         name: str = "scheduler",
         *,
@@ -226,11 +247,17 @@ class Cloud:
         station: type[Station] | Callable[..., Station] = Station,
         drain_s_max: float = 10,
         picture: Picture | None = None,
-    ) -> AbstractAsyncContextManager[asyncio.Event]:
+    ) -> AsyncIterator[asyncio.Event]:
+        picture = Picture() if picture is None else picture
         place = station(self.brokers.at_api("scheduler"), name, settings=bus, asks=True)
         below = self._stations_below("scheduler", bus, name)
         parts = scheduler_parts(place, self.rows, settings, clock, cells=below, picture=picture)
-        return self.running(parts, place, *below.values(), drain_s_max=drain_s_max)
+        self.pictures.append(picture)
+        try:
+            async with self.running(parts, place, *below.values(), drain_s_max=drain_s_max) as told:
+                yield told
+        finally:
+            self.pictures.remove(picture)
 
     def _stations_below(self, role: str, settings: BusSettings, name: str = "") -> dict[str, Station]:
         return {
@@ -285,7 +312,7 @@ class Cloud:
             issued_at=datetime.now(UTC),
             share=Share(host=host_id(name), amounts=(amount,)),
         )
-        other = Station(self.brokers.at_api("scheduler"), "other", settings=SETTINGS, asks=True)
+        other = Station(self.brokers.at_api("scheduler"), "other", settings=ASKS_ONCE, asks=True)
         async with self.running((other,), other):
             answer = await other.ask(claim)
         assert isinstance(answer, ClaimAnswered)
@@ -294,7 +321,7 @@ class Cloud:
     async def disable(self, name: str) -> None:
         """Write the row directly, because no scheduler runs that could be asked."""
         (host,) = await self.rows.hosts(HostQuery(name=name))
-        disabled = structs.replace(host, enabled=False, sequence=host.sequence + 1)
+        disabled = structs.replace(host, setting=HostSetting(mode="draining"), sequence=host.sequence + 1)
         async with self.rows.transaction() as transaction:
             await transaction.save_hosts([disabled], datetime.now(UTC))
 
@@ -303,9 +330,24 @@ class Cloud:
             return await self.used() == used
 
         await wait_until(is_so, f"used {used}")
+        await self.until_current()
+
+    async def until_current(self) -> None:
+        """Wait until the picture of each scheduler has all that placement has written."""
+
+        async def are_so() -> bool:
+            revisions: dict[int, int] = {}
+            after: int | None = 0
+            while after is not None:
+                page = await self.books.revisions_page(after, 10_000)
+                revisions.update(zip(page.internals, page.revisions, strict=True))
+                after = page.next
+            return not any(picture.behind(revisions, ()) for picture in self.pictures)
+
+        await wait_until(are_so, "the schedulers' pictures are current")
 
     async def until_registered(self, *names: str) -> None:
-        """Wait until the registry has these hosts."""
+        """Wait until the registry has these hosts, and the pictures of all schedulers have them and their providers."""
 
         async def all_there() -> bool:
             found = await self.client.ask(AskHosts())
@@ -314,14 +356,20 @@ class Cloud:
 
         await wait_until(all_there, f"hosts {names} known")
 
+        async def all_pictured() -> bool:
+            return all(_is_up(picture, name) for picture in self.pictures for name in names)
+
+        await wait_until(all_pictured, f"hosts {names} are in the pictures")
+        await self.until_current()
+
     async def until_reported(self, *names: str) -> None:
         """Wait until the registry has these hosts, and placement has their reports."""
 
         async def all_told() -> bool:
             return set(names) <= (await self.providers()).keys()
 
-        await self.until_registered(*names)
         await wait_until(all_told, f"hosts {names} provided")
+        await self.until_registered(*names)
 
     async def send(self, *messages: Message) -> None:
         await asyncio.gather(*[self.client.publisher.send(message) for message in messages])
@@ -373,6 +421,11 @@ async def cloud(bus: str, books: str, scripted: Sequence[str] = CELLS) -> AsyncI
         async with setup.running((*stations, *workers), *stations):
             yield setup
             assert await placement_store.audit() == ()
+
+
+def _is_up(picture: Picture, name: str) -> bool:
+    hosts = [picture.registered(row) for row in picture.rows_named(name.lower())]
+    return any(host is not None and host.up for host in hosts)
 
 
 def host_id(name: str) -> ProviderId:

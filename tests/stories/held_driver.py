@@ -1,9 +1,16 @@
 """A simulated host whose faults and builds follow a clock that only the test moves, so that no slow machine misses a state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.cell import DestroyInstance, SpawnInstance
+from bus.messages.cell import (
+    AttemptMessage,
+    DestroyInstance,
+    ReceiveInstance,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
 from compute_sim.core.attempts import AttemptRecord, Condition, Silent, Work
 from compute_sim.core.hosts import Host
 from compute_sim.core.tree import ProviderTree
@@ -48,6 +55,9 @@ class HeldDriver:
     def metrics(self, at_s: float) -> Mapping[str, float]:  # noqa: ARG002 - not its clock
         return self._driver.metrics(self._clock.at_s)
 
+    def images(self) -> Sequence[str]:
+        return self._driver.images()
+
     def condition(self, at_s: float) -> Condition:
         condition = self._driver.condition(self._clock.at_s)
         if isinstance(condition, Silent) and condition.until_s is not None:
@@ -55,7 +65,18 @@ class HeldDriver:
         return condition
 
     def spawn(self, order: SpawnInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        work = self._driver.spawn(order, self._clock.at_s)
+        return self._held(order, self._driver.spawn(order, self._clock.at_s))
+
+    def receive(self, order: ReceiveInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
+        return self._held(order, self._driver.receive(order, self._clock.at_s))
+
+    def stop(self, order: StopInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
+        return self._held(order, self._driver.stop(order, self._clock.at_s))
+
+    def start(self, order: StartInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
+        return self._held(order, self._driver.start(order, self._clock.at_s))
+
+    def _held(self, order: AttemptMessage, work: Work) -> Work:
         self._ends_at_s[order.instance, order.attempt] = self._clock.at_s + work.left_ms / 1000
         return Work(LOOK_MS, work.failure)
 

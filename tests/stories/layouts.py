@@ -88,9 +88,7 @@ async def _started(kind: str, stack: AsyncExitStack) -> BrokerUnderTest:
 
 
 async def _declare(broker: BrokerUnderTest, cells: tuple[str, ...], site: Site) -> None:
-    connection = await broker.broker().connect()
-    await connection.declare(objects_of(cells, (site,)))
-    await connection.close()
+    await broker.declare(objects_of(cells, (site,)))
     # Every broker gets the same users, so that a pool of prepared virtual hosts can serve all of them. No test uses
     # another cell's user.
     users = [

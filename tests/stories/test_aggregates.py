@@ -1,6 +1,8 @@
 """Aggregates over the bus: an order changes members at placement and metadata at the schedulers, and boots follow them."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from itertools import count
 from uuid import UUID
 
@@ -32,6 +34,15 @@ pytestmark = pytest.mark.asyncio
 IN_MEMORY = pytest.mark.parametrize(
     ("bus", "books"), [("memory", "memory"), ("memory", "sqlite"), (f"memory{APART}", "memory")]
 )
+BACKENDS = pytest.mark.parametrize(
+    ("bus", "books"),
+    [
+        ("memory", "memory"),
+        ("memory", "sqlite"),
+        (f"memory{APART}", "memory"),
+        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+    ],
+)
 NORTH, SOUTH = AggregateId(UUID(int=1)), AggregateId(UUID(int=2))
 
 
@@ -41,6 +52,8 @@ class MeddlingOnce:
     def __init__(self, action: Callable[[], Awaitable[object]]) -> None:
         self._action = action
         self.is_done = False
+        # The schedulers that have written aggregates.
+        self.writers: set[str] = set()
 
     def station(self, broker: Broker, name: str, *, settings: BusSettings, asks: bool) -> Station:
         meddling = self
@@ -48,6 +61,7 @@ class MeddlingOnce:
         class MeddlingStation(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
                 if any(isinstance(question, SetAggregates) for question in questions):
+                    meddling.writers.add(name)
                     await meddling.meddle()
                 return await super().ask_all(questions)
 
@@ -135,7 +149,7 @@ async def test_hosts_of_one_daemon_in_two_zones_are_booted_by_zone(bus: str, boo
         assert await zones(setup) == {"a1": "cellar", "a2": "south", "a3": "cellar"}
 
 
-@IN_MEMORY
+@BACKENDS
 async def test_nodes_of_one_daemon_follow_the_overrides_of_their_own_aggregates(bus: str, books: str) -> None:
     async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
         await add_nodes(setup, "a1", "a2")
@@ -317,6 +331,78 @@ async def test_members_that_others_change_meanwhile_are_kept(bus: str, books: st
 
         assert meddling.is_done
         assert (await setup.providers())["a1"].aggregates == (NORTH, theirs)
+
+
+# One worker on the queue of requests for each scheduler: two orders go to two schedulers.
+ONE_BATCH = structs.replace(QUICK, batches_in_flight=1)
+# So long an order may take that comes in the middle of another one. It waits, so this only matters if it does not.
+MEANWHILE_S = 0.5
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(
+            SetAggregate(aggregate=NORTH, add_hosts=("a1",)),
+            SetAggregate(aggregate=SOUTH, metadata={"availability_zone": "s"}),
+            id="a second zone",
+        ),
+        pytest.param(
+            SetAggregate(aggregate=NORTH, metadata={"rack": "r1"}, add_hosts=("a1",)),
+            SetAggregate(aggregate=NORTH, metadata={"rack": "r2"}, remove_hosts=("a1",)),
+            id="two orders about one aggregate",
+        ),
+    ],
+)
+async def test_two_orders_at_two_schedulers_end_as_if_they_had_come_one_after_the_other(
+    bus: str, books: str, first: SetAggregate, second: SetAggregate
+) -> None:
+    waiting: list[asyncio.Task[Message]] = []
+
+    async def another_order() -> None:
+        waiting.append(asyncio.create_task(setup.client.ask(second)))
+        await asyncio.wait(waiting, timeout=MEANWHILE_S)
+
+    async with cloud(bus, books) as setup, setup.placement(), AsyncExitStack() as stack:
+        meddling = MeddlingOnce(another_order)
+        meddling.is_done = True
+        for name in ("s1", "s2"):
+            await stack.enter_async_context(
+                setup.scheduler(name, station=meddling.station, settings=ONE_BATCH)
+            )
+        await add_nodes(setup, "a1")
+        await setup.until_reported("a1")
+        await set_aggregate(
+            setup, SetAggregate(aggregate=NORTH, name="north", metadata={"availability_zone": "n"})
+        )
+        await set_aggregate(setup, SetAggregate(aggregate=SOUTH, name="south", add_hosts=("a1",)))
+        # From then on, orders go to the two in turn.
+        while meddling.writers != {"s1", "s2"}:
+            for order in (
+                SetAggregate(aggregate=SOUTH, remove_hosts=("a1",)),
+                SetAggregate(aggregate=SOUTH, add_hosts=("a1",)),
+            ):
+                await set_aggregate(setup, order)
+        meddling.is_done = False
+
+        answers = [await setup.client.ask(first), *await asyncio.gather(*waiting)]
+
+        assert len(answers) == 2
+        found = (await shown(setup, "")).aggregates
+        metadata = {each.id: each.metadata for each in found}
+        members = (await setup.providers())["a1"].aggregates
+        zones = {zone for each in members if (zone := metadata[each].get("availability_zone"))}
+        assert len(zones) <= 1
+        refused = [each for each in answers if isinstance(each, BuildRejected)]
+        if first.aggregate != second.aggregate:
+            # Whichever came later.
+            (one,) = refused
+            assert "a host has one zone" in one.reason
+        else:
+            assert refused == []
+            rack = metadata[NORTH]["rack"]
+            assert (rack, NORTH in members) in {("r1", True), ("r2", False)}
 
 
 @IN_MEMORY

@@ -27,20 +27,20 @@ from bus.workers.listening import listen
 from bus.workers.publisher import Overfull, now
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import equal_hosts
 from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest
 from tests.contracts.stage import until
+from tests.memory_stores.conductor import MemoryConductorStore
+from tests.memory_stores.placement import MemoryPlacementStore
+from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
 from tests.simulation.process import EPOCH
 

@@ -28,7 +28,9 @@ from bus.messages.placement import (
     ReportInventory,
     ShapeMoved,
 )
+from placement_worker import searching
 from placement_worker.settings import PlacementSettings
+from tests.contracts.stage import until
 from tests.stories.cloud import wait_until
 from tests.stories.test_placement_over_the_bus import (
     NAMES,
@@ -237,9 +239,24 @@ async def told_and_asked(setup: PlacementSetup, asked_of: Asked) -> AskCandidate
     )
 
 
+class HeldSearches:
+    """Takes the place of asyncio in placement's searches: one that lets other tasks run goes on when it may."""
+
+    Semaphore = asyncio.Semaphore
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def sleep(self, _seconds: float) -> None:
+        self.begun.set()
+        await self.may_go_on.wait()
+        await asyncio.sleep(0)
+
+
 @STAGES
 async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_answered_first(
-    bus: str, books: str
+    bus: str, books: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = PlacementSettings(feed_lead_again_ms=20, search_steps_max=1_000_000)
     async with placement_setup(bus, books, settings=settings) as setup:
@@ -247,9 +264,13 @@ async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_ans
         (only,) = (await first_of(setup, TWO_CPUS)).candidates
         question = await told_and_asked(setup, a_tight_packing())
 
+        searches = HeldSearches()
+        monkeypatch.setattr(searching, "asyncio", searches)
         hard = asyncio.ensure_future(asked(setup, question))
+        await until(lambda: searches.begun.is_set() or hard.done(), "the search lets others run")
         assert await setup.claim(claim(1, only.share)) == [Claimed()]
         assert not hard.done(), "the claim waited for the search"
+        searches.may_go_on.set()
         cut = await hard
 
         assert isinstance(cut, TooCostly)

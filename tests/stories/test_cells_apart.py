@@ -117,7 +117,7 @@ async def test_a_delete_reaches_its_cell_when_that_is_back(bus: str, books: str)
         await two_hosts(setup)
         await setup.brokers.cells["c1"].unplug()
         (build,) = builds_on("h1", 1, 1)
-        await setup.client.ask(build)
+        await setup.send(build)
         await setup.until_state(instance_of(build), "placed")
 
         await setup.client.ask(DeleteInstance(instance=instance_of(build)))
@@ -205,7 +205,7 @@ async def test_a_build_goes_on_to_its_alternate_while_the_api_level_has_no_broke
         await later.enter_async_context(setup.scheduler())
         await setup.until_registered("h1", "h2")
         build = a_build(1)
-        await setup.client.ask(build)
+        await setup.send(build)
         await computes.asked.wait()
         first = await setup.until_state(instance_of(build), "placed")
 

@@ -19,8 +19,12 @@ from bus.messages.cell import (
     DestroyInstance,
     InstanceDestroyed,
     InstanceSpawned,
+    InstanceStopped,
+    ReceiveInstance,
     SpawnFailed,
     SpawnInstance,
+    StartInstance,
+    StopInstance,
 )
 from bus.messages.hosts import HostFacts, HostMetrics, HostsAlive, HostsMeasured, HostsReported, Supported
 from bus.messages.placement import (
@@ -50,6 +54,7 @@ from compute_sim.simulated.faults import (
     ComesBackLate,
     Dies,
     FailsToBuild,
+    FailsToReceive,
     FallsSilent,
     FaultScript,
 )
@@ -57,11 +62,11 @@ from compute_sim.simulated.hosts import HostSize, SimulatedHost, equal_hosts
 from compute_sim.store import ComputeStore
 from compute_sim.wiring import compute_parts, simulated_parts
 from placement_worker.settings import PlacementSettings
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
 from tests.contracts.broker_under_test import BrokerUnderTest
 from tests.contracts.compute_stores import open_again
 from tests.contracts.stage import PATIENCE_S, SETTINGS, dead_letters, declared, until
+from tests.memory_stores.placement import MemoryPlacementStore
 from tests.stories.held_driver import HeldClock, HeldDriver
 from tests.stories.test_placement_over_the_bus import under_test_of
 
@@ -163,7 +168,7 @@ async def compute_setup(bus: str, settings: PlacementSettings = BOOKS) -> AsyncI
         placement = Station(broker, "placement", settings=SETTINGS)
         client = Station(broker, "client", settings=SETTINGS, asks=True)
         setup = ComputeSetup(under_test, broker, client, store)
-        kinds = (InstanceSpawned, SpawnFailed, InstanceDestroyed)
+        kinds = (InstanceSpawned, SpawnFailed, InstanceStopped, InstanceDestroyed)
         conductor = client.worker("conductor.c1.work", dict.fromkeys(kinds, setup.on_answers), setup)
         told = asyncio.Event()
         books = placement_parts((placement,), store, settings)
@@ -208,6 +213,39 @@ def spawned(number: int, host: str, attempt: int = 1) -> InstanceSpawned:
 def gone(number: int, host: str, attempt: int = 1) -> InstanceDestroyed:
     return InstanceDestroyed(
         cell="c1", instance=ConsumerId(UUID(int=number)), attempt=attempt, host=root_of(host)
+    )
+
+
+def receive(number: int, host: str, attempt: int, source: str) -> ReceiveInstance:
+    """It takes over the attempt before."""
+    order = spawn(number, host, attempt)
+    return ReceiveInstance(
+        cell="c1",
+        instance=order.instance,
+        attempt=attempt,
+        host=order.host,
+        flavor=order.flavor,
+        share=order.share,
+        source=root_of(source),
+        source_attempt=attempt - 1,
+    )
+
+
+def stop(number: int, host: str, move: int = 1) -> StopInstance:
+    return StopInstance(
+        cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=root_of(host), number=move
+    )
+
+
+def start(number: int, host: str, move: int = 1) -> StartInstance:
+    return StartInstance(
+        cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=root_of(host), number=move
+    )
+
+
+def stopped(number: int, host: str, failure: str = "") -> InstanceStopped:
+    return InstanceStopped(
+        cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=root_of(host), failure=failure
     )
 
 
@@ -290,6 +328,91 @@ async def test_a_destroy_before_its_spawn_and_one_of_an_unknown_attempt_are_conf
 
 
 @BUSES
+async def test_builds_beyond_the_limit_of_a_host_wait_for_their_turn_and_may_be_deleted_meanwhile(
+    bus: str,
+) -> None:
+    host, other, clock = "c1-host-00001", "c1-host-00002", HeldClock()
+    limited = structs.replace(QUICK, builds_at_once_max=2)
+    async with (
+        compute_setup(bus) as setup,
+        setup.computing(equal_hosts("c1", 2), FaultScript(spawn_ms=300), limited, clock=clock),
+    ):
+        await setup.order(*[spawn(number, host) for number in range(1, 6)], spawn(9, other))
+        # All are told as in progress, and an order that is repeated changes nothing.
+        await setup.order(spawn(3, host))
+        await until(lambda: bool(setup.facts()) and setup.facts()[host].io_ops == 5)
+        await setup.order(destroy(4, host))
+        await until(lambda: setup.answers == [gone(4, host)])
+        clock.move(0.3)
+        await until(lambda: len(setup.answers) == 4)
+        assert set(setup.answers[1:]) == {spawned(1, host), spawned(2, host), spawned(9, other)}
+        # One that is deleted while it is built makes room, too.
+        await setup.order(spawn(6, host), destroy(3, host))
+        await until(lambda: setup.answers[4:] == [gone(3, host)])
+        clock.move(0.3)
+        await until(lambda: len(setup.answers) == 7)
+        assert set(setup.answers[5:]) == {spawned(5, host), spawned(6, host)}
+
+
+@BUSES
+async def test_an_instance_moves_from_host_to_host_and_another_one_comes_back(bus: str) -> None:
+    source, other = "c1-host-00001", "c1-host-00002"
+    failing = FaultScript(spawn_ms=5, faults=(FailsToReceive(hosts=(source,), reason="no room"),))
+    async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 2), failing):
+
+        async def expect(order: Message, answer: Message) -> None:
+            setup.answers.clear()
+            await setup.order(order)
+            await until(lambda: setup.answers == [answer], f"the answer to {order!r}")
+
+        for number in (1, 2):
+            await expect(spawn(number, source), spawned(number, source))
+        await expect(stop(1, source), stopped(1, source))
+        await expect(receive(1, other, 2, source), spawned(1, other, attempt=2))
+        await expect(destroy(1, source), gone(1, source))
+
+        await expect(stop(2, source), stopped(2, source))
+        # A resize in place: both attempts are of one instance.
+        in_place = receive(2, source, 2, source)
+        refusal = SpawnFailed(
+            cell="c1", instance=in_place.instance, attempt=2, host=in_place.host, reason="no room"
+        )
+        await expect(in_place, refusal)
+        await expect(start(2, source), spawned(2, source))
+        await until(
+            lambda: {name: facts.instances for name, facts in setup.facts().items()} == {source: 1, other: 1}
+        )
+
+
+async def test_a_stopped_instance_stays_stopped_over_a_restart_and_without_a_store_it_is_forgotten() -> None:
+    host = "c1-host-00001"
+    async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
+        async with setup.computing(equal_hosts("c1", 1), store=await again("c1")):
+            await setup.order(spawn(1, host))
+            await until(lambda: setup.answers == [spawned(1, host)])
+            await setup.order(stop(1, host))
+            await until(lambda: setup.answers[1:] == [stopped(1, host)])
+        setup.answers.clear()
+
+        async with setup.computing(equal_hosts("c1", 1), store=await again("c1")):
+            # It is stopped, and knows by which move.
+            await setup.order(spawn(1, host), start(1, host, move=0))
+            await until(lambda: setup.answers == [stopped(1, host)] * 2)
+            await setup.order(start(1, host))
+            await until(lambda: setup.answers[2:] == [spawned(1, host)])
+        setup.answers.clear()
+
+        async with setup.computing(equal_hosts("c1", 1)):
+            unknown = "the host has no attempt 1 of it"
+            await setup.order(stop(1, host, move=2))
+            await until(lambda: setup.answers == [stopped(1, host, unknown)])
+            await setup.order(start(1, host, move=2))
+            await until(lambda: len(setup.answers) == 2)
+            assert isinstance(setup.answers[1], SpawnFailed)
+            assert setup.answers[1].reason == unknown
+
+
+@BUSES
 async def test_a_restarted_host_builds_unknown_attempts_and_confirms_destroys_of_missing_ones(
     bus: str,
 ) -> None:
@@ -340,6 +463,8 @@ async def test_a_silent_host_answers_again_and_a_late_one_sends_its_delayed_answ
     async with compute_setup(bus) as setup, setup.computing(equal_hosts("c1", 4), script, clock=clock):
         # An order is handled after those before it.
         await setup.order(spawn(1, silent), spawn(2, late), spawn(3, dead))
+        # They refuse these orders, and cannot say so, either.
+        await setup.order(*[refused(5, host) for host in (silent, late, dead) for refused in (stop, start)])
         await setup.order(spawn(4, well))
         await until(lambda: spawned(4, well) in setup.answers and bool(setup.beats() and setup.facts()))
         assert setup.answers == [spawned(4, well)]

@@ -34,11 +34,11 @@ from compute_sim.simulated.faults import Changes, ComesBackLate, Dies, FallsSile
 from compute_sim.simulated.hosts import equal_hosts
 from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import now, placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.stage import PATIENCE_S, declared
 from tests.contracts.stage import SETTINGS as BUS
+from tests.memory_stores.placement import MemoryPlacementStore
 from tests.simulation.loop import run_simulated, until_s
 from tests.stories.test_compute_sim import ComputeSetup, compute_setup, destroy, gone, spawn, spawned
 

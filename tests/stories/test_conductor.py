@@ -32,6 +32,7 @@ from bus.messages.cell import (
     SpawnFailed,
     SpawnInstance,
 )
+from bus.messages.host_modes import CheckHost, HeldAttempt, HostHolds
 from bus.messages.placement import (
     AskSnapshot,
     ClaimAnswered,
@@ -113,13 +114,32 @@ class Computes:
         self.script: dict[str, str] = {}
         self.spawns: list[SpawnInstance] = []
         self.destroys: list[DestroyInstance] = []
+        # The attempts that the hosts have, and list when they are asked.
+        self.held: set[tuple[ProviderId, HeldAttempt]] = set()
 
     async def on_spawn(self, orders: Sequence[Received[SpawnInstance]], _: None) -> Sequence[Said]:
         self.spawns += [each.message for each in orders]
+        self.held |= {
+            (each.message.host, HeldAttempt(instance=each.message.instance, attempt=each.message.attempt))
+            for each in orders
+        }
         return [Tell(word, each) for each in orders if (word := self._spawned(each.message)) is not None]
+
+    async def on_check(self, orders: Sequence[Received[CheckHost]], _: None) -> Sequence[Said]:
+        return [Tell(self._holds(each.message), each) for each in orders]
+
+    def _holds(self, order: CheckHost) -> HostHolds:
+        held = sorted(
+            (each for host, each in self.held if host == order.host), key=lambda each: each.instance
+        )
+        return HostHolds(cell=order.cell, host=order.host, number=order.number, attempts=tuple(held))
 
     async def on_destroy(self, orders: Sequence[Received[DestroyInstance]], _: None) -> Sequence[Said]:
         self.destroys += [each.message for each in orders]
+        self.held -= {
+            (each.message.host, HeldAttempt(instance=each.message.instance, attempt=each.message.attempt))
+            for each in orders
+        }
         return [
             Tell(destroyed(each.message), each) for each in orders if self._does(each.message.host) != SILENT
         ]
@@ -320,7 +340,11 @@ async def cell_setup(
         setup.placement = await stack.enter_async_context(running(*placement, told=setup.placement_told))
         compute = stations["compute"].worker(
             "compute.c1.work",
-            {SpawnInstance: setup.computes.on_spawn, DestroyInstance: setup.computes.on_destroy},
+            {
+                SpawnInstance: setup.computes.on_spawn,
+                DestroyInstance: setup.computes.on_destroy,
+                CheckHost: setup.computes.on_check,
+            },
             setup.computes,
         )
         await stack.enter_async_context(running(compute))
@@ -651,6 +675,79 @@ async def test_messages_of_a_conductor_that_dies_between_commit_and_publish_are_
         assert {(each.instance, each.attempt) for each in setup.computes.spawns} == {
             (order.instance, 1) for order in orders
         }
+
+
+@STAGES
+async def test_rows_whose_conductor_died_are_taken_over_by_another_when_their_time_is_up(
+    bus: str, books: str
+) -> None:
+    """One waited for placement's answer to a swap, one for a host: both times were in the memory of the dead one."""
+    async with cell_setup(bus, books, conducted=False) as setup:
+        await setup.hosts(h1=FAIL, h2=BUILD, h3=SILENT)
+        swapping = await setup.claim(order_for(1, "h1", "h2", ends_in_s=100_000))
+        silent = await setup.claim(order_for(2, "h3", "h2", ends_in_s=100_000))
+        asked = asyncio.Event()
+
+        async def never(_: Sequence[Message]) -> Sequence[Message]:
+            asked.set()
+            await asyncio.Event().wait()
+            return ()
+
+        mortal = setup.stations["conductor"]
+        parts = conductor_parts(mortal, setup.store, CONDUCTING, "c1", never, clock=setup.clock)
+        dying = [asyncio.create_task(part.run()) for part in parts]
+        await setup.say(swapping, silent)
+        await asked.wait()
+        # Its order has left: another conductor need not send it again.
+        await until(lambda: silent.instance in {each.instance for each in setup.computes.spawns})
+        for task in dying:
+            task.cancel()
+        await asyncio.wait(dying)
+        await mortal.consuming.close()
+
+        heir = Station(setup.broker, "heir", settings=SETTINGS, asks=True)
+        async with conducting(setup, heir, setup.store_of_heir):
+            setup.clock.pass_s(61)
+            for order in (swapping, silent):
+                state = await setup.told(order)
+                assert (state.state, state.host, state.attempt) == ("active", "h2", 2)
+        await heir.close()
+
+        built = {
+            (each.instance, each.attempt) for each in setup.computes.spawns if each.host == provider("h2")
+        }
+        assert built == {(swapping.instance, 2), (silent.instance, 2)}
+        assert [setup.ends(order) for order in (swapping, silent)] == [["active"], ["active"]]
+
+
+@STAGES
+async def test_two_conductors_of_one_cell_do_everything_once_between_them(bus: str, books: str) -> None:
+    """They take turns at the queue: the answer about an order of one may come to the other."""
+    async with cell_setup(bus, books) as setup:
+        other = Station(setup.broker, "other", settings=SETTINGS, asks=True)
+        async with conducting(setup, other, setup.store_of_heir):
+            await setup.hosts(**{f"bad{number}": FAIL for number in range(4)}, good=BUILD)
+            await setup.report("good", vcpu=16)
+            orders = [
+                await setup.claim(order_for(number, f"bad{number % 4}", "good")) for number in range(1, 13)
+            ]
+            # One by one, so that they do not share a parcel.
+            for order in orders:
+                await setup.say(order)
+            for order in orders:
+                state = await setup.told(order)
+                assert (state.state, state.host, state.attempt) == ("active", "good", 2)
+            for order in orders[:6]:
+                await setup.say(removal(order), removal(order))
+            for order in orders[:6]:
+                await setup.told_deleted(order)
+            await setup.until_used(bad0=0, bad1=0, bad2=0, bad3=0, good=6)
+        await other.close()
+
+        # A message that was sent again is about the same attempt.
+        tried = {(each.instance, each.attempt, each.host) for each in setup.computes.spawns}
+        assert len(tried) == 24
+        assert [setup.ends(order) for order in orders] == [["active", "deleted"]] * 6 + [["active"]] * 6
 
 
 async def test_a_message_about_another_cell_is_dead_lettered_and_its_neighbours_are_not() -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from bus.message import ConsumerId
-from bus.messages.placement import NO_OWNER, ClaimAnswered, Claimed, ResourceAmount, Share, SwapClaim
+from bus.messages.placement import NO_OWNER, ClaimAnswered, Claimed, Heir, ResourceAmount, Share, SwapClaim
 from bus.workers.station import Station
 from tests.api.whole_app import Server, server_over
 from tests.contracts.stage import SETTINGS
@@ -19,10 +19,11 @@ from tests.stories.layouts import STAGES
 pytestmark = pytest.mark.asyncio
 
 CLEANUP = ConsumerId(UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a02"))
+MIGRATION = ConsumerId(UUID("6c0b1f9c-58a5-4f4c-9f62-8c1d2d1f5a03"))
 
 
 @STAGES
-async def test_consumers_of_a_boot_and_a_swap_can_be_written_back_as_they_were_read(
+async def test_consumers_of_a_boot_and_of_swaps_can_be_written_back_as_they_were_read(
     bus: str, books: str
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -35,22 +36,26 @@ async def test_consumers_of_a_boot_and_a_swap_can_be_written_back_as_they_were_r
         owned = structs.replace(a_build(1), project="shop", user="ann")
         nobodys = structs.replace(a_build(2), project="", user="")
         for build in (owned, nobodys):
-            await setup.client.ask(build)
+            await setup.send(build)
             await setup.until_state(instance_of(build), "active")
         await setup.add_host("second", vcpu=2)
-        await swap_from_a_silent_host(setup, ConsumerId(instance_of(owned)))
+        await swap(setup, ConsumerId(instance_of(owned)), Heir(id=CLEANUP, type="CLEANUP"))
+        await swap(setup, ConsumerId(instance_of(nobodys)), Heir(id=MIGRATION, type="MIGRATION"))
 
         instance = await read_and_written_back(server, ConsumerId(instance_of(owned)))
         cleanup = await read_and_written_back(server, CLEANUP)
         other = await read_and_written_back(server, ConsumerId(instance_of(nobodys)))
+        migration = await read_and_written_back(server, MIGRATION)
 
     assert instance == ("INSTANCE", "shop", "ann")
     assert cleanup == ("CLEANUP", "shop", "ann")
     assert other == ("INSTANCE", NO_OWNER, NO_OWNER)
+    assert migration == ("MIGRATION", NO_OWNER, NO_OWNER)
 
 
-async def swap_from_a_silent_host(setup: Cloud, consumer: ConsumerId) -> None:
-    swap = SwapClaim(
+async def swap(setup: Cloud, consumer: ConsumerId, heir: Heir) -> None:
+    """To the second host."""
+    order = SwapClaim(
         cell="c1",
         consumer=consumer,
         held_attempt=1,
@@ -60,11 +65,11 @@ async def swap_from_a_silent_host(setup: Cloud, consumer: ConsumerId) -> None:
             host=host_id("second"),
             amounts=(ResourceAmount(provider=host_id("second"), resource="VCPU", amount=1),),
         ),
-        cleanup=CLEANUP,
+        heir=heir,
     )
     conductor = Station(setup.brokers.in_cell("c1"), "conductor-that-asks", settings=SETTINGS, asks=True)
     async with setup.running((conductor,), conductor):
-        answer = await conductor.ask(swap)
+        answer = await conductor.ask(order)
     assert isinstance(answer, ClaimAnswered)
     assert answer.verdict == Claimed()
 

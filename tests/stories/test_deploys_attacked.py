@@ -49,6 +49,8 @@ async def until_deploying(there: DeploySetup, *instances: InstanceId) -> None:
 # A cell's broker
 
 
+# Twelve deploys and their deletes, one after another: 28 s, and over 120 s beside seven others on two cores.
+@pytest.mark.timeout(300)
 @BACKENDS_APART
 async def test_while_one_cell_s_broker_is_away_its_answers_are_kept_and_the_other_cell_goes_on(
     bus: str, books: str

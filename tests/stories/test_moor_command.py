@@ -51,7 +51,7 @@ async def test_declaring_creates_everything_and_may_be_repeated(
     for _ in range(2):
         ran = await moor("broker", "declare", "--cells", "c1,c2", MOOR_BUS_URL=served.url())
         assert (ran.code, ran.err) == (0, "")
-        assert "declared 18 exchanges and 16 queues" in ran.out
+        assert "declared 18 exchanges and 20 queues" in ran.out
 
     shown = await moor("broker", "show", "--cells", "c1,c2", "--json", "--bus", served.url())
     queues = {queue["name"]: queue["waiting"] for queue in json.loads(shown.out)["brokers"][0]["queues"]}
@@ -65,7 +65,7 @@ async def test_each_broker_gets_only_its_own_objects() -> None:
         places = {"MOOR_BUS_URL": api.url(), "MOOR_CELL_BUS_URLS": f"c1={cell.url()}"}
         ran = await moor("broker", "declare", "--only", "c1", **places)
         assert (ran.code, ran.err) == (0, "")
-        assert "7 queues for c1" in ran.out
+        assert "9 queues for c1" in ran.out
         assert "api" not in ran.out
         connection = await cell.broker().connect()
         assert await connection.depth("conductor.c1.work") == 0
@@ -223,10 +223,7 @@ async def test_the_tables_are_brought_up_to_date_once(tmp_path: Path) -> None:
 @pytest.mark.rabbitmq
 async def test_users_are_created_with_their_rights_and_keep_their_passwords(tmp_path: Path) -> None:
     served = await RabbitMQUnderTest.start()
-    credentials = tmp_path / "credentials.toml"
-    # Other tests on this server use users with the same names: keep the existing passwords.
-    above_cells = ("scheduler", "placement", "operator", "ironic")
-    credentials.write_text("".join(f'{user_of(role)} = "{PASSWORD}"\n' for role in above_cells))
+    credentials = credentials_above_cells(tmp_path)
     command = (
         "broker", "declare", "--cells", "harbour", "--users", "--credentials", str(credentials),
         "--ctl", os.environ[CTL_VARIABLE], "--bus", served.url(),
@@ -257,7 +254,7 @@ async def test_a_client_of_a_broker_with_users_may_boot_and_only_an_operator_set
     tmp_path: Path,
 ) -> None:
     served = await RabbitMQUnderTest.start()
-    credentials = tmp_path / "credentials.toml"
+    credentials = credentials_above_cells(tmp_path)
     declared = await moor(
         "broker", "declare", "--cells", "harbour", "--users", "--credentials", str(credentials),
         "--ctl", os.environ[CTL_VARIABLE], "--bus", served.url(),
@@ -276,14 +273,22 @@ async def test_a_client_of_a_broker_with_users_may_boot_and_only_an_operator_set
         await until_up(url(ADMIN.user))
         booted = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url(ADMIN.user))
         assert (booted.code, "active" in booted.out) == (0, True), booted.err
-        disable = ("host", "disable", "harbour-host-00001", "--reason", "new fan")
-        refused = await moor(*disable, MOOR_BUS_URL=url(ADMIN.user))
+        drain = ("host", "set", "harbour-host-00001", "draining", "--reason", "new fan")
+        refused = await moor(*drain, MOOR_BUS_URL=url(ADMIN.user))
         assert (refused.code, "the broker refused" in refused.err) == (1, True), refused.err
-        done = await moor(*disable, MOOR_BUS_URL=url("moor-operator"))
-        assert (done.code, "disabled" in done.out) == (0, True), done.err
+        done = await moor(*drain, MOOR_BUS_URL=url("moor-operator"))
+        assert (done.code, "draining" in done.out) == (0, True), done.err
         nowhere = await moor("boot", "--vcpus", "1", "--name", "web", MOOR_BUS_URL=url(ADMIN.user))
         assert (nowhere.code, "new fan" in nowhere.out) == (1, True), nowhere.out
     await served.close()
+
+
+def credentials_above_cells(folder: Path) -> Path:
+    """Other tests on this server use users with the same names: keep the existing passwords."""
+    credentials = folder / "credentials.toml"
+    above_cells = ("scheduler", "placement", "operator", "ironic")
+    credentials.write_text("".join(f'{user_of(role)} = "{PASSWORD}"\n' for role in above_cells))
+    return credentials
 
 
 async def until_up(url: str) -> None:

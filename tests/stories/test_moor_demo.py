@@ -16,7 +16,7 @@ def assert_it_went_well(ran: Result) -> None:
     assert "took an alternate" in ran.out
     assert "✓ all 301 requests ended" in ran.out
     assert "✓ none of 40 hosts is used beyond its capacity" in ran.out
-    assert "✓ placement's books are consistent" in ran.out
+    assert "✓ the books of placement, the API level, the cells and their hosts agree" in ran.out
     assert "conflicts were retried and won" in ran.out
     assert "✓ 0 conflicts" not in ran.out
 
@@ -44,7 +44,10 @@ def assert_metal_went_well(ran: Result, nodes: int) -> None:
     assert "no node has an unknown instance" in ran.out
     assert f"placement offers exactly the nodes that Ironic has available, of {nodes}" in ran.out
     assert "✓ ironic-2 was killed: its " in ran.out
-    assert "✓ placement's books are consistent, and there are no dead letters" in ran.out
+    assert (
+        "✓ the books of placement, the API level and the cells agree, and there are no dead letters"
+        in ran.out
+    )
     assert "✓ after 0 maintenance flips" not in ran.out
 
 

@@ -162,7 +162,7 @@ async def test_a_request_is_deleted_by_its_id(cloud: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("list", "--state", "runing"), "--state is 'runing'; the states are accepted, placed, building"),
+        (("list", "--state", "runing"), "--state is 'runing'; the states are accepted, waiting, placed"),
         (("list", "--cell", "harbor"), "--cell is 'harbor', which does not exist; existing names: harbour"),
         (
             ("host", "list", "--cell", "harbor"),

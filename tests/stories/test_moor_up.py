@@ -96,11 +96,12 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
         first_host, other_host = "harbour-host-00001", "harbour-host-00002"
         at_home = {"XDG_STATE_HOME": str(home)}
 
-        disabled = await moor_anew("host", "disable", first_host, "--reason", "new fan", **at_home)
-        assert (disabled.code, "disabled" in disabled.out, "new fan" in disabled.out) == (0, True, True)
+        draining = await moor_anew("host", "set", first_host, "draining", "--reason", "new fan", **at_home)
+        assert (draining.code, "draining" in draining.out, "new fan" in draining.out) == (0, True, True)
         (built,) = (await moor_json("boot", "--vcpus", "2", "--name", "web", **at_home))["instances"]
         assert (built["state"], built["host"]) == ("active", other_host)
-        assert (await moor_json("host", "enable", first_host, **at_home))["enabled"] is True
+        up_again = await moor_json("host", "set", first_host, "up", **at_home)
+        assert up_again["setting"]["mode"] == "up"
 
         giant = await moor_anew("boot", "--vcpus", "500", "--name", "giant", **at_home)
         assert giant.code == 1
@@ -144,8 +145,14 @@ async def test_the_commands_show_the_cloud_and_explain_mistakes(home: Path) -> N
             (("show", nowhere), 1, f"there is no instance and no request {nowhere}"),
             (("delete", nowhere), 1, f"there is no instance and no request {nowhere}, so nothing was done"),
             (("host", "show", "nowhere"), 1, "there is no host 'nowhere'"),
-            (("host", "enable", "nowhere"), 1, "there is no host 'nowhere'"),
-            (("host", "enable", first_host, "--bus", as_client), 1, "'moor-app-local' may not publish"),
+            (("host", "set", "nowhere", "down"), 1, "there is no host of this name; `moor host list`"),
+            (
+                ("host", "set", first_host + "0", "down"),
+                1,
+                f"there is no host of this name; did you mean {first_host}",
+            ),
+            (("host", "set", first_host, "broken"), 2, "'broken'"),
+            (("host", "set", first_host, "up", "--bus", as_client), 1, "'moor-app-local' may not publish"),
             (("events", "claim.#"), 2, "no event has such a key"),
             (("up",), 1, "stop that first"),
         )

@@ -36,7 +36,6 @@ from bus.topology import EVENTS, objects_of
 from bus.workers.handling import Said
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.wiring import conductor_parts
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.driver import root_of
@@ -44,13 +43,14 @@ from compute_sim.simulated.hosts import equal_hosts
 from compute_sim.store_memory import MemoryComputeStore
 from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
-from placement_worker.store_memory import MemoryPlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import NewRequest
-from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import scheduler_parts
+from tests.memory_stores.conductor import MemoryConductorStore
+from tests.memory_stores.placement import MemoryPlacementStore
+from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
 from tests.stories.breakable import BreakableBroker, BreakableStation, BreakableStore, Faults, Problem
 from tests.stories.cloud import a_host
@@ -314,6 +314,7 @@ OF_THE_STORE = {part: storing(*methods) for part, methods in {
     "prune": ("prune",),
     "unsaid": ("unsaid",),
     "hosts": ("hosts",),
+    "cells": ("cells",),
     "overdue": ("overdue",),
     "pending": ("pending",),
     "transaction": ("transaction",),
@@ -334,7 +335,8 @@ CASES = (
     consumer("scheduler", "scheduler.questions"),
     Case("scheduler", "answers", *consuming("answers")),
     Case("scheduler", "hear the feed", *consuming("feed")),
-    Case("scheduler", "hear of hosts in cells", *consuming("feed")),
+    Case("scheduler", "hear of hosts in cells (cell c2)", *consuming("feed")),
+    Case("scheduler", "look at cells", *OF_THE_STORE["cells"]),
     Case("scheduler", "scheduler.requests: say what is kept", *OF_THE_STORE["unsaid"]),
     Case("scheduler", "say what is kept for cells", *OF_THE_STORE["unsaid"]),
     Case("scheduler", "read placement's books", *asking(AskSnapshot), from_start=True),
@@ -357,6 +359,8 @@ CASES = (
         mended_by="conductor.c1.work: say what is kept",
     ),
     consumer("compute", "compute.c1.work"),
+    consumer("conductor", "conductor.c1.questions"),
+    Case("conductor", "heartbeats", publishing(EVENTS), None),
     Case("compute", "answers", *consuming("answers")),
     Case("compute", "end attempts that are due", *OF_THE_STORE["due"], stir=a_spawn),
     Case("compute", "tell of ended attempts", {**publishing(CELL), **unroutable(CELL)}, None, stir=a_spawn),

@@ -25,8 +25,8 @@ from ironic_sync.core.rows import NodeRow
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore, RingStore, RingView
-from ironic_sync.store_memory import MemoryIronicStore
 from tests.contracts.ironic_stores import open_ironic_stores
+from tests.memory_stores.ironic import MemoryIronicStore
 from tests.simulation.loop import run_simulated, until_s
 
 T = TypeVar("T")

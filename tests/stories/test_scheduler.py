@@ -150,7 +150,7 @@ async def test_a_request_that_no_host_can_take_ends_in_error_with_the_funnel(bus
         await setup.until_registered("h1", "h2")
         build = a_build(1, flavor=structs.replace(SMALL, vcpus=3))
 
-        await setup.client.ask(build)
+        await setup.send(build)
         state = await setup.until_state(instance_of(build), "error")
 
         assert state.cell == "cell0"
@@ -293,7 +293,7 @@ async def test_an_instance_deleted_after_it_was_placed_is_deleted_when_its_cell_
         await setup.add_host("h1")
         await setup.until_registered("h1")
         build = a_build(1)
-        await setup.client.ask(build)
+        await setup.send(build)
         await setup.until_state(instance_of(build), "active")
 
         answer = await setup.client.ask(DeleteInstance(instance=instance_of(build)))

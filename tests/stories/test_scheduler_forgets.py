@@ -44,7 +44,7 @@ class Calendar:
 async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before(
     bus: str, books: str
 ) -> None:
-    calendar, forgetting = Calendar(), structs.replace(QUICK, prune_every_s=0.02, host_down_s=1e9)
+    calendar, forgetting = Calendar(), structs.replace(QUICK, prune_every_s=0.02)
     async with (
         cloud(bus, books) as setup,
         setup.placement(),
@@ -54,7 +54,7 @@ async def test_deleted_instances_are_forgotten_after_two_horizons_and_not_before
         await setup.until_registered("h1")
         kept, gone = a_build(1), a_build(2)
         for build in (kept, gone):
-            await setup.client.ask(build)
+            await setup.send(build)
             await setup.until_state(instance_of(build), "active")
         await setup.client.ask(DeleteInstance(instance=instance_of(gone)))
         await setup.until_state(instance_of(gone), "deleted")
@@ -86,7 +86,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
         for name in ("removed", "silent"):
             await setup.add_host(name)
         await setup.until_reported("removed", "silent")
-        assert await setup.client.ask(SetHost(host="removed", enabled=False)) != HostSet(host=None)
+        assert isinstance(await setup.client.ask(SetHost(host="removed", mode="draining")), HostSet)
         assert isinstance(await setup.client.ask(DeleteProvider(id=host_id("removed"))), WriteAnswered)
 
         async def is_forgotten() -> bool:
@@ -101,7 +101,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
             """Eight builds in a row, so that both workers handled some. Each worker counts its own day: one may begin later."""
             calendar.ahead += timedelta(minutes=30)
             for number in itertools.islice(numbers, 8):
-                await setup.client.ask(a_build(number))
+                await setup.send(a_build(number))
                 state = await setup.until_state(instance_of(a_build(number)), "error")
                 assert state.no_valid_host is not None
                 if [(step.step, step.removed) for step in state.no_valid_host.steps] != [("up", 1)]:
@@ -113,7 +113,7 @@ async def test_a_host_that_was_removed_is_forgotten_after_a_day_and_one_that_is_
         await setup.add_host("removed")
         await setup.until_reported("removed")
         (back,) = await setup.rows.hosts(HostQuery(name="removed"))
-        assert back.enabled
+        assert back.setting.mode == "up"
 
 
 @STAGES

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.messages.build import BuildRejected, Flavor
+from bus.messages.build import BuildRejected, Flavor, Image
 from bus.messages.hosts import AskHosts, HostsFound, Supported
 from bus.workers.station import Station
 from cell_conductor.store import ConductorStore
@@ -69,7 +69,7 @@ async def host_of(
 ) -> str:
     flavor = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1, extra_specs=dict(extra_specs or {}))
     build = a_build(number, flavor=flavor, **other)
-    await setup.client.ask(build)
+    await setup.send(build)
     return (await setup.until_state(instance_of(build), "active")).host
 
 
@@ -101,6 +101,38 @@ async def test_boots_go_where_it_is_cool_and_where_the_capability_is_and_to_the_
 
 
 @STAGES
+async def test_a_boot_goes_where_its_image_is_and_a_full_host_is_left_out(bus: str, books: str) -> None:
+    picture = Picture()
+    # Wide has more of everything: a build that it still tells as under way weighs less than that.
+    tiny = structs.replace(a_host("tiny", 40.0), size=HostSize(vcpus=1, ram_mb=2048, disk_gb=10))
+    hosts = (a_host("wide", 40.0, vcpus=32), tiny)
+    debian, fedora = Image(source="debian"), Image(source="fedora")
+
+    async def until_cached(image: str) -> None:
+        async def is_so() -> bool:
+            return picture.columns.images.knows(image)
+
+        await wait_until(is_so, f"{image} is told")
+
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(
+            settings=structs.replace(QUICK, image_cache_weight_multiplier=100.0), picture=picture
+        ),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, *hosts),
+    ):
+        await setup.until_reported("wide", "tiny")
+
+        assert await host_of(setup, 1, image=debian, hosts=("tiny",)) == "tiny"
+        await until_cached("debian")
+        assert await host_of(setup, 2, image=debian) == "tiny"
+        assert await host_of(setup, 3, image=fedora) == "wide"
+        assert await host_of(setup, 4) == "wide"
+
+
+@STAGES
 async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_request_is_told_why(
     bus: str, books: str
 ) -> None:
@@ -114,20 +146,20 @@ async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_reques
         await setup.until_reported("bad")
         for number in (1, 2):
             build = a_build(number)
-            await setup.client.ask(build)
+            await setup.send(build)
             await setup.until_state(instance_of(build), "error")
 
         async def is_disabled() -> bool:
             found = await setup.client.ask(AskHosts(name="bad"))
             assert isinstance(found, HostsFound)
-            return not found.hosts[0].enabled
+            return found.hosts[0].setting.mode == "draining"
 
         await wait_until(is_disabled, "the host is disabled")
         last = a_build(3)
-        await setup.client.ask(last)
+        await setup.send(last)
         state = await setup.until_state(instance_of(last), "error")
 
         assert state.no_valid_host is not None
         (step,) = state.no_valid_host.steps
         assert (step.step, step.removed) == ("enabled", 1)
-        assert step.example == "bad: is disabled: 2 builds in a row failed (failed_builds_max is 2)"
+        assert step.example == "bad: is draining: 2 builds in a row failed (failed_builds_max is 2)"

@@ -83,7 +83,7 @@ async def test_a_boot_is_claimed_in_one_node_swapped_to_a_node_of_another_host_a
         await setup.until_reported("better", "other")
         build = a_build(1, flavor=THREE)
 
-        await setup.client.ask(build)
+        await setup.send(build)
         state = await setup.until_state(instance_of(build), "active")
 
         assert (state.host, state.attempt) == ("other", 2)
@@ -110,11 +110,11 @@ async def test_equal_boots_fill_both_nodes_and_the_next_is_told_what_each_has_le
         await setup.until_reported("only")
         both, one_more = a_build(1, flavor=THREE, count=2), a_build(2, flavor=THREE)
 
-        await setup.client.ask(both)
+        await setup.send(both)
         for index in range(2):
             await setup.until_state(instance_of(both, index), "active")
         await until_used(setup, "VCPU", only_NUMA0=3, only_NUMA1=3)
-        await setup.client.ask(one_more)
+        await setup.send(one_more)
         state = await setup.until_state(instance_of(one_more), "error")
 
         assert state.no_valid_host is not None
@@ -146,7 +146,7 @@ async def test_two_hosts_take_their_disk_from_one_pool_until_it_is_used_up(bus: 
         await setup.until_registered("h1", "h2")
         build = a_build(1, count=3)
 
-        await setup.client.ask(build)
+        await setup.send(build)
         ends = [
             (await setup.until_state(instance_of(build, index), "active", "error")).state
             for index in range(3)

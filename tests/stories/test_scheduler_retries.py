@@ -13,6 +13,7 @@ from msgspec import structs
 from bus.broker import Broker
 from bus.configuration.settings import BusSettings
 from bus.message import Message
+from bus.messages.build import ClaimRefused
 from bus.messages.placement import (
     ClaimAnswered,
     Claimed,
@@ -21,9 +22,15 @@ from bus.messages.placement import (
     NotAllowed,
     ShapeMoved,
 )
+from bus.operating.health import About, Health
+from bus.operating.metrics import Metrics
 from bus.workers.station import Station
-from scheduler_worker.store import SchedulerStore, SchedulerTransaction
-from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, a_host, cloud, instance_of
+from moor.load.auditing import claims_of
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
+from scheduler_worker.wiring import scheduler_parts
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import QUICK, Cloud, InterferingOnce, a_build, a_host, cloud, instance_of, is_claim
 
 pytestmark = pytest.mark.asyncio
 
@@ -50,7 +57,7 @@ class InterferingAlways:
 
         class InterferingStation(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
-                if any(isinstance(question, ClaimResources) for question in questions):
+                if any(map(is_claim, questions)):
                     await interfering._action()
                 answers = await super().ask_all(questions)
                 interfering.verdicts += [
@@ -77,7 +84,7 @@ class HeldBack:
         class Held(Station):
             async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
                 claims = [question for question in questions if isinstance(question, ClaimResources)]
-                if claims and held_back._is_first:
+                if any(map(is_claim, questions)) and held_back._is_first:
                     held_back._is_first = False
                     await held_back._again()
                     # If the repeated request waits for this claim's answer, this never happens; then the timeout ends
@@ -265,3 +272,41 @@ async def test_a_request_that_comes_twice_at_once_is_not_refused_for_the_room_it
 
             assert (state.state, state.no_valid_host) == ("active", None)
             assert len(setup.placed) == 1
+
+
+async def test_a_scheduler_counts_its_claims_by_verdict_and_an_instance_keeps_those_that_were_refused() -> (
+    None
+):
+    async def nothing() -> None: ...
+
+    interfering = InterferingOnce(nothing)
+    async with cloud("memory", "memory") as setup, setup.placement():
+        station = interfering.station(
+            setup.brokers.at_api("scheduler"), "scheduler", settings=SETTINGS, asks=True
+        )
+        setup.pictures.append(picture := Picture())
+        parts = scheduler_parts(station, setup.rows, QUICK, picture=picture)
+        async with setup.running(parts, station):
+            await setup.add_host("h1", vcpu=1)
+            await setup.until_reported("h1")
+
+            async def another_scheduler_is_faster() -> None:
+                await setup.fill("h1", 1)
+
+            interfering.action = another_scheduler_is_faster
+            late = a_build(1)
+            # Not asked: a question that is repeated is claimed twice.
+            await setup.send(late)
+            state = await setup.until_state(instance_of(late), "error")
+            await setup.add_host("h2")
+            await setup.until_reported("h1", "h2")
+            await setup.send(a_build(2))
+            await setup.until_state(instance_of(a_build(2)), "active")
+            page = Metrics(Health(About("scheduler", "1.2"), parts)).page().decode()
+
+        assert state.refusals == (ClaimRefused(host="h1", reason="VCPU asked 1, free 0"),)
+        assert claims_of([state]) == (1, 1)
+        placed = await setup.rows.instances(InstanceQuery(instances=(instance_of(a_build(2)),)))
+        assert claims_of([row.told for row in placed]) == (1, 0)
+        assert 'moor_claims_total{verdict="does_not_fit"} 1.0' in page
+        assert 'moor_claims_total{verdict="claimed"} 1.0' in page

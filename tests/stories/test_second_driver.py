@@ -5,13 +5,21 @@ Its instances are domains that a hypervisor starts and removes in its own time, 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 from msgspec import structs
 
-from bus.messages.cell import DestroyInstance, InstanceSpawned, SpawnFailed, SpawnInstance
+from bus.messages.cell import (
+    DestroyInstance,
+    InstanceSpawned,
+    ReceiveInstance,
+    SpawnFailed,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
 from bus.messages.placement import ReportedInventory
 from bus.process import run_until
 from bus.workers.station import Station
@@ -37,6 +45,7 @@ class Hypervisor:
     def __init__(self) -> None:
         self.cpus = 8
         self.starting: set[Domain] = set()
+        self.stopping: set[Domain] = set()
         self.running: set[Domain] = set()
         self.removing: set[Domain] = set()
         self.broken: set[Domain] = set()
@@ -45,6 +54,10 @@ class Hypervisor:
     def start(self) -> None:
         self.running |= self.starting - self.broken
         self.starting.clear()
+
+    def stop(self) -> None:
+        self.running -= self.stopping - self.broken
+        self.stopping.clear()
 
     def remove(self) -> None:
         self.running -= self.removing
@@ -70,6 +83,9 @@ class DomainDriver:
     def metrics(self, at_s: float) -> Mapping[str, float]:  # noqa: ARG002 - it measures nothing
         return {}
 
+    def images(self) -> Sequence[str]:
+        return ()
+
     def condition(self, at_s: float) -> Condition:  # noqa: ARG002 - it has no clock
         return WELL
 
@@ -77,9 +93,26 @@ class DomainDriver:
         self._hypervisor.starting.add((order.instance, order.attempt))
         return BUSY
 
+    def receive(self, order: ReceiveInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        self._hypervisor.starting.add((order.instance, order.attempt))
+        return BUSY
+
+    def stop(self, order: StopInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        domain = (order.instance, order.attempt)
+        self._hypervisor.starting.discard(domain)
+        self._hypervisor.stopping.add(domain)
+        return BUSY
+
+    def start(self, order: StartInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        domain = (order.instance, order.attempt)
+        self._hypervisor.stopping.discard(domain)
+        self._hypervisor.starting.add(domain)
+        return BUSY
+
     def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
         domain = (order.instance, order.attempt)
         self._hypervisor.starting.discard(domain)
+        self._hypervisor.stopping.discard(domain)
         if domain not in self._hypervisor.running:
             return Work()
         self._hypervisor.removing.add(domain)
@@ -88,10 +121,13 @@ class DomainDriver:
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
         self._hypervisor.looks += 1
         domain = (attempt.instance, attempt.attempt)
-        if domain in self._hypervisor.starting | self._hypervisor.removing:
+        if domain in self._hypervisor.starting | self._hypervisor.stopping | self._hypervisor.removing:
             return BUSY
-        if attempt.state is State.BUILDING and domain not in self._hypervisor.running:
+        runs = domain in self._hypervisor.running
+        if attempt.state in (State.BUILDING, State.RECEIVING, State.STARTING) and not runs:
             return Work(failure="the domain did not start")
+        if attempt.state is State.STOPPING and runs:
+            return Work(failure="the domain did not stop")
         return Work()
 
 
@@ -116,7 +152,14 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_a_driver_of_another_kind_keeps_the_contract() -> None:
-    assert breaches(lambda: DomainDriver(Hypervisor())) == ()
+    hypervisor = Hypervisor()
+
+    def proceed() -> None:
+        hypervisor.stop()
+        hypervisor.start()
+        hypervisor.remove()
+
+    assert breaches(lambda: DomainDriver(hypervisor), proceed=proceed) == ()
 
 
 async def test_another_kind_of_host_is_reported_and_builds_in_its_own_time_with_nothing_but_its_driver() -> (

@@ -149,7 +149,7 @@ async def test_a_scheduler_that_did_not_know_of_a_member_is_told_it_by_the_refus
 
         interfering.action = another_scheduler_is_faster
         late = a_build(2, group=IN_GROUP)
-        await setup.client.ask(late)
+        await setup.send(late)
         await setup.until_state(instance_of(late), "active")
 
         assert interfering.verdicts == [GroupRefused, Claimed]
@@ -229,7 +229,7 @@ async def test_a_group_is_created_once_listed_and_deleted_and_its_members_stay()
             assert isinstance(answer, BuildRejected)
             assert answer.field == field
         build = a_build(1, group=IN_GROUP, project="shop")
-        await setup.client.ask(build)
+        await setup.send(build)
         await setup.until_state(instance_of(build), "active")
 
         listed = await setup.client.ask(AskGroups(project="shop"))

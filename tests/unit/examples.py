@@ -56,12 +56,32 @@ from bus.messages.applications import (
     KnownApplication,
     SetApplication,
 )
+from bus.messages.books import (
+    AskBooks,
+    AskCellBooks,
+    AskContradictions,
+    AskHostBooks,
+    BookEntry,
+    BooksFound,
+    CellBooksFound,
+    CellEntry,
+    ContradictionsFound,
+    ExpectedClaim,
+    HostBooksFound,
+    HostEntry,
+    MendConsumer,
+    MendedClaim,
+    MendInstance,
+    RecountBooks,
+    SeenConsumer,
+)
 from bus.messages.build import (
     AskInstances,
     AttemptFailed,
     BuildAccepted,
     BuildInstance,
     BuildRejected,
+    CellHeard,
     ClaimRefused,
     DeleteInstance,
     Flavor,
@@ -70,17 +90,22 @@ from bus.messages.build import (
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
+    InstanceMoved,
     InstancePlaced,
     InstancesFound,
     InstanceState,
+    InstanceWaiting,
     JoinedGroup,
     Miss,
+    Move,
     NoValidHost,
     PortRequest,
     Rebuild,
     RebuildInstance,
     RequestId,
     VolumeRequest,
+    Wait,
+    Waiting,
 )
 from bus.messages.candidates import (
     AskCandidates,
@@ -96,16 +121,33 @@ from bus.messages.cell import (
     DeployInstance,
     DeployProgressed,
     DestroyInstance,
+    EndMoveInCell,
     InstanceDestroyed,
     InstanceRedeployed,
     InstanceSpawned,
+    InstanceStopped,
+    MoveInCell,
     PlaceInCell,
     RebuildInCell,
+    ReceiveInstance,
     RedeployInstance,
     RemoveFromCell,
     SpawnFailed,
     SpawnInstance,
+    StartInstance,
+    StopInstance,
     UndeployInstance,
+)
+from bus.messages.cells import (
+    AskCells,
+    AskLive,
+    CellsFound,
+    CellState,
+    ConductorAlive,
+    ConductorHeard,
+    LiveFound,
+    LiveTold,
+    TellLive,
 )
 from bus.messages.groups import (
     AskGroups,
@@ -115,18 +157,33 @@ from bus.messages.groups import (
     GroupState,
     PlacedMember,
 )
+from bus.messages.host_modes import CheckHost, HeldAttempt, HostCleaned, HostHolds, SetHostInCell
 from bus.messages.hosts import (
     AskHosts,
+    HostChanged,
     HostFacts,
+    HostImages,
     HostMetrics,
     HostsAlive,
     HostSet,
+    HostSetting,
     HostsFound,
     HostsMeasured,
     HostsReported,
     HostState,
+    ImagesCached,
     SetHost,
     Supported,
+)
+from bus.messages.moves import (
+    AskHistory,
+    AskMoves,
+    Change,
+    EndMove,
+    HistoryFound,
+    MoveInstance,
+    MovePlace,
+    MovesFound,
 )
 from bus.messages.placement import (
     AskMembers,
@@ -136,6 +193,7 @@ from bus.messages.placement import (
     ClaimResources,
     DoesNotFit,
     GroupMember,
+    Heir,
     Holder,
     HostFull,
     InventoryInUse,
@@ -156,6 +214,7 @@ from bus.messages.placement import (
     ResourceAmount,
     RevisionsPage,
     ServerGroup,
+    ShapeMoved,
     ShapeSeen,
     Share,
     Shortfall,
@@ -182,11 +241,21 @@ from bus.messages.planning import (
     ReasonsFound,
     Relaxation,
 )
+from bus.messages.together import (
+    ClaimPlace,
+    ClaimsAnswered,
+    ClaimTogether,
+    NoneClaimed,
+    RefusedPlace,
+    ShareTemplate,
+    TemplateAmount,
+)
 
 ROOT = ProviderId(UUID("00000000-0000-4000-8000-000000000001"))
 NUMA = ProviderId(UUID("00000000-0000-4000-8000-000000000002"))
 CONSUMER = ConsumerId(UUID("00000000-0000-4000-8000-00000000000a"))
 CLEANUP = ConsumerId(UUID("00000000-0000-4000-8000-00000000000b"))
+MIGRATION = ConsumerId(UUID("00000000-0000-4000-8000-00000000000e"))
 GROUP = GroupId(UUID("00000000-0000-4000-8000-00000000000c"))
 AGGREGATE = AggregateId(UUID("00000000-0000-4000-8000-00000000000d"))
 WHEN = datetime(2026, 11, 20, 8, 30, tzinfo=UTC)
@@ -239,6 +308,35 @@ IMAGE = Image(
     ramdisk="http://images/initrd",
 )
 REBUILD = Rebuild(request_id=REQUEST, number=4, image=IMAGE, ends_by=WHEN, failure="deploy failed: no disk")
+MOVE = Move(
+    request_id=REQUEST,
+    number=4,
+    kind="resize",
+    source="host-1",
+    ends_by=WHEN,
+    confirm_s=600,
+    flavor=FLAVOR,
+    destination="host-2",
+    confirm_by=WHEN,
+    asked="revert",
+    outcome="reverted",
+    failure="host-2: no disk",
+)
+CHANGE = Change(
+    instance=CONSUMER,
+    number=4,
+    what="resize",
+    cell="c1",
+    asked_at=WHEN,
+    by="moor-app-shop",
+    request_id=REQUEST,
+    source="host-1",
+    destination="host-2",
+    ended_at=WHEN,
+    ended_by="moor-operator",
+    outcome="reverted",
+    failure="host-2: no disk",
+)
 NO_VALID_HOST = NoValidHost(
     hosts=3,
     steps=(FunnelStep(step="capacity", removed=3, example="host-3: VCPU asked 2, free 1"),),
@@ -268,6 +366,7 @@ STATE = InstanceState(
     reason="no host is left",
     changed_at=WHEN,
     rebuild=REBUILD,
+    move=MOVE,
 )
 X86 = Supported(architecture="x86_64", hypervisor_type="qemu", vm_mode="hvm")
 HOST = HostState(
@@ -275,8 +374,11 @@ HOST = HostState(
     name="host-1",
     cell="c1",
     up=True,
-    enabled=False,
-    disabled_reason="a disk is being replaced",
+    setting=HostSetting(
+        mode="draining", reason="a disk is being replaced", by="moor-operator", at=WHEN, number=3
+    ),
+    told=2,
+    must_clean=True,
     instances=3,
     io_ops=1,
     availability_zone="north",
@@ -368,6 +470,8 @@ EXAMPLES: tuple[Message, ...] = (
                 id="volume-1", resources={"DISK_GB": 5}, required=("CUSTOM_FAST",), forbidden=("CUSTOM_OLD",)
             ),
         ),
+        all_or_nothing=True,
+        wait=Wait(for_s=3600, priority=7),
     ),
     BuildRejected(
         request_id=REQUEST, field="flavor.vcpus", value="-1", reason="must not be negative", project="p"
@@ -375,15 +479,39 @@ EXAMPLES: tuple[Message, ...] = (
     BuildAccepted(request_id=REQUEST, instances=(CONSUMER,), project="p"),
     DeleteInstance(instance=CONSUMER),
     RebuildInstance(request_id=REQUEST, instance=CONSUMER, image=IMAGE, project="p", deadline_s=300),
+    MoveInstance(
+        request_id=REQUEST,
+        instance=CONSUMER,
+        kind="resize",
+        flavor=FLAVOR,
+        hosts=("host-2",),
+        project="p",
+        deadline_s=300,
+        confirm_s=600,
+    ),
+    EndMove(request_id=REQUEST, instance=CONSUMER, how="revert", project="p"),
+    AskHistory(instance=CONSUMER, after=4, limit=50, project="p"),
+    HistoryFound(instance=STATE, changes=(CHANGE,), next=4),
+    AskMoves(host="host-1", ended=True, after=MovePlace(WHEN, CONSUMER), limit=50),
+    MovesFound(moves=(CHANGE,), next=MovePlace(WHEN, CONSUMER)),
+    InstanceWaiting(
+        cell="cell0",
+        instance=structs.replace(STATE, state="waiting", waiting=Waiting(until=WHEN, priority=7)),
+    ),
     InstancePlaced(
         cell="c1",
         instance=structs.replace(STATE, refusals=(ClaimRefused(host="host-3", reason="its shape moved"),)),
     ),
     InstanceActive(cell="c1", instance=STATE),
+    InstanceMoved(cell="c1", instance=STATE),
     InstanceFailed(cell="c1", instance=STATE),
     InstanceDeleted(cell="c1", instance=STATE),
     AskInstances(instances=(CONSUMER,), request_id=REQUEST, after=CONSUMER, limit=50, state="error"),
-    InstancesFound(instances=(STATE,), next=CONSUMER),
+    InstancesFound(
+        instances=(STATE,),
+        next=CONSUMER,
+        cells=(CellHeard(cell="c1", life="down", heard_at=WHEN, reason="no conductor"),),
+    ),
     PlaceInCell(
         cell="c1",
         instance=CONSUMER,
@@ -406,8 +534,32 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     RemoveFromCell(cell="c1", instance=CONSUMER, request_id=REQUEST, sequence=3, issued_at=WHEN),
     RebuildInCell(cell="c1", instance=CONSUMER, rebuild=REBUILD),
+    MoveInCell(cell="c1", instance=CONSUMER, move=MOVE, choices=(CHOICE,)),
+    EndMoveInCell(cell="c1", instance=CONSUMER, move=MOVE, sequence=5),
+    StopInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, number=4),
+    StartInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, number=4),
+    ReceiveInstance(
+        cell="c1",
+        instance=CONSUMER,
+        attempt=3,
+        host=ROOT,
+        flavor=FLAVOR,
+        share=SHARE,
+        source=NUMA,
+        source_attempt=2,
+        live=True,
+        name="web-1",
+    ),
+    InstanceStopped(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, failure="it is not here"),
     SpawnInstance(
-        cell="c1", instance=CONSUMER, attempt=2, host=ROOT, flavor=FLAVOR, share=SHARE, name="web-1"
+        cell="c1",
+        instance=CONSUMER,
+        attempt=2,
+        host=ROOT,
+        flavor=FLAVOR,
+        share=SHARE,
+        name="web-1",
+        image=IMAGE,
     ),
     DestroyInstance(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
     DeployInstance(
@@ -476,8 +628,21 @@ EXAMPLES: tuple[Message, ...] = (
     ),
     HostsAlive(cell="c1", hosts=(ROOT,)),
     HostsMeasured(cell="c1", hosts=(HostMetrics(id=ROOT, values={"temperature": 41.5}),), sequence=9),
-    SetHost(host="host-1", enabled=False, reason="a disk is being replaced"),
+    ImagesCached(cell="c1", hosts=(HostImages(id=ROOT, images=("debian-12",)),), sequence=9),
+    SetHost(host="host-1", mode="draining", reason="a disk is being replaced"),
     HostSet(host=HOST),
+    HostChanged(cell="c1", host=HOST),
+    SetHostInCell(cell="c1", host=ROOT, name="host-1", setting=HOST.setting, must_clean=True),
+    CheckHost(cell="c1", host=ROOT, number=3, after=CONSUMER),
+    HostHolds(
+        cell="c1",
+        host=ROOT,
+        number=3,
+        attempts=(HeldAttempt(instance=CONSUMER, attempt=2),),
+        after=CONSUMER,
+        next=CONSUMER,
+    ),
+    HostCleaned(cell="c1", host=ROOT, number=3),
     AskPlan(request=BuildInstance(flavor=FLAVOR, project="shop"), project="shop"),
     PLAN,
     AskReasons(request=BuildInstance(flavor=FLAVOR), step="capacity", after="host-1", limit=10),
@@ -516,6 +681,37 @@ EXAMPLES: tuple[Message, ...] = (
         hosts=(HostHaving(host="host-2", cell="c1", value="8", free=3),),
         next="host-2",
     ),
+    ConductorAlive(cell="c1", conductor="conductor-1", trouble="its database"),
+    AskCells(name="c1"),
+    CellsFound(
+        cells=(
+            CellState(
+                cell="c1",
+                life="down",
+                heard_at=WHEN,
+                reason="no conductor",
+                conductors=(
+                    ConductorHeard(name="conductor-1", life="down", heard_at=WHEN, trouble="its database"),
+                ),
+                hosts=3,
+                hosts_up=2,
+                instances=5,
+                waiting=1,
+            ),
+        ),
+    ),
+    AskLive(in_cell="c1", instances=(CONSUMER,), after=CONSUMER, limit=10, project="shop"),
+    TellLive(
+        cell="c1",
+        question="scheduler-1-7",
+        asked_at=WHEN,
+        instances=(CONSUMER,),
+        after=CONSUMER,
+        limit=10,
+        project="shop",
+    ),
+    LiveTold(cell="c1", question="scheduler-1-7", instances=(STATE,), next=CONSUMER),
+    LiveFound(cell="c1", instances=(STATE,), next=CONSUMER, silent="no conductor has answered"),
     AskHosts(name="host-1", after="host-0", limit=10),
     HostsFound(hosts=(HOST,), next="host-1"),
     CreateGroup(id=GROUP, policy="anti-affinity", max_per_host=2, name="web", project="p"),
@@ -557,10 +753,39 @@ EXAMPLES: tuple[Message, ...] = (
         attempt=2,
         issued_at=WHEN,
         share=SHARE,
-        cleanup=CLEANUP,
+        heir=Heir(id=CLEANUP, type="CLEANUP"),
+        returns=MIGRATION,
         group=AFFINITY,
     ),
     ReleaseClaim(cell="c1", consumer=CONSUMER, attempt=2, issued_at=WHEN),
+    ClaimTogether(
+        claim=CONSUMER,
+        page=2,
+        pages=2,
+        attempt=1,
+        issued_at=WHEN,
+        templates=(
+            ShareTemplate(
+                cell="c1",
+                amounts=(TemplateAmount(provider=1, resource="VCPU", amount=4),),
+                roots=(0,),
+                instances_max=50,
+            ),
+        ),
+        places=(ClaimPlace(consumer=CONSUMER, template=0, providers=(ROOT, NUMA), shapes=(3,)),),
+        consumer_type="INSTANCE",
+        project="shop",
+        user="ann",
+        group=AFFINITY,
+    ),
+    ClaimsAnswered(
+        claim=CONSUMER,
+        page=2,
+        verdict=NoneClaimed(
+            refused=(RefusedPlace(consumer=CONSUMER, verdict=ShapeMoved(roots=(ROOT,), gone=(NUMA,))),),
+            count=3,
+        ),
+    ),
     ClaimAnswered(
         consumer=CONSUMER,
         attempt=1,
@@ -586,6 +811,7 @@ EXAMPLES: tuple[Message, ...] = (
                 },
                 traits=("HW_NUMA_ROOT",),
                 aggregates=(AGGREGATE,),
+                joins=(AGGREGATE,),
             ),
         ),
         removed=(ROOT,),
@@ -674,5 +900,56 @@ EXAMPLES: tuple[Message, ...] = (
             candidates=(Candidate(share=SHARE, mappings={"": (ROOT,), "_PORT": (NUMA,)}, preference=2.5),),
             next=NextPage(answer=REQUEST, page=2),
         )
+    ),
+    AskBooks(consumers=(CONSUMER,), after=CLEANUP, limit=100, new_s=900),
+    BooksFound(
+        consumers=(
+            BookEntry(
+                id=CONSUMER,
+                type="INSTANCE",
+                project="shop",
+                user="ann",
+                cell="c1",
+                generation=3,
+                attempt=2,
+                ended=True,
+                host=ROOT,
+                group=GROUP,
+                held=SHARE.amounts,
+                is_new=True,
+            ),
+        ),
+        next=CONSUMER,
+    ),
+    AskContradictions(),
+    ContradictionsFound(contradictions=("provider host-1 has 2 VCPU in use, and 1 is held",), count=7),
+    RecountBooks(),
+    MendConsumer(
+        consumer=CONSUMER,
+        seen=SeenConsumer(generation=3, attempt=2, ended=True),
+        claim=MendedClaim(
+            cell="c1", attempt=2, share=SHARE, type="MIGRATION", project="shop", user="ann", group=AFFINITY
+        ),
+    ),
+    MendInstance(seen=7, instance=STATE),
+    AskCellBooks(cell="c1", instances=(CONSUMER,), after=CLEANUP, limit=100),
+    CellBooksFound(
+        entries=(
+            CellEntry(
+                instance=STATE,
+                user="ann",
+                host=ROOT,
+                kind="ironic",
+                group=AFFINITY,
+                claims=(ExpectedClaim(consumer=CLEANUP, type="CLEANUP", attempt=1, share=SHARE),),
+                on_hosts=(HostEntry(instance=CONSUMER, host=ROOT, attempt=2),),
+                stirred_at=WHEN,
+            ),
+        ),
+        next=CONSUMER,
+    ),
+    AskHostBooks(cell="c1", instances=(CONSUMER,), hosts=(ROOT,), after=CLEANUP, limit=100),
+    HostBooksFound(
+        entries=(HostEntry(instance=CONSUMER, host=ROOT, attempt=2),), asked=(ROOT,), next=CONSUMER
     ),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from bus.message import AggregateId, ProviderId
-from bus.messages.hosts import HostState
+from bus.messages.hosts import HostMode, HostSetting, HostState
 from bus.messages.placement import InventoryState, ProviderState, ProviderUsage
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -52,8 +52,8 @@ def a_host(
     *,
     cell: str = "c1",
     up: bool = True,
-    enabled: bool = True,
-    disabled_reason: str = "",
+    mode: HostMode = "up",
+    mode_reason: str = "",
     instances: int = 0,
     io_ops: int = 0,
     availability_zone: str = "",
@@ -66,8 +66,7 @@ def a_host(
         name=name,
         cell=cell,
         up=up,
-        enabled=enabled,
-        disabled_reason=disabled_reason,
+        setting=HostSetting(mode=mode, reason=mode_reason),
         instances=instances,
         io_ops=io_ops,
         availability_zone=availability_zone,

@@ -100,7 +100,7 @@ def test_a_message_counts_on_no_exchange_but_its_own() -> None:
     ("message", "key"),
     [
         (RELEASE, "snapshot"),
-        (SetHost(host="h1", enabled=False), "build.request.shop"),
+        (SetHost(host="h1", mode="draining"), "build.request.shop"),
         (BUILD, "build.request.bank"),
         (BUILD, "build.request.-"),
         (DeleteInstance(instance=BUILD.request_id), "instance.delete.shop"),  # type: ignore[arg-type]
@@ -118,8 +118,8 @@ def test_a_key_of_another_type_project_or_cell_is_refused_and_named(message: Mes
         ("moor-operator", BUILD, True),
         ("moor-scheduler", BUILD, False),
         ("moor-conductor-c1", BUILD, False),
-        ("moor-app-shop", SetHost(host="h1", enabled=False), False),
-        ("moor-operator", SetHost(host="h1", enabled=False), True),
+        ("moor-app-shop", SetHost(host="h1", mode="draining"), False),
+        ("moor-operator", SetHost(host="h1", mode="draining"), True),
         # The broker has checked, by its rights to the key, whether this application is an admin.
         ("moor-app-shop", AskHosts(), True),
         ("moor-conductor-c1", AskHosts(), False),

@@ -23,9 +23,9 @@ from bus.workers.station import Station
 from placement_worker.change_publisher import ChangePublisher, messages_of, rest_s
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import Unpublished
-from placement_worker.store_memory import MemoryPlacementStore
 from tests.contracts.placement_orders import a_host, a_report, an_id, consumer, provider
 from tests.contracts.store_client import StoreClient
+from tests.memory_stores.placement import MemoryPlacementStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,6 +11,7 @@ from bus.messages.placement import (
     Claimed,
     DoesNotFit,
     Holder,
+    HostFull,
     InventoryState,
     NotAllowed,
     Released,
@@ -18,9 +19,11 @@ from bus.messages.placement import (
     Share,
     Shortfall,
     Superseded,
+    SwapClaim,
 )
 from placement_worker.core.capacity import capacity_of, limits_in, used_in
-from placement_worker.core.claims import NO_CELL, ClaimJudgement, decide_claims
+from placement_worker.core.claim_verdicts import ClaimJudgement
+from placement_worker.core.claims import NO_CELL, decide_claims
 from placement_worker.core.ledger import (
     ClaimChanges,
     ClaimOrder,
@@ -39,6 +42,7 @@ from tests.contracts.placement_orders import (
     GROUP,
     HORIZON,
     HOST,
+    MIGRATION,
     NOON,
     OTHER_HOST,
     WEB,
@@ -47,10 +51,12 @@ from tests.contracts.placement_orders import (
     a_share,
     a_swap,
     amounts,
+    consumer,
     provider,
 )
 
 NUMA = provider("numa-1")
+FAR = consumer("far")
 ROOTS = {HOST: HOST, NUMA: HOST, OTHER_HOST: OTHER_HOST}
 
 
@@ -62,7 +68,7 @@ def a_ledger(
 ) -> Ledger:
     """Two hosts, one of them with a child, each with eight VCPU or with this inventory."""
     stock = {"VCPU": inventory or InventoryState(total=8)}
-    consumers = {who.int: Consumer(id=who) for who in (WEB, DB, CLEANUP)}
+    consumers = {who.int: Consumer(id=who) for who in (WEB, DB, CLEANUP, MIGRATION)}
     return Ledger(
         consumers=consumers | {consumer.id.int: consumer for consumer in living},
         held={who.int: amounts for who, amounts in (held or {}).items()},
@@ -257,7 +263,7 @@ def test_writes_are_absolute_values_of_the_changed_rows() -> None:
     )
     changes = decision.changes
     assert [row.id for row in changes.consumers] == [WEB]
-    assert changes.forgotten == (CLEANUP,)
+    assert changes.forgotten == (CLEANUP, MIGRATION)
     assert changes.held == ((WEB, asked.amounts),)
     assert changes.touched == (Touched(HOST, 6, {"VCPU": 3}, consumers=1), Touched(NUMA, 6, {"VCPU": 4}))
     assert changes.groups == (GROUP,)
@@ -314,7 +320,44 @@ def test_a_cleanup_consumer_must_not_hold_anything_before() -> None:
     for heir in (WEB, DB):
         verdict = judged(a_ledger(*holders, held=held), a_swap(a_share(OTHER_HOST), cleanup=heir))
         assert isinstance(verdict, NotAllowed)
-        assert verdict.field == "cleanup"
+        assert verdict.field == "heir.id"
+
+
+@pytest.mark.parametrize(
+    ("swap", "field"),
+    [
+        (a_swap(a_share(OTHER_HOST), migration=WEB), "heir.id"),
+        (a_swap(a_share(OTHER_HOST), migration=DB), "heir.id"),
+        (a_swap(a_share(OTHER_HOST), migration=FAR), "cell"),
+        (a_swap(a_share(OTHER_HOST), returns=WEB), "returns"),
+        (a_swap(a_share(OTHER_HOST), returns=DB), "returns"),
+        (a_swap(a_share(OTHER_HOST), returns=FAR), "cell"),
+        (a_swap(a_share(OTHER_HOST), returns=CLEANUP, cleanup=CLEANUP), "heir.id"),
+        (a_swap(a_share(OTHER_HOST), returns=CLEANUP, migration=MIGRATION), "heir.type"),
+    ],
+)
+def test_a_swap_that_names_a_wrong_consumer_is_refused_by_its_field(swap: SwapClaim, field: str) -> None:
+    holders = living(), living(DB), structs.replace(living(FAR), cell="c2", type="MIGRATION")
+    ledger = a_ledger(*holders, held={who.id: amounts(HOST, VCPU=1) for who in holders})
+
+    decision = decide(ledger, swap)
+
+    (verdict,) = decision.verdicts
+    assert isinstance(verdict, NotAllowed)
+    assert (verdict.field, bool(verdict.reason)) == (field, True)
+    assert decision.changes.touched == ()
+
+
+def test_a_way_back_to_a_host_without_a_place_there_is_held_to_the_limit() -> None:
+    elsewhere = structs.replace(living(attempt=2), host=OTHER_HOST)
+    both = (*amounts(OTHER_HOST, VCPU=1), *amounts(HOST, VCPU=1))
+    ledger = a_ledger(elsewhere, living(DB), held={WEB: both, DB: amounts(HOST, VCPU=1)})
+
+    back = a_swap(a_share(HOST, instances_max=1), held=2, attempt=3, returns=MIGRATION)
+
+    assert judged(ledger, back) == DoesNotFit(
+        shortfalls=(), full=HostFull(host=HOST, instances=1, instances_max=1)
+    )
 
 
 def test_a_cleanup_that_was_released_before_its_swap_keeps_nothing() -> None:

@@ -26,7 +26,15 @@ from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
 from bus.messages.build import InstancesFound
 from bus.messages.placement import ReleaseClaim
-from bus.topology import BOOK_QUESTIONS, BOOK_SEARCHES, BOOK_WRITES, ROUTES, Kind
+from bus.topology import (
+    AUDIT_QUESTIONS,
+    AUDIT_WRITES,
+    BOOK_QUESTIONS,
+    BOOK_SEARCHES,
+    BOOK_WRITES,
+    ROUTES,
+    Kind,
+)
 from bus.unreadable import Unreadable
 from tests.unit.examples import CONSUMER, EXAMPLES, WHEN
 
@@ -153,11 +161,23 @@ def test_clients_and_operators_are_read_strictly_and_workers_are_not() -> None:
     not make an order that is carried out by half.
     """
     written_by_people = {
-        *("build.request", "instance.delete", "instance.rebuild", "instance.query", "host.query", "host.set"),
+        *(
+            "build.request",
+            "move.request",
+            "move.end",
+            "history.query",
+            "migration.query",
+            "instance.delete",
+            "instance.rebuild",
+            "instance.query",
+            "host.query",
+            "host.set",
+        ),
         *("application.query", "application.set", "plan.query", "reasons.query", "capability.query"),
-        *("explain.query", "drain.query"),
+        *("explain.query", "drain.query", "cell.query", "live.query"),
         *("aggregate.set", "aggregate.delete", "aggregate.query"),
         *("group.create", "group.delete", "group.query"),
+        *("instance.mend", "cell.books.query", "host.books.query", *AUDIT_QUESTIONS, *AUDIT_WRITES),
         *BOOK_WRITES,
         *BOOK_SEARCHES,
         *(key.removesuffix(".*") for key in BOOK_QUESTIONS),
@@ -305,7 +325,13 @@ def test_impossible_texts_and_numbers_are_named(line: bytes, reason: str, field:
 
 
 # The messages and fields in which a client sends a request that the scheduler checks.
-REQUESTS = ("build.request", "instance.rebuild", "plan.query.request", "reasons.query.request")
+REQUESTS = (
+    "build.request",
+    "instance.rebuild",
+    "move.request",
+    "plan.query.request",
+    "reasons.query.request",
+)
 
 
 def test_every_number_that_a_cell_or_a_client_may_send_fits_a_column() -> None:

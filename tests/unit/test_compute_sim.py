@@ -9,15 +9,9 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from bus.message import AggregateId, ConsumerId, Message, ProviderId
-from bus.messages.build import Flavor
-from bus.messages.cell import (
-    DestroyInstance,
-    InstanceDestroyed,
-    InstanceSpawned,
-    SpawnFailed,
-    SpawnInstance,
-)
+from bus.message import AggregateId, ConsumerId, ProviderId
+from bus.messages.build import Flavor, Image
+from bus.messages.cell import ReceiveInstance, SpawnInstance, StartInstance, StopInstance
 from bus.messages.hosts import HostFacts, in_messages
 from bus.messages.placement import (
     InventoryInUse,
@@ -29,20 +23,9 @@ from bus.messages.placement import (
     Share,
 )
 from compute_sim.__main__ import main
-from compute_sim.core.attempts import (
-    WELL,
-    AttemptRecord,
-    Condition,
-    Dead,
-    Silent,
-    State,
-    Work,
-    destroyed,
-    due,
-    spawned_again,
-    spawning,
-)
+from compute_sim.core.attempts import WELL, AttemptRecord, Dead, Silent, State, Work, begun
 from compute_sim.core.hosts import FailedBuilds
+from compute_sim.core.pools import Pool, pools_of, read_pools
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
 from compute_sim.core.tree_diff import (
     Accepted,
@@ -54,22 +37,28 @@ from compute_sim.core.tree_diff import (
 )
 from compute_sim.drivers import Driver
 from compute_sim.settings import ComputeSettings
-from compute_sim.simulated.driver import SimulatedDriver, root_of
+from compute_sim.simulated.driver import IMAGES_MAX, SimulatedDriver, root_of
 from compute_sim.simulated.faults import (
     BuildsSlowly,
     Changes,
     ComesBackLate,
     Dies,
     FailsToBuild,
+    FailsToReceive,
+    FailsToStart,
+    FailsToStop,
     FallsSilent,
     FaultScript,
+    ReceivesSlowly,
+    StartsSlowly,
+    StopsSlowly,
     condition_of,
     faults_of,
     is_on,
     next_turn_s,
-    spawn_work,
 )
 from compute_sim.simulated.hosts import HostSize, SimulatedHost, equal_hosts, size_at
+from compute_sim.simulated.pools import SimulatedPool, aggregate_of
 from compute_sim.simulated.script_file import BadScript, load_script
 from tests.contracts.driver_contract import OPERATORS_TRAIT, STORAGE, breaches
 
@@ -90,10 +79,6 @@ def a_spawn(number: int = 1, host: str = "h1", attempt: int = 1) -> SpawnInstanc
     return SpawnInstance(
         cell="c1", instance=instance, attempt=attempt, host=root_of(host), flavor=Flavor(), share=share
     )
-
-
-def a_destroy(number: int = 1) -> DestroyInstance:
-    return DestroyInstance(cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=HOST)
 
 
 # Differences of trees
@@ -213,10 +198,16 @@ def test_a_driver_that_changes_foreign_providers_is_detected(edited: ProviderTre
     assert flaw in (flaw_of(given, edited) or "nothing")
 
 
+STORAGE_POOL = Pool("c1-nfs", "DISK_GB", 500)
+ADDRESSES = Pool("c1-net", "IPV4_ADDRESS", 250, "c1-*")
 CONFORMING: dict[str, Callable[[], Driver]] = {
     "plain": lambda: SimulatedDriver(SimulatedHost(name="h1")),
     "numa": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(numa_nodes=3, vcpus=16))),
+    "pci": lambda: SimulatedDriver(
+        SimulatedHost(name="h1", size=HostSize(pci_devices=(frozenset(), frozenset({"CUSTOM_FAST"}))))
+    ),
     "diskless": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(disk_gb=0))),
+    "in pools": lambda: SimulatedDriver(SimulatedHost(name="h1"), None, (STORAGE_POOL, ADDRESSES)),
     "shrunk below its reserve": lambda: SimulatedDriver(
         SimulatedHost(name="h1"), FaultScript(faults=(Changes(ram_mb=-131_000),))
     ),
@@ -239,7 +230,9 @@ class BadDriver:
         self.root, self.host = self._honest.root, self._honest.host
         self.next_change_s, self.condition = self._honest.next_change_s, self._honest.condition
         self.spawn, self.destroy = self._honest.spawn, self._honest.destroy
+        self.receive, self.stop, self.start = self._honest.receive, self._honest.stop, self._honest.start
         self.look_at, self.metrics = self._honest.look_at, self._honest.metrics
+        self.images = self._honest.images
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
         return self._wrong(tree, self._honest.update_provider_tree(tree, at_s))
@@ -310,6 +303,77 @@ def test_the_kit_finds_each_kind_of_bad_driver(
     assert any(breach in each for each in found), found
 
 
+class NeverStops(SimulatedDriver):
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        return Work(5.0) if attempt.state is State.STOPPING else super().look_at(attempt, at_s)
+
+
+class KnowsOnlyItsOwnWork(SimulatedDriver):
+    """A new process of it knows nothing of what the one before has begun."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        super().__init__(host)
+        self._begun: set[ConsumerId] = set()
+
+    def spawn(self, order: SpawnInstance, at_s: float) -> Work:
+        self._begun.add(order.instance)
+        return super().spawn(order, at_s)
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        if attempt.state is State.BUILDING and attempt.instance not in self._begun:
+            return Work(failure="unknown")
+        return super().look_at(attempt, at_s)
+
+
+class StartsOnlyWhatHasStopped(SimulatedDriver):
+    """It refuses to start an instance while that is being stopped."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        super().__init__(host)
+        self._stopping: set[ConsumerId] = set()
+        self._refused: set[ConsumerId] = set()
+
+    def stop(self, order: StopInstance, at_s: float) -> Work:
+        self._stopping.add(order.instance)
+        return super().stop(order, at_s)
+
+    def start(self, order: StartInstance, at_s: float) -> Work:
+        self._refused |= self._stopping & {order.instance}
+        return super().start(order, at_s)
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        if attempt.state is State.STOPPING:
+            self._stopping.discard(attempt.instance)
+        if attempt.state is State.STARTING and attempt.instance in self._refused:
+            return Work(failure="it is being stopped")
+        return super().look_at(attempt, at_s)
+
+
+class ReceivesOnlyFromOthers(SimulatedDriver):
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        if attempt.state is State.RECEIVING:
+            return Work(failure="it is here already")
+        return super().look_at(attempt, at_s)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "breach"),
+    [
+        (NeverStops, "stopping twice: the work does not end"),
+        (KnowsOnlyItsOwnWork, "building in a new driver, as after a restart: the work fails: unknown"),
+        (
+            StartsOnlyWhatHasStopped,
+            "starting while the work of StopInstance goes on: the work fails: it is being stopped",
+        ),
+        (ReceivesOnlyFromOthers, "receiving from itself: the work fails: it is here already"),
+    ],
+)
+def test_the_kit_finds_each_kind_of_driver_that_works_badly(
+    wrong: Callable[[SimulatedHost], Driver], breach: str
+) -> None:
+    assert breach in breaches(lambda: wrong(SimulatedHost(name="h1")))
+
+
 def test_numa_nodes_have_all_cpus_and_memory_among_them() -> None:
     driver = SimulatedDriver(
         SimulatedHost(name="h1", size=HostSize(vcpus=17, ram_mb=1025, ram_mb_reserved=7, numa_nodes=2))
@@ -323,62 +387,20 @@ def test_numa_nodes_have_all_cpus_and_memory_among_them() -> None:
     assert set(built.providers[driver.root].inventories) == {"DISK_GB"}
 
 
-# Attempts
+def test_pci_devices_are_in_the_numa_nodes_by_turns_or_below_the_root() -> None:
+    devices = (frozenset({"CUSTOM_FAST"}), frozenset[str](), frozenset[str]())
 
+    def parents(numa_nodes: int) -> list[str | None]:
+        driver = SimulatedDriver(
+            SimulatedHost(name="h1", size=HostSize(numa_nodes=numa_nodes, pci_devices=devices))
+        )
+        built = driver.update_provider_tree(ProviderTree(driver.root), 0).providers
+        found = [each for each in built.values() if "PCI_DEVICE" in each.inventories]
+        assert [each.traits for each in found] == [*devices]
+        return [built[each.parent].name for each in found if each.parent]
 
-def over(
-    attempt: AttemptRecord, condition: Condition = WELL, failure: str = ""
-) -> tuple[AttemptRecord, Message | None]:
-    """The attempt after its driver said that the work is over."""
-    return due(attempt, condition, Work(failure=failure), 50.0)
-
-
-def test_a_spawn_is_due_when_it_is_built_and_the_same_order_changes_nothing_until_then() -> None:
-    building = spawning(a_spawn(), Work(50), 10.0)
-
-    assert (building.state, building.due_s) == (State.BUILDING, 10.05)
-    assert spawned_again(building, 10.01) is building
-    built, answer = over(building)
-    assert (built.state, built.due_s) == (State.BUILT, None)
-    assert answer == InstanceSpawned(cell="c1", instance=a_spawn().instance, attempt=1, host=HOST)
-    assert over(spawned_again(built, 11.0)) == (built, answer)
-
-
-def test_an_attempt_is_due_again_while_its_driver_still_works_on_it() -> None:
-    building, destroying = spawning(a_spawn(), Work(50), 10.0), destroyed(a_destroy(), Work(50), 10.0)
-
-    for attempt in (building, destroying):
-        still, nothing = due(attempt, WELL, Work(200), 11.0)
-
-        assert (still.state, still.due_s, nothing) == (attempt.state, 11.2, None)
-
-
-def test_a_failed_build_gives_its_reason_each_time_it_is_asked() -> None:
-    failed, answer = over(spawning(a_spawn(), Work(1), 0.0), failure="no image")
-
-    assert isinstance(answer, SpawnFailed)
-    assert (failed.state, answer.reason) == (State.FAILED, "no image")
-    assert over(spawned_again(failed, 5.0)) == (failed, answer)
-
-
-def test_an_attempt_that_was_destroyed_is_never_built() -> None:
-    gone, answer = over(destroyed(a_destroy(), Work(), 1.0))
-
-    assert answer == InstanceDestroyed(cell="c1", instance=a_destroy().instance, attempt=1, host=HOST)
-    assert over(spawned_again(gone, 2.0)) == (gone, answer)
-
-
-def test_a_silent_host_loses_its_answers_a_late_one_keeps_them_a_dead_one_has_none() -> None:
-    building = spawning(a_spawn(), Work(1), 0.0)
-
-    unheard, nothing = over(building, Silent())
-    kept, nothing_yet = over(building, Silent(until_s=7.0))
-    lost, nothing_ever = over(building, Dead())
-
-    assert (unheard.state, unheard.due_s, nothing) == (State.BUILT, None, None)
-    assert (kept.state, kept.due_s, nothing_yet) == (State.BUILT, 7.0, None)
-    assert (lost.state, lost.due_s, nothing_ever) == (State.DESTROYED, None, None)
-    assert isinstance(over(kept)[1], InstanceSpawned)
+    assert parents(2) == ["h1_NUMA0", "h1_NUMA1", "h1_NUMA0"]
+    assert parents(0) == ["h1"] * 3
 
 
 # The fault script
@@ -436,12 +458,87 @@ def test_the_fate_of_a_build_follows_from_the_seed_and_the_attempt_alone() -> No
         faults=(FailsToBuild(probability=0.3), BuildsSlowly(spawn_ms=500, probability=0.5)),
     )
 
-    fates = [spawn_work(script, script.faults, a_spawn(n), 0) for n in range(1000)]
+    def fates(at_s: float, attempt: int = 1) -> list[Work]:
+        driver = SimulatedDriver(SimulatedHost(name="h1"), script)
+        return [driver.spawn(a_spawn(n, attempt=attempt), at_s) for n in range(1000)]
 
-    assert fates == [spawn_work(script, script.faults, a_spawn(n), 99) for n in range(1000)]
-    assert 250 < sum(bool(each.failure) for each in fates) < 350
-    assert 450 < sum(each.left_ms == 500 for each in fates) < 550
-    assert fates != [spawn_work(script, script.faults, a_spawn(n, attempt=2), 0) for n in range(1000)]
+    assert fates(0) == fates(99) != fates(0, attempt=2)
+    assert 250 < sum(bool(each.failure) for each in fates(0)) < 350
+    assert 450 < sum(each.left_ms == 500 for each in fates(0)) < 550
+
+
+def a_stop(number: int = 1) -> StopInstance:
+    return StopInstance(cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=HOST, number=7)
+
+
+def a_start(number: int = 1) -> StartInstance:
+    return StartInstance(cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=HOST, number=7)
+
+
+def a_receive(number: int = 1) -> ReceiveInstance:
+    spawn = a_spawn(number, attempt=2)
+    return ReceiveInstance(
+        cell="c1",
+        instance=spawn.instance,
+        attempt=2,
+        host=HOST,
+        flavor=spawn.flavor,
+        share=spawn.share,
+        source=root_of("h2"),
+        source_attempt=1,
+    )
+
+
+def test_each_kind_of_work_has_its_own_time_and_its_own_faults() -> None:
+    plain = FaultScript(spawn_ms=1, receive_ms=2, stop_ms=3, start_ms=4)
+    failing = structs.replace(plain, faults=(FailsToReceive(), FailsToStop(reason="busy"), FailsToStart()))
+    slow = structs.replace(
+        plain,
+        faults=(ReceivesSlowly(receive_ms=20), StopsSlowly(stop_ms=30, for_s=5), StartsSlowly(start_ms=40)),
+    )
+
+    def works(script: FaultScript, at_s: float = 0) -> list[Work]:
+        driver = SimulatedDriver(SimulatedHost(name="h1"), script)
+        return [
+            driver.spawn(a_spawn(), at_s),
+            driver.receive(a_receive(), at_s),
+            driver.stop(a_stop(), at_s),
+            driver.start(a_start(), at_s),
+        ]
+
+    assert works(plain) == [Work(1), Work(2), Work(3), Work(4)]
+    assert works(failing) == [
+        Work(1),
+        Work(2, "the source did not send it"),
+        Work(3, "busy"),
+        Work(4, "the hypervisor could not start it again"),
+    ]
+    assert works(slow) == [Work(1), Work(20), Work(30), Work(40)]
+    assert works(slow, at_s=5)[2] == Work(3)
+    # The host itself does not change when a fault of work ends.
+    assert SimulatedDriver(SimulatedHost(name="h1"), slow).next_change_s(0.0) is None
+
+
+def test_which_instances_cannot_be_stopped_follows_from_the_seed_and_not_from_which_cannot_be_started() -> (
+    None
+):
+    script = FaultScript(seed=1, faults=(FailsToStop(probability=0.5), FailsToStart(probability=0.5)))
+
+    def failing(script: FaultScript) -> tuple[set[int], set[int]]:
+        driver = SimulatedDriver(SimulatedHost(name="h1"), script)
+        return (
+            {n for n in range(500) if driver.stop(a_stop(n), 0).failure},
+            {n for n in range(500) if driver.start(a_start(n), 0).failure},
+        )
+
+    stops, starts = failing(script)
+
+    assert 200 < len(stops) < 300
+    assert 200 < len(starts) < 300
+    assert stops != starts
+    assert failing(script) == (stops, starts)
+    assert failing(structs.replace(script, faults=script.faults[:1])) == (stops, set())
+    assert failing(structs.replace(script, seed=2)) != (stops, starts)
 
 
 def test_a_change_replaces_the_hosts_size_while_it_lasts() -> None:
@@ -473,6 +570,10 @@ after_s = 3
 for_s = 10
 
 [[faults]]
+is = "stops_slowly"
+stop_ms = 900
+
+[[faults]]
 is = "changes"
 vcpus = -4
 traits_lost = ["HW_CPU_X86_AVX2"]
@@ -490,7 +591,7 @@ def test_a_script_is_read_from_toml_and_from_json_alike(tmp_path: Path) -> None:
 
     assert load_script(json, FaultScript) == script
     assert (script.seed, script.spawn_ms) == (5, 20.0)
-    assert [type(each) for each in script.faults] == [FailsToBuild, ComesBackLate, Changes]
+    assert [type(each) for each in script.faults] == [FailsToBuild, ComesBackLate, StopsSlowly, Changes]
 
 
 @pytest.mark.parametrize(
@@ -522,6 +623,57 @@ def test_hosts_alike_have_names_of_their_cell_and_ids_that_follow_from_them() ->
     assert [each.name for each in hosts] == ["c7-host-00001", "c7-host-00002", "c7-host-00003"]
     assert len({each.availability_zone for each in hosts}) == 3
     assert SimulatedDriver(hosts[0]).root == root_of("c7-host-00001")
+
+
+# Pools
+
+
+def test_a_pool_is_a_sharing_provider_and_a_host_in_its_aggregate_has_nothing_of_its_class() -> None:
+    host = SimulatedHost(name="h1", size=HostSize(numa_nodes=2))
+    driver = SimulatedDriver(host, None, pools_of((STORAGE_POOL, ADDRESSES), "h1"))
+
+    tree = driver.update_provider_tree(ProviderTree(driver.root), 0.0)
+    storage, aggregate = SimulatedPool(STORAGE_POOL), aggregate_of(STORAGE_POOL)
+    pool = storage.update_provider_tree(ProviderTree(storage.root), 0.0)
+
+    assert [sorted(each.inventories) for each in tree.own.values()] == [[], *[["MEMORY_MB", "VCPU"]] * 2]
+    assert tree.providers[driver.root].joins == {aggregate}
+    shared = pool.own[storage.root]
+    assert shared.traits == {"MISC_SHARES_VIA_AGGREGATE"}
+    assert shared.joins == {aggregate}
+    assert shared.inventories == {"DISK_GB": ReportedInventory(total=500)}
+
+
+def test_a_host_caches_the_images_that_it_built_from_last() -> None:
+    driver = SimulatedDriver(SimulatedHost(name="h1"))
+
+    for image in (*map(str, range(IMAGES_MAX)), "0", "new"):
+        driver.spawn(structs.replace(a_spawn(), image=Image(source=image)), 0.0)
+    driver.spawn(a_spawn(), 0.0)
+    driver.receive(a_receive(), 0.0)
+
+    assert driver.images() == (*map(str, range(2, IMAGES_MAX)), "0", "new")
+
+
+def test_pools_are_read_from_the_settings_and_named_after_their_cell() -> None:
+    settings = ComputeSettings(cell="c1", pools=("nfs:DISK_GB=500", "net:IPV4_ADDRESS=250@c1-*"))
+
+    assert read_pools(settings.pools, "c1") == (STORAGE_POOL, ADDRESSES)
+    assert pools_of((STORAGE_POOL, ADDRESSES), "c1-host-00001") == (STORAGE_POOL, ADDRESSES)
+
+
+@pytest.mark.parametrize(
+    ("pools", "what"),
+    [
+        (("nfs",), "pools has 'nfs', must be NAME:CLASS=TOTAL"),
+        (("nfs:disk=5",), "pools has 'nfs:disk=5', must be NAME:CLASS=TOTAL"),
+        (("nfs:DISK_GB=0",), "TOTAL is 0, must be 1 to 2147483647"),
+        (("nfs:DISK_GB=1", "nfs:VCPU=1"), "the name 'nfs' twice"),
+    ],
+)
+def test_pools_that_cannot_be_are_refused_by_value(pools: tuple[str, ...], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        ComputeSettings(pools=pools)
 
 
 def test_facts_are_cut_into_messages_by_their_number_and_their_size() -> None:
@@ -567,13 +719,14 @@ def test_invalid_settings_are_refused(wrong: dict[str, object], what: str) -> No
 def test_a_process_that_was_started_wrongly_names_what_is_missing(
     environment: dict[str, str], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(environment) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(environment)
     assert what in capsys.readouterr().err
 
 
 def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
     counted = FailedBuilds()
-    building = spawning(a_spawn(), Work(), 0.0)
+    building = begun(a_spawn(), Work(), 0.0)
 
     def end(state: State) -> int:
         counted.count(building, structs.replace(building, state=state))
@@ -587,6 +740,10 @@ def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
     ]
     failed = structs.replace(building, state=State.FAILED)
     counted.count(failed, structs.replace(failed, due_s=None))
+    assert counted.of(building.host) == 2
+    receiving = begun(a_receive(), Work(), 0.0)
+    counted.count(receiving, structs.replace(receiving, state=State.FAILED))
+    counted.count(receiving, structs.replace(receiving, state=State.BUILT))
     assert counted.of(building.host) == 2
     assert [end(State.BUILT), end(State.FAILED)] == [0, 1]
 

@@ -25,6 +25,7 @@ from bus.messages.placement import (
     ClaimVerdict,
     DoesNotFit,
     GroupRefused,
+    Heir,
     InventoryState,
     NotAllowed,
     ProviderState,
@@ -39,10 +40,11 @@ from bus.messages.placement import (
 )
 from bus.messages.tree_fingerprint import tree_fingerprint
 from cell_conductor.core.decide import Decision, Due, Input, decide
+from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.wiring import cleanup_consumer, rules_of
+from cell_conductor.wiring import heir_of, rules_of
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = rules_of(
@@ -117,9 +119,9 @@ class Cell:
         for each in inputs:
             self.hear(each)
 
-    def hear(self, *inputs: Input) -> list[Message]:
+    def hear(self, *inputs: Input, hosts: HostStates = ALL_UP) -> list[Message]:
         """The messages that the conductor publishes after this batch."""
-        self.last = decide(self.rows, inputs, self.now, RULES)
+        self.last = decide(self.rows, inputs, self.now, RULES, hosts)
         self.rows |= {row.id: row for row in self.last.rows}
         for each in self.last.forgotten:
             del self.rows[each]
@@ -128,6 +130,13 @@ class Cell:
     def after_s(self, seconds: float) -> list[Message]:
         self.now += timedelta(seconds=seconds)
         return self.hear(Due(ONE))
+
+    def hear_due(self, hosts: HostStates = ALL_UP) -> list[Message]:
+        return self.hear(Due(ONE), hosts=hosts)
+
+    def answer(self, swap: SwapClaim, verdict: ClaimVerdict, hosts: HostStates = ALL_UP) -> list[Message]:
+        """Placement's answer to a swap."""
+        return self.hear(SwapAnswered(ONE, swap, verdict), hosts=hosts)
 
     def swap(self, verdict: ClaimVerdict | None) -> list[Message]:
         """Placement's answer to the current swap."""
@@ -208,7 +217,7 @@ def test_a_failure_asks_for_the_next_alternate_and_its_claim_comes_before_its_sp
     assert cell.row.due_at == NOON
     assert cell.hear(Due(ONE)) == []
     (swap,) = cell.last.swaps
-    assert (swap.held_attempt, swap.attempt, swap.share, swap.cleanup) == (1, 2, choice("h2").share, None)
+    assert (swap.held_attempt, swap.attempt, swap.share, swap.heir) == (1, 2, choice("h2").share, None)
     (said,) = cell.swap(CLAIMED)
     assert isinstance(said, SpawnInstance)
     assert (said.host, said.attempt) == (host("h2"), 2)
@@ -440,11 +449,12 @@ def test_a_silent_host_is_told_to_destroy_and_its_share_goes_to_a_consumer_of_it
     assert cell.after_s(59) == []
     assert cell.after_s(1) == [destroy(1, "h1")]
     (swap,) = cell.last.swaps
-    assert swap.cleanup == cleanup_consumer(ONE, 1) == uuid5(ONE, "1")
+    assert swap.heir == Heir(id=heir_of(ONE, 1), type="CLEANUP")
+    assert heir_of(ONE, 1) == uuid5(ONE, "1")
     assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
     assert kinds(cell.hear(spawned(2, "h2"))) == [InstanceActive]
 
-    assert released(cell.hear(destroyed(1, "h1"))) == [(cleanup_consumer(ONE, 1), 1)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(heir_of(ONE, 1), 1)]
     assert cell.row.cleanups == ()
 
 
@@ -518,7 +528,7 @@ def test_after_a_silent_host_and_an_unanswered_swap_both_shares_are_released_whe
 
     assert released(cell.after_s(10)) == []
 
-    assert released(cell.hear(destroyed(1, "h1"))) == [(cleanup_consumer(ONE, 1), 1), (ONE, 2)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(heir_of(ONE, 1), 1), (ONE, 2)]
 
 
 def test_an_order_that_comes_after_its_deadline_is_not_built() -> None:

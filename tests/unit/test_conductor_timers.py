@@ -13,10 +13,11 @@ from bus.messages.build import InstanceId
 from bus.process import run_until
 from bus.workers.link import Link
 from bus.workers.publisher import Publisher
+from cell_conductor.core.host_states import ALL_UP
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.store_memory import MemoryConductorStore
 from cell_conductor.timers import Timers
 from tests.contracts.stage import SETTINGS as BUS
+from tests.memory_stores.conductor import MemoryConductorStore
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.test_conductor import NOON, RULES, Cell, failed, place
 
@@ -37,6 +38,7 @@ class TimersSetup:
             rules=RULES,
             settings=SETTINGS,
             clock=lambda: NOON + timedelta(seconds=asyncio.get_running_loop().time()),
+            hosts=lambda: ALL_UP,
         )
 
     async def _ask(self, swaps: Sequence[Message]) -> Sequence[Message]:

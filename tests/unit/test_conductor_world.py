@@ -53,18 +53,19 @@ from bus.messages.placement import (
     Share,
     SwapClaim,
 )
-from cell_conductor.core.decide import CellMessage, Due, Input, decide
+from cell_conductor.core.decide import CellMessage, Due, HostsLost, Input, decide
 from cell_conductor.core.instance import Instance  # noqa: TC001 - imported like every other type
 from cell_conductor.core.rebuilding import NOT_YET
 from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.wiring import cleanup_consumer, rules_of
+from cell_conductor.wiring import heir_of, rules_of
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.store_memory import MemoryPlacementStore
+from tests.memory_stores.placement import MemoryPlacementStore
+from tests.unit.counted_on import check_claims, check_hosts
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = rules_of(
@@ -133,8 +134,11 @@ class World:
         for number in range(1, instances + 1):
             await self._boot(number)
 
+    def _hosts_to_choose_from(self) -> Sequence[ProviderId]:
+        return HOSTS
+
     async def _boot(self, number: int) -> None:
-        hosts = self.chance.sample(HOSTS, 1 + self.chance.randrange(3))
+        hosts = self.chance.sample(self._hosts_to_choose_from(), 1 + self.chance.randrange(3))
         chosen, *alternates = (
             Choice(name=str(host), share=share(host), kind=kind_of(host)) for host in hosts
         )
@@ -245,7 +249,9 @@ class World:
             # The conductor dies between commit and publish. The senders get no acknowledgement and send again; timers
             # do not.
             self.crashes += 1
-            self.under_way += [each for each in inputs if not isinstance(each, Due | SwapAnswered)]
+            self.under_way += [
+                each for each in inputs if not isinstance(each, Due | SwapAnswered | HostsLost)
+            ]
             return
         self.under_way += decision.swaps
         self.under_way += [saying.message for saying in decision.said]
@@ -357,10 +363,18 @@ class World:
 
     # What must hold
 
+    async def check_books(self) -> None:
+        """The cell's answer to an audit."""
+        unplaced = [each.instance for each in self.orders if each.instance not in self.rows]
+        await check_claims(self.rows, self.books, RULES, under_way=self.under_way, unplaced=unplaced)
+        if not self.has_faults and not self.under_way:
+            check_hosts(self.rows, RULES, self.attempts)
+
     async def check(self) -> None:
+        await self.check_books()
         for host, attempts in self.attempts.items():
             for instance, attempt in attempts:
-                holders = (instance, cleanup_consumer(instance, attempt))
+                holders = (instance, heir_of(instance, attempt))
                 paid = [await self.holds(holder) for holder in holders]
                 assert host in paid, (
                     f"attempt {attempt} of {instance} stands on {host}, and nobody pays for it"
@@ -406,7 +420,7 @@ class World:
             else:
                 assert (stands, held) == ([], None)
             for attempt in range(1, 5):
-                assert await self.holds(cleanup_consumer(row.id, attempt)) is None
+                assert await self.holds(heir_of(row.id, attempt)) is None
         assert await self.books.audit() == ()
 
 

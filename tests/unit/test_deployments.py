@@ -36,7 +36,9 @@ def test_a_cell_with_a_broker_of_its_own_is_there_only() -> None:
         "placement.work",
         "placement.claims",
         "conductor.c1.work",
+        "conductor.c1.questions",
         "compute.c1.work",
+        "compute.c1.questions",
         "ironic.c1.work",
         "dead",
     }

@@ -55,7 +55,7 @@ def test_an_instance_that_holds_its_share_where_it_runs_is_right() -> None:
     providers = {HERE: a_provider(HERE, "here", times=1), THERE: a_provider(THERE, "there")}
 
     assert problems_of_ends({ONE: Boot(0.0, 1.0, ACTIVE)}, {ONE: ACTIVE}) == []
-    assert problems_of_shares({ONE: ACTIVE}, {ONE: SHARE}, providers) == []
+    assert problems_of_shares({ONE: ACTIVE}, {ONE: SHARE}, providers, HELD) == []
     assert problems_of_usage({ONE: SHARE}, providers) == []
 
 
@@ -79,7 +79,7 @@ def test_shares_that_are_missing_on_another_host_or_without_instance_are_named()
         (ACTIVE, {ONE: less}, "but should hold"),
         (failed, {ONE: SHARE}, "is error, but holds a share"),
     ):
-        (problem,) = problems_of_shares({ONE: row}, shares, providers)
+        (problem,) = problems_of_shares({ONE: row}, shares, providers, HELD)
         assert said in problem
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from bus.logs import BadLogSettingError, JsonFormatter, begin_to_log
-from bus.process import is_ready
+from bus.process import exiting_if_wrong, make_ready
 
 
 def a_record(message: str, *args: object, **extra: object) -> logging.LogRecord:
@@ -114,5 +114,6 @@ def test_an_unknown_level_or_format_is_named_with_what_is_allowed(
         begin_to_log(environment)
     assert str(raised.value) == said
 
-    assert not is_ready(environment)
+    with pytest.raises(SystemExit, match="2"), exiting_if_wrong():
+        make_ready(environment)
     assert capsys.readouterr().err == f"{said}\n"

@@ -14,7 +14,7 @@ from ironic_sync.core.rows import NodeRow, Offer
 from moor.bare_metal.nodes import NOT_HEARD, NOT_REPORTED, shown
 from moor.clouds.bare_metal import cells_of_groups, flavor_of_nodes
 from moor.instances.flavors import BadFlavors, classes_of_nodes, read_flavors, write_flavors
-from moor.instances.instances_command import config_drive_of
+from moor.instances.requests import config_drive_of
 
 ID = ProviderId(UUID(int=7))
 NODE = Node(id=ID, name="n7", provision_state="available", resource_class="gold")

@@ -16,8 +16,8 @@ from ironic_sync.core.node import Node
 from ironic_sync.core.rows import Deploy, NodeRow, Offer
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.store import IronicStore
-from ironic_sync.store_memory import MemoryIronicStore
 from moor.bare_metal.nodes import NodeReader, SeveralNodesError
+from tests.memory_stores.ironic import MemoryIronicStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from bus.process import is_ready
+from bus.process import exiting_if_wrong, make_ready
 
 
 def test_a_missing_variable_is_named_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not is_ready({"MOOR_BUS_URL": "", "MOOR_CELL": "c1"}, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")
+    with pytest.raises(SystemExit, match="2"), exiting_if_wrong():
+        make_ready({"MOOR_BUS_URL": "", "MOOR_CELL": "c1"}, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")
 
     said = capsys.readouterr().err
     assert (
@@ -15,6 +16,6 @@ def test_a_missing_variable_is_named_with_its_meaning(capsys: pytest.CaptureFixt
 
 
 def test_without_a_missing_variable_there_is_no_message(capsys: pytest.CaptureFixture[str]) -> None:
-    assert is_ready({"MOOR_BUS_URL": "unix:///x"}, "MOOR_BUS_URL")
+    make_ready({"MOOR_BUS_URL": "unix:///x"}, "MOOR_BUS_URL")
 
     assert capsys.readouterr().err == ""

@@ -17,7 +17,8 @@ from bus.messages.placement import (
     ReportOutdated,
     ReportVerdict,
 )
-from placement_worker.core.claims import ClaimJudgement, decide_claims
+from placement_worker.core.claim_verdicts import ClaimJudgement
+from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots

@@ -22,7 +22,7 @@ from bus.messages.build import (
 from bus.messages.cell import RebuildInCell, RemoveFromCell
 from scheduler_worker.core.instances.lifecycle import accepted, deleted, deleted_unseen, heard, is_whole
 from scheduler_worker.core.instances.messages import messages_of
-from scheduler_worker.core.instances.rebuilds import REBUILDS_MAX, rebuilt
+from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, rebuilt
 from scheduler_worker.core.instances.rows import ACTIVE, ERROR, REBUILDING, InstanceRow
 from tests.contracts.placement_orders import an_id
 
@@ -122,13 +122,13 @@ def test_an_id_with_another_image_is_refused() -> None:
 
 def test_the_last_requests_are_remembered() -> None:
     row = a_row()
-    for number in range(REBUILDS_MAX + 1):
+    for number in range(CHANGES_MAX + 1):
         row = taken(row, an_order(number))
         after = heard(row, said(InstanceActive, row, row.told.sequence + 1, row.told.rebuild), NOON)
         assert after is not None
         row = after
 
-    assert len(row.rebuilds) == REBUILDS_MAX
+    assert len(row.changes) == CHANGES_MAX
     assert taken(row, an_order(1)) is row
 
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from bus.message import ProviderId
+from bus.message import AggregateId, ProviderId
 from bus.messages.placement import (
     InventoryState,
     NotAllowed,
@@ -24,6 +24,7 @@ from tests.contracts.placement_orders import (
     VOCABULARY,
     a_provider,
     a_report,
+    an_id,
     inventories,
     provider,
 )
@@ -144,6 +145,25 @@ def test_a_trait_that_an_operator_set_before_moves_nothing_when_it_is_reported()
     assert decision.verdicts == (ReportAccepted(shape=4, shape_moved=False),)
     (tree,) = decision.changes.trees
     assert tree.providers[HOST].generation == HOST_BOOK.generation
+
+
+def test_a_provider_joins_aggregates_beside_those_that_an_operator_put_it_into() -> None:
+    theirs, ours = AggregateId(an_id("rack")), AggregateId(an_id("pool"))
+    book = structs.replace(HOST_BOOK, aggregates=frozenset({theirs}))
+    tree = structs.replace(TREE, providers={**TREE.providers, HOST: book})
+    forest = Forest(trees={HOST: tree})
+    joining = a_report(structs.replace(a_provider("host-1"), joins=(ours,)))
+    alone = structs.replace(a_provider("host-1"), aggregates=(), joins=(ours,))
+
+    changes = decide_reports(forest, [SentReport(joining)], VOCABULARY).changes
+    without_others = decide_reports(forest, [SentReport(a_report(alone))], VOCABULARY).changes
+
+    (joined,), (only,) = changes.trees, without_others.trees
+    assert joined.providers[HOST].aggregates == {theirs, ours}
+    assert joined.shape == TREE.shape + 1
+    assert only.providers[HOST].aggregates == {ours}
+    again = Forest(trees={HOST: structs.replace(joined, sequence=0)})
+    assert judged(joining, again) == ReportAccepted(shape=joined.shape, shape_moved=False)
 
 
 def test_a_child_that_is_reported_without_a_parent_keeps_its_own() -> None:

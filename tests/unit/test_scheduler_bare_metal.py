@@ -28,8 +28,8 @@ from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store_memory import MemorySchedulerStore
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
+from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.refusals import why_not
 from tests.unit.scheduler_worlds import a_host, a_spec, a_state, vcpus
 
@@ -167,10 +167,21 @@ def test_a_request_with_an_image_gets_no_hypervisor_even_if_that_has_the_class()
     assert {chosen(picture, the_spec()).choice.name} <= {"h1", "n1"}
 
 
+def test_an_image_whose_flavor_asks_for_more_than_classes_of_nodes_is_one_for_a_hypervisor() -> None:
+    virtual, metal = (
+        read_request(a_build(amounts, image=IMAGE), VOCABULARY)
+        for amounts in ({"resources:VCPU": "1", f"resources:{GOLD}": "1"}, {f"resources:{GOLD}": "1"})
+    )
+
+    assert isinstance(virtual, InstanceSpec)
+    assert isinstance(metal, InstanceSpec)
+    assert (virtual.is_for_nodes, virtual.image) == (False, IMAGE.source)
+    assert (metal.is_for_nodes, metal.image) == (True, "")
+
+
 @pytest.mark.parametrize(
     ("fields", "field", "value"),
     [
-        ({"image": IMAGE}, "image", IMAGE.source),
         ({"config_drive": "x" * 300}, "config_drive", "x" * 200),
         ({"ports": ("p1", "p2")}, "ports", "p1, p2"),
     ],
@@ -285,7 +296,7 @@ async def ends_after_s(build: BuildInstance, picture: Picture, settings: Schedul
     """How long after its acceptance the cell is told that a request ends."""
     store = MemorySchedulerStore()
     reader = RequestReader(VOCABULARY, settings.horizon, PLUGINS)
-    builder = Builder(store, ClaimsAll(picture), reader, lambda: NOON, settings)  # type: ignore[arg-type]
+    builder = Builder(store, ClaimsAll(picture), reader, lambda: NOON, settings, begin_waits=list)  # type: ignore[arg-type]
     outbox = Outbox(store, Notes(store, timedelta(seconds=5), lambda: NOON))
     ask = Received(message=build, id="1", trace="", sender="", reply_to="", attempts=0)
     async with outbox.transaction() as transaction:

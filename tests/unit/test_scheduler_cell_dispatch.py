@@ -23,9 +23,9 @@ from scheduler_worker.outbox.cell_dispatch import CellDispatch
 from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.store import NewRequest, SchedulerStore
-from scheduler_worker.store_memory import MemorySchedulerStore
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.stage import SETTINGS, until
+from tests.memory_stores.scheduler import MemorySchedulerStore
 
 pytestmark = pytest.mark.asyncio
 

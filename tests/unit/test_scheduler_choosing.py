@@ -49,6 +49,22 @@ def equals(count: int, total: int = 16, cells: int = 1) -> Picture:
     )
 
 
+def test_only_hosts_of_the_best_band_are_equal_whatever_the_salt() -> None:
+    """One hundredth of the most room is a band."""
+    large = [a_state(f"large{number}", vcpus(1000)) for number in range(4)]
+    small = [a_state(f"small{number}", vcpus(985)) for number in range(12)]
+    picture = a_picture(*small, *large)
+
+    for salt in range(8):
+        (four,) = chosen(picture, a_spec(), salt=salt, alternates=3)
+        (six,) = chosen(picture, a_spec(), salt=salt, alternates=5)
+        found = [[one.choice.name, *(each.name for each in one.alternates)] for one in (four, six)]
+
+        assert set(found[0]) == {"large0", "large1", "large2", "large3"}
+        assert found[1][:4] == found[0]
+        assert all(name.startswith("small") for name in found[1][4:])
+
+
 def test_the_host_with_the_most_room_is_chosen_and_the_next_best_are_its_alternates() -> None:
     picture = a_picture(*(a_state(f"h{used}", vcpus(16, used=used)) for used in (9, 3, 6, 0)))
 
@@ -186,7 +202,7 @@ def test_each_step_of_the_funnel_says_how_many_it_removed_and_why_the_first() ->
     zoned = {"availability_zone": "z1"}
     told: dict[str, dict[str, Any]] = {
         "down": {"up": False},
-        "off": {"enabled": False, "disabled_reason": "new disks"},
+        "off": {"mode": "draining", "mode_reason": "new disks"},
         "far": {"availability_zone": "z2"},
         "busy": {"io_ops": 8},
         "crowded": {"instances": 50},
@@ -213,7 +229,7 @@ def test_each_step_of_the_funnel_says_how_many_it_removed_and_why_the_first() ->
             step="registered", removed=1, example="unheard: no report of it has reached the registry yet"
         ),
         FunnelStep(step="up", removed=1, example="down: is down: its heartbeats have stopped"),
-        FunnelStep(step="enabled", removed=1, example="off: is disabled: new disks"),
+        FunnelStep(step="enabled", removed=1, example="off: is draining: new disks"),
         FunnelStep(step="inventory", removed=1, example="bare: placement has no provider of it"),
         FunnelStep(
             step="cell",
@@ -238,7 +254,7 @@ def test_the_nearest_misses_lack_one_thing_and_little_of_it() -> None:
         *(a_state(f"h{used}", vcpus(8, used=used)) for used in (7, 5, 6)),
         a_state("off", vcpus(8, used=5)),
     )
-    picture.put_hosts([a_host("off", enabled=False)])
+    picture.put_hosts([a_host("off", mode="draining")])
 
     found = refusal(picture, a_spec(4))
 
@@ -271,13 +287,13 @@ def test_asked_hosts_are_matched_without_regard_to_case() -> None:
 
 def test_who_asks_for_hosts_by_name_is_told_of_these_and_of_no_others() -> None:
     picture = a_picture(a_state("off"), a_state("Small", vcpus(2)), a_state("roomy"))
-    picture.put_hosts([a_host("off", enabled=False, disabled_reason="broken fan", sequence=2)])
+    picture.put_hosts([a_host("off", mode="draining", mode_reason="broken fan", sequence=2)])
     spec = structs.replace(a_spec(4), hosts=("off", "small", "unheard-of"))
 
     found = refusal(picture, spec)
 
     assert found.nearest == (
-        Miss(host="off", reason="is disabled: broken fan"),
+        Miss(host="off", reason="is draining: broken fan"),
         Miss(host="Small", reason="VCPU asked 4, gives at most 2"),
         Miss(host="unheard-of", reason="no host of this name is known"),
     )
@@ -355,7 +371,7 @@ class ByName:
     """A weigher of somebody else's, from the least that there is to the most."""
 
     name = "by name"
-    minimum = None
+    minimum: float | None = None
     reads: tuple[str, ...] = ()
     woken_by: tuple[Change, ...] = (Change.FACTS,)
 

@@ -1,26 +1,35 @@
 """Hosts whose tree has children, and hosts that others share with: the share of each instance is a candidate."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
+import pytest
 from msgspec import structs
 
 from bus.messages.build import FunnelStep, NoValidHost
 from bus.messages.placement import InventoryState, ProviderGone, ProviderState, Share
-from placement_worker.core.candidates.budget import SharedBudget
+from placement_worker.core.candidates import ways as ways_module
+from placement_worker.core.candidates.budget import Budget, SharedBudget
 from placement_worker.core.candidates.fitting import Scope
-from placement_worker.core.candidates.search import CutInTrees, InTrees, find_ways_in_each_tree
+from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
+from placement_worker.core.candidates.ways import CutInTrees, InTrees, ways_of_trees
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
 from scheduler_worker.core.choosing.compounds import (
     BYTES_PER_TREE,
     STEPS_PER_BATCH,
     STEPS_PER_TREE,
+    Compounds,
+    Found,
 )
-from scheduler_worker.core.choosing.needs import needs_of, query_of
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.needs import Needs, needs_of, query_of
+from scheduler_worker.core.choosing.provider_room import Parts
 from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.choosing.waking import SEARCHED_FIRST, hosts_with_room, room_for
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.spec import GranularGroup
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider
 from tests.unit.scheduler_worlds import a_host, a_picture, a_spec, a_state, usage_of
 
@@ -168,6 +177,22 @@ def test_a_forbidden_trait_keeps_off_the_cell_that_has_it_and_not_off_the_host()
     assert chosen(found) == ["VCPU:3@h-n1"]
 
 
+def test_a_group_that_only_has_to_be_above_others_is_no_reason_to_refuse_a_host() -> None:
+    root, *cells = a_nested_host("h")
+    picture = a_cloud(structs.replace(root, traits=("CUSTOM_TOP",)), *cells)
+    spec = InstanceSpec(
+        amounts=(("VCPU", 6),),
+        groups=(
+            GranularGroup("_A", (("VCPU", 3),)),
+            GranularGroup("_B", (("VCPU", 3),)),
+            GranularGroup("_TOP", required=("CUSTOM_TOP",)),
+        ),
+        same_subtree=(("_A", "_B", "_TOP"),),
+    )
+
+    assert chosen(choose(picture, [spec], PLUGINS, salt=0)) == ["VCPU:3@h-n0 VCPU:3@h-n1"]
+
+
 def test_disk_of_a_pool_is_named_with_the_shape_of_the_pool() -> None:
     picture = a_cloud(a_diskless_host("h"), a_pool(10))
 
@@ -292,6 +317,185 @@ def test_more_alternates_are_given_the_shares_that_they_could_take() -> None:
     assert sorted(in_words(each.share) for each in found) == ["VCPU:3@flat1", "VCPU:3@h-n0"]
 
 
+# Hosts are searched after they are ranked
+
+
+def numbered(states: list[ProviderState], number: int) -> list[ProviderState]:
+    return [
+        structs.replace(state, internal=10_000 + 10 * number + place) for place, state in enumerate(states)
+    ]
+
+
+def a_host_in_small_parts(number: int) -> list[ProviderState]:
+    """It has eight VCPUs, and at most four at once."""
+    return numbered(a_nested_host(f"parts{number}"), number)
+
+
+def a_host_with_a_large_part() -> list[ProviderState]:
+    """It has six VCPUs, and five of them at once: all in all less than those in small parts have."""
+    root, large, small = numbered(a_nested_host("whole", vcpu=5), 9_000)
+    return [root, large, structs.replace(small, inventories=some(VCPU=1))]
+
+
+def test_a_host_that_has_room_is_found_behind_many_that_only_seem_to_have_it() -> None:
+    # So many that neither the first pool nor the second reaches it.
+    in_parts = [state for number in range(150) for state in a_host_in_small_parts(number)]
+    picture = a_cloud(*in_parts, *a_host_with_a_large_part())
+
+    one, other = choose(picture, [a_spec(5)] * 2, PLUGINS, salt=0)
+
+    assert isinstance(one, Chosen)
+    assert one.choice.name == "whole"
+    assert one.alternates == ()
+    assert refusal(other).hosts == 151
+    assert sum(step.removed for step in refusal(other).steps) == 151
+
+
+def test_a_host_that_was_searched_in_vain_is_not_searched_again_for_the_same_need() -> None:
+    in_parts = [state for number in range(8) for state in a_host_in_small_parts(number)]
+    picture = a_cloud(*in_parts, *a_host_with_a_large_part())
+    compounds = Draft(picture).compounds
+    assert compounds is not None
+    need = needs_of(a_spec(5))
+    rows = [picture.row_of(provider(f"parts{number}")) for number in range(3)]
+
+    search = compounds.search(need)
+    found = [search(row) for row in (*rows, picture.row_of(provider("whole")))]
+
+    assert [len(ways) for ways in found] == [0, 0, 0, 1]
+    assert compounds.known_full(need) == rows
+    assert compounds.known_full(needs_of(a_spec(4))) == ()
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The hosts that are searched, one after another. A search of all is an error."""
+    hosts: list[int] = []
+    search = Compounds.search
+
+    def counted(compounds: Compounds, need: Needs, **how: bool) -> Callable[[int], list[Parts]]:
+        ways = search(compounds, need, **how)
+
+        def of_host(host: int) -> list[Parts]:
+            hosts.append(host)
+            return ways(host)
+
+        return of_host
+
+    def not_all(_: Compounds, need: Needs) -> Found:
+        raise AssertionError(f"all hosts are searched for {need}")
+
+    monkeypatch.setattr(Compounds, "search", counted)
+    monkeypatch.setattr(Compounds, "found", not_all)
+    return hosts
+
+
+def test_one_boot_searches_its_host_and_its_alternates_once(searched: list[int]) -> None:
+    many = [state for number in range(60) for state in a_host_in_small_parts(number)]
+    picture = a_cloud(*many)
+
+    (one,) = choose(picture, [a_spec(3)], PLUGINS, salt=0)
+
+    assert isinstance(one, Chosen)
+    assert len(one.alternates) == 2
+    used = [picture.row_of(each.share.host) for each in (one.choice, *one.alternates)]
+    assert searched == used
+
+
+def test_equal_boots_search_a_host_again_only_when_its_ways_are_used_up(searched: list[int]) -> None:
+    """Two cells, each with room for two."""
+    picture = a_cloud(*a_nested_host("h"))
+
+    found = choose(picture, [a_spec(2)] * 4, PLUGINS, salt=0)
+
+    assert chosen(found) == ["VCPU:2@h-n0", "VCPU:2@h-n0", "VCPU:2@h-n1", "VCPU:2@h-n1"]
+    # At first, when the first cell is full, and in vain for an alternate when all is full.
+    assert searched == [picture.row_of(provider("h"))] * 3
+
+
+def test_room_for_what_waits_is_looked_for_where_most_is_free(searched: list[int]) -> None:
+    many = [state for number in range(100) for state in a_host_in_small_parts(number)]
+    picture = a_cloud(*many, *a_host_with_a_large_part())
+
+    (may_have,) = hosts_with_room(picture, [a_spec(4)], PLUGINS, None)
+    assert len(may_have) == 101
+    assert searched == []
+
+    # At least two in each of those that are searched.
+    assert room_for(picture, a_spec(4), PLUGINS, may_have) == 2 * SEARCHED_FIRST
+    assert len(set(searched)) == SEARCHED_FIRST
+
+
+def test_trees_of_one_kind_are_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = []
+
+    def counted(problem: SlotProblem, budget: Budget) -> Iterator[tuple[int, ...]]:
+        solved.append(problem)
+        return solutions(problem, budget)
+
+    monkeypatch.setattr(ways_module, "solutions", counted)
+    many = [state for number in range(30) for state in a_host_in_small_parts(number)]
+
+    found = choose(a_cloud(*many), [a_spec(3), a_spec(2), a_spec(4)], PLUGINS, salt=0)
+
+    assert all(isinstance(one, Chosen) for one in found)
+    # All are about two places that have room: once both, and once a cell is full the other one alone.
+    assert len(solved) <= 2
+
+
+def test_hosts_whose_pools_have_what_they_lack_are_searched_early(searched: list[int]) -> None:
+    fast = structs.replace(a_pool(50), traits=(SHARES, "STORAGE_DISK_SSD"))
+    small = [a_state(f"flat{number}", some(VCPU=4, DISK_GB=9)) for number in range(30)]
+    # The largest pool counts, whichever comes first.
+    pools = (a_pool(9, "near"), fast, a_pool(9, "far"))
+    picture = a_cloud(*(a_diskless_host(name) for name in ("h", "g", "k")), *pools, *small)
+    on_fast = InstanceSpec(
+        amounts=(("DISK_GB", 20), ("VCPU", 1)),
+        groups=(GranularGroup("_D", (("DISK_GB", 20),), required=("STORAGE_DISK_SSD",)),),
+    )
+
+    plain, grouped = choose(picture, [a_spec(1, DISK_GB=20), on_fast], PLUGINS, salt=0)
+
+    for one in (plain, grouped):
+        assert isinstance(one, Chosen)
+        assert one.choice.name in ("h", "g", "k")
+        assert {each.name for each in one.alternates} < {"h", "g", "k"}
+    assert len(searched) == 2 * 3
+
+
+def test_specs_of_one_batch_with_other_traits_search_other_hosts(searched: list[int]) -> None:
+    traits = ("CUSTOM_A",) * 30 + ("CUSTOM_B",) * 3
+    hosts = [a_state(f"h{number}", some(VCPU=8), traits=(trait,)) for number, trait in enumerate(traits)]
+
+    found = choose(a_cloud(*hosts), [_of_trait("CUSTOM_A"), _of_trait("CUSTOM_B")], PLUGINS, salt=0)
+
+    of_b = {f"h{number}" for number in range(30, 33)}
+    assert [isinstance(one, Chosen) and one.choice.name in of_b for one in found] == [False, True]
+    assert len(searched) == 2 * 3
+
+
+def _of_trait(trait: str) -> InstanceSpec:
+    group = GranularGroup("1", (("VCPU", 1),), required=(trait,))
+    return InstanceSpec(amounts=(("VCPU", 1),), groups=(group,))
+
+
+def test_what_is_taken_and_what_is_barred_count_where_one_host_is_searched_apart() -> None:
+    many = [state for number in range(9) for state in a_host_in_small_parts(number)]
+    far = a_pool(50, "far", cell="c2")
+    picture = a_cloud(a_diskless_host("h"), a_pool(9), far, *many)
+    compounds = Draft(picture).compounds
+    assert compounds is not None
+    need = needs_of(a_spec(1, DISK_GB=5))
+    row = picture.row_of(provider("h"))
+
+    search = compounds.search(need)
+    (first,) = search(row)
+    compounds.take(first)
+
+    assert {NAMES[picture.index.state(each.row).id] for each in first} == {"h", "pool"}
+    assert search(row) == []
+
+
 # What would cost too much
 
 
@@ -343,7 +547,7 @@ def test_all_searches_of_a_batch_together_have_a_budget() -> None:
     spent = questions = 0
     for number in range(40):
         spec = a_hard_spec(1 + number)
-        for cut in find_ways_in_each_tree(index, query_of(needs_of(spec)), Scope(), shared):
+        for cut in ways_of_trees(index, query_of(needs_of(spec)), Scope(), shared):
             assert isinstance(cut, CutInTrees)
             spent += cut.steps
             questions += 1
@@ -356,9 +560,58 @@ def test_trees_where_nothing_is_hard_are_found_when_all_is_spent_that_is_shared(
     shared = SharedBudget(STEPS_PER_TREE, 0, BYTES_PER_TREE)
     index = a_cloud(*[state for number in range(50) for state in a_nested_host_of_its_own(number)]).index
 
-    found = list(find_ways_in_each_tree(index, query_of(needs_of(a_spec(3))), Scope(), shared))
+    found = list(ways_of_trees(index, query_of(needs_of(a_spec(3))), Scope(), shared))
 
     assert sum(len(trees.roots) for trees in found if isinstance(trees, InTrees)) == 50
+
+
+def test_trees_that_differ_in_their_pools_alone_are_one_problem_and_each_takes_from_its_own_pool() -> None:
+    states = [
+        structs.replace(state, aggregates=(aggregate(of_pool),))
+        for host, of_pool in (("h", "near"), ("g", "far"))
+        for state in (a_diskless_host(host), a_pool(50, of_pool))
+    ]
+    shared = SharedBudget(STEPS_PER_TREE, STEPS_PER_BATCH, BYTES_PER_TREE)
+    index = a_cloud(*states).index
+    query = query_of(needs_of(InstanceSpec(amounts=(("DISK_GB", 5), ("VCPU", 1)))))
+
+    (found,) = ways_of_trees(index, query, Scope(), shared)
+
+    assert isinstance(found, InTrees)
+    lines = [[NAMES[index.state(row).id] for row in line] for line in found.block.rows.tolist()]
+    assert sorted(sorted(line) for line in lines) == [["far", "g"], ["h", "near"]]
+    assert [NAMES[index.state(root).id] for root in found.roots.tolist()] == [
+        next(name for name in line if name in ("g", "h")) for line in lines
+    ]
+
+
+def test_trees_in_reach_of_other_pools_are_of_other_classes() -> None:
+    """Each pool reaches one more tree than the one before, and the last one a tree of its own."""
+    x, y, z = (aggregate(name) for name in "xyz")
+    hosts = {"h": (x,), "g": (x, y), "k": (y,), "flat1": (z,)}
+    pools = {"pool": (x,), "near": (y,), "far": (z,)}
+    states = [
+        *(structs.replace(a_diskless_host(name), aggregates=each) for name, each in hosts.items()),
+        *(structs.replace(a_pool(50, name), aggregates=each) for name, each in pools.items()),
+    ]
+    shared = SharedBudget(STEPS_PER_TREE, STEPS_PER_BATCH, BYTES_PER_TREE)
+    index = a_cloud(*states).index
+    query = query_of(needs_of(InstanceSpec(amounts=(("DISK_GB", 5), ("VCPU", 1)))))
+
+    found = [
+        {NAMES[index.state(row).id] for row in line}
+        for trees in ways_of_trees(index, query, Scope(), shared, ways=2)
+        if isinstance(trees, InTrees)
+        for line in trees.block.rows.tolist()
+    ]
+
+    expected = [
+        {host, pool}
+        for host, near in hosts.items()
+        for pool, reached in pools.items()
+        if set(near) & set(reached)
+    ]
+    assert sorted(map(sorted, found)) == sorted(map(sorted, expected))
 
 
 def a_nested_host_of_its_own(number: int) -> list[ProviderState]:

@@ -39,7 +39,7 @@ from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.verdicts import OtherHost, after_verdict
 from scheduler_worker.core.instances.lifecycle import accepted, heard
-from scheduler_worker.core.instances.outcomes import Holds, after_search
+from scheduler_worker.core.instances.outcomes import Holds, Timeouts, after_search
 from scheduler_worker.core.instances.rows import DELETED, ERROR, Decision, InstanceRow
 from scheduler_worker.core.instances.specs import decoded, encoded
 from scheduler_worker.core.picture.picture import Picture
@@ -50,8 +50,8 @@ from scheduler_worker.requests.explaining import Explainer
 from scheduler_worker.requests.groups import with_groups
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.store import KnownGroup, NewRequest
-from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import STANDARD
+from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.unit.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
 from tests.unit.test_scheduler_handlers import an_ask
 
@@ -79,7 +79,7 @@ def placed_row(picture: Picture, number: int = 1) -> InstanceRow:
     holds = after_verdict(Claimed(), chosen)
     assert isinstance(holds, Holds)
     refusals = (ClaimRefused(host="h0", reason="its shape moved"),)
-    row = after_search(a_row(number, a_spec()), BUILD, holds, refusals, LATER, node_timeout_s=1)
+    row = after_search(a_row(number, a_spec()), BUILD, holds, refusals, LATER, timeouts=Timeouts(1, 1))
     assert row is not None
     return row
 
@@ -121,7 +121,7 @@ def test_alternates_that_are_other_ways_of_one_host_are_named_once() -> None:
     holds = after_verdict(Claimed(), twice)
     assert isinstance(holds, Holds)
 
-    row = after_search(a_row(1), BUILD, holds, (), LATER, node_timeout_s=1)
+    row = after_search(a_row(1), BUILD, holds, (), LATER, timeouts=Timeouts(1, 1))
 
     assert row is not None
     assert row.decision is not None

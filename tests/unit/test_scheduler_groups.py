@@ -1,22 +1,21 @@
 """Requests with granular groups, and requests with preferences: which host, and which of its providers."""
 
 from datetime import UTC, datetime
+from math import nan
 
-import numpy as np
 from msgspec import structs
 
 from bus.message import AggregateId
 from bus.messages.build import BuildInstance
 from bus.messages.cell import ALTERNATES_MAX
 from bus.messages.placement import ProviderState, Shortfall
-from placement_worker.core.candidates.columns import Floats
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.alternates import hosts_among
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
 from scheduler_worker.core.choosing.needs import Needs
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.verdicts import OtherHost
-from scheduler_worker.core.choosing.ways.judge import Ways
+from scheduler_worker.core.choosing.ways.judge import Way
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from tests.contracts.placement_orders import WEB, aggregate, provider
@@ -109,6 +108,18 @@ def test_a_choice_that_is_held_on_a_flat_host_counts_for_groups() -> None:
 
     refusal(found[0])
     assert chosen(found) == ["VCPU:2@h"]
+
+
+def test_groups_of_one_batch_that_differ_in_one_condition_are_told_apart() -> None:
+    picture = a_cloud(*a_nested_host("h", traits={0: "CUSTOM_OLD"}))
+    group = of_vcpus("1", 3)
+    no_old = structs.replace(group, forbidden=("CUSTOM_OLD",))
+    only_old = structs.replace(group, required=("CUSTOM_OLD",))
+
+    either = choose(picture, [a_granular_spec(no_old), a_granular_spec(group)], PLUGINS, salt=0)
+    each = choose(picture, [a_granular_spec(no_old), a_granular_spec(only_old)], PLUGINS, salt=0)
+
+    assert chosen(either) == chosen(each) == ["VCPU:3@h-n1", "VCPU:3@h-n0"]
 
 
 def test_the_rest_of_a_request_comes_from_where_it_is() -> None:
@@ -265,6 +276,7 @@ class OnlyAt:
     """Allows the ways that take VCPUs of a provider with this trait; of several, the one with the most room."""
 
     name = "only at"
+    may_strike = True
 
     def __init__(self, trait: str) -> None:
         self._trait = trait
@@ -272,10 +284,9 @@ class OnlyAt:
     def reads(self, needs: Needs) -> bool:
         return bool(needs.groups)
 
-    def judge(self, ways: Ways, _needs: Needs) -> Floats:
-        marked = ways.index.traits.having_any((self._trait,), ways.index.rows)
-        (column,) = ways.groups["1"]
-        return np.where(marked[ways.rows[:, column]], ways.free("VCPU", column) / 100, np.nan)
+    def judge(self, way: Way, _needs: Needs) -> float:
+        (number,) = way.groups["1"]
+        return way.free(number, "VCPU") / 100 if way.has(number, self._trait) else nan
 
 
 def test_of_the_ways_of_a_host_the_one_with_the_fewest_fragments_is_taken() -> None:

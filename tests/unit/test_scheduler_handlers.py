@@ -1,6 +1,7 @@
 """The handlers of a scheduler: answers, releases, and what a worker knows before and after a commit."""
 
 import hashlib
+import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -23,16 +24,19 @@ from bus.messages.build import (
     InstanceId,
     RequestId,
 )
+from bus.messages.cells import AskCells
 from bus.messages.groups import AskGroups
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
+from bus.messages.moves import AskHistory, AskMoves
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
 from bus.unreadable import Unreadable
-from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
+from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell, Weighed
 from bus.workers.station import Station
 from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.applications import Applications
+from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.standard import chosen_plugins, standard_plugins
@@ -49,13 +53,14 @@ from scheduler_worker.requests.burying import BURIED, Burial
 from scheduler_worker.requests.explaining import Explainer
 from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.instance_ids import instance_id_of
+from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.neighbours import with_neighbours
 from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
-from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import STANDARD
+from tests.memory_stores.scheduler import MemorySchedulerStore
 
 pytestmark = pytest.mark.asyncio
 
@@ -96,18 +101,39 @@ class Worker:
         self.outbox = Outbox(self.store, Notes(self.store, timedelta(seconds=5), lambda: NOON))
         settings = SchedulerSettings()
         reader = RequestReader(STANDARD, settings.horizon, standard_plugins())
-        builder = Builder(self.store, NoClaims(), reader, lambda: NOON, settings)  # type: ignore[arg-type]
+        builder = Builder(self.store, NoClaims(), reader, lambda: NOON, settings, begin_waits=list)  # type: ignore[arg-type]
         self.burial = Burial(reader, lambda: NOON, settings)
         publisher = Station(MemoryBroker().as_user(), "s").publisher
         self.applications = Applications(self.store, publisher, 5.0, lambda: NOON)
         membership = Membership(self.picture, asks_nothing, finds_nothing)
         aggregates = AggregateOrders(
-            self.store, self.picture, membership, lambda: NOON, make_sure=finds_nothing, multipliers=()
+            self.store,
+            self.picture,
+            membership,
+            lambda: NOON,
+            make_sure=finds_nothing,
+            multipliers=(),
+            horizon=settings.horizon,
         )
         self.handlers: Handlers = {
             **event_handlers(self.registry, self.applications, lambda: NOON, ()),
             **request_handlers(
-                builder, self.registry, self.applications, lambda: NOON, settings, aggregates=aggregates
+                builder,
+                self.registry,
+                self.applications,
+                lambda: NOON,
+                settings,
+                aggregates=aggregates,
+                mover=Mover(
+                    self.store,
+                    self.picture,
+                    standard_plugins(),
+                    reader,
+                    lambda: NOON,
+                    settings=settings,
+                    make_sure=finds_nothing,
+                    chance=random.Random(1),
+                ),
             ),
         }
         self.questions = question_handlers(
@@ -121,6 +147,7 @@ class Worker:
                 ).question_handlers(),
                 **Explainer(self.store, self.picture, standard_plugins()).question_handlers(),
             },
+            cells=CellRegistry(self.picture, timedelta(seconds=20), lambda: NOON),
             picture=self.picture,
             catch_up=asks_no_one,
         )
@@ -134,8 +161,9 @@ class Worker:
     async def handle(self, *messages: Message, attempts: int = 0, dies: bool = False) -> Sequence[Said]:
         handler = self.handlers[type(messages[0])]
         assert not isinstance(handler, Reading)
+        handle = handler.handle if isinstance(handler, Weighed) else handler
         async with self.outbox.transaction() as transaction:
-            said = await handler([an_ask(message, attempts=attempts) for message in messages], transaction)
+            said = await handle([an_ask(message, attempts=attempts) for message in messages], transaction)
             if dies:
                 raise ZeroDivisionError
         return said
@@ -169,18 +197,18 @@ async def test_a_report_that_is_not_committed_is_not_learnt() -> None:
 async def test_an_operators_word_that_is_not_committed_is_not_learnt() -> None:
     worker = Worker()
     await worker.handle(a_report())
-    off = SetHost(host="h1", enabled=False, reason="broken fan")
+    off = SetHost(host="h1", mode="draining", reason="broken fan")
 
     with pytest.raises(ZeroDivisionError):
         await worker.handle(off, dies=True)
     host = known(worker)
     assert host is not None
-    assert host.enabled
+    assert host.setting.mode == "up"
 
     await worker.handle(off)
     host = known(worker)
     assert host is not None
-    assert (host.enabled, host.disabled_reason) == (False, "broken fan")
+    assert (host.setting.mode, host.setting.reason) == ("draining", "broken fan")
 
 
 async def test_a_rejected_request_that_comes_back_lets_go_of_what_it_may_have_claimed() -> None:
@@ -262,10 +290,6 @@ async def accept_another(worker: Worker, build: BuildInstance) -> None:
     ("unreadable", "reason"),
     [
         (
-            Unreadable(b"", "unknown message type 'move.request'", kind="move.request", field="type"),
-            "move.request is not supported yet: unknown message type 'move.request'",
-        ),
-        (
             Unreadable(b"", "unknown message type 'group.move'", kind="group.move", field="type"),
             "unknown message type 'group.move'",
         ),
@@ -291,8 +315,8 @@ async def test_whoever_waits_is_told_why_its_question_cannot_be_read() -> None:
     worker = Worker()
     handlers = worker.questions
     assert handlers.keys() == {
-        *(AskInstances, AskHosts, AskGroups, AskApplications, AskAggregates),
-        *(AskPlan, AskReasons, AskCapabilities, AskDrain, AskExplanation, Unreadable),
+        *(AskInstances, AskHistory, AskMoves, AskHosts, AskGroups, AskApplications, AskAggregates),
+        *(AskPlan, AskReasons, AskCapabilities, AskDrain, AskExplanation, AskCells, Unreadable),
     }
     handler = handlers[Unreadable]
     assert isinstance(handler, Reading)

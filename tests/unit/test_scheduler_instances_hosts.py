@@ -20,19 +20,32 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import Choice, PlaceInCell, RemoveFromCell
-from bus.messages.hosts import HostFacts, HostMetrics, HostsMeasured, HostsReported, HostState
+from bus.messages.hosts import (
+    HostFacts,
+    HostImages,
+    HostMetrics,
+    HostSetting,
+    HostsMeasured,
+    HostsReported,
+    HostState,
+    ImagesCached,
+)
 from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
+from scheduler_worker.core.choosing.plugin_settings import PluginSettings
+from scheduler_worker.core.choosing.reading import as_read
+from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.host_reports import reported
 from scheduler_worker.core.instances.lifecycle import accepted, deleted, failed, heard, overdue, placed
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.picture.columns import METRIC_NAMES_MAX, PROFILES_KEPT
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.forgetting import Forgetting
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import HostQuery
-from scheduler_worker.store_memory import MemorySchedulerStore
+from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated, until_s
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -40,6 +53,8 @@ LATER = NOON + timedelta(minutes=10)
 HOST = ProviderId(UUID(int=7))
 OTHER = ProviderId(UUID(int=8))
 INSTANCE = InstanceId(UUID(int=1))
+
+DRAINING = HostSetting(mode="draining", reason="broken fan", number=1)
 
 
 def a_row() -> InstanceRow:
@@ -167,7 +182,7 @@ class Noticing(Picture):
 
 
 def a_host() -> HostState:
-    return HostState(id=HOST, name="h1", cell="c1", up=True, enabled=True, sequence=3)
+    return HostState(id=HOST, name="h1", cell="c1", up=True, sequence=3)
 
 
 def a_registry(picture: Noticing) -> HostRegistry:
@@ -197,25 +212,25 @@ def test_a_host_is_believed_for_one_period_and_then_down_until_it_is_heard_of() 
 def test_a_host_keeps_what_an_operator_said_of_it_when_it_reports() -> None:
     picture = Noticing()
     registry = a_registry(picture)
-    registry.learn([structs.replace(a_host(), enabled=False, disabled_reason="broken fan")])
+    registry.learn([structs.replace(a_host(), setting=DRAINING)])
 
     registry.hear_facts(HostsReported(cell="c1", hosts=(HostFacts(id=HOST, name="h1", io_ops=2),)))
     registry.hear_facts(HostsReported(cell="c2", hosts=(HostFacts(id=HOST, name="mine"),)))
 
     host = registry.get(HOST)
     assert host is not None
-    assert (host.name, host.io_ops, host.enabled, host.disabled_reason) == ("h1", 2, False, "broken fan")
+    assert (host.name, host.io_ops, host.setting) == ("h1", 2, DRAINING)
 
 
 def test_an_older_row_does_not_undo_a_later_one() -> None:
     registry = a_registry(Noticing())
-    registry.learn([structs.replace(a_host(), sequence=4, enabled=False)])
+    registry.learn([structs.replace(a_host(), sequence=4, setting=DRAINING)])
 
     registry.learn([a_host()])
 
     host = registry.get(HOST)
     assert host is not None
-    assert not host.enabled
+    assert host.setting == DRAINING
 
 
 def a_report(io_ops: int, *, epoch: int = 0, sequence: int = 0) -> HostsReported:
@@ -251,11 +266,11 @@ def test_a_row_that_was_written_by_an_older_report_does_not_undo_what_the_host_s
     registry.learn([a_host()])
     registry.hear_facts(a_report(7, sequence=9))
 
-    registry.learn([structs.replace(a_host(), sequence=4, enabled=False, io_ops=1, report_sequence=8)])
+    registry.learn([structs.replace(a_host(), sequence=4, setting=DRAINING, io_ops=1, report_sequence=8)])
 
     host = registry.get(HOST)
     assert host is not None
-    assert (host.io_ops, host.enabled, host.sequence) == (7, False, 4)
+    assert (host.io_ops, host.setting, host.sequence) == (7, DRAINING, 4)
 
 
 def test_a_host_that_was_forgotten_and_comes_back_is_heard_of_then() -> None:
@@ -283,7 +298,9 @@ def test_a_removed_host_is_forgotten_unless_another_worker_has_heard_of_it_since
         async with store.transaction() as transaction:
             await transaction.save_hosts([structs.replace(a_host(), sequence=sequence)], NOON)
         settings = SchedulerSettings(prune_every_s=10)
-        forgetting = Forgetting(store, registry, lambda _: False, settings, picture.clock)
+        forgetting = Forgetting(
+            store, registry, lambda _: False, settings, picture.clock, down_after=timedelta(seconds=60)
+        )
         picture.now += timedelta(hours=1)
         running = asyncio.create_task(forgetting.run())
         await until_s(5)
@@ -314,28 +331,28 @@ def test_a_host_where_too_many_builds_in_a_row_failed_is_disabled_with_the_reaso
     nearly = after_failures(a_host(), 2)
     over = after_failures(nearly, 3)
 
-    assert (nearly.enabled, nearly.failed_builds) == (True, 2)
-    assert not over.enabled
-    assert over.disabled_reason == "3 builds in a row failed (failed_builds_max is 3)"
+    assert (nearly.setting.mode, nearly.failed_builds) == ("up", 2)
+    assert over.setting.mode == "draining"
+    assert over.setting.reason == "3 builds in a row failed (failed_builds_max is 3)"
 
 
 def test_a_host_that_an_operator_enables_again_is_disabled_by_the_next_failure_only() -> None:
     over = after_failures(a_host(), 5)
-    enabled = structs.replace(over, enabled=True, disabled_reason="")
+    enabled = structs.replace(over, setting=HostSetting())
 
-    assert after_failures(enabled, 5).enabled
-    assert after_failures(enabled, 0).enabled
-    assert not after_failures(enabled, 6).enabled
+    assert after_failures(enabled, 5).setting.mode == "up"
+    assert after_failures(enabled, 0).setting.mode == "up"
+    assert after_failures(enabled, 6).setting.mode == "draining"
 
 
 def test_failures_leave_an_operators_reason_and_a_limit_of_zero_disables_nothing() -> None:
-    closed = structs.replace(a_host(), enabled=False, disabled_reason="broken fan")
+    closed = structs.replace(a_host(), setting=DRAINING)
     facts = HostFacts(id=HOST, name="h1", failed_builds=100)
     unlimited = reported(a_host(), facts, HostsReported(cell="c1", hosts=(facts,)), NOON)
 
-    assert after_failures(closed, 9).disabled_reason == "broken fan"
+    assert after_failures(closed, 9).setting.reason == "broken fan"
     assert unlimited is not None
-    assert unlimited.enabled
+    assert unlimited.setting.mode == "up"
 
 
 def test_metrics_reach_the_picture_from_the_hosts_own_cell_and_in_their_order() -> None:
@@ -358,6 +375,44 @@ def test_metrics_reach_the_picture_from_the_hosts_own_cell_and_in_their_order() 
         HostsMeasured(cell="c1", hosts=(HostMetrics(id=HOST, values={"load": 1.0}),), sequence=7)
     )
     assert np.isnan(picture.columns.metrics["heat"][0])
+
+
+def test_cached_images_reach_the_picture_and_replace_earlier_ones() -> None:
+    picture = Picture()
+    registry = HostRegistry(picture, timedelta(seconds=60), lambda: NOON)
+    registry.learn([a_host()])
+
+    def hear(sequence: int, *images: str, cell: str = "c1") -> list[bool]:
+        cached = HostImages(id=HOST, images=images)
+        registry.hear_images(ImagesCached(cell=cell, hosts=(cached,), sequence=sequence))
+        return [picture.columns.images.knows(image) for image in ("debian", "fedora")]
+
+    assert hear(2, "debian") == [True, False]
+    assert hear(3, "fedora") == [False, True]
+    assert hear(1, "debian") == [False, True]
+    assert hear(4, "debian", cell="c2") == [False, True]
+    assert picture.columns.images.having("fedora", 2).tolist() == [True, False]
+    registry.forget([HOST])
+    picture.remove_hosts([HOST])
+    assert not picture.columns.images.knows("fedora")
+
+
+def test_only_an_image_that_some_host_has_counts_and_only_where_it_is_weighed() -> None:
+    picture = Picture()
+    picture.put_hosts([a_host()])
+    picture.cache_images(HOST, ("debian",))
+    debian, fedora = (InstanceSpec(amounts=(("VCPU", 1),), image=image) for image in ("debian", "fedora"))
+    plain = structs.replace(debian, image="")
+
+    assert as_read(debian, picture, weighs_images=True) == debian
+    assert as_read(fedora, picture, weighs_images=True) == plain
+    assert as_read(debian, picture) == plain
+    assert as_read(fedora, picture, frozenset({"image"})) == fedora
+    weighing = PluginSettings(image_cache_weight_multiplier=2.0)
+    assert (chosen_plugins(weighing).weighs_images, chosen_plugins(PluginSettings()).weighs_images) == (
+        True,
+        False,
+    )
 
 
 def test_the_codes_of_profiles_that_no_host_has_any_more_are_given_up() -> None:

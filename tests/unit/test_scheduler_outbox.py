@@ -13,7 +13,7 @@ from scheduler_worker.core.instances.rows import PLACED
 from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.store import NewRequest
-from scheduler_worker.store_memory import MemorySchedulerStore
+from tests.memory_stores.scheduler import MemorySchedulerStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -17,6 +17,7 @@ from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.waiting import WaitingSpecs
 from tests.unit.scheduler_worlds import a_picture, a_spec, a_state
 from tests.unit.test_scheduler_instances_hosts import a_row
 
@@ -27,7 +28,15 @@ SETTINGS = SchedulerSettings()
 async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> None:
     picture = a_picture(a_state("h1"))
     registry = HostRegistry(picture, timedelta(minutes=1), lambda: datetime.now(UTC))
-    replica = Replica(Station(MemoryBroker().as_user(), "s"), picture, registry, page=10)
+    station = Station(MemoryBroker().as_user(), "s")
+    replica = Replica(
+        station,
+        picture,
+        registry,
+        hear_cells=lambda _: None,
+        waiting=WaitingSpecs(picture, standard_plugins()),
+        page=10,
+    )
     seen: list[int] = []
 
     async def nobody_answers(_questions: Sequence[Message]) -> Sequence[Message]:

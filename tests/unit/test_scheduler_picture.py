@@ -10,7 +10,8 @@ from bus.messages.build import NoValidHost
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
@@ -30,6 +31,13 @@ def gone(state: ProviderState, revision: int = 9) -> ProviderGone:
 
 def a_share_of(name: str, vcpu: int) -> Share:
     return Share(host=provider(name), amounts=amounts(provider(name), VCPU=vcpu))
+
+
+def test_the_trees_of_a_picture_are_ready_for_a_search_before_the_first_one() -> None:
+    """To attach 10,000 trees takes a tenth of a second, in which no boot goes on."""
+    index = a_picture(a_state("h", vcpus(16)), a_state("g", vcpus(16), internal=2)).index
+
+    assert index.attached[: index.rows].tolist() == [True, True]
 
 
 def test_the_higher_revision_counts_in_whatever_order_they_come() -> None:
@@ -335,12 +343,12 @@ def test_hundreds_of_hosts_and_traits_find_room() -> None:
 @pytest.mark.parametrize("salt", [0, 1, 2**63, -1])
 def test_preferences_are_the_same_every_time_and_know_new_hosts(salt: int) -> None:
     picture = a_picture(a_state("a"), a_state("b"))
-    before = picture.preferences(salt).tolist()
+    before = picture.preferences(salt).values.tolist()
 
     picture.apply([a_state("c")])
 
-    assert picture.preferences(salt).tolist()[:2] == before
-    assert len(set(picture.preferences(salt).tolist())) == 3
+    assert picture.preferences(salt).values.tolist()[:2] == before
+    assert len(set(picture.preferences(salt).values.tolist())) == 3
 
 
 def test_a_choice_tells_what_its_tree_was_beside_its_amounts() -> None:

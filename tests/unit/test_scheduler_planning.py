@@ -26,9 +26,12 @@ from bus.messages.planning import (
     Relaxation,
 )
 from bus.workers.handling import Answer, Reading
+from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.provider_index import SHARES
 from scheduler_worker.core.choosing import relaxing, room
 from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.compounds import Compounds, Found
+from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.planning import plan, reasons
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
@@ -38,9 +41,9 @@ from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store_memory import MemorySchedulerStore
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import an_id, provider
+from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.refusals import why_not
 from tests.unit.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
 from tests.unit.test_scheduler_handlers import an_ask
@@ -63,7 +66,9 @@ def mixed() -> Picture:
         a_state("tree_NUMA0", vcpus(4), parent=provider("tree"), root=provider("tree")),
     )
     roots = [state for state in states if state.id == state.root]
-    hosts = [a_host(root.name, cell=root.cell, enabled=root.name != "off") for root in roots]
+    hosts = [
+        a_host(root.name, cell=root.cell, mode="draining" if root.name == "off" else "up") for root in roots
+    ]
     return a_picture(*states, hosts=tuple(hosts))
 
 
@@ -155,8 +160,9 @@ def test_two_demands_are_relaxed_together_only_if_one_is_not_enough() -> None:
 
 def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
     """A new field of the spec must be thought of: what keeps hosts out should be among the relaxations."""
-    no_demands = {"count", "preferred", "preferred_classes"}
-    of_who_asks = {"project", "flavor", "is_for_nodes"}
+    no_demands = {"count", "preferred", "preferred_classes", "image"}
+    # The cell is that of an instance which moves.
+    of_who_asks = {"project", "flavor", "is_for_nodes", "cell"}
     otherwise = {"amounts", "groups", "isolates"}
 
     assert {*InstanceSpec.__struct_fields__} == {
@@ -237,6 +243,29 @@ def test_filling_compound_hosts_ends_at_a_limit_and_says_so(monkeypatch: pytest.
     found = plan(pooled(disk=900), a_spec(1, DISK_GB=10), PLUGINS)
 
     assert (found.fit, found.is_cut) == (3, True)
+
+
+def test_a_plan_searches_all_trees_once_and_for_room_alone_only_those_that_have_no_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[tuple[Needs, int]] = []
+    search = Compounds.search_all
+
+    def counted(compounds: Compounds, needs: Needs, among: Flags) -> Found:
+        searched.append((needs, int(among.sum())))
+        return search(compounds, needs, among)
+
+    monkeypatch.setattr(Compounds, "search_all", counted)
+    monkeypatch.setattr(relaxing, "TREES_MAX", 0)
+    group = GranularGroup("1", amounts=(("VCPU", 1),), required=(FAST,))
+    spec = InstanceSpec(amounts=(("VCPU", 1),), groups=(group,), ignore_hosts=("nobody",))
+    hosts = [a_state(f"h{number}", vcpus(4), traits=(FAST,) * (number < 3)) for number in range(5)]
+
+    found = plan(a_picture(*hosts), spec, PLUGINS)
+
+    needs = needs_of(spec)
+    assert (found.qualify, [step.removed for step in found.funnel.steps]) == (3, [2])
+    assert searched == [(needs, 5), (needs.of_room_alone(), 2)]
 
 
 @pytest.mark.parametrize("vcpu", [1, 3, 17])
@@ -403,6 +432,29 @@ async def test_the_hosts_with_a_trait_a_class_or_a_fact_are_told_with_their_valu
     in_c2 = await asked(AskCapabilities(having="cell", value="c2"), CapabilitiesFound)
     assert in_c2.hosts == (HostHaving(host="roomy", cell="c2", value="c2"),)
     assert [each.value for each in in_c2.capabilities] == ["c2"]
+
+
+@pytest.mark.asyncio
+async def test_hosts_that_take_a_class_from_a_pool_have_it_with_the_pools_numbers() -> None:
+    disk = {"DISK_GB": InventoryState(total=100, used=30)}
+    nfs = a_state("nfs", disk, traits=(SHARES,), aggregates=(POOL,))
+    member, own = a_state("member", aggregates=(POOL,)), a_state("own", vcpus(4) | disk)
+    picture = a_picture(
+        nfs, member, own, a_state("bare"), hosts=tuple(map(a_host, ("member", "own", "bare")))
+    )
+
+    disks = await asked(AskCapabilities(having="DISK_GB"), CapabilitiesFound, picture)
+    pools = await asked(AskCapabilities(having="pools"), CapabilitiesFound, picture)
+    listed = await asked(AskCapabilities(), CapabilitiesFound, picture)
+
+    assert disks.hosts == (
+        HostHaving(host="member", cell="c1", value="100 of nfs", free=70),
+        HostHaving(host="own", cell="c1", value="100", free=70),
+    )
+    assert pools.hosts == (HostHaving(host="member", cell="c1", value="nfs"),)
+    assert {("DISK_GB", 1, 2), ("pools", 1, 1)} < {
+        (each.name, each.hosts, each.values) for each in listed.capabilities
+    }
 
 
 @pytest.mark.asyncio

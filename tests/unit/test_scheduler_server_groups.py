@@ -12,7 +12,7 @@ from bus.messages.placement import GroupMember, GroupPolicy, GroupRefused, Serve
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.verdicts import NewChoice, refused_by_group
 from scheduler_worker.core.picture.picture import Picture
@@ -180,6 +180,8 @@ def test_a_refusal_of_placement_names_group_member_and_host() -> None:
 
 class CountingFilter(Filter):
     name = "counting"
+    # So it is asked in each pass.
+    woken_by = (Change.USAGE,)
 
     def __init__(self) -> None:
         self.passes_made = 0

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from bus.configuration.addresses import Addresses, BadSetting, addresses_in
 from moor.__main__ import COMMANDS, app, command_of
 from moor.options import key_of
-from moor.settings import OF_COMMANDS, settings_from
+from moor.settings import OF_COMMANDS, of_commands, settings_from
 
 HERE = Path("/nowhere")
 NO_FLAGS: dict[str, str] = {}
@@ -165,7 +165,7 @@ def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str, wha
         ),
         (
             "workers = 3",
-            "workers is 3 .* no such setting; known are allow_anyone, auth, broker_ctl, bus, bus_url",
+            "workers is 3 .* no such setting; known are allow_anyone, audit_every, audit_settle, auth, broker_ctl",
         ),
         ("db_url = 7", "db_url is 7 .* must be a text"),
         ("cells = 'a,b'", "cells is 'a,b' .* must be a list of texts"),
@@ -174,6 +174,7 @@ def test_a_wrong_variable_is_named_with_its_value(variable: str, value: str, wha
         ("lisen = 'x'", "lisen is 'x' .* did you mean listen"),
         ("compute_hosts = '9'", "compute_hosts is '9' .* must be a whole number"),
         ("compute_hosts = true", "compute_hosts is True .* must be a whole number"),
+        ("audit_every = true", "audit_every is True .* must be a number"),
         ("share_port = 1", "share_port is 1 .* must be true or false"),
         ("cors_origins = 'https://a'", "cors_origins is 'https://a' .* must be a list of texts"),
         ("bus_url = ", "config is .*c.toml.* cannot be read"),
@@ -184,6 +185,12 @@ def test_a_wrong_file_is_named_with_its_key_and_value(tmp_path: Path, text: str,
 
     with pytest.raises(BadSetting, match=what):
         settings_from(NO_FLAGS, {}, config=file, here=HERE)
+
+
+def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
+    file = a_file(tmp_path / "c.toml", "audit_every = 30\naudit_settle = 1.5")
+
+    assert of_commands({}, config=file, here=HERE) == {"audit_every": 30.0, "audit_settle": 1.5}
 
 
 def test_a_named_file_must_exist() -> None:

@@ -124,9 +124,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     about = tmp_path / "rack_power-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rack-power\nVersion: 1.0\n")
+    points = {group: dict(named) for group, named in project["entry-points"].items()}
+    # Mistakes of other packages.
+    points["moorage.filters"] |= {"no_filter": "builtins:object", "lost": "rack_power:Nothing"}
     lines = [
-        "\n".join((f"[{group}]", *(f"{name} = {place}" for name, place in points.items())))
-        for group, points in project["entry-points"].items()
+        "\n".join((f"[{group}]", *(f"{name} = {place}" for name, place in named.items())))
+        for group, named in points.items()
     ]
     (about / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -184,6 +187,13 @@ def test_a_key_of_another_packages_filter_is_read_and_a_wrong_value_of_it_is_nam
             "filters names 'rack_pwer', must be among capabilities, .* rack_power; other",
         ),
         ("WEIGHERS", "rack_power=much", "weighers has 'rack_power=much', must be NAME or NAME=NUMBER"),
+        (
+            "FILTERS",
+            "no_filter",
+            "filters names 'no_filter', which has no name, .* reason: it is none of the filters",
+        ),
+        ("FILTERS", "lost", "filters names 'lost', which cannot be imported: .* has no attribute 'Nothing'"),
+        ("WEIGHERS", "ram=2", "weighers has 'ram=2': ram has a setting of its own, ram_weight_multiplier"),
         ("WEIGHERS", "nothing", "weighers names 'nothing', must be among cpu, ram, .* rack_power; other"),
     ],
 )

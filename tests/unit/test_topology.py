@@ -8,6 +8,8 @@ from bus.messages import ALL
 from bus.permissions import rights_of
 from bus.topology import (
     API,
+    AUDIT_QUESTIONS,
+    AUDIT_WRITES,
     BOOK_QUESTIONS,
     BOOK_SEARCHES,
     BOOK_WRITES,
@@ -45,7 +47,10 @@ from tests.unit.examples import EXAMPLES
 CELLS = ("c1", "c2")
 RIGHTS = rights_by_user(objects_of(CELLS).exchanges, CELLS)
 # Messages that only an operator may publish.
-FOR_OPERATORS = {"host.set", "application.set", "application.query", *BOOK_WRITES}
+FOR_OPERATORS = {
+    *("host.set", "application.set", "application.query", *BOOK_WRITES),
+    *("instance.mend", "cell.books.query", "host.books.query", *AUDIT_QUESTIONS, *AUDIT_WRITES),
+}
 ADMINS = rights_of(Application("admin", admin=True).role, [each.name for each in objects_of(CELLS).exchanges])
 USERS_OF_CELLS = {user_of(role.name, cell) for role in ROLES if role.per_cell for cell in CELLS}
 OF_CELLS = {user: rights for user, rights in RIGHTS.items() if user in USERS_OF_CELLS}
@@ -126,7 +131,8 @@ def test_a_user_is_known_by_its_name_alone(user: str, who: BrokerUser | None) ->
 def test_a_conductor_reads_and_configures_only_what_is_its_own() -> None:
     rights = OF_CELLS["moor-conductor-c1"]
     for queue in objects_of(CELLS).queues:
-        assert rights.may_read(queue.name) == (queue.name == "conductor.c1.work")
+        own = ("conductor.c1.work", "conductor.c1.questions")
+        assert rights.may_read(queue.name) == (queue.name in own)
         assert not rights.may_configure(queue.name)
     # A right to the names of its answer queues would include exchanges of these names, without topic rights.
     assert not rights.may_configure("answers.moor-conductor-c1.p1")
@@ -206,6 +212,32 @@ def test_only_answering_roles_may_write_answers() -> None:
     may = {user for user, rights in RIGHTS.items() if rights.may_publish(REPLY, "answers.moor-app-shop.p1")}
 
     assert may == {user_of(role.name) for role in ROLES if role.answers or role.operates}
+
+
+def test_a_cell_answers_operators_alone() -> None:
+    def answer(to: str) -> set[str]:
+        return {user for user, rights in RIGHTS.items() if rights.may_publish(REPLY, f"answers.{to}.p1")}
+
+    of_cells = {user for user in RIGHTS if user.startswith(("moor-conductor-", "moor-compute-"))}
+    assert of_cells
+    assert of_cells <= answer("moor-operator")
+    assert not of_cells & answer("moor-scheduler")
+    assert not of_cells & answer("moor-app-shop")
+    for queue in ("conductor.c1.questions", "compute.c1.questions"):
+        assert queue in {each.name for each in objects_of(("c1",)).queues}
+    asks = {
+        user for user, rights in RIGHTS.items() if rights.may_publish("moor.cell.c1", "cell.books.query.c1")
+    }
+    assert asks == {"moor-operator"}
+
+
+def test_only_schedulers_have_conductors_tell_what_a_cell_has_and_hear_it() -> None:
+    may = {user for user, rights in RIGHTS.items() if rights.may_publish("moor.cell.c1", "live.tell.c1")}
+    hear = {user for user, rights in RIGHTS.items() if rights.may_bind(EVENTS, "live.told.*")}
+
+    assert may == hear == {"moor-scheduler", "moor-operator"}
+    assert OF_CELLS["moor-conductor-c1"].may_publish(EVENTS, "live.told.c1")
+    assert not OF_CELLS["moor-conductor-c1"].may_publish(EVENTS, "live.told.c2")
 
 
 def test_only_an_operator_uses_the_default_exchange() -> None:

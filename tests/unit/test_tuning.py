@@ -37,6 +37,9 @@ from scheduler_worker.settings import SchedulerSettings
 HERE = Path("/nowhere")
 # For these settings zero has a meaning: none, at once, or any number.
 ZERO_SAYS_SOMETHING = {
+    "scheduler.move_confirm_s",
+    "scheduler.moves_per_host_max",
+    "scheduler.moves_per_cell_max",
     "scheduler.shape_pause_ms_max",
     "scheduler.alternates_max",
     "scheduler.cpu_weight_multiplier",
@@ -51,11 +54,13 @@ ZERO_SAYS_SOMETHING = {
     "scheduler.soft_affinity_weight_multiplier",
     "scheduler.soft_anti_affinity_weight_multiplier",
     "scheduler.spread_weight_multiplier",
+    "scheduler.image_cache_weight_multiplier",
     # A key may have any name.
     "scheduler.spread_over",
     "scheduler.preferred_weight_multiplier",
     "scheduler.metrics_weight_of_unavailable",
     "scheduler.failed_builds_max",
+    "compute.builds_at_once_max",
     "scheduler.io_ops_per_host_max",
     "scheduler.instances_per_host_max",
     "scheduler.unsaid_s",
@@ -111,6 +116,7 @@ LISTS = {
     "scheduler.weighers": ("ram", "metrics"),
     "scheduler.metrics_weights": ("temperature=-1.5", "load=2"),
     "scheduler.spread_over": ("rack", "availability_zone"),
+    "compute.pools": ("nfs:DISK_GB=2000", "net:IPV4_ADDRESS=250@c1-*"),
 }
 
 
@@ -120,7 +126,7 @@ def check_a_list(section: Section[Any], field: str, place: Path) -> None:
 
     by_variable = settings_in({section.variable(field): f" {' , '.join(value)} "}, section)
     by_file = tuning_from({}, config=file, here=HERE).of(section)
-    handed_on = settings_in(environment_of(CloudSettings(**{section.name: by_file})), section)
+    handed_on = settings_in(environment_of(CloudSettings(**{section.name: by_file}), {}), section)
 
     assert by_variable == by_file == handed_on == structs.replace(section.kind(), **{field: value})
 
@@ -147,7 +153,42 @@ def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_file(tmp_path:
     }
 
 
-def test_the_flag_of_schedulers_sets_what_it_names_above_variables_and_the_file() -> None:
+def test_the_flag_of_schedulers_is_above_variables_and_variables_are_above_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOOR_SCHEDULER_ALTERNATES_MAX", "1")
+    monkeypatch.setenv("MOOR_SCHEDULER_CLAIMS_MAX", "9")
+    use_config(
+        a_file(
+            tmp_path / "c.toml",
+            "[scheduler]\nalternates_max = 0\nclaims_max = 8\nshape_tries_max = 3\nhost_subset_size = 2\n",
+        )
+    )
+    try:
+        found = tuned_cloud(scheduler=["alternates_max=3", "host_subset_size=4"]).scheduler
+    finally:
+        use_config(None)
+
+    assert found == SchedulerSettings(alternates_max=3, claims_max=9, shape_tries_max=3, host_subset_size=4)
+
+
+def test_processes_get_flags_that_are_the_default_and_lists_that_are_empty() -> None:
+    """A worker of a cloud on servers reads the operator's variables, too."""
+    environment = {"MOOR_SCHEDULER_CLAIMS_MAX": "9", "MOOR_SCHEDULER_METRICS_WEIGHTS": "heat=1"}
+    wanted = SchedulerSettings(filters=(), alternates_max=1)
+
+    handed_on = environment_of(CloudSettings(scheduler=wanted), environment)
+
+    assert handed_on == {
+        "MOOR_SCHEDULER_FILTERS": ",",
+        "MOOR_SCHEDULER_ALTERNATES_MAX": "1",
+        "MOOR_SCHEDULER_CLAIMS_MAX": "12",
+        "MOOR_SCHEDULER_METRICS_WEIGHTS": ",",
+    }
+    assert settings_in({**environment, **handed_on}, SCHEDULER) == wanted
+
+
+def test_the_flag_of_schedulers_sets_what_it_names() -> None:
     flags = ["ram_weight_multiplier=-2.5", "filters = same_host,capabilities"]
 
     by_flag = tuned_cloud(scheduler=flags).scheduler
@@ -207,7 +248,7 @@ def test_processes_that_read_only_variables_get_the_values_of_the_file(tmp_path:
     file = a_file(tmp_path / "c.toml", "[bus]\nprefetch = 9\n[compute]\nbeat_s = 2\n")
 
     variables = environment_of(
-        tuning_from({"MOOR_BUS_PREFETCH": "10"}, config=file, here=HERE).of_cloud(CloudSettings())
+        tuning_from({"MOOR_BUS_PREFETCH": "10"}, config=file, here=HERE).of_cloud(CloudSettings()), {}
     )
 
     assert variables == {"MOOR_BUS_PREFETCH": "10", "MOOR_COMPUTE_BEAT_S": "2.0"}
@@ -367,11 +408,12 @@ def test_zero_is_refused_wherever_it_has_no_meaning(section: Section[Any], field
     ],
 )
 def test_a_worker_without_moor_reads_its_variables_and_does_not_start_with_a_wrong_one(
-    main: Callable[[Mapping[str, str]], int], variable: str, capsys: pytest.CaptureFixture[str]
+    main: Callable[[Mapping[str, str]], None], variable: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needed = {"MOOR_BUS_URL": "unix:///nowhere", "MOOR_DB_URL": "sqlite:////nowhere/x", "MOOR_CELL": "c1"}
 
-    assert main({**needed, variable: "0"}) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main({**needed, variable: "0"})
     said = capsys.readouterr().err
     assert f"is 0 ({variable})" in said or f"is 0.0 ({variable})" in said
 
@@ -395,7 +437,7 @@ def variables_of(name: str) -> list[str]:
     ]
 
 
-LOADS = "import sys, moor.instances.instances_command; print(*sorted({'alembic', 'asyncpg', 'sqlalchemy'} & {*sys.modules}))"
+LOADS = "import sys, moor.instances.boot_command, moor.instances.instances_command; print(*sorted({'alembic', 'asyncpg', 'sqlalchemy'} & {*sys.modules}))"
 
 
 def test_a_command_that_speaks_to_no_database_loads_no_driver() -> None:

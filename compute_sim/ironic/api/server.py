@@ -31,15 +31,17 @@ class IronicServer(Supervised):
         return f"http://{self._address[0]}:{self._address[1]}"
 
     async def _listen(self) -> None:
-        while not self.stopping.is_set():
-            if self._ironic.refuses_connections:
-                self._socket.close()
-                await asyncio.sleep(_LOOKS_EVERY_S)
-                continue
-            if self._socket.fileno() < 0:
-                self._socket = socket.create_server(self._address, backlog=_BACKLOG)
-            await self._serve()
-        self._socket.close()
+        try:
+            while not self.stopping.is_set():
+                if self._ironic.refuses_connections:
+                    self._socket.close()
+                    await asyncio.sleep(_LOOKS_EVERY_S)
+                    continue
+                if self._socket.fileno() < 0:
+                    self._socket = socket.create_server(self._address, backlog=_BACKLOG)
+                await self._serve()
+        finally:
+            self._socket.close()
 
     async def _serve(self) -> None:
         """Serve until it is stopped, or Ironic takes no connections any more."""

@@ -50,7 +50,7 @@ def _checked(tally: MetalTally, reported: Reported) -> Iterator[str]:
         f"{tally.killed} was killed: its {len(tally.orphaned)} nodes had new owners after {tally.taken_over_s or 0:.1f} s, and "
         f"were reported by them after {tally.reported_s or 0:.1f} s"
     )
-    yield "placement's books are consistent, and there are no dead letters"
+    yield "the books of placement, the API level and the cells agree, and there are no dead letters"
 
 
 async def _reported(cloud: TemporaryCloud, tally: MetalTally) -> Reported:

@@ -1,6 +1,7 @@
 """Expand a solution for a class of trees into the candidates of all its trees."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,10 +11,38 @@ from placement_worker.core.candidates.fitting import Slot
 from placement_worker.core.candidates.found import Block, CandidatePattern
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.slot_problems import ClassProblem
+from placement_worker.core.candidates.slot_solver import SlotProblem
 from placement_worker.core.candidates.tree_classes import TreeClass
 
 # Estimated size of the entries in Python's dictionaries and sets.
 _BLOCK_BYTES, _SEEN_BYTES, _PATTERN_BYTES, _PER_SLOT_BYTES = 400, 150, 500, 300
+
+
+class Columns(NamedTuple):
+    """The pattern of a solution, the place of each column, and the column of each slot."""
+
+    pattern: CandidatePattern
+    places: tuple[int, ...]
+    of_slots: tuple[int, ...]
+
+
+class Patterns:
+    """The patterns of all solutions of one query: there are few."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self._patterns: dict[tuple[int, ...], CandidatePattern] = {}
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def of(self, solution: tuple[int, ...]) -> Columns:
+        column_of = {place: column for column, place in enumerate(dict.fromkeys(solution))}
+        columns = tuple([column_of[place] for place in solution])
+        pattern = self._patterns.get(columns)
+        if pattern is None:
+            pattern = self._patterns[columns] = _pattern(self._slots, columns)
+        return Columns(pattern, tuple(column_of), columns)
 
 
 class BlockMaker:
@@ -22,34 +51,33 @@ class BlockMaker:
     def __init__(self, index: ProviderIndex, slots: Sequence[Slot], budget: Budget) -> None:
         self._index = index
         self._budget = budget
-        self._slots = slots
-        self._patterns: dict[tuple[int, ...], CandidatePattern] = {}
+        self._patterns = Patterns(slots)
         self._seen: set[tuple[int, ...]] = set()
 
     def block(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> Block:
         """The candidates of this solution, without those that were returned before."""
-        block, columns = self._whole(class_problem, solution)
+        block, columns = self._whole((class_problem.tree_class,), class_problem.problem, solution)
         if not self._index.sharing:
             return block
         return Block(block.pattern, self._not_seen(block.rows, columns), block.preference)
 
-    def whole(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> Block:
-        """One candidate for each tree of the class."""
-        return self._whole(class_problem, solution)[0]
+    def whole(self, classes: Sequence[TreeClass], problem: SlotProblem, solution: tuple[int, ...]) -> Block:
+        """One candidate for each tree of these classes, which have one problem."""
+        return self._whole(classes, problem, solution)[0]
 
-    def _whole(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> tuple[Block, tuple[int, ...]]:
-        column_of = {place: column for column, place in enumerate(dict.fromkeys(solution))}
-        places = tuple(column_of)
-        columns = tuple([column_of[place] for place in solution])
-        self._budget.spend(4 * len(columns))
-        pattern = self._patterns.get(columns)
-        if pattern is None:
+    def _whole(
+        self, classes: Sequence[TreeClass], problem: SlotProblem, solution: tuple[int, ...]
+    ) -> tuple[Block, tuple[int, ...]]:
+        self._budget.spend(4 * len(solution))
+        known = len(self._patterns)
+        pattern, places, columns = self._patterns.of(solution)
+        if len(self._patterns) > known:
             self._budget.spend(10 * len(columns))
             self._budget.hold(_PATTERN_BYTES + _PER_SLOT_BYTES * len(columns))
-            pattern = self._patterns[columns] = _pattern(self._slots, columns)
-        worth = class_problem.problem.worth
+        worth = problem.worth
         preference = sum(worth[slot][place] for slot, place in enumerate(solution)) if worth else 0.0
-        block = Block(pattern, _rows(class_problem.tree_class, places), preference)
+        rows = [_rows(each, places) for each in classes]
+        block = Block(pattern, rows[0] if len(rows) == 1 else np.concatenate(rows), preference)
         self._budget.spend(block.rows.size // ROWS_PER_STEP)
         self._budget.hold(_BLOCK_BYTES + block.rows.nbytes)
         return block, columns
@@ -73,7 +101,7 @@ class BlockMaker:
 def _rows(tree_class: TreeClass, places: Sequence[int]) -> Rows:
     first = tree_class.rows.shape[1]
     if all(place >= first for place in places):
-        # All places are pools: the candidate is the same for all trees.
+        # All places are pools: the candidate is the same for all trees of the class.
         return np.array([[tree_class.pools[place - first] for place in places]], dtype=np.intp)
     rows = np.empty((len(tree_class.rows), len(places)), dtype=np.intp)
     for column, place in enumerate(places):

@@ -6,7 +6,7 @@ providers are collected first, then each column is written once.
 
 from collections.abc import Iterator
 from copy import copy
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +42,13 @@ class Stock:
     most classes have none, and a limit that nobody has is not checked.
     """
 
-    __slots__ = (*_AMOUNTS, "has_max_unit", "has_min_unit", "has_step_size", "providers")
+    __slots__ = (*_AMOUNTS, "has_limits", "has_max_unit", "has_min_unit", "has_step_size", "providers")
 
     def __init__(self, length: int) -> None:
         self.capacity, self.used, self.free, self.min_unit, self.max_unit, self.step_size = (
             np.zeros(length, dtype=np.int64) for _ in _AMOUNTS
         )
-        self.has_min_unit = self.has_max_unit = self.has_step_size = False
+        self.has_limits = self.has_min_unit = self.has_max_unit = self.has_step_size = False
         self.providers = 0
 
     def grow(self, length: int) -> None:
@@ -70,6 +70,7 @@ class Stock:
         self.has_min_unit = self.has_min_unit or inventory.min_unit > 1
         self.has_max_unit = self.has_max_unit or inventory.max_unit < min(capacity, INTEGER_MAX)
         self.has_step_size = self.has_step_size or inventory.step_size > 1
+        self.has_limits = self.has_min_unit or self.has_max_unit or self.has_step_size
         self.use(row, inventory.used)
 
     def use(self, rows: int | Ints, used: int | Ints) -> None:
@@ -83,18 +84,32 @@ class Stock:
     def giving(self, amount: int, rows: int) -> Flags:
         """Which rows can give this amount at once?"""
         giving: Flags = self.free[:rows] >= amount
+        return giving & self.allowing(amount, slice(rows)) if self.has_limits else giving
+
+    def gives(self, amount: int, row: int, taken: int) -> bool:
+        """Can this row, of which so much is taken beside its usage, give the amount at once?"""
+        has_room: bool = self.free.item(row) - taken >= amount
+        return has_room and (not self.has_limits or bool(self.allowing(amount, row)))
+
+    def allowing(self, amount: int, at: slice | int | Rows) -> Any:
+        """Which rows, or does this row, give such an amount, whatever is free? Only for rows with an inventory."""
+        allowing: Any = np.True_
         if self.has_min_unit:
-            giving &= self.min_unit[:rows] <= amount
+            allowing = self.min_unit[at] <= amount
         if self.has_max_unit:
-            giving &= self.max_unit[:rows] >= amount
+            allowing = allowing & (self.max_unit[at] >= amount)
         if self.has_step_size:
-            # Without an inventory the step is 0; `free` excludes those rows.
-            giving &= amount % np.maximum(self.step_size[:rows], 1) == 0
-        return giving
+            # Without an inventory the step is 0.
+            allowing = allowing & (amount % np.maximum(self.step_size[at], 1) == 0)
+        return allowing
 
     def room(self, rows: int) -> Ints:
         """The most that one consumer may get of each row, over all its slots."""
         return np.minimum(self.free[:rows], self.max_unit[:rows])
+
+    def room_at(self, row: int, taken: int) -> int:
+        """As `room`, of one row, of which so much is taken beside its usage."""
+        return min(self.free.item(row) - taken, self.max_unit.item(row))
 
 
 AnyStock = TypeVar("AnyStock", bound=Stock)

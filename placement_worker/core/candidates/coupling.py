@@ -11,18 +11,23 @@ from msgspec import Struct
 
 from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Ints
-from placement_worker.core.candidates.fitting import Slot, Taken
+from placement_worker.core.candidates.fitting import ByRow, Slot, Taken
 from placement_worker.core.candidates.provider_index import ProviderIndex
 
 SUMS_MAX = 1024
 
 
-class Coupling(Struct, frozen=True):
-    """`amounts` is what each slot takes of the class, or 0. `level` and `room` are by row; room is rounded down to a sum."""
+class Coupled(Struct, frozen=True):
+    """`amounts` is what each slot takes of the class, or 0; `room` is what each row has for all of them together."""
 
     amounts: tuple[int, ...]
+    room: ByRow[int]
+
+
+class Coupling(Coupled, frozen=True):
+    """`level` and `room` are by row; room is rounded down to a sum."""
+
     level: Ints
-    room: Ints
 
 
 def couplings_of(
@@ -30,20 +35,30 @@ def couplings_of(
 ) -> list[Coupling]:
     """With `isolate`, two slots with suffixes never take from one provider."""
     couplings = []
-    asked = [dict(slot.resources) for slot in slots]
-    for resource in sorted({resource for each in asked for resource in each}):
-        budget.spend(len(slots) + SUMS_MAX)
-        amounts = tuple([each.get(resource, 0) for each in asked])
-        takers = [slot for slot, amount in zip(slots, amounts, strict=True) if amount]
-        if len(takers) > 1 and not (isolate and all(slot.is_suffixed for slot in takers)):
-            # The search also makes temporary arrays, which are freed afterwards.
-            budget.hold(2 * 8 * index.rows)
-            budget.spend(8 * index.rows // ROWS_PER_STEP)
-            room = index.stocks[resource].room(index.rows)
-            for row, less in taken.get(resource, {}).items():
-                room[row] = min(room[row], index.stocks[resource].free[row] - less)
-            couplings.append(_coupling(room, amounts))
+    budget.spend(sum(len(slot.resources) for slot in slots))
+    for resource, amounts in coupled_amounts(slots, isolate=isolate):
+        # The search also makes temporary arrays, which are freed afterwards.
+        budget.hold(2 * 8 * index.rows)
+        budget.spend(len(slots) + SUMS_MAX + 8 * index.rows // ROWS_PER_STEP)
+        stock = index.stocks[resource]
+        room = stock.room(index.rows)
+        for row, less in taken.get(resource, {}).items():
+            room[row] = stock.room_at(row, less)
+        couplings.append(_coupling(room, amounts))
     return couplings
+
+
+def coupled_amounts(slots: Sequence[Slot], *, isolate: bool) -> list[tuple[str, tuple[int, ...]]]:
+    """The classes that several slots may take from one provider, and the amount of each slot."""
+    takers: dict[str, list[int]] = {}
+    for number, slot in enumerate(slots):
+        for resource, _ in slot.resources:
+            takers.setdefault(resource, []).append(number)
+    return [
+        (resource, tuple([dict(slot.resources).get(resource, 0) for slot in slots]))
+        for resource, numbers in sorted(takers.items())
+        if len(numbers) > 1 and not (isolate and all(slots[number].is_suffixed for number in numbers))
+    ]
 
 
 def _coupling(room: Ints, amounts: tuple[int, ...]) -> Coupling:
@@ -57,4 +72,4 @@ def _coupling(room: Ints, amounts: tuple[int, ...]) -> Coupling:
             break
     steps = np.array(sorted(sums), dtype=np.int64)
     level = np.maximum(np.searchsorted(steps, room, side="right") - 1, 0)
-    return Coupling(amounts, level, steps[level])
+    return Coupling(amounts, steps[level], level)

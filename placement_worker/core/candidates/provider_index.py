@@ -7,7 +7,7 @@ that provider out.
 The caller keeps the order: each `put` of a provider is later than the one before.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class ProviderIndex:
         self._places: dict[int, TreePlace] = {}
         self._detached: set[int] = set()
         self._free_rows: list[int] = []
+        # By the row of the root, until any tree, aggregate or sharing provider changes.
+        self._pools: dict[int, tuple[int, ...]] = {}
         self.lineage = object()
 
     def copy(self) -> "ProviderIndex":
@@ -175,17 +177,37 @@ class ProviderIndex:
 
     def is_under(self, row: int, other: int) -> bool:
         """Is the row at or below the other?"""
+        return other in self._up_from(row)
+
+    def _up_from(self, row: int) -> Iterator[int]:
+        """The row, its parent, and so on to the root."""
         while row >= 0:
-            if row == other:
-                return True
+            yield row
             row = int(self.parent[row])
-        return False
 
     def attach_trees(self) -> None:
         """Attach all trees whose providers came, went or moved; call it before a search."""
         for root in sorted(self._detached):
             self._attach_tree(root)
+            self._pools.clear()
         self._detached.clear()
+
+    def tree_of(self, root: int) -> tuple[TreeLayout, list[int]] | None:
+        """The layout of the tree under this root, and its rows place by place; None if it is not attached."""
+        place = self._places.get(self.state(root).id.int)
+        return None if place is None else (place.layout, place.layout.rows[place.line].tolist())
+
+    def pools_of(self, root: int) -> tuple[int, ...]:
+        """The sharing providers outside of this tree that share with it, in the order of their rows."""
+        pools = self._pools.get(root)
+        if pools is None:
+            found = self.tree_of(root)
+            near = {each.int for row in (found[1] if found else ()) for each in self.state(row).aggregates}
+            sharing = {row for aggregate in near for row in self._members[aggregate].rows & self.sharing}
+            pools = self._pools[root] = tuple(
+                sorted(row for row in sharing if self.attached[row] and self.root[row] != root)
+            )
+        return pools
 
     # How rows are written.
 
@@ -224,12 +246,14 @@ class ProviderIndex:
             self.sharing.add(row)
         else:
             self.sharing.discard(row)
+        self._pools.clear()
 
     def _put_aggregates(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
         for aggregate in () if before is None else before.aggregates:
             self._leave_aggregate(aggregate, row)
         for aggregate in state.aggregates:
             self._members.setdefault(aggregate.int, Members()).add(row)
+        self._pools.clear()
 
     def _leave_aggregate(self, aggregate: AggregateId, row: int) -> None:
         members = self._members[aggregate.int]
@@ -278,6 +302,7 @@ class ProviderIndex:
     def _detach_tree(self, root: int) -> None:
         """Until this tree is attached again, searches find none of its rows."""
         self._detached.add(root)
+        self._pools.clear()
         attached = self._places.pop(root, None)
         if attached is None:
             return

@@ -14,11 +14,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
 
 from placement_worker.core.candidates.blocks import BlockMaker
-from placement_worker.core.candidates.budget import Budget, CutError, SharedBudget
-from placement_worker.core.candidates.columns import Rows
+from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.coupling import couplings_of
 from placement_worker.core.candidates.fitting import EVERYTHING, Fitting, Scope, fit
 from placement_worker.core.candidates.found import Block, Candidates
@@ -55,62 +53,6 @@ def find_candidates(
     return Candidates(_joined(blocks))
 
 
-class InTrees(NamedTuple):
-    """Candidates of one pattern, one for each of these trees (by their roots)."""
-
-    roots: Rows
-    block: Block
-
-
-class CutInTrees(NamedTuple):
-    """Trees that may have a candidate or not: to find out would cost too much."""
-
-    roots: Rows
-    steps: int
-
-
-def find_ways_in_each_tree(
-    index: ProviderIndex,
-    query: CandidatesQuery,
-    scope: Scope,
-    shared: SharedBudget,
-    *,
-    ways: int = 1,
-    may_be_shared_whole: bool = False,
-) -> Iterator[InTrees | CutInTrees]:
-    """For a consumer that will live in a tree, and so must take something from it: up to so many candidates for each tree
-    that has any. The tree's own resources come before what is shared with it. A tree is told to be cut only if no
-    candidate was found before.
-
-    `may_be_shared_whole`: the query is a part of what the consumer takes, and may come from sharing providers alone.
-    """
-    # This part costs as many passes over the columns as the query has parts, so the default budget is enough.
-    found = _problems_of(index, query, scope, Budget())
-    if found is None:
-        return
-    fitting, problems = found
-    taking = [number for number, slot in enumerate(fitting.slots) if slot.resources]
-    for class_problem in problems:
-        places = len(class_problem.tree_class.layout.parents)
-        own = 0 if may_be_shared_whole else (1 << places) - 1
-        budget = shared.for_a_tree(len(fitting.slots))
-        roots = class_problem.tree_class.rows[:, 0]
-        found_here = 0
-        try:
-            for solution in solutions(structs.replace(class_problem.problem, needs=own), budget):
-                # A place of the tree may also be one that nothing is taken from.
-                if may_be_shared_whole or any(solution[slot] < places for slot in taking):
-                    block = BlockMaker(index, fitting.slots, budget).whole(class_problem, solution)
-                    found_here += 1
-                    yield InTrees(roots, block)
-                    if found_here == ways:
-                        break
-        except CutError:
-            if not found_here:
-                yield CutInTrees(roots, budget.steps)
-        shared.settle(budget, len(fitting.slots))
-
-
 def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
     """Join neighbouring blocks of one pattern: a tree of many solutions returns them one by one."""
     joined = []
@@ -126,10 +68,12 @@ def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 def _all_blocks(index: ProviderIndex, query: CandidatesQuery, budget: Budget) -> Iterator[Block]:
-    found = _problems_of(index, query, EVERYTHING, budget)
+    found = problems_of(index, query, EVERYTHING, budget)
     if found is None:
         return
-    fitting, class_problem = found
+    fitting, builder, problems = found
+    # Each class with a certain choice of pools counts, in this order.
+    class_problem: Iterable[ClassProblem] = map(builder.without_met, problems)
     if any(group.preferred for group in query.groups):
         class_problem = sorted(class_problem, key=lambda each: -each.worth_at_most)
     making = BlockMaker(index, fitting.slots, budget)
@@ -137,9 +81,15 @@ def _all_blocks(index: ProviderIndex, query: CandidatesQuery, budget: Budget) ->
         yield making.block(each, solution)
 
 
-def _problems_of(
+class Problems(NamedTuple):
+    fitting: Fitting
+    builder: ProblemBuilder
+    of_classes: Iterable[ClassProblem]
+
+
+def problems_of(
     index: ProviderIndex, query: CandidatesQuery, scope: Scope, budget: Budget
-) -> tuple[Fitting, Iterable[ClassProblem]] | None:
+) -> Problems | None:
     """The problem of each class of trees, built when it is needed; None if there is certainly no candidate."""
     index.attach_trees()
     fitting = fit(index, query, scope, budget)
@@ -147,8 +97,9 @@ def _problems_of(
         return None
     isolate = query.group_policy == "isolate"
     couplings = couplings_of(index, fitting.slots, budget, isolate=isolate, taken=scope.taken)
-    builder = ProblemBuilder(index, query, fitting, couplings, budget)
-    return fitting, map(builder.build, tree_classes(index, fitting, couplings, budget))
+    builder = ProblemBuilder(index, query, fitting.slots, fitting.together, couplings)
+    classes = tree_classes(index, fitting, couplings, budget)
+    return Problems(fitting, builder, (builder.of_class(each, budget) for each in classes))
 
 
 def _rounds(

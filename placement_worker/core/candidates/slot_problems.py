@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from placement_worker.core.candidates.budget import Budget
-from placement_worker.core.candidates.coupling import Coupling
-from placement_worker.core.candidates.fitting import Fitting, Slot
+from placement_worker.core.candidates.columns import Flags
+from placement_worker.core.candidates.coupling import Coupled
+from placement_worker.core.candidates.fitting import Slot
+from placement_worker.core.candidates.layouts import TreeLayout
 from placement_worker.core.candidates.matching import places_in
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
@@ -30,15 +32,13 @@ class ProblemBuilder:
         self,
         provider_index: ProviderIndex,
         query: CandidatesQuery,
-        fitting: Fitting,
-        couplings: Sequence[Coupling],
-        budget: Budget,
+        slots: Sequence[Slot],
+        together: Sequence[Flags],
+        couplings: Sequence[Coupled],
     ) -> None:
-        slots = fitting.slots
-        self._budget = budget
         self._index = provider_index
         self._slots = slots
-        self._bearing = fitting.together
+        self._bearing = together
         self._couplings = couplings
         self._subtrees = tuple(
             tuple(index for index, slot in enumerate(slots) if slot.is_suffixed and slot.suffix in suffixes)
@@ -49,37 +49,53 @@ class ProblemBuilder:
         self._isolates = query.group_policy == "isolate"
         self._taking = frozenset(index for index, slot in enumerate(slots) if slot.resources)
         self._bars = query.one_provider_per_tree
+        self._some_are_preferred = any(slot.worth is not None for slot in slots)
         self._met: set[tuple[frozenset[int], ...]] = set()
 
-    def build(self, tree_class: TreeClass) -> ClassProblem:
+    def of_class(self, tree_class: TreeClass, budget: Budget) -> ClassProblem:
         # All trees of a class are alike, so the first one stands for them.
-        rows = (*tree_class.rows[0].tolist(), *tree_class.pools)
-        own = (1 << len(tree_class.layout.parents)) - 1
-        size = self._charge(tree_class, len(rows))
-        domains = tuple(self._domain(slot, rows, own) for slot in self._slots)
-        worth = self._preferences(rows)
-        problem = SlotProblem(
-            domains=domains,
-            under=(*tree_class.layout.under, *self._under_pools(tree_class)),
+        own, pools = tree_class.rows[0].tolist(), tree_class.pools
+        size = self._charge(tree_class, len(own) + len(pools), budget)
+        problem = self.of_tree(tree_class.layout, own, pools)
+        return ClassProblem(tree_class, problem, self._worth_at_most(problem.domains, problem.worth), size)
+
+    def of_tree(
+        self, layout: TreeLayout, own: Sequence[int], pools: Sequence[int], *, needs: int = 0
+    ) -> SlotProblem:
+        """The problem of a tree with these rows, place by place."""
+        rows, places = (*own, *pools), len(own)
+        # Lists are faster to make than to draw from generators, and single trees are searched for each boot.
+        return SlotProblem(
+            domains=tuple([self._domain(slot, rows, places) for slot in self._slots]),
+            under=(*layout.under, *self._under_pools(pools, places)) if pools else layout.under,
             differing=self._suffixed if self._isolates else frozenset(),
             subtrees=self._subtrees,
             packings=tuple(
-                Packing(coupling.amounts, tuple(int(coupling.room[row]) for row in rows))
-                for coupling in self._couplings
+                [
+                    Packing(coupling.amounts, tuple([int(coupling.room[row]) for row in rows]))
+                    for coupling in self._couplings
+                ]
             ),
             together=self._unsuffixed,
-            has_traits=tuple(
-                sum(1 << index for index, bearing in enumerate(self._bearing) if bearing[row]) for row in rows
-            ),
+            has_traits=tuple([self._traits_at(row) for row in rows]) if self._bearing else (),
             wanted=(1 << len(self._bearing)) - 1,
             taking=self._taking,
-            barred=self._barred(tree_class, own) if self._bars else (),
-            needs=self._needs(domains, rows, own),
-            worth=worth,
+            barred=self._barred(pools, places) if self._bars else (),
+            needs=needs,
+            worth=self._preferences(rows),
         )
-        return ClassProblem(tree_class, problem, self._worth_at_most(domains, worth), size)
 
-    def _charge(self, tree_class: TreeClass, places: int) -> int:
+    def _traits_at(self, row: int) -> int:
+        return sum([1 << number for number, bearing in enumerate(self._bearing) if bearing[row]])
+
+    def without_met(self, each: ClassProblem) -> ClassProblem:
+        """Leave out what is taken from sharing providers alone, where another class already finds it."""
+        rows = (*each.tree_class.rows[0].tolist(), *each.tree_class.pools)
+        own = (1 << len(each.tree_class.layout.parents)) - 1
+        needs = self._needs(each.problem.domains, rows, own)
+        return structs.replace(each, problem=structs.replace(each.problem, needs=needs)) if needs else each
+
+    def _charge(self, tree_class: TreeClass, places: int, budget: Budget) -> int:
         """Charge the budget: each slot looks at each place, and pools at each other."""
         slots, pools = len(self._slots), len(tree_class.pools)
         looks = slots * places + pools * pools + places * (len(self._bearing) + 2 * len(self._couplings))
@@ -87,37 +103,35 @@ class ProblemBuilder:
         if any(slot.worth is not None for slot in self._slots):
             looks += slots * places
             size += 32 * slots * places
-        self._budget.spend(looks)
-        self._budget.hold(size)
+        budget.spend(looks)
+        budget.hold(size)
         return size
 
     def _domain(self, slot: Slot, rows: Sequence[int], own: int) -> int:
-        domain = 0
+        domain, fits, shared = 0, slot.fits, slot.shared
         for place, row in enumerate(rows):
-            if slot.fits[row] if own >> place & 1 else slot.shared is not None and slot.shared[row]:
+            if fits[row] if place < own else shared is not None and shared[row]:
                 domain |= 1 << place
         return domain
 
-    def _under_pools(self, tree_class: TreeClass) -> list[int]:
-        first = len(tree_class.layout.parents)
+    def _under_pools(self, pools: Sequence[int], first: int) -> list[int]:
+        if len(pools) == 1:
+            # Most trees have one or none.
+            return [1 << first]
         return [
-            sum(
-                1 << first + other
-                for other, row in enumerate(tree_class.pools)
-                if self._index.is_under(row, above)
-            )
-            for above in tree_class.pools
+            sum([1 << first + other for other, row in enumerate(pools) if self._index.is_under(row, above)])
+            for above in pools
         ]
 
-    def _barred(self, tree_class: TreeClass, own: int) -> tuple[int, ...]:
+    def _barred(self, pools: Sequence[int], first: int) -> tuple[int, ...]:
         """For each place, the other places in the same tree."""
-        first, root = len(tree_class.layout.parents), self._index.root
+        own, root = (1 << first) - 1, self._index.root
         barred = [own & ~(1 << place) for place in range(first)]
-        for pool, row in enumerate(tree_class.pools):
+        for pool, row in enumerate(pools):
             barred.append(
                 sum(
                     1 << first + other
-                    for other, beside in enumerate(tree_class.pools)
+                    for other, beside in enumerate(pools)
                     if other != pool and root[beside] == root[row]
                 )
             )
@@ -140,7 +154,7 @@ class ProblemBuilder:
         return own
 
     def _preferences(self, rows: Sequence[int]) -> tuple[tuple[float, ...], ...]:
-        if all(slot.worth is None for slot in self._slots):
+        if not self._some_are_preferred:
             return ()
         return tuple(
             tuple(0.0 if slot.worth is None else float(slot.worth[row]) for row in rows)

@@ -35,22 +35,20 @@ def tree_classes(
     index: ProviderIndex, fitting: Fitting, couplings: Sequence[Coupling], budget: Budget
 ) -> Iterator[TreeClass]:
     """All trees in which each slot has a place, each in one class."""
-    reach = _reach(index, fitting)
+    pools = _sets_of_pools(index, fitting)
     for layout in list(index.layouts.values()):
         rows = layout.rows[fitting.anchors[layout.rows[:, 0]]]
         if len(rows):
-            told = len(fitting.slots) + len(fitting.together) + len(couplings) + len(reach)
+            told = len(fitting.slots) + len(fitting.together) + len(couplings) + len(fitting.pools)
             budget.spend(told * (20 + 4 * rows.size // ROWS_PER_STEP))
-            yield from _of_layout(layout, rows, fitting, couplings, reach)
+            for lines in _alike(rows, fitting, couplings, pools):
+                near = index.pools_of(int(rows[lines[0], 0]))
+                shared = tuple([row for row in near if row in fitting.pools])
+                yield TreeClass(layout, rows[lines], shared)
 
 
-def _of_layout(
-    layout: TreeLayout,
-    rows: Rows,
-    fitting: Fitting,
-    couplings: Sequence[Coupling],
-    reach: Sequence[tuple[int, Flags]],
-) -> Iterator[TreeClass]:
+def _alike(rows: Rows, fitting: Fitting, couplings: Sequence[Coupling], pools: Ints | None) -> Iterator[Rows]:
+    """The lines of each class."""
     labels = _Labels(len(rows))
     asked = np.zeros(rows.shape, dtype=np.bool_)
     unsuffixed = np.zeros(rows.shape, dtype=np.bool_)
@@ -67,24 +65,23 @@ def _of_layout(
         labels.tell_apart_by_flags(bearing[rows] & unsuffixed)
     for coupling in couplings:
         labels.tell_apart_by_numbers(np.where(asked, coupling.level[rows], 0))
-    anchors = rows[:, 0]
-    for _, reached in reach:
-        labels.tell_apart_by_flags(reached[anchors][:, np.newaxis])
-    for lines in labels.alike():
-        first = anchors[lines[0]]
-        pools = tuple(row for row, reached in reach if reached[first])
-        yield TreeClass(layout, rows[lines], pools)
+    if pools is not None:
+        labels.tell_apart_by_numbers(pools[rows[:, :1]])
+    return labels.alike()
 
 
-def _reach(index: ProviderIndex, fitting: Fitting) -> list[tuple[int, Flags]]:
-    """Sharing providers and the roots they reach. In its own tree a provider is a place, not a pool."""
-    reach = []
-    for row, roots in fitting.pools.items():
-        reached = np.zeros(index.rows, dtype=np.bool_)
-        reached[roots] = True
-        reached[index.root[row]] = False
-        reach.append((row, reached))
-    return reach
+def _sets_of_pools(index: ProviderIndex, fitting: Fitting) -> Ints | None:
+    """A number for each root: two have the same one if the same pools share with them. None if no pool shares with any."""
+    if not fitting.pools:
+        return None
+    sets, count = np.zeros(index.rows, dtype=np.int64), 1
+    for row, reached in fitting.pools.items():
+        # In its own tree a sharing provider is a place, not a pool.
+        roots = np.unique(reached[reached != index.root[row]])
+        kinds, before = np.unique(sets[roots], return_inverse=True)
+        sets[roots] = count + before
+        count += len(kinds)
+    return sets
 
 
 class _Labels:

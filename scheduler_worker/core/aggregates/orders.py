@@ -6,6 +6,7 @@ from msgspec import structs
 
 from bus.message import AggregateId
 from bus.messages.aggregates import METADATA_KEYS_MAX, Aggregate, SetAggregate
+from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.aggregates.metadata import ZONE, Problem, problem_of
 
 # The aggregates of each host, by the host's name.
@@ -14,10 +15,11 @@ SHOWN_MAX = 3
 
 
 def changed(
-    order: SetAggregate, aggregates: Iterable[Aggregate], multipliers: Collection[str], now_us: int
+    order: SetAggregate, aggregates: Iterable[KeptAggregate], multipliers: Collection[str], now_us: int
 ) -> Aggregate | Problem:
-    """The aggregate as the order leaves it. `aggregates` are all there are."""
-    known = {each.id: each for each in aggregates}
+    """The aggregate as the order leaves it. `aggregates` are all there are, and deleted ones."""
+    rows = {each.id: each for each in aggregates}
+    known = {id_: each.told for id_, each in rows.items() if not each.deleted_us}
     before = known.get(order.aggregate)
     metadata = _merged(before.metadata if before else {}, order.metadata)
     if (
@@ -30,7 +32,8 @@ def changed(
     after = Aggregate(id=order.aggregate, name=name, metadata=metadata)
     if before is not None and structs.replace(before, sequence=0) == after:
         return before
-    return structs.replace(after, sequence=max(now_us, before.sequence + 1 if before else 0))
+    last = rows[order.aggregate].sequence if order.aggregate in rows else -1
+    return structs.replace(after, sequence=max(now_us, last + 1))
 
 
 def _merged(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:

@@ -1,16 +1,18 @@
 """Alternates for chosen hosts, and the share of each host as the cell and placement are told it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import islice
 
 import numpy as np
 
 from bus.messages.cell import Choice
 from bus.messages.placement import ResourceAmount, ShapeSeen, Share
-from placement_worker.core.candidates.columns import Ints, Rows
+from placement_worker.core.candidates.columns import Rows
 from scheduler_worker.core.aggregates.metadata import INSTANCES_MAX, UNLIMITED
-from scheduler_worker.core.choosing.compounds import CompoundFill, ProviderAmount
-from scheduler_worker.core.choosing.host_columns import Draft
+from scheduler_worker.core.choosing.compound_fill import CompoundFill
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.provider_room import Parts, ProviderAmount
+from scheduler_worker.core.choosing.ranking import Scoring
 from scheduler_worker.core.requests import InstanceSpec
 
 # Enough that no host is the alternate of too many instances; a larger pool would cost more than it helps.
@@ -23,45 +25,39 @@ def hosts_among(choices: Sequence[Choice]) -> int:
     return len({choice.share.host.int for choice in choices})
 
 
-class Ranked(NamedTuple):
-    """All hosts that qualified, their scores, and the positions of those in the pool."""
-
-    rows: Rows
-    scores: Ints
-    pool: Rows
-
-
-def the_best(scores: Ints, count: int) -> Rows:
-    """The positions of the highest scores, best first."""
-    if count < len(scores):
-        best = np.argpartition(scores, len(scores) - count)[len(scores) - count :]
-    else:
-        best = np.arange(len(scores))
-    # Equal scores are rare, since a hash is part of each; they keep the order of their rows.
-    return best[np.lexsort((best, -scores[best]))]
-
-
 class AlternatePools:
-    """Hosts that could take one more instance, by cell, best first. Each caller gets the next ones, in rotation."""
+    """Hosts that could take one more instance, by cell, best first. Each caller gets the next ones, in rotation. Where fewer
+    than are needed are left open of the pool, the best hosts outside of it follow; `pool` are positions.
+    """
 
-    def __init__(self, choices: "Choices", ranked: Ranked, open_rows: Rows, alternates: int) -> None:
+    def __init__(
+        self,
+        choices: "Choices",
+        scoring: Scoring,
+        pool: Rows,
+        open_rows: Rows,
+        alternates: int,
+        *,
+        instances: int,
+    ) -> None:
         self._choices = choices
         self._cell = choices.columns.cell
-        self._ranked = ranked
+        self._scoring = scoring
+        self._pool = pool
+        self._open_rows = open_rows
         self._alternates = alternates
+        # Several instances take turns with the alternates, and may find their hosts among them. The host of a single one is
+        # not open.
+        self._enough = alternates + (instances > 1)
+        self._most = ALTERNATE_POOL_MAX + alternates if instances > 1 else alternates
         self._pools: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
-        cells = self._cell[open_rows]
-        for cell in np.unique(cells).tolist():
-            in_cell = open_rows[cells == cell][: ALTERNATE_POOL_MAX + alternates].tolist()
-            self._pools[cell] = choices.open_among(in_cell)
 
     def next_for(self, row: int, cell: int) -> list[int]:
-        alternates = self._pools.get(cell, [])
         if cell not in self._next:
             self._next[cell] = 0
-            if len(alternates) <= self._alternates:
-                alternates = self._pools[cell] = alternates + self._best_outside(cell)
+            self._pools[cell] = self._pool_of(cell)
+        alternates = self._pools[cell]
         start = self._next[cell]
         if start + self._alternates >= len(alternates):
             start = 0
@@ -74,14 +70,21 @@ class AlternatePools:
         self._next[cell] = end
         return found
 
+    def _pool_of(self, cell: int) -> list[int]:
+        rows = self._open_rows
+        in_cell = rows[self._cell[rows] == cell][: ALTERNATE_POOL_MAX + self._alternates].tolist()
+        pool = self._choices.open_among(in_cell, self._most)
+        return pool if len(pool) >= self._enough else pool + self._best_outside(cell)
+
     def _best_outside(self, cell: int) -> list[int]:
         """The pool has the best hosts of all cells, and so maybe few of one cell."""
-        rows, scores, pool = self._ranked
-        outside = np.equal(self._cell[rows], cell)
-        outside[pool] = False
-        found = np.flatnonzero(outside)
-        best: list[int] = rows[found[the_best(scores[found], self._alternates + 1)]].tolist()
-        return self._choices.open_among(best)
+        hosts, qualify = self._scoring.hosts, self._scoring.qualify
+        outside = np.equal(hosts.of(self._cell), cell)
+        outside[self._pool] = False
+        if qualify is not None:
+            outside &= qualify
+        best = self._scoring.best(self._alternates + 1, outside)
+        return self._choices.open_among(hosts.rows_at(best.positions).tolist(), self._alternates + 1)
 
 
 class Choices(dict[int, Choice]):
@@ -101,12 +104,13 @@ class Choices(dict[int, Choice]):
         self._filling = filling
         self._spec = spec
 
-    def open_among(self, rows: list[int]) -> list[int]:
-        """Those of these rows, which have room by their columns, that could still take one more."""
+    def open_among(self, rows: list[int], at_most: int) -> list[int]:
+        """The first of these rows, which have room by their columns, that could still take one more."""
         filling = self._filling
         if filling is None:
-            return rows
-        return [row for row in rows if not filling.flags[row] or filling.offer(row) is not None]
+            return rows[:at_most]
+        could = (row for row in rows if not filling.flags[row] or filling.ways(row))
+        return [*islice(could, at_most)]
 
     def ways(self, row: int) -> tuple[Choice, ...]:
         """The choice for a row as an alternate. A request with groups has a second way on the same host, if there is one:
@@ -115,17 +119,17 @@ class Choices(dict[int, Choice]):
         if self._filling is None or not self._spec.groups:
             return (self[row],)
         # Two ways may give the same amounts to other groups.
-        found = {frozenset(self[row].share.amounts): self[row]}
+        found: dict[frozenset[ProviderAmount], Parts] = {}
         for parts in self._filling.ways(row):
-            other = self.given(row, parts)
-            found.setdefault(frozenset(other.share.amounts), other)
-        return tuple(found.values())[:WAYS_OF_ALTERNATE]
+            found.setdefault(frozenset(parts), parts)
+        others = [*found.values()][1:WAYS_OF_ALTERNATE]
+        return (self[row], *[self.given(row, parts) for parts in others])
 
     def __missing__(self, row: int) -> Choice:
         if self._filling is not None and self._filling.flags[row]:
-            parts = self._filling.offer(row)
-            assert parts is not None, "a host that is chosen has room"
-            choice = self.given(row, parts)
+            found = self._filling.ways(row)
+            assert found, "a host that is chosen has room"
+            choice = self.given(row, found[0])
         else:
             host = self.columns.ids[row]
             choice = self._choice(
@@ -138,16 +142,18 @@ class Choices(dict[int, Choice]):
         self[row] = choice
         return choice
 
-    def given(self, row: int, parts: Sequence[ProviderAmount]) -> Choice:
+    def given(self, row: int, parts: Parts) -> Choice:
         """A compound host with these amounts. A provider that shares with it belongs to a tree with a shape of its own."""
-        index = self._picture.index
-        amounts = [
-            ResourceAmount(provider=index.state(part.row).id, resource=part.resource, amount=part.amount)
-            for part in parts
-        ]
-        roots = dict.fromkeys(index.state(part.row).root for part in parts)
-        others = [root for root in roots if root != self.columns.ids[row]]
-        return self._choice(row, amounts, [ShapeSeen(root, self._picture.shape_of(root)) for root in others])
+        state, host = self._picture.index.state, self.columns.ids[row]
+        amounts, others = [], {}
+        for number, resource, amount in parts:
+            provider = state(number)
+            amounts.append(ResourceAmount(provider=provider.id, resource=resource, amount=amount))
+            if provider.root.int != host.int:
+                # By integers: the hash of a UUID is computed in Python.
+                others[provider.root.int] = provider.root
+        shapes = [ShapeSeen(root, self._picture.shape_of(root)) for root in others.values()]
+        return self._choice(row, amounts, shapes)
 
     def _choice(
         self, row: int, amounts: Sequence[ResourceAmount], others: Sequence[ShapeSeen] = ()

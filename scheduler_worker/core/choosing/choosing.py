@@ -3,10 +3,11 @@
 Many requests of a batch are equal, and a cloud has many hosts. To look at every host for every instance would cost more
 than all the rest of a boot. So equal specs are decided together, by one pass over the columns.
 
-1. Filters leave the hosts that qualify, and weighers give each of them a score. Only these hosts are sorted.
+1. Filters leave the hosts that qualify, and weighers give each of them a score. Specs of a batch often differ in their
+   amounts alone: answers that do not depend on these are kept (qualifying.py, weighing.py).
 2. n instances need no more than the n best hosts: before the last instance is placed, at most n - 1 hosts have been
    touched, so one of the n best is untouched, and is no worse than any host outside. These n hosts, and a few more for
-   alternates, are the pool; a partition finds them without sorting the others.
+   alternates, are the pool; a sample finds them without sorting the others (ranking.py).
 3. Each instance takes the best host of the pool. That host then gets the score of a host with one instance more: higher,
    lower, or full. These scores are computed beforehand for the whole pool and the next few instances at once
    (`ScoresByCount`), since a column costs little more than a number. A heap keeps the best host on top.
@@ -16,8 +17,10 @@ Scores that differ by less than a band are equal. A hash of host and salt orders
 salt, so two workers that see the same picture choose different hosts, and their claims do not meet.
 
 A compound host is searched when an instance takes it (compounds.py): its score says how good it is, not whether it has
-room. It may have none, even untouched, where several hosts take from one sharing provider. Then the pool may run out of
-hosts that are as good as any outside, and the instances that are left are decided by another pass.
+room. It may have none, even untouched. Then the pool may run out of hosts that are as good as any outside, and the instances
+that are left are decided by another pass. The columns leave out most hosts that have no room, so two passes
+search only the best hosts that may have it; if these find too few, one searches all. The ends of the weighers' scales, and
+the number of hosts that qualified, are those of hosts that may have room.
 
 Alternates are the best hosts of the same cell after all choices. They hold nothing. Each instance gets the next ones in
 rotation, so that the instances of a failed host do not all go to one other host.
@@ -39,20 +42,25 @@ from scheduler_worker.core.choosing.alternates import (
     ALTERNATE_POOL_MAX,
     AlternatePools,
     Choices,
-    Ranked,
-    the_best,
 )
-from scheduler_worker.core.choosing.compounds import CompoundFill, ProviderAmount
+from scheduler_worker.core.choosing.compound_fill import CompoundFill
+from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.explaining import explain
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
-from scheduler_worker.core.choosing.plugins import Plugins, qualifying
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.provider_room import Parts
+from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring
 from scheduler_worker.core.choosing.reading import as_read
+from scheduler_worker.core.choosing.weighing import Weighing
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
 ALTERNATES = 2
+# How many hosts more than are needed are ranked before they are searched: some turn out to have no room. After that, all
+# hosts are searched.
+_SPARES = (6, 60)
 # Before all scores in a heap, which are negated.
 _ON_TOP = -(2**63)
 
@@ -69,9 +77,11 @@ class Chosen(Struct, frozen=True):
 
 
 class _Batch(NamedTuple):
-    """The arguments that all specs of a batch share."""
+    """What all specs of a batch share."""
 
     draft: Draft
+    qualifying: Qualifying
+    weighing: Weighing
     plugins: Plugins
     salt: int
     alternates: int
@@ -94,13 +104,17 @@ def choose(
     The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number; it counts only
     where plugins give an instance any of several best hosts.
     """
-    batch = _Batch(Draft(picture, plugins.way_judges), plugins, salt, alternates, draw)
+    draft = Draft(picture, plugins.way_judges)
+    qualifying, weighing = Qualifying(draft, plugins), Weighing(draft, plugins.weighers)
+    batch = _Batch(draft, qualifying, weighing, plugins, salt, alternates, draw)
+    weighs_images = plugins.weighs_images
     alike: dict[InstanceSpec, list[int]] = {}
     # By the whole spec: so only the first of several equal ones is looked at.
     known: dict[InstanceSpec, list[int]] = {}
     for position, spec in enumerate(_without_lone_groups(picture, specs, plugins)):
         if (positions := known.get(spec)) is None:
-            positions = known[spec] = alike.setdefault(as_read(spec, picture, plugins.read_by_others), [])
+            read = as_read(spec, picture, plugins.read_by_others, weighs_images=weighs_images)
+            positions = known[spec] = alike.setdefault(read, [])
         positions.append(position)
     outcomes: dict[int, Chosen | NoValidHost] = {}
     explained = 0
@@ -150,13 +164,13 @@ def more_alternates(
     another `start` get others of these, where there are more.
     """
     draft = Draft(picture, plugins.way_judges)
-    everyone = Hosts(draft)
-    in_cell = np.equal(draft.columns.cell[: len(everyone)], draft.columns.cells.find(cell))
-    rows = np.flatnonzero(qualifying(everyone, spec, plugins) & in_cell)
+    in_cell = np.equal(draft.columns.cell[: draft.columns.rows], draft.columns.cells.find(cell))
+    rows = np.flatnonzero(Qualifying(draft, plugins).of(spec) & in_cell)
     if not len(rows):
         return ()
-    scoring = Scoring(Hosts(draft, rows), spec, plugins.weighers, picture.preferences(salt))
-    best = rows[the_best(scoring.first_scores, ALTERNATE_POOL_MAX)].tolist()
+    hosts = Hosts(draft, rows)
+    scoring = Scoring(hosts, spec, Weighing(draft, plugins.weighers), picture.preferences(salt))
+    best = hosts.rows_at(scoring.best(ALTERNATE_POOL_MAX, None).positions).tolist()
     choices = Choices(draft, spec, draft.filling(spec), plugins.instances_max)
     first = start % len(best)
     rotated = (*best[first:], *best[:first])[:count]
@@ -180,24 +194,34 @@ def other_way(
     compounds = draft.searched(needs)
     assert compounds is not None, "the host is compound"
     for short in shortfalls:
-        compounds.correct(short.provider, short.resource, short.free)
-    parts = compounds.search_again(needs, row)
-    if parts is None:
+        compounds.room.correct(short.provider, short.resource, short.free)
+    ways = compounds.search(needs)(row)
+    if not ways:
         return None
-    found = Choices(draft, spec, None, plugins.instances_max).given(row, parts)
+    found = Choices(draft, spec, None, plugins.instances_max).given(row, ways[0])
     return None if set(found.share.amounts) == set(refused.share.amounts) else found
 
 
 def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Chosen]:
     """A host for as many of these instances as possible."""
     chosen: list[Chosen] = []
+    spares: tuple[int, ...] = _SPARES if _may_search_late(batch, spec) else ()
     while len(chosen) < instances:
         left = 1 if _one_by_one(batch, spec) else instances - len(chosen)
-        more, is_over = _choose_in_pool(batch, spec, left)
+        more, is_over = _choose_in_pool(batch, spec, left, spares[0] if spares else None)
         chosen += more
-        if not more or (is_over and len(more) < left):
+        if more and (len(more) == left or not is_over):
+            continue
+        if not spares:
             break
+        spares = spares[1:]
     return chosen
+
+
+def _may_search_late(batch: _Batch, spec: InstanceSpec) -> bool:
+    """May hosts be searched after they are ranked, the best first? Not where their ways are a part of their rank."""
+    hosts = Hosts(batch.draft)
+    return hosts.some_are_searched(spec) and not spec.prefers_something and not batch.weighing.compares
 
 
 def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:
@@ -210,39 +234,49 @@ def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:
     return group.policy != "affinity" or not Hosts(batch.draft).has_members(group)
 
 
-def _choose_in_pool(batch: _Batch, spec: InstanceSpec, instances: int) -> tuple[list[Chosen], bool]:
-    """Choices from one pool; and whether no host outside of it could take the rest."""
-    draft, plugins, salt, alternates, draw = batch
-    everyone = Hosts(draft)
-    rows = np.flatnonzero(qualifying(everyone, spec, plugins))
-    if not len(rows):
+def _choose_in_pool(
+    batch: _Batch, spec: InstanceSpec, instances: int, spare: int | None
+) -> tuple[list[Chosen], bool]:
+    """Choices from one pool; and whether no host outside of it could take the rest. With `spare`, the hosts of the pool are
+    searched when they are needed, and it has so many more.
+    """
+    draft, qualifying, weighing, plugins, salt, alternates, draw = batch
+    qualify = qualifying.of(spec, before_search=spare is not None)
+    qualified = int(np.count_nonzero(qualify))
+    if not qualified:
         return [], True
-    hosts = everyone if len(rows) == len(everyone) else Hosts(draft, rows)
-    scoring = Scoring(hosts, spec, plugins.weighers, draft.picture.preferences(salt))
-    scores = scoring.first_scores
-    best = the_best(scores, instances + alternates + plugins.subset - 1)
-    pool = rows[best]
+    hosts, among = Hosts(draft), None
+    if qualified < len(hosts):
+        # To leave out a few hosts costs more than to give each a score.
+        if qualified > len(hosts) // 2 and not weighing.compares:
+            among = qualify
+        else:
+            hosts = Hosts(draft, np.flatnonzero(qualify))
+    scoring = Scoring(hosts, spec, weighing, draft.picture.preferences(salt), among)
+    best = scoring.best(instances + alternates + plugins.subset - 1 + (spare or 0), among)
+    pool = hosts.rows_at(best.positions)
     scores_by_count = (
         ScoresByCount(draft, scoring, plugins.filters, pool, instances) if instances > 1 else None
     )
     # Sorted, and so a heap already.
-    heap = [(-score, place) for place, score in enumerate(scores[best].tolist())]
+    heap = [(-score, place) for place, score in enumerate(best.scores.tolist())]
     filling = draft.filling(spec)
     subset = _Subset(plugins.subset, draw) if plugins.subset > 1 else None
     placings = _place(heap, pool.tolist(), scores_by_count, instances, filling, subset=subset)
-    draft.take(pool, np.bincount(placings.places, minlength=len(pool)), spec)
+    times = Counter(placings.places)
+    draft.take(pool[[*times]], np.array([*times.values()], dtype=np.int64), spec)
     still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
     choices = Choices(draft, spec, filling, plugins.instances_max)
-    pools = AlternatePools(choices, Ranked(rows, scores, best), still_open, alternates)
+    pools = AlternatePools(choices, scoring, best.positions, still_open, alternates, instances=instances)
     chosen = pool[np.array(placings.places, dtype=np.intp)]
-    counts = int(np.count_nonzero(everyone.present)), len(rows)
+    counts = draft.hosts, qualified
     return _with_alternates(choices, chosen, placings.parts, pools, counts), not placings.is_cut_short
 
 
 def _with_alternates(
     choices: Choices,
     chosen: Rows,
-    parts: Mapping[int, Sequence[ProviderAmount]],
+    parts: Mapping[int, Parts],
     pools: AlternatePools,
     counts: tuple[int, int],
 ) -> list[Chosen]:
@@ -268,7 +302,7 @@ class _Placings(NamedTuple):
     """
 
     places: list[int]
-    parts: dict[int, tuple[ProviderAmount, ...]]
+    parts: dict[int, Parts]
     is_cut_short: bool
 
 
@@ -279,7 +313,7 @@ class _Subset(NamedTuple):
     draw: int
 
     def lead(self, heap: list[tuple[int, int]], number: int) -> None:
-        """Put the host for this instance on top of the heap."""
+        """Draw one of the `size` best hosts of the heap for the instance with this number, and put it on top."""
         best = heapq.nsmallest(self.size, heap)
         mixed = (self.draw + number) * 0x9E3779B97F4A7C15 & 2**64 - 1
         score, place = best[(mixed >> 32) % len(best)]
@@ -301,7 +335,7 @@ def _place(
     taken = [0] * len(heap)
     untouched = len(heap)
     places: list[int] = []
-    parts: dict[int, tuple[ProviderAmount, ...]] = {}
+    parts: dict[int, Parts] = {}
     while heap and len(places) < instances:
         if subset is not None:
             subset.lead(heap, len(places))

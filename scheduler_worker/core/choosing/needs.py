@@ -30,12 +30,21 @@ class Needs(NamedTuple):
                 left[resource] -= amount
         return tuple([(resource, amount) for resource, amount in left.items() if amount])
 
+    @property
+    def prefers_some(self) -> bool:
+        """May ways be worth more than others, by the traits of their providers?"""
+        return bool(self.preferred) or any(group.preferred for group in self.groups)
+
     def of_room_alone(self) -> "Needs":
-        """Without traits; groups that ask for nothing else are left out."""
+        """Without traits; groups that ask for nothing else are left out. Without its traits such a group could be at the
+        root, which is above all others: a subtree that names it is no condition.
+        """
         if not self.groups:
             return Needs(self.amounts)
         groups = tuple([GranularGroup(group.suffix, group.amounts) for group in self.groups if group.amounts])
-        return Needs(self.amounts, groups=groups, isolates=self.isolates, same_subtree=self.same_subtree)
+        left = {group.suffix for group in groups}
+        subtrees = tuple([suffixes for suffixes in self.same_subtree if left.issuperset(suffixes)])
+        return Needs(self.amounts, groups=groups, isolates=self.isolates, same_subtree=subtrees)
 
     def one_by_one(self) -> Iterator["Needs"]:
         """The needs outside of groups, and each group, alone."""

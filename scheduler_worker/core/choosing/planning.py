@@ -6,9 +6,11 @@ import numpy as np
 
 from bus.messages.planning import ExhaustedPool, HostVerdict, PlanFound, PlannedCell, ReasonsFound
 from placement_worker.core.candidates.columns import Ints
+from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.explaining import explain, first_failures
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
-from scheduler_worker.core.choosing.plugins import Plugins, qualifying
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.relaxing import relaxations
 from scheduler_worker.core.choosing.room import room_on
 from scheduler_worker.core.picture.picture import Picture
@@ -21,9 +23,11 @@ QUALIFY = "qualify"
 def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
     draft = Draft(picture, plugins.way_judges)
     hosts = Hosts(draft)
-    rows = np.flatnonzero(qualifying(hosts, spec, plugins))
+    rows = np.flatnonzero(Qualifying(draft, plugins).of(spec))
     funnel = explain(draft, spec, plugins)
     pools = tuple(_exhausted_pools(hosts, spec))
+    # Before the draft takes what is tried.
+    relaxed = relaxations(draft, spec, plugins, len(rows))
     room = room_on(draft, spec, plugins, rows)
     cells = draft.columns.cell[rows]
     group = spec.server_group
@@ -51,7 +55,7 @@ def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
             )
         ),
         funnel=funnel,
-        relaxations=relaxations(picture, spec, plugins, len(rows)),
+        relaxations=relaxed,
         pools=pools,
     )
 
@@ -90,8 +94,8 @@ def reasons(
 
 def _exhausted_pools(hosts: Hosts, spec: InstanceSpec) -> Iterator[ExhaustedPool]:
     for resource, amount in spec.amounts:
-        for state, free, capacity, served in hosts.pools(resource):
-            lacking = int(np.count_nonzero(served & hosts.present & (hosts.free(resource) < amount)))
+        for state, free, capacity, users in hosts.pools(resource):
+            lacking = int(np.count_nonzero(hosts.free(resource)[users] < amount))
             if free < amount and lacking:
                 yield ExhaustedPool(
                     pool=state.name,

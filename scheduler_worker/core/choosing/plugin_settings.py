@@ -15,7 +15,16 @@ FILTERS = (
 )
 WEIGHERS = (
     *("cpu", "ram", "disk", "hypervisor_version", "num_instances"),
-    *("io_ops", "pci", "build_failure", "soft_affinity", "soft_anti_affinity", "metrics", "spread"),
+    *(
+        "io_ops",
+        "pci",
+        "build_failure",
+        "soft_affinity",
+        "soft_anti_affinity",
+        "metrics",
+        "spread",
+        "image_cache",
+    ),
 )
 # An instance gets one of at most so many best hosts.
 SUBSET_MAX = 1000
@@ -42,6 +51,8 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
     # about 1000, spreading comes before all free amounts.
     spread_over: tuple[str, ...] = ("availability_zone",)
     spread_weight_multiplier: float = 0.0
+    # Hosts that have the image of the request cached.
+    image_cache_weight_multiplier: float = 0.0
     # Preferred traits and classes of the request count more than all free amounts together.
     preferred_weight_multiplier: float = 1_000.0
     # The metrics of a host's weight, each with its ratio: "temperature=-1.0". A host that lacks one has the fixed weight.

@@ -28,9 +28,11 @@ class Change(Enum):
     FACTS = "facts"
     # Its heartbeats stopped, or came back.
     LIFE = "life"
-    # An operator, or too many failed builds, disabled it; or it was enabled again.
+    # An operator, or too many failed builds, set its mode.
     ENABLED = "enabled"
     METRICS = "metrics"
+    # The images that it has cached.
+    IMAGES = "images"
     # The metadata of aggregates.
     AGGREGATES = "aggregates"
     # Its providers: inventories, traits, aggregates, the tree.
@@ -62,19 +64,17 @@ class Filter(Protocol):
 
 
 class Weigher(Protocol):
+    # Its name in the settings and in explanations.
+    name: str
+    # How much it counts; a negative one prefers the hosts with the lowest weight.
+    multiplier: float
+    # The lower end of its scale; None: the lowest weight of the hosts that qualify.
+    minimum: float | None = None
     reads: tuple[str, ...] = ()
     woken_by: tuple[Change, ...] = ()
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def multiplier(self) -> float:
-        """How much it counts; a negative one prefers the hosts with the lowest weight."""
-
-    @property
-    def minimum(self) -> float | None:
-        """The lower end of its scale; None: the lowest weight of the hosts that qualify."""
+    def __init__(self, multiplier: float) -> None:
+        self.multiplier = multiplier
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
         """Finite weights, higher is better. They are scaled to 0 to 1 over the hosts that qualify, then multiplied. None:
@@ -114,6 +114,11 @@ class Plugins(Struct, frozen=True):
         assert total <= MULTIPLIERS_MAX, f"multipliers add up to {total}, at most {MULTIPLIERS_MAX:g}"
 
     @property
+    def weighs_images(self) -> bool:
+        """Do the settings prefer hosts that have the image of a request cached?"""
+        return any(one.multiplier != 0 and "image" in one.reads for one in self.weighers)
+
+    @property
     def scopes(self) -> frozenset[str]:
         """The prefixes of the extra specs that some filter reads."""
         return frozenset(scope for one in self.filters for scope in one.scopes)
@@ -134,14 +139,3 @@ class Plugins(Struct, frozen=True):
         read = {name for one in self.filters for name in one.reads}
         read |= {name for one in self.weighers for name in one.reads}
         return tuple(field for field in fields if field not in read)
-
-
-def qualifying(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Flags:
-    """The hosts that pass all filters."""
-    qualify, everyone = hosts.present, hosts.everyone()
-    for one in plugins.filters:
-        passed = one.passes(hosts, spec)
-        # Most filters have nothing to say about most requests.
-        if passed is not everyone:
-            qualify = qualify & passed
-    return qualify

@@ -1,78 +1,135 @@
 """The score of each host for a spec, one number, and how it changes as the host takes instances."""
 
+from typing import NamedTuple
+
 import numpy as np
 
-from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Words
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
-from scheduler_worker.core.choosing.plugins import Filter, Weigher, compared, multiplier_key
+from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Filter, compared
+from scheduler_worker.core.choosing.weighing import BAND, Scale, Weighing, bands_on, most, weights_on
+from scheduler_worker.core.picture.preferences import Preferences
 from scheduler_worker.core.requests import InstanceSpec
 
-# A difference below this part of a weigher's range (with a multiplier of 1) does not count.
-BAND = 0.01
 # The score of a full host, below all others.
 FULL = -(2**63)
 
 # Sums of the same numbers in another order may differ by so many bands.
 _ROUNDING = 1e-6
 _PREFERENCE_BITS = np.int64(32)
+_PREFERENCES = 2**32 - 1
+# To find the best few of many hosts, every so many-th is looked at first.
+_SAMPLED_EACH = 16
+_SORTED_AT_ONCE = 100
+# How many of the most preferred hosts are looked at before all are.
+_TRIED_AT_LEAST, _TRIED_PER_HOST = 64, 8
 # How many scores are computed at once for each instance that is to be placed. The head start evens out how these are
 # divided among the first hosts of a pool.
 _SCORES_PER_INSTANCE = 6
 _HEAD_START = 8
 
 
+class Best(NamedTuple):
+    """The best hosts, by their positions among those that were asked about, and their scores; best first."""
+
+    positions: Rows
+    scores: Ints
+
+
 class Scoring:
-    """The scores of hosts that qualify. The ends of each weigher's scale are those of these hosts at first, and stay so
-    while a batch fills them.
+    """The scores of hosts. The ends of each weigher's scale are those of the hosts that qualify at first, and stay so while
+    a batch fills them. `qualify` is None if all of the hosts do.
     """
 
     def __init__(
-        self, hosts: Hosts, spec: InstanceSpec, weighers: tuple[Weigher, ...], preferences: Words
+        self,
+        hosts: Hosts,
+        spec: InstanceSpec,
+        weighing: Weighing,
+        preferences: Preferences,
+        qualify: Flags | None = None,
     ) -> None:
         self.spec = spec
-        self._preferences = preferences.astype(np.int64)
-        self._scales: list[tuple[Weigher, float, float | Floats]] = []
-        overridden = hosts.metadata.has_multipliers
-        for each in weighers:
-            # A number for all hosts, or one for each set of aggregates.
-            multiplier: float | Floats = each.multiplier
-            if overridden:
-                own = hosts.metadata.numbers(multiplier_key(each), each.multiplier)
-                multiplier = each.multiplier if own is None else own
-            if isinstance(multiplier, float | int) and not multiplier:
-                continue
+        self.hosts = hosts
+        self.qualify = qualify
+        self._preferences = preferences
+        self._scales: list[Scale] = []
+        weights: list[Floats | Ints | None] = []
+        for each, multiplier in weighing.weighers:
             weigher = compared(each, hosts, spec)
-            weights = weigher.weigh(hosts, spec)
-            if weights is None:
+            own = weigher.weigh(hosts, spec)
+            if own is None:
                 continue
-            least = float(weights.min()) if weigher.minimum is None else weigher.minimum
-            most = float(weights.max())
+            least = -most(-own, qualify) if weigher.minimum is None else weigher.minimum
+            highest = most(own, qualify)
             # A weigher that gives all hosts the same weight does not count.
-            if most > least:
-                self._scales.append((weigher, least, multiplier / (most - least) / BAND))
-        bands = self._bands(hosts)
+            if highest > least:
+                self._scales.append(Scale(weigher, least, multiplier / (highest - least) / BAND))
+                weights.append(own)
+        bands = weighing.kept_bands(hosts, self._scales, spec)
+        if bands is None:
+            bands = bands_on(self._scales, hosts, weights)
+            weighing.keep_bands(hosts, self._scales, bands)
+        self._bands = bands
         # The first band ends with the best host, so that hosts close to it are its equals.
-        self._top = float(bands.max()) + _ROUNDING
-        self.first_scores = self._scores_of(bands, hosts)
+        self._top = most(bands, qualify) + _ROUNDING
 
     def scores(self, hosts: Hosts) -> Ints:
         """The upper bits say how many bands a host is from the best; the lower ones are the preference among equals."""
-        return self._scores_of(self._bands(hosts), hosts)
+        weights = weights_on(self._scales, hosts, self.spec)
+        return self._scores_of(bands_on(self._scales, hosts, weights), self._preferences.values[hosts.rows])
 
-    def _bands(self, hosts: Hosts) -> Floats:
-        bands = np.zeros(len(hosts))
-        for weigher, least, factor in self._scales:
-            weights = weigher.weigh(hosts, self.spec)
-            if weights is not None:
-                own = factor if isinstance(factor, float) else factor[hosts.of(hosts.columns.aggregates)]
-                bands += (weights - least) * own
-        return bands
+    def best(self, count: int, among: Flags | None) -> Best:
+        """As many of the best hosts, among those with a flag; None: among all."""
+        if not self.hosts.are_some and (preferred := self._preferred(count, among)) is not None:
+            return preferred
+        near = self._near(count, among)
+        scores = self._scores_of(self._bands[near], self._preferences.values[self.hosts.rows_at(near)])
+        if len(near) > max(count, _SORTED_AT_ONCE):
+            best = scores.argpartition(len(scores) - count)[len(scores) - count :]
+            best.sort()
+            near, scores = near[best], scores[best]
+        # Equal scores are rare, since a hash is part of each; they keep the order of their rows.
+        order = (-scores).argsort(kind="stable")[:count]
+        return Best(near[order], scores[order])
 
-    def _scores_of(self, bands: Floats, hosts: Hosts) -> Ints:
-        bands -= self._top
-        scores = np.ceil(bands, out=bands).astype(np.int64)
+    def _preferred(self, count: int, among: Flags | None) -> Best | None:
+        """Where many hosts are equal, the best band has enough of them: then preferences alone decide. None if it has not, as
+        far as a look at some of the most preferred hosts tells.
+        """
+        tried = self._preferences.order[: _TRIED_AT_LEAST + _TRIED_PER_HOST * count]
+        equal: Flags = np.ceil(self._bands[tried] - self._top) == 0
+        if among is not None:
+            equal &= among[tried]
+        rows = tried[equal][:count]
+        return Best(rows, self._preferences.values[rows]) if len(rows) == count else None
+
+    def _near(self, count: int, among: Flags | None) -> Rows:
+        """The positions of few hosts, with the best among them: those at least as good as the last of the best in a sample."""
+        bands, preferences = self._bands, self._preferences.values[self.hosts.rows]
+        every = slice(None, None, _SAMPLED_EACH)
+        if count * 2 * _SAMPLED_EACH < len(bands):
+            sample = self._scores_of(bands[every], preferences[every])
+            if among is not None:
+                sample = sample[among[every]]
+            if count <= len(sample):
+                sample.partition(len(sample) - count)
+                last = int(sample[-count])
+                ends = self._top + (last >> 32) - _ROUNDING
+                near: Flags = preferences >= last & _PREFERENCES
+                near |= bands > ends
+                near &= bands > ends - 1
+                if among is not None:
+                    near &= among
+                return near.nonzero()[0]
+        return np.arange(len(bands)) if among is None else among.nonzero()[0]
+
+    def _scores_of(self, bands: Floats, preferences: Ints) -> Ints:
+        below = bands - self._top
+        scores = np.ceil(below, out=below).astype(np.int64)
         scores <<= _PREFERENCE_BITS
-        scores |= self._preferences[hosts.rows]
+        scores |= preferences
         return scores
 
 

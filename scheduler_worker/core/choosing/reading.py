@@ -7,15 +7,24 @@ hosts. They count only where a host is for some projects or some flavors.
 from msgspec import structs
 
 from placement_worker.core.vocabulary import CUSTOM
-from scheduler_worker.core.aggregates.metadata import FLAVORS, ONLY_OF_AGGREGATES
+from scheduler_worker.core.aggregates.metadata import FLAVORS, MULTIPLIER, ONLY_OF_AGGREGATES
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
+# The key of an aggregate's metadata by which its hosts weigh images, whatever the settings say.
+IMAGE_CACHE = f"image_cache{MULTIPLIER}"
+
 
 def as_read(
-    spec: InstanceSpec, picture: Picture, read_by_others: frozenset[str] = frozenset()
+    spec: InstanceSpec,
+    picture: Picture,
+    read_by_others: frozenset[str] = frozenset(),
+    *,
+    weighs_images: bool = False,
 ) -> InstanceSpec:
-    """The spec without what no host of this picture is chosen by; with what plugins of other packages read."""
+    """The spec without what no host of this picture is chosen by; with what plugins of other packages read.
+    `weighs_images`: hosts that have the image cached are better.
+    """
     aggregates = picture.aggregates
     project = spec.project if aggregates.name_tenants or _may_get_a_node(spec) else ""
     flavor = spec.flavor if FLAVORS in aggregates.keys else ""
@@ -28,9 +37,14 @@ def as_read(
         properties = tuple(
             each for each in properties if each[0] not in ONLY_OF_AGGREGATES or each[0] in aggregates.keys
         )
-    if (project, flavor, properties) == (spec.project, spec.flavor, spec.image_properties):
+    image = spec.image
+    if image and "image" not in read_by_others:
+        counts = weighs_images or IMAGE_CACHE in aggregates.keys
+        # Most images are on no host, and then are all alike.
+        image = image if counts and picture.columns.images.knows(image) else ""
+    if (project, flavor, properties, image) == (spec.project, spec.flavor, spec.image_properties, spec.image):
         return spec
-    return structs.replace(spec, project=project, flavor=flavor, image_properties=properties)
+    return structs.replace(spec, project=project, flavor=flavor, image_properties=properties, image=image)
 
 
 def _may_get_a_node(spec: InstanceSpec) -> bool:

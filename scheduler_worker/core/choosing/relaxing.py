@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import structs
 
 from bus.messages.planning import Relaxation
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.needs import needs_of
-from scheduler_worker.core.choosing.plugins import Plugins, qualifying
-from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 
@@ -56,13 +56,11 @@ class _Change(NamedTuple):
 _Demand = tuple[_Change, ...]
 
 
-def relaxations(
-    picture: Picture, spec: InstanceSpec, plugins: Plugins, qualify: int
-) -> tuple[Relaxation, ...]:
+def relaxations(draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int) -> tuple[Relaxation, ...]:
     """The changes with which more hosts qualify than these, the most helpful first. If no host qualifies, and none would
     with one demand relaxed, two are relaxed together; if that is not enough either, as many as must be.
     """
-    counting = _Counting(picture, spec, plugins, qualify)
+    counting = _Counting(draft, spec, plugins, qualify)
     demands = list(_demands(spec))[:DEMANDS_MAX]
     found = [one for demand in demands if (one := _mildest(counting, demand))]
     if not found and not qualify:
@@ -147,13 +145,13 @@ def _with_amount(resource: str, amount: int, spec: InstanceSpec) -> InstanceSpec
 class _Counting:
     """Counts the hosts that would qualify, as long as that costs little."""
 
-    def __init__(self, picture: Picture, spec: InstanceSpec, plugins: Plugins, qualify: int) -> None:
-        self._picture = picture
+    def __init__(self, draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int) -> None:
+        self._draft = draft
         self._spec = spec
         self._needs = needs_of(spec)
         self._plugins = plugins
         self._qualify = qualify
-        self._compounds = int(np.count_nonzero(picture.compound))
+        self._compounds = int(np.count_nonzero(draft.picture.compound))
         self._trees = self._passes = 0
 
     def relaxed(self, changes: Sequence[_Change]) -> Relaxation | None:
@@ -168,11 +166,7 @@ class _Counting:
     def _count(self, spec: InstanceSpec) -> int:
         self._passes += 1
         if needs_of(spec) != self._needs:
-            self._trees += len(self._picture) if spec.groups else self._compounds
+            self._trees += self._draft.hosts if spec.groups else self._compounds
         if self._trees > TREES_MAX or self._passes > PASSES_MAX:
             return 0
-        return int(
-            np.count_nonzero(
-                qualifying(Hosts(Draft(self._picture, self._plugins.way_judges)), spec, self._plugins)
-            )
-        )
+        return Qualifying(self._draft, self._plugins).count(spec)

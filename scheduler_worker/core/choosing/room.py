@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from placement_worker.core.candidates.columns import Ints, Rows
-from scheduler_worker.core.choosing.host_columns import Draft, Hosts
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.requests import InstanceSpec
 
 FIT_MAX = 1_000_000
-# Each may cost a search of one tree, some tenths of a millisecond.
+# Each may cost a search of one tree, some hundredths of a millisecond.
 TURNS_MAX = 500
 
 

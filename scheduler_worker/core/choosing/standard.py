@@ -15,28 +15,26 @@ from scheduler_worker.core.choosing.filters.asked_hosts import AskedHosts
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
 from scheduler_worker.core.choosing.filters.bare_metal import BareMetal
 from scheduler_worker.core.choosing.filters.capacity import Capacity
+from scheduler_worker.core.choosing.filters.cell_up import CellUp
 from scheduler_worker.core.choosing.filters.compute_capabilities import ComputeCapabilities
 from scheduler_worker.core.choosing.filters.different_host import DifferentHost
-from scheduler_worker.core.choosing.filters.enabled import Enabled
+from scheduler_worker.core.choosing.filters.flagged import FLAGGED
 from scheduler_worker.core.choosing.filters.image_properties import ImageProperties
 from scheduler_worker.core.choosing.filters.instances import INSTANCES_PER_HOST_MAX, Instances
-from scheduler_worker.core.choosing.filters.inventory import HasInventory
 from scheduler_worker.core.choosing.filters.io_ops import IO_OPS_PER_HOST_MAX, IoOps
 from scheduler_worker.core.choosing.filters.metrics import Metrics
-from scheduler_worker.core.choosing.filters.one_cell import OneCell
 from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
 from scheduler_worker.core.choosing.filters.projects import Projects
-from scheduler_worker.core.choosing.filters.registered import InRegistry
 from scheduler_worker.core.choosing.filters.same_host import SameHost
 from scheduler_worker.core.choosing.filters.searched import Searched
 from scheduler_worker.core.choosing.filters.traits import Traits
-from scheduler_worker.core.choosing.filters.up import Up
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.plugins import Filter, Plugins, Weigher
 from scheduler_worker.core.choosing.ways.fewest_fragments import FewestFragments
 from scheduler_worker.core.choosing.weighers.build_failure import BuildFailure
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.choosing.weighers.hypervisor_version import HypervisorVersion
+from scheduler_worker.core.choosing.weighers.image_cache import ImageCache
 from scheduler_worker.core.choosing.weighers.io_ops import IoOps as IoOpsWeight
 from scheduler_worker.core.choosing.weighers.metrics import MetricsWeight
 from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
@@ -77,6 +75,7 @@ WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
         settings.metrics_weight_multiplier, settings.ratios, settings.metrics_weight_of_unavailable
     ),
     "spread": lambda settings: Spread(settings.spread_over, settings.spread_weight_multiplier),
+    "image_cache": lambda settings: ImageCache(settings.image_cache_weight_multiplier),
 }
 
 
@@ -105,11 +104,8 @@ def chosen_plugins(
     ]
     return Plugins(
         filters=(
-            InRegistry(),
-            Up(),
-            Enabled(),
-            HasInventory(),
-            OneCell(),
+            *FLAGGED,
+            CellUp(),
             BareMetal(),
             Projects(),
             AvailabilityZone(),

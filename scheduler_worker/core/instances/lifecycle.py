@@ -2,8 +2,10 @@
 
 A store locks a row before it is decided here, and writes the result, so each step is a compare-and-set.
 
+    accepted ─▶ waiting     no host has room, and the request asked to wait; from there as from accepted
     accepted ──▶ placed ──▶ building, active, error      the cell's event; the highest sequence counts
-       │            │         └─▶ rebuilding ─▶ active, error   a new image on the same host (rebuilds.py)
+       │            │         ├─▶ rebuilding ─▶ active, error   a new image on the same host (rebuilds.py)
+       │            │         └─▶ moving ─▶ moved, active, error   to another host, or shelved (moves.py)
        │            └─────────┴──▶ deleting ──▶ deleted   when the cell has reported it
        ├──▶ error    no host, not allowed, or no time left: kept in cell0
        └──▶ deleted  before it was placed
@@ -25,8 +27,10 @@ from bus.messages.build import (
     InstanceDeleted,
     InstanceFailed,
     InstanceId,
+    InstanceMoved,
     InstanceState,
     NoValidHost,
+    Waiting,
 )
 from bus.messages.cell import PlaceInCell
 from bus.topology import CELL0
@@ -36,21 +40,27 @@ from scheduler_worker.core.instances.rows import (
     DELETED,
     DELETING,
     ERROR,
+    MOVED,
+    MOVING,
     NO_REQUEST,
     PLACED,
     REBUILDING,
+    SHELVED,
+    WAITING,
     Decision,
     InstanceRow,
+    KeptRequest,
     is_of,
 )
 
 _DELETED_FIRST = "deleted before its request was seen"
 _STATES: Mapping[type[Message], str] = {
     InstanceActive: ACTIVE,
+    InstanceMoved: MOVED,
     InstanceFailed: ERROR,
     InstanceDeleted: DELETED,
 }
-CellEvent = InstanceActive | InstanceFailed | InstanceDeleted
+CellEvent = InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted
 
 
 def accepted(
@@ -59,6 +69,8 @@ def accepted(
     now: datetime,
     ends_by: datetime,
     spec: bytes = b"",
+    *,
+    by: str = "",
 ) -> tuple[InstanceRow, ...]:
     """The rows of a new request."""
     assert build.request_id is not None, "a request without an id is rejected before it comes here"
@@ -77,6 +89,7 @@ def accepted(
             issued_at=now,
             ends_by=ends_by,
             spec=spec,
+            by=by,
         )
         for number, instance in enumerate(instances, start=1)
     )
@@ -100,6 +113,39 @@ def adopted(unseen: InstanceRow, new: InstanceRow) -> InstanceRow:
     return structs.replace(new, told=told, order=None, unsaid=True)
 
 
+def waits(
+    row: InstanceRow,
+    now: datetime,
+    kept: KeptRequest,
+    *,
+    priority: int,
+    reason: str,
+    no_valid_host: NoValidHost | None = None,
+) -> InstanceRow | None:
+    """No host has room, and the request asked to wait until the row's deadline."""
+    if row.told.state != ACCEPTED:
+        return None
+    told = structs.replace(
+        _next(row, now, state=WAITING, reason=reason, no_valid_host=no_valid_host),
+        waiting=Waiting(until=row.ends_by, priority=priority),
+    )
+    return structs.replace(row, told=told, unsaid=True, kept=kept)
+
+
+def waits_on(
+    row: InstanceRow,
+    *,
+    reason: str,
+    no_valid_host: NoValidHost | None,
+    refusals: tuple[ClaimRefused, ...],
+) -> InstanceRow | None:
+    """Another search found no host either: its reasons count from now on. Clients that ask see them; no event tells them."""
+    told = structs.replace(row.told, reason=reason, no_valid_host=no_valid_host, refusals=refusals)
+    if told == row.told:
+        return None
+    return structs.replace(row, told=structs.replace(told, sequence=told.sequence + 1))
+
+
 def placed(
     row: InstanceRow,
     order: PlaceInCell,
@@ -121,18 +167,30 @@ def placed(
         attempt=order.attempt,
         refusals=refusals,
         changed_at=now,
+        reason="",
+        no_valid_host=None,
+        waiting=None,
     )
-    return structs.replace(row, told=told, order=order, unsaid=True, decision=decision)
+    return structs.replace(
+        row, told=told, order=order, unsaid=True, decision=decision, has_waited=row.told.state == WAITING
+    )
 
 
 def failed(
-    row: InstanceRow, now: datetime, *, reason: str, no_valid_host: NoValidHost | None = None
+    row: InstanceRow,
+    now: datetime,
+    *,
+    reason: str,
+    no_valid_host: NoValidHost | None = None,
+    refusals: tuple[ClaimRefused, ...] = (),
 ) -> InstanceRow | None:
     """The instance ends in error without a cell."""
     if not row.is_open:
         return None
-    told = _next(row, now, state=ERROR, cell=CELL0, reason=reason, no_valid_host=no_valid_host)
-    return structs.replace(row, told=told, unsaid=True)
+    told = _next(
+        row, now, state=ERROR, cell=CELL0, reason=reason, no_valid_host=no_valid_host, refusals=refusals
+    )
+    return structs.replace(row, told=told, unsaid=True, has_waited=row.told.state == WAITING)
 
 
 def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
@@ -140,6 +198,10 @@ def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
     if not row.is_open or now < row.ends_by:
         return None
     waited_s = (row.ends_by - row.issued_at).total_seconds()
+    if row.told.state == WAITING:
+        return failed(
+            row, now, reason=f"no valid host: it waited {waited_s:.0f} s for room, until {row.ends_by}"
+        )
     return failed(
         row,
         now,
@@ -178,7 +240,7 @@ def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | 
     if row.is_in_cell:
         return structs.replace(row, told=_next(row, now, state=DELETING), order=None, unsaid=True)
     now_told = _next(row, now, state=DELETED, cell=CELL0, reason=reason or told.reason)
-    return structs.replace(row, told=now_told, unsaid=True)
+    return structs.replace(row, told=now_told, unsaid=True, has_waited=told.state == WAITING)
 
 
 def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | None:
@@ -186,8 +248,9 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
     said, told = event.instance, row.told
     if told.cell != event.cell or said.sequence <= row.heard:
         return None
-    sequence, state = max(told.sequence + 1, said.sequence), _STATES[type(event)]
-    if told.state == DELETED or (told.state == REBUILDING and state != DELETED and _is_before(said, told)):
+    sequence = max(told.sequence + 1, said.sequence)
+    state = SHELVED if said.state == SHELVED else _STATES[type(event)]
+    if told.state == DELETED or (state != DELETED and _is_before(said, told)):
         return structs.replace(row, heard=said.sequence)
     now_told = structs.replace(
         said,
@@ -203,19 +266,38 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
     )
     still_to_say = row.unsaid and now_told.state == DELETING
     # A cell that reports the instance has received the order.
-    return structs.replace(row, told=now_told, order=None, heard=said.sequence, unsaid=still_to_say)
+    return structs.replace(
+        row,
+        told=now_told,
+        order=None,
+        choices=(),
+        resized_spec=_spec_after(row, said),
+        next_spec=row.next_spec if state == MOVED else b"",
+        heard=said.sequence,
+        unsaid=still_to_say,
+    )
 
 
 def _is_before(said: InstanceState, told: InstanceState) -> bool:
-    """Did the cell send this before it received the rebuild?"""
-    last = said.rebuild.number if said.rebuild else 0
-    return told.rebuild is not None and last < told.rebuild.number
+    """Did the cell send this before it received the rebuild, or the move?"""
+    if told.state == REBUILDING and told.rebuild is not None:
+        return said.rebuild is None or said.rebuild.number < told.rebuild.number
+    if told.state == MOVING and told.move is not None:
+        return said.move is None or said.move.number < told.move.number
+    return False
+
+
+def _spec_after(row: InstanceRow, said: InstanceState) -> bytes:
+    """A resize counts when it is confirmed."""
+    if said.move is not None and said.move.outcome == "confirmed" and row.next_spec:
+        return row.next_spec
+    return row.resized_spec
 
 
 def is_whole(event: CellEvent) -> bool:
     """Does this event alone say what becomes of a placed instance, so that its row need not be read?"""
     said = event.instance
-    is_plain = not (said.failures or said.reason or said.no_valid_host or said.rebuild)
+    is_plain = not (said.failures or said.reason or said.no_valid_host or said.rebuild or said.move)
     return isinstance(event, InstanceActive) and is_plain and said.changed_at is not None
 
 
@@ -232,6 +314,7 @@ def _next(
     cell: str | None = None,
     reason: str | None = None,
     no_valid_host: NoValidHost | None = None,
+    refusals: tuple[ClaimRefused, ...] = (),
 ) -> InstanceState:
     told = row.told
     return structs.replace(
@@ -241,5 +324,7 @@ def _next(
         cell=told.cell if cell is None else cell,
         reason=told.reason if reason is None else reason,
         no_valid_host=no_valid_host or told.no_valid_host,
+        refusals=refusals or told.refusals,
         changed_at=now,
+        waiting=None,
     )

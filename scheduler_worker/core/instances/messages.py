@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from bus.message import Message
-from bus.messages.build import InstanceDeleted, InstanceFailed, InstanceId, InstancePlaced
-from bus.messages.cell import RebuildInCell, RemoveFromCell
+from bus.messages.build import InstanceDeleted, InstanceFailed, InstanceId, InstancePlaced, InstanceWaiting
+from bus.messages.cell import EndMoveInCell, MoveInCell, RebuildInCell, RemoveFromCell
 from bus.messages.placement import ReleaseClaim
 from bus.topology import CELL0
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT, InstanceRow
@@ -17,10 +17,16 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
         return ()
     told, order = row.told, row.order
     match told.state:
+        case "waiting":
+            return (InstanceWaiting(cell=CELL0, instance=told),)
         case "placed" if order is not None:
             return (order, InstancePlaced(cell=order.cell, instance=told))
         case "rebuilding" if told.rebuild is not None:
             return (RebuildInCell(cell=told.cell, instance=told.id, rebuild=told.rebuild),)
+        case "moving" if told.move is not None and told.move.asked:
+            return (EndMoveInCell(cell=told.cell, instance=told.id, move=told.move, sequence=told.sequence),)
+        case "moving" if told.move is not None:
+            return (MoveInCell(cell=told.cell, instance=told.id, move=told.move, choices=row.choices),)
         case "deleting":
             return (
                 RemoveFromCell(
@@ -33,11 +39,18 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
             )
         # Another worker's claim for an ended instance may be on its way, in any cell: placement frees or refuses it.
         case "error":
-            return (InstanceFailed(cell=CELL0, instance=told), release_of(row.id, row.issued_at))
+            return (InstanceFailed(cell=CELL0, instance=told), _release_at_end(row))
         case "deleted":
-            return (InstanceDeleted(cell=CELL0, instance=told), release_of(row.id, row.issued_at))
+            return (InstanceDeleted(cell=CELL0, instance=told), _release_at_end(row))
         case _:
             return ()
+
+
+def _release_at_end(row: InstanceRow) -> ReleaseClaim:
+    """An instance may have waited for longer than placement's horizon: its claims and its release are as old as the step
+    that sends them.
+    """
+    return release_of(row.id, row.told.changed_at or row.issued_at)
 
 
 def release_of(instance: InstanceId, issued_at: datetime) -> ReleaseClaim:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -9,8 +10,8 @@ from bus.messages.build import BuildInstance, ClaimRefused, NoValidHost
 from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.hosts import NODE
 from bus.messages.placement import ServerGroup
-from scheduler_worker.core.instances.lifecycle import deleted, failed, placed
-from scheduler_worker.core.instances.rows import Decision, InstanceRow
+from scheduler_worker.core.instances.lifecycle import deleted, failed, placed, waits, waits_on
+from scheduler_worker.core.instances.rows import Decision, InstanceRow, KeptRequest
 
 
 class Holds(Struct, frozen=True):
@@ -27,9 +28,20 @@ class Holds(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """It gets no host, for another reason than a lack of hosts."""
+    """It gets no host, for another reason than that no host qualifies. `no_valid_host`: what others of its request lack.
+    `may_pass`: the same search may find one later.
+    """
 
     reason: str
+    no_valid_host: NoValidHost | None = None
+    may_pass: bool = False
+
+
+class Timeouts(NamedTuple):
+    """The seconds that a build without a deadline of its own may take, by the kind of its host."""
+
+    hypervisor_s: int
+    node_s: int
 
 
 class EndedElsewhere(Struct, frozen=True):
@@ -48,36 +60,75 @@ def after_search(
     refusals: Sequence[ClaimRefused],
     now: datetime,
     *,
-    node_timeout_s: int,
+    timeouts: Timeouts,
     group: ServerGroup | None = None,
+    kept: KeptRequest | None = None,
 ) -> InstanceRow | None:
-    """The row with this outcome; None if the row was decided otherwise meanwhile, or there is no outcome."""
+    """The row with this outcome; None if the row was decided otherwise meanwhile, or there is no outcome. With `kept`, an
+    instance for which there is no room now waits.
+    """
     match outcome:
         case Holds():
-            order = _order(row, build, outcome, node_timeout_s, group)
+            order = _order(row, build, outcome, _ends_by(row, build, outcome, now, timeouts), group)
             host = outcome.choice.name
             # A host may be here several times, with other ways to take the amounts.
             others = tuple(dict.fromkeys([each.name for each in outcome.alternates]))
             decision = Decision(now, outcome.hosts, outcome.qualified, host, others)
             return placed(row, order, host, now, refusals=tuple(refusals), decision=decision)
         case NoValidHost():
-            return failed(row, now, reason="no valid host", no_valid_host=outcome)
-        case Refused(reason):
-            return failed(row, now, reason=reason)
+            return _without_host(row, build, _no_host(outcome), refusals, now, kept=kept)
+        case Refused():
+            return _without_host(row, build, outcome, refusals, now, kept=kept if outcome.may_pass else None)
         case EndedElsewhere(reason):
             return deleted(row, now, reason) if row.is_open else None
         case None:
             return None
 
 
+def after_failed_wake(
+    row: InstanceRow, outcome: NoValidHost | Refused, refusals: Sequence[ClaimRefused]
+) -> InstanceRow | None:
+    """The row of an instance that goes on waiting after this search; None if it failed for the same reasons as the last one."""
+    why = _no_host(outcome) if isinstance(outcome, NoValidHost) else outcome
+    return waits_on(row, reason=why.reason, no_valid_host=why.no_valid_host, refusals=tuple(refusals))
+
+
+def _no_host(why: NoValidHost) -> Refused:
+    return Refused("no valid host", why)
+
+
+def _without_host(
+    row: InstanceRow,
+    build: BuildInstance,
+    why: Refused,
+    refusals: Sequence[ClaimRefused],
+    now: datetime,
+    *,
+    kept: KeptRequest | None,
+) -> InstanceRow | None:
+    if kept is None or build.wait is None:
+        return failed(row, now, reason=why.reason, no_valid_host=why.no_valid_host, refusals=tuple(refusals))
+    priority = build.wait.priority
+    return waits(row, now, kept, priority=priority, reason=why.reason, no_valid_host=why.no_valid_host)
+
+
+def _ends_by(
+    row: InstanceRow, build: BuildInstance, holds: Holds, now: datetime, timeouts: Timeouts
+) -> datetime:
+    """Counted from the acceptance; of a request that may wait, from now, since its row's deadline is that of the wait. A
+    request without a deadline that may be built on a node gets a node's time.
+    """
+    may_get_node = NODE in [each.kind for each in (holds.choice, *holds.alternates)]
+    if build.wait is None and (build.deadline_s is not None or not may_get_node):
+        return row.ends_by
+    seconds = build.deadline_s or (timeouts.node_s if may_get_node else timeouts.hypervisor_s)
+    return (row.issued_at if build.wait is None else now) + timedelta(seconds=seconds)
+
+
 def _order(
-    row: InstanceRow, build: BuildInstance, holds: Holds, node_timeout_s: int, group: ServerGroup | None
+    row: InstanceRow, build: BuildInstance, holds: Holds, ends_by: datetime, group: ServerGroup | None
 ) -> PlaceInCell:
     assert build.flavor is not None, "a request without a flavor is rejected"
-    ends_by = row.ends_by
-    # Counted from the acceptance. A request without a deadline that may be built on a node gets a node's time.
-    if build.deadline_s is None and NODE in [each.kind for each in (holds.choice, *holds.alternates)]:
-        ends_by = row.issued_at + timedelta(seconds=node_timeout_s)
     return PlaceInCell(
         cell=holds.cell,
         instance=row.id,

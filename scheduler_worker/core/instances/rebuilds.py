@@ -12,8 +12,8 @@ from bus.messages.build import BuildRejected, Rebuild, RebuildInstance
 from scheduler_worker.core.instances.rows import ACTIVE, ERROR, NO_REQUEST, REBUILDING, InstanceRow, is_of
 from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
 
-# How many rebuild requests a row remembers. An older one would be done again if it was delivered again.
-REBUILDS_MAX = 16
+# How many requests for rebuilds and moves a row remembers. An older one would be done again if it was delivered again.
+CHANGES_MAX = 16
 
 
 def rebuilt(
@@ -23,7 +23,7 @@ def rebuilt(
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
         return _refused(order, "instance", order.instance, "there is no such instance")
     told, last = row.told, row.told.rebuild
-    if order.request_id in row.rebuilds:
+    if order.request_id in row.changes:
         if last is not None and last.request_id == order.request_id and last.image != order.image:
             return _refused(
                 order,
@@ -57,7 +57,7 @@ def rebuilt(
         ),
         order=None,
         unsaid=True,
-        rebuilds=(*row.rebuilds, order.request_id)[-REBUILDS_MAX:],
+        changes=(*row.changes, order.request_id)[-CHANGES_MAX:],
     )
 
 

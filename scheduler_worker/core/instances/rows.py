@@ -6,7 +6,8 @@ from uuid import UUID
 from msgspec import Struct
 
 from bus.messages.build import InstanceId, InstanceState, RequestId
-from bus.messages.cell import PlaceInCell
+from bus.messages.cell import Choice, PlaceInCell
+from bus.messages.moves import Change
 from bus.topology import CELL0
 
 FIRST_ATTEMPT = 1
@@ -14,14 +15,20 @@ FIRST_ATTEMPT = 1
 NO_REQUEST = RequestId(UUID(int=0))
 
 ACCEPTED = "accepted"
+WAITING = "waiting"
 PLACED = "placed"
 ACTIVE = "active"
 REBUILDING = "rebuilding"
+MOVING = "moving"
+MOVED = "moved"
+SHELVED = "shelved"
 ERROR = "error"
 DELETING = "deleting"
 DELETED = "deleted"
+# In these states the cell has an order that it has not answered.
+UNANSWERED = (PLACED, REBUILDING, MOVING, DELETING)
 # Instances in these states may have a host: in error only those whose rebuild failed.
-LIVING = (PLACED, ACTIVE, REBUILDING, ERROR)
+LIVING = (PLACED, ACTIVE, REBUILDING, MOVING, MOVED, SHELVED, ERROR)
 
 
 class Decision(Struct, frozen=True, array_like=True):
@@ -36,16 +43,29 @@ class Decision(Struct, frozen=True, array_like=True):
     alternates: tuple[str, ...]
 
 
+class KeptRequest(Struct, frozen=True):
+    """The request of a waiting instance, encoded, and the digest of its spec: a worker searches again with these. Instances
+    of one spec fit on the same hosts.
+    """
+
+    digest: bytes
+    build: bytes
+
+
 class InstanceRow(Struct, frozen=True):
     """One instance.
 
-    `told` is the state that clients are told. `issued_at` is the moment of acceptance; the claim carries it, so that a
-    repeated claim is the same claim. `heard` is the highest sequence that the cell has sent. `unsaid` is set while the
-    messages of the row's state may not have reached the broker. A placed row stays `unsaid` until its cell reports the
-    instance: a write only because the order is confirmed would be a third of all writes. `order` is kept as long as
-    the row is `unsaid`. `rebuilds` has the requests of the last rebuilds, the newest last: each is done once, however
-    often it is delivered. `spec` is what the request needs, encoded (core/instances/specs.py); empty on rows of earlier
-    releases.
+    `told` is the state that clients are told. `issued_at` is the moment of acceptance; the claim carries it, so
+    that a repeated claim is the same claim. `heard` is the highest sequence that the cell has sent. `unsaid` is set
+    while the messages of the row's state may not have reached the broker. A placed row stays `unsaid` until its
+    cell reports the instance: a write only because the order is confirmed would be a third of all writes. `order`
+    is kept as long as the row is `unsaid`. `changes` has the requests of the last rebuilds and moves, the newest
+    last: each is done once, however often it is delivered. `choices` are the hosts of a move that its cell has not
+    reported yet. `spec` is what the request needs, encoded (core/instances/specs.py); empty on rows of earlier
+    releases; `resized_spec` counts in its stead after a resize, and `next_spec` when the present one is confirmed.
+    A row that begins to wait has `kept`, and one that ends its wait is `has_waited`: stores write the list of what
+    waits by these two, which are not read back. Nor is `history`, which stores add to the history of the instance,
+    or renew there. `by` is who sent the request.
     """
 
     told: InstanceState
@@ -54,18 +74,29 @@ class InstanceRow(Struct, frozen=True):
     order: PlaceInCell | None = None
     heard: int = 0
     unsaid: bool = False
-    rebuilds: tuple[RequestId, ...] = ()
+    changes: tuple[RequestId, ...] = ()
+    choices: tuple[Choice, ...] = ()
     spec: bytes = b""
+    resized_spec: bytes = b""
+    next_spec: bytes = b""
     decision: Decision | None = None
+    kept: KeptRequest | None = None
+    has_waited: bool = False
+    history: tuple[Change, ...] = ()
+    by: str = ""
 
     @property
     def id(self) -> InstanceId:
         return self.told.id
 
     @property
+    def current_spec(self) -> bytes:
+        return self.resized_spec or self.spec
+
+    @property
     def is_open(self) -> bool:
-        """The request is accepted, and nothing is decided yet."""
-        return self.told.state == ACCEPTED
+        """The request is accepted or waits, and nothing is decided yet."""
+        return self.told.state in (ACCEPTED, WAITING)
 
     @property
     def has_to_say(self) -> bool:

@@ -13,6 +13,7 @@ from bus.message import ProviderId
 from bus.messages.hosts import Supported
 from placement_worker.core.candidates.columns import BitSets, Floats, Ints, longer
 from placement_worker.core.candidates.columns import Stock as ProviderStock
+from scheduler_worker.core.picture.image_caches import ImageCaches
 
 ROWS_AT_FIRST = 64
 
@@ -117,14 +118,19 @@ class Columns:
             np.zeros(self._length, dtype=np.int64) for _ in range(3)
         )
         self.metrics: dict[str, Floats] = {}
+        self.images = ImageCaches()
         self.ids: list[ProviderId] = []
         self.names: list[str] = []
         self.kinds: list[str] = []
+        # Why a host counts as down though its heartbeats may arrive, and why nothing new is built there.
+        self.down_reasons: list[str] = []
         self.disabled_reasons: list[str] = []
         self.shapes: list[int] = []
         self.fingerprints: list[str] = []
         self.stocks: dict[str, Stock] = {}
         self.cells = Codes[str]()
+        # By their codes: the cells that are down, and why.
+        self.cells_down: Mapping[int, str] = {}
         self.zones = Codes[str]()
         self.project_sets = Codes[tuple[str, ...]]()
         self.project_sets.code(())
@@ -149,6 +155,7 @@ class Columns:
         self.put_profile(row, HostProfile())
         self.failed_builds[row] = 0
         self.put_metrics(row, {})
+        self.images.put(row, ())
         self.put_traits(row, ())
         self._free_rows.append(row)
 
@@ -204,6 +211,7 @@ class Columns:
         self.ids.append(host)
         self.names.append("")
         self.kinds.append("")
+        self.down_reasons.append("")
         self.disabled_reasons.append("")
         self.shapes.append(0)
         self.fingerprints.append("")

@@ -4,7 +4,7 @@ Each membership is one attempt of a consumer on one host. A later attempt of a c
 its end counts for all attempts up to that one. So news may come in any order, and more than once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bus.message import ConsumerId, GroupId
 from bus.messages.placement import GroupMember, Holder
@@ -16,7 +16,9 @@ LEFT_MAX = 100_000
 class GroupMembers:
     """Everything is found by the integers of ids: the hash of a UUID is computed in Python."""
 
-    def __init__(self) -> None:
+    def __init__(self, member_left: Callable[[], None] = lambda: None) -> None:
+        """`member_left` is called when a group has one member less, or has it elsewhere."""
+        self._member_left = member_left
         self._members: dict[int, GroupMember] = {}
         self._by_group: dict[int, dict[int, GroupMember]] = {}
         # The last attempt that ended, of consumers that are members no more.
@@ -77,7 +79,8 @@ class GroupMembers:
     def drop(self, choices: Iterable[tuple[ConsumerId, int]]) -> None:
         if self._held:
             for consumer, attempt in choices:
-                self._held.pop((consumer.int, attempt), None)
+                if self._held.pop((consumer.int, attempt), None) is not None:
+                    self._member_left()
 
     # Questions
 
@@ -95,6 +98,7 @@ class GroupMembers:
         member = self._members.pop(number, None)
         if member is None:
             return
+        self._member_left()
         of_group = self._by_group[member.group.int]
         del of_group[number]
         if not of_group:

@@ -13,14 +13,16 @@ from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
-from placement_worker.core.candidates.columns import BatchedValues, Flags, Words
+from placement_worker.core.candidates.columns import BatchedValues, Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
+from scheduler_worker.core.host_modes import why_down, why_not_enabled
 from scheduler_worker.core.picture.aggregates import HostAggregates
 from scheduler_worker.core.picture.columns import Columns, HostProfile, Stock
 from scheduler_worker.core.picture.group_members import GroupMembers
+from scheduler_worker.core.picture.preferences import Preferences, preferences_of
+from scheduler_worker.core.picture.sharing import Sharing, sharing_of
+from scheduler_worker.core.picture.touched import TouchedHosts
 from scheduler_worker.core.picture.trees import Tree, Trees
-
-_WORD = 2**64 - 1
 
 # A choice: the instance, and its attempt.
 Key = tuple[ConsumerId, int]
@@ -43,15 +45,18 @@ class Picture:
     def __init__(self) -> None:
         self.columns = Columns()
         self.trees = Trees()
-        self.groups = GroupMembers()
+        self.touched = TouchedHosts()
+        # A member that left its group may leave room to others of the group on any host.
+        self.groups = GroupMembers(self.touched.add_all)
         self.aggregates = HostAggregates()
         self._registry: dict[int, HostState] = {}
         self._rows: dict[int, int] = {}
         self._named: dict[str, set[int]] = {}
         # By integers: the hash of a UUID is computed in Python.
         self._holds: dict[tuple[int, int], _Hold] = {}
-        self._preferences: tuple[int, int, Words] | None = None
+        self._preferences: tuple[tuple[int, int], Preferences] | None = None
         self._compound: Flags | None = None
+        self._sharing: Sharing | None = None
         self._hosts_seen = 0
 
     def __len__(self) -> int:
@@ -69,6 +74,8 @@ class Picture:
                 self._count_consumers(((merged.used, state.id, self.trees.consumers_of(state)),))
             for tree in merged.trees:
                 self._write_row(tree)
+        # Without this the first search attaches all trees at once, and boots wait for it.
+        self.index.attach_trees()
 
     def use(self, usages: Collection[ProviderUsage]) -> bool:
         """Merge usages. Returns whether the states that they are based on are all known."""
@@ -125,11 +132,26 @@ class Picture:
             if self._registry.pop(host.int, None) is not None:
                 self._write_row(self.trees.by_root.get(host.int) or Tree(host))
 
+    def put_cells_down(self, reasons: Mapping[str, str]) -> None:
+        """These cells are down now, for these reasons, and no others."""
+        columns = self.columns
+        down = {columns.cells.code(cell): reason for cell, reason in reasons.items()}
+        if down != columns.cells_down:
+            columns.cells_down = down
+            self.touched.add_all()
+
     def measure(self, host: ProviderId, values: Mapping[str, float]) -> None:
         """These are the host's metrics now; a host that is unknown yet tells them again."""
         row = self._rows.get(host.int)
         if row is not None:
             self.columns.put_metrics(row, values)
+            self.touched.add((row,))
+
+    def cache_images(self, host: ProviderId, images: Iterable[str]) -> None:
+        """The host has these images now; a host that is unknown yet tells them again."""
+        row = self._rows.get(host.int)
+        if row is not None:
+            self.columns.images.put(row, images)
 
     def put_aggregates(self, aggregates: Iterable[Aggregate]) -> None:
         """Merge the metadata of these aggregates; an older state changes nothing."""
@@ -142,6 +164,8 @@ class Picture:
     def _write_zones(self, changed: set[AggregateId]) -> None:
         columns = self.columns
         codes = self.aggregates.sets_with(changed) if changed else []
+        if changed:
+            self.touched.add_all()
         for row in np.flatnonzero(np.isin(columns.aggregates[: columns.rows], codes)).tolist():
             self._write_zone(row, self._registry.get(columns.ids[row].int))
 
@@ -227,8 +251,15 @@ class Picture:
     def compound(self) -> Flags:
         """For each row: does its host have child providers, or does a provider share with it?"""
         if self._compound is None:
-            self._compound = self._find_compound()
+            self._compound = self.columns.nested[: self.columns.rows] | self.sharing.is_shared_with
         return self._compound
+
+    @property
+    def sharing(self) -> Sharing:
+        """Which hosts may take from which sharing providers."""
+        if self._sharing is None:
+            self._sharing = sharing_of(self.columns, self.index)
+        return self._sharing
 
     def shape_of(self, root: ProviderId) -> int:
         return self.trees.by_root[root.int].shape
@@ -238,21 +269,22 @@ class Picture:
         compound = self.compound
         return [hold.share for hold in self._holds.values() if compound[hold.row]]
 
-    def preferences(self, salt: int) -> Words:
-        """A number of 32 bits for each row, which orders equal hosts: it follows from the host and the salt."""
+    def preferences(self, salt: int) -> Preferences:
         known = self._preferences
-        if known is None or known[:2] != (salt, self._hosts_seen):
-            ids = [(host.int ^ host.int >> 64) & _WORD for host in self.columns.ids]
-            known = salt, self._hosts_seen, _mixed(np.array(ids, dtype=np.uint64), salt)
+        if known is None or known[0] != (salt, self._hosts_seen):
+            known = (salt, self._hosts_seen), preferences_of(self.columns.ids, salt)
             self._preferences = known
-        return known[2]
+        return known[1]
 
     # Writing rows
 
     def _use(self, news: Iterable[tuple[Tree, Mapping[str, int]]]) -> None:
         gathered = BatchedValues[Stock]()
+        touched = self.touched
         for tree, used in news:
             is_alone = len(tree.providers) == 1
+            if touched.is_watched:
+                self._touch_used(tree, used)
             for resource, amount in used.items():
                 if resource in tree.classes:
                     in_all = amount if is_alone else self.trees.used_in_all(tree, resource)
@@ -260,19 +292,34 @@ class Picture:
         for stock, rows, amounts in gathered:
             stock.use(rows, amounts)
 
+    def _touch_used(self, tree: Tree, used: Mapping[str, int]) -> None:
+        """A host of one provider has room only if less is used; in a tree, what is used may have gone elsewhere."""
+        if tree.row < 0:
+            # It shares with other hosts.
+            self.touched.add_all()
+        elif len(tree.providers) > 1 or any(
+            amount < self.columns.stocks[resource].used[tree.row]
+            for resource, amount in used.items()
+            if resource in tree.classes
+        ):
+            self.touched.add((tree.row,))
+
     def _count_consumers(self, news: Iterable[tuple[Tree, ProviderId, int]]) -> None:
         """Consumers are counted on roots alone."""
         rows = {tree.row: count for tree, provider, count in news if tree.root.int == provider.int}
         # A tree without a row is no host.
         rows.pop(-1, None)
+        if self.touched.is_watched:
+            self.touched.add(row for row, count in rows.items() if count < self.columns.consumers[row])
         if rows:
             self.columns.consumers[[*rows]] = [*rows.values()]
 
     def _write_row(self, tree: Tree) -> None:
         """Write the whole row of a host: more than its usage has changed."""
-        self._compound = None
+        self._compound = self._sharing = None
         host = self._registry.get(tree.root.int)
         if host is None and not tree.is_host:
+            self.touched.add_all()
             self._erase(tree)
             return
         columns = self.columns
@@ -303,10 +350,12 @@ class Picture:
 
     def _write_registry(self, row: int, host: HostState | None) -> None:
         columns = self.columns
+        self.touched.add((row,))
         columns.registered[row] = host is not None
         columns.up[row] = host is not None and host.up
-        columns.enabled[row] = host is not None and host.enabled
-        columns.disabled_reasons[row] = host.disabled_reason if host else ""
+        columns.enabled[row] = host is not None and host.setting.mode == "up"
+        columns.down_reasons[row] = why_down(host) if host else ""
+        columns.disabled_reasons[row] = why_not_enabled(host) if host else ""
         columns.instances[row] = host.instances if host else 0
         columns.io_ops[row] = host.io_ops if host else 0
         columns.failed_builds[row] = host.failed_builds if host else 0
@@ -342,18 +391,6 @@ class Picture:
         self._set_name(row, "")
         self.columns.give_back(row)
 
-    def _find_compound(self) -> Flags:
-        columns, index = self.columns, self.index
-        compound = columns.nested[: columns.rows].copy()
-        if index.sharing:
-            index.attach_trees()
-            reached = np.zeros(index.rows, dtype=np.bool_)
-            for row in sorted(index.sharing):
-                reached[index.reached_from(row)] = True
-            roots = columns.root[: columns.rows]
-            compound |= reached[roots] & (roots >= 0)
-        return compound
-
     def _is_of(self, provider: ProviderId, host: ProviderId) -> bool:
         """Is the provider in this host's tree?"""
         if provider.int == host.int:
@@ -378,6 +415,8 @@ class Picture:
         if not holds:
             return
         gathered = BatchedValues[Stock]()
+        if times < 0:
+            self.touched.add([hold.row for hold in holds])
         for hold in holds:
             for stock, amount in hold.taken:
                 gathered.add(stock, hold.row, amount)
@@ -405,11 +444,3 @@ def _profile_of(host: HostState) -> HostProfile:
         host.supports,
         tuple(sorted(host.capabilities.items())),
     )
-
-
-def _mixed(ids: Words, salt: int) -> Words:
-    """Ids mixed so that ids which differ little get very different numbers (the finish of splitmix64)."""
-    mixed = ids + np.uint64(salt * 0x9E3779B97F4A7C15 & _WORD)
-    mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return mixed >> np.uint64(32)

@@ -8,7 +8,7 @@ instance that lacks something the client asked for.
 from collections.abc import Iterable, Iterator, Sequence
 
 from bus.message import AggregateId
-from bus.messages.build import BuildInstance, BuildRejected, Flavor
+from bus.messages.build import BuildInstance, BuildRejected, Flavor, InstanceId
 from bus.messages.placement import INTEGER_MAX
 from placement_worker.core.vocabulary import CUSTOM, Vocabulary
 from scheduler_worker.core.requests.assembling import (
@@ -27,8 +27,10 @@ from scheduler_worker.core.requests.groups_grammar import read_grouped
 from scheduler_worker.core.requests.parts import ForPlugins, ImageProperty, Part, Problem
 from scheduler_worker.core.requests.spec import InstanceSpec
 
-COUNT_MAX = 100
+COUNT_MAX = 1_000
 DEADLINE_S_MAX = 86_400
+WAIT_S_MAX = 30 * 86_400
+PRIORITY_MAX = 100
 # Real flavors have some dozens; each one costs a pass over all hosts.
 EXTRA_SPECS_MAX = 400
 NAMED_HOSTS_MAX = 1_000
@@ -55,6 +57,7 @@ def read_request(
         return BuildRejected(
             request_id=build.request_id, field=problem.field, value=str(problem.value), reason=problem.reason
         )
+    is_for_nodes = _is_for_nodes(build, needed)
     return InstanceSpec(
         amounts=tuple(sorted(needed.total.items())),
         required=traits_that_are("required", parts),
@@ -66,7 +69,8 @@ def read_request(
         count=build.count,
         project=build.project,
         flavor=build.flavor.name if build.flavor else "",
-        is_for_nodes=any(True for _ in _only_nodes_read(build)),
+        is_for_nodes=is_for_nodes,
+        image="" if build.image is None or is_for_nodes else build.image.source,
         preferred=preferred_traits_of(parts),
         preferred_classes=preferred_classes_of(parts),
         groups=groups_of(parts, needed),
@@ -124,6 +128,7 @@ def _problems_of(build: BuildInstance, parts: Sequence[Part], needed: Needed) ->
             "request_id", "", "there is none: the client chooses a uuid, and repeats it with the request"
         )
     yield from _problems_of_counts(build)
+    yield from _problems_of_wait(build)
     if build.flavor is None:
         yield Problem("flavor", "", "there is none: it says how large an instance is")
     else:
@@ -145,11 +150,25 @@ def _problems_of_counts(build: BuildInstance) -> Iterator[Problem]:
     given = build.instance_ids
     if given and len(given) != build.count:
         yield Problem("instance_ids", len(given), f"{len(given)} ids are given for {build.count} instances")
+    seen: set[InstanceId] = set()
     for position, instance in enumerate(given):
-        if instance in given[:position]:
+        if instance in seen:
             yield Problem(f"instance_ids[{position}]", instance, "is given twice")
+        seen.add(instance)
     if build.deadline_s is not None and not 1 <= build.deadline_s <= DEADLINE_S_MAX:
         yield Problem("deadline_s", build.deadline_s, f"a deadline is 1 to {DEADLINE_S_MAX} seconds away")
+
+
+def _problems_of_wait(build: BuildInstance) -> Iterator[Problem]:
+    wait = build.wait
+    if wait is None:
+        return
+    if not 1 <= wait.for_s <= WAIT_S_MAX:
+        yield Problem("wait.for_s", wait.for_s, f"an instance waits 1 to {WAIT_S_MAX} seconds for room")
+    if not 0 <= wait.priority <= PRIORITY_MAX:
+        yield Problem("wait.priority", wait.priority, f"a priority is 0 to {PRIORITY_MAX}, the highest first")
+    if build.all_or_nothing:
+        yield Problem("all_or_nothing", "true", "each instance waits for itself: leave out `wait`")
 
 
 def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[Problem]:
@@ -172,12 +191,17 @@ def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[Pr
 
 def _only_nodes_read(build: BuildInstance) -> Iterator[tuple[str, str]]:
     """The fields of the request that only bare-metal nodes read, with their values."""
-    if build.image is not None:
-        yield "image", build.image.source
     if build.config_drive:
         yield "config_drive", build.config_drive[:SHOWN_MAX]
     if build.ports:
         yield "ports", ", ".join(build.ports)
+
+
+def _is_for_nodes(build: BuildInstance, needed: Needed) -> bool:
+    """Only nodes have a config drive and ports; and an image whose flavor asks for classes of nodes alone is one for a node."""
+    if build.config_drive or build.ports:
+        return True
+    return build.image is not None and all(resource.startswith(CUSTOM) for resource in needed.total)
 
 
 def _may_ask_for_a_node(needed: Needed) -> bool:

@@ -36,7 +36,7 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
     `is_for_nodes`: only a node qualifies. `image_properties` are those that a filter reads. `different_hosts` and
     `same_hosts` are the hosts of the instances that the request names to be apart from, or together with; like `hosts`,
     they are names. An empty `same_hosts` is no wish; None: the instances that are named have no host. The
-    instance joins `server_group`.
+    instance joins `server_group`. `image` is the source of the image that a hypervisor builds from.
     """
 
     amounts: tuple[tuple[str, int], ...]
@@ -61,6 +61,9 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
     member_of: tuple[tuple[AggregateId, ...], ...] = ()
     forbidden_aggregates: tuple[AggregateId, ...] = ()
     server_group: ServerGroup | None = None
+    image: str = ""
+    # Only hosts of this cell; empty: of any.
+    cell: str = ""
 
     @property
     def prefers_something(self) -> bool:

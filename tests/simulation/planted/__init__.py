@@ -7,12 +7,18 @@ from contextlib import AbstractContextManager
 
 from tests.simulation.planted import (
     admin_write_bugs,
+    audit_bugs,
     bus_bugs,
+    cell_bugs,
     claim_bugs,
     conductor_bugs,
+    demand_bugs,
     group_bugs,
+    host_bugs,
+    move_bugs,
     node_bugs,
     scheduler_bugs,
+    waiting_bugs,
 )
 
 PlantedBug = Callable[[], AbstractContextManager[None]]
@@ -58,11 +64,14 @@ BUGS: dict[str, PlantedBug] = {
     "step_size not checked": claim_bugs.step_not_checked,
     "min_unit not checked": claim_bugs.min_unit_not_checked,
     "a claim older than the horizon granted": claim_bugs.horizon_not_checked,
+    "a swap keeps what was held of a pool": claim_bugs.pool_kept_by_a_swap,
     "the limit of a host not checked": claim_bugs.limit_of_a_host_not_checked,
     "nothing released before a dead letter": bus_bugs.nothing_released_before_dead_letter,
     "a changed shape granted": claim_bugs.changed_shape_granted,
     "a consumer of another cell released": claim_bugs.foreign_consumer_released,
     "trees locked before consumers": claim_bugs.trees_locked_before_consumers,
+    "a part of a claim committed": claim_bugs.part_of_a_claim_committed,
+    "a page of a claim decided before all came": claim_bugs.page_decided_before_all_came,
     "a lease without end": conductor_bugs.lease_without_end,
     "a silent host treated as failed": conductor_bugs.silent_host_treated_as_failed,
     "max_unit not checked": claim_bugs.max_unit_not_checked,
@@ -71,9 +80,49 @@ BUGS: dict[str, PlantedBug] = {
     "no outbox notes written": scheduler_bugs.no_notes_written,
     "changes of usage ignored": scheduler_bugs.usage_ignored,
     "duplicate provider names accepted": admin_write_bugs.name_not_checked,
+    "a cell that is down not avoided": cell_bugs.cell_not_avoided,
+    "a row forgotten when its conductor dies": cell_bugs.rows_of_others_not_taken,
+    "a wake-up lost": waiting_bugs.wake_up_lost,
+    "the deadline of what waits forgotten": waiting_bugs.deadline_forgotten,
     "the policy of a group not judged": group_bugs.policy_not_judged,
     "a swap not judged by its group": group_bugs.swap_not_judged,
 }
+
+# Bugs that only seeds with hosts that are set can show.
+OF_HOST_MODES: dict[str, PlantedBug] = {
+    "the cleanups of a dead host kept": host_bugs.cleanups_of_the_dead_kept,
+    "a returned host not asked what it has": host_bugs.returned_host_not_asked,
+    "a draining alternate taken": host_bugs.draining_alternate_taken,
+    "a mode noted as told and not sent": host_bugs.word_noted_and_not_sent,
+}
+BUGS |= OF_HOST_MODES
+
+# Bugs that only seeds with demanding requests can show.
+OF_DEMANDS: dict[str, PlantedBug] = {
+    "two groups get one provider though they are isolated": demand_bugs.isolate_ignored,
+    "a subtree ignored": demand_bugs.same_subtree_ignored,
+    "the traits of a group ignored": demand_bugs.traits_of_groups_ignored,
+    "an alternate's second way is its first one": demand_bugs.first_way_told_twice,
+    "a host is its own alternate": demand_bugs.own_host_as_alternate,
+    "a host that has failed tried again": conductor_bugs.failed_host_tried_again,
+    "a host keeps its first zone": demand_bugs.first_zone_kept,
+    "changed metadata of an aggregate ignored": demand_bugs.changed_metadata_ignored,
+    "a disabled host chosen": demand_bugs.disabled_host_chosen,
+    "failed builds ignored": demand_bugs.failed_builds_ignored,
+    "a port's network spelled otherwise": demand_bugs.network_spelled_otherwise,
+}
+BUGS |= OF_DEMANDS
+
+# Bugs that only seeds with moves can show.
+OF_MOVES: dict[str, PlantedBug] = {
+    "a migration holds the whole share": move_bugs.heir_holds_all,
+    "a confirmed move forgets its migration": move_bugs.heir_forgotten,
+    "a move comes back and leaves its destination as it is": move_bugs.destination_left_as_it_is,
+    "a delete while it moves releases the source early": move_bugs.source_released_early,
+    "a way back without its migration": move_bugs.migration_not_returned,
+    "received while the source runs it": move_bugs.received_while_it_runs,
+}
+BUGS |= OF_MOVES
 
 # Bugs that only bare-metal seeds can show.
 OF_NODES: dict[str, PlantedBug] = {
@@ -86,5 +135,6 @@ OF_NODES: dict[str, PlantedBug] = {
     "the active state before a rebuild counts as its success": node_bugs.active_before_counts,
     "the margin of a lease ignored": node_bugs.lease_margin_ignored,
     "an answer applied over a later notification": node_bugs.outdated_answer_applied,
+    "a row mended out of date": audit_bugs.late_row_mended,
 }
 BUGS |= OF_NODES

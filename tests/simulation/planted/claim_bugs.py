@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import structs
 
-from bus.messages.placement import INTEGER_MAX, Released
-from placement_worker import admin_handlers, handlers
-from placement_worker.core import capacity, claims, shares
+from bus.messages.placement import INTEGER_MAX, Claimed, Released
+from placement_worker import admin_handlers, handlers, together_handlers
+from placement_worker.core import capacity, claims, ledger_draft, shares
 from tests.simulation.replacing import replaced
 
 NO_HORIZON = timedelta(days=36_500)
@@ -119,7 +119,25 @@ def foreign_consumer_released() -> AbstractContextManager[None]:
 
         return judge
 
-    return replaced(claims, "_judge", planted)
+    return replaced(claims, "judge_order", planted)
+
+
+def part_of_a_claim_committed() -> AbstractContextManager[None]:
+    """A claim for many consumers that is refused for some keeps what the others were granted."""
+    return replaced(ledger_draft.LedgerDraft, "restore", lambda _real: lambda _draft, _before: None)
+
+
+def page_decided_before_all_came() -> AbstractContextManager[None]:
+    """Each page of a claim for many consumers is decided when it comes, as if it were the whole claim."""
+
+    def planted(real: Any) -> Any:
+        async def whole(ask: Any, tx: Any) -> Any:
+            alone = structs.replace(ask.message, page=1, pages=1)
+            return await real(structs.replace(ask, message=alone), tx)
+
+        return whole
+
+    return replaced(together_handlers, "_whole", planted)
 
 
 def trees_locked_before_consumers() -> AbstractContextManager[None]:
@@ -132,3 +150,24 @@ def trees_locked_before_consumers() -> AbstractContextManager[None]:
         return lock_nothing
 
     return replaced(admin_handlers, "lock_reshapes", planted)
+
+
+def pool_kept_by_a_swap() -> AbstractContextManager[None]:
+    """A swap frees what the consumer held on the host that it leaves, and forgets what it held of a pool: usage and
+    allocations agree, but the disk is held twice.
+    """
+
+    def planted(real: Any) -> Any:
+        def swap(draft: Any, consumer: Any, order: Any, now: Any) -> Any:
+            left, held = consumer.row.host, consumer.held
+            verdict = real(draft, consumer, order, now)
+            if verdict == Claimed() and order.heir is None:
+                asked = {each.provider for each in order.share.amounts} - {left, order.share.host}
+                kept = tuple(each for each in held if each.provider in asked)
+                draft.take(draft.amounts_of(kept))
+                consumer.become(consumer.row, (*consumer.held, *kept))
+            return verdict
+
+        return swap
+
+    return replaced(claims, "swap", planted)

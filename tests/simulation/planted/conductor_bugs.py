@@ -6,9 +6,9 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.build import BuildInstance
-from cell_conductor import store_memory
 from cell_conductor.core import decide
 from cell_conductor.core.transition import Transition
+from tests.memory_stores import conductor
 from tests.simulation.replacing import replaced
 
 
@@ -73,7 +73,7 @@ def unconfirmed_messages_not_loaded() -> AbstractContextManager[None]:
 
         return load
 
-    return replaced(store_memory._Transaction, "load", planted)  # noqa: SLF001 - it is this piece that is replaced
+    return replaced(conductor._Transaction, "load", planted)  # noqa: SLF001 - it is this piece that is replaced
 
 
 def lease_without_end() -> AbstractContextManager[None]:
@@ -97,5 +97,19 @@ def silent_host_treated_as_failed() -> AbstractContextManager[None]:
         return lambda transition, reason, *, was_silent: real(
             transition, reason, was_silent=was_silent and False
         )
+
+    return replaced(decide, "leave_host", planted)
+
+
+def failed_host_tried_again() -> AbstractContextManager[None]:
+    """A host where a build has failed gets another try before the alternates, since it may go well the next time."""
+
+    def planted(real: Any) -> Any:
+        def leave_host(transition: Any, reason: str, *, was_silent: bool) -> None:
+            if not was_silent:
+                transition.change(alternates=(transition.row.host, *transition.row.alternates))
+            real(transition, reason, was_silent=was_silent)
+
+        return leave_host
 
     return replaced(decide, "leave_host", planted)

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from placement_worker.core import claims
+from placement_worker.core import swaps
 from placement_worker.core.group_draft import GroupsDraft
 from tests.simulation.replacing import replaced
 
@@ -26,4 +26,4 @@ def swap_not_judged() -> AbstractContextManager[None]:
 
         return judge
 
-    return replaced(claims, "_judge_place", planted)
+    return replaced(swaps, "judge_place", planted)

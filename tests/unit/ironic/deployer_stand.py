@@ -36,8 +36,8 @@ from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
-from ironic_sync.store_memory import MemoryIronicStore
 from tests.ironic_clock import IronicClock
+from tests.memory_stores.ironic import MemoryIronicStore
 
 PATIENCE_S = 60.0
 TERMS = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=True)

@@ -22,7 +22,7 @@ from ironic_sync.core.orders import AT_ONCE, Order
 from ironic_sync.core.rows import NodeRow  # noqa: TC001 - like every other import
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.handlers import handlers
-from ironic_sync.store_memory import MemoryIronicStore
+from tests.memory_stores.ironic import MemoryIronicStore
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
 

@@ -32,8 +32,8 @@ from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.reporting import Reporter
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicTransaction
-from ironic_sync.store_memory import MemoryIronicStore
 from tests.contracts.stage import until
+from tests.memory_stores.ironic import MemoryIronicStore
 
 pytestmark = pytest.mark.asyncio
 

@@ -25,9 +25,9 @@ from ironic_sync.core.settling import NodePolicy, settled
 from ironic_sync.membership import Membership
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
-from ironic_sync.store_memory import MemoryIronicStore
 from ironic_sync.sweeping import SINGLE_READS_MAX, Adopter, Sweeper
 from tests.contracts.stage import until
+from tests.memory_stores.ironic import MemoryIronicStore
 
 pytestmark = pytest.mark.asyncio
 

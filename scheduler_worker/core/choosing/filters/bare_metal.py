@@ -1,5 +1,6 @@
 """An instance takes a node as a whole. So only a request that asks for the node's resource class gets it. A request with
-fields that only nodes read (an image, a config drive, ports) gets a node or nothing.
+fields that only nodes read (a config drive, ports; an image, if the flavor asks for classes of nodes alone) gets a node or
+nothing.
 """
 
 from placement_worker.core.candidates.columns import Flags

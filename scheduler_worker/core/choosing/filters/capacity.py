@@ -16,9 +16,15 @@ class Capacity(Filter):
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         passed = hosts.everyone()
-        for resource, amount in spec.amounts:
-            passed = passed & (hosts.free(resource) >= amount) & hosts.within_bounds(resource, amount)
-        return hosts.decided(passed, needs_of(spec).of_room_alone())
+        for number, (resource, amount) in enumerate(spec.amounts):
+            giving = hosts.giving(resource, amount)
+            if hosts.before_search and (shared := hosts.may_share(resource, amount)) is not None:
+                giving = giving | shared
+            passed = passed & giving if number else giving
+        if not hosts.some_are_searched(spec):
+            return passed
+        # A host with candidates has room; to search for room alone costs more.
+        return hosts.decided(passed, needs_of(spec), by_room_alone=not hosts.only_together)
 
     def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
         if spec.groups:

@@ -21,8 +21,7 @@ class Instances(Filter):
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         if not self.maximum and INSTANCES_MAX not in hosts.metadata.keys:
             return hosts.everyone()
-        passed: Flags = hosts.instances < hosts.number(INSTANCES_MAX, self.maximum or UNLIMITED)
-        return passed
+        return hosts.have_fewer("instances", hosts.number(INSTANCES_MAX, self.maximum or UNLIMITED))
 
     def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
         maximum = hosts.number_at(at, INSTANCES_MAX, self.maximum)

@@ -21,8 +21,7 @@ class IoOps(Filter):
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         if not self.maximum and IO_OPS_MAX not in hosts.metadata.keys:
             return hosts.everyone()
-        passed: Flags = hosts.io_ops < hosts.number(IO_OPS_MAX, self.maximum or UNLIMITED)
-        return passed
+        return hosts.have_fewer("io_ops", hosts.number(IO_OPS_MAX, self.maximum or UNLIMITED))
 
     def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
         maximum = hosts.number_at(at, IO_OPS_MAX, self.maximum)

@@ -2,6 +2,8 @@
 removes it.
 """
 
+import numpy as np
+
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.group_reasons import why_no_traits
 from scheduler_worker.core.choosing.host_columns import Hosts
@@ -18,13 +20,19 @@ class Traits(Filter):
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if not spec.required and not spec.forbidden and not spec.groups:
             return hosts.everyone()
-        passed = hosts.with_all(spec.required)
-        if spec.forbidden:
-            passed = passed & ~hosts.with_any(spec.forbidden)
-        if not hosts.some_are_compound and not spec.groups:
+        if hosts.before_search:
+            asked = tuple([trait for group in spec.groups for trait in group.required])
+            # Amounts do not count here.
+            return hosts.kept(
+                (self.name, spec.required, spec.forbidden, asked), lambda: _may_pass(hosts, spec, asked)
+            )
+        passed = _passing_by_columns(hosts, spec)
+        if not hosts.some_are_searched(spec):
             return passed
         needs = needs_of(spec)
-        has_room = hosts.decided(hosts.everyone(), needs.of_room_alone())
+        if hosts.only_together:
+            return hosts.decided(passed, needs)
+        has_room = hosts.decided(hosts.everyone(), needs, by_room_alone=True)
         return hosts.decided(passed, needs) | ~has_room
 
     def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
@@ -44,3 +52,14 @@ class Traits(Filter):
             return f"lacks {', '.join(lacks)}"
         asked = (*spec.required, *(f"not {trait}" for trait in spec.forbidden))
         return f"has room, but not at providers that together are {', '.join(asked)}"
+
+
+def _passing_by_columns(hosts: Hosts, spec: InstanceSpec) -> Flags:
+    passed = hosts.with_all(spec.required)
+    return passed & ~hosts.with_any(spec.forbidden) if spec.forbidden else passed
+
+
+def _may_pass(hosts: Hosts, spec: InstanceSpec, asked: tuple[str, ...]) -> Flags:
+    """Hosts that would have to be searched pass if they have all traits somewhere."""
+    searched = hosts.are_searched(needs_of(spec))
+    return np.where(searched, hosts.may_have_all((*spec.required, *asked)), _passing_by_columns(hosts, spec))

@@ -1,48 +1,57 @@
 """The interface of plugins that judge the ways of a host: the providers that an instance could take its amounts from."""
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from placement_worker.core.candidates.columns import Floats, Ints, Rows
-from placement_worker.core.candidates.found import Block
 from placement_worker.core.candidates.provider_index import ProviderIndex
+from placement_worker.core.candidates.ways import TreeWay
 from scheduler_worker.core.choosing.needs import Needs
+from scheduler_worker.core.choosing.provider_room import ProviderRoom
 
 
-class Ways:
-    """One way for each of some hosts that are alike: a line a host, a column a provider. All lines take the same amounts, and
-    `amounts` has them by column; a provider that only has to be there gives nothing.
+class Way:
+    """One way of a host. Its providers are named by number; `amounts` has what each of them gives, and a provider that only
+    has to be there gives nothing.
     """
 
-    def __init__(self, index: ProviderIndex, block: Block, free: Callable[[str], Ints]) -> None:
-        self.index = index
-        self.rows: Rows = block.rows
-        self.amounts = block.pattern.amounts
-        # Which columns serve which granular group; the rest of the request has an empty name.
-        self.groups = dict(block.pattern.mappings)
-        self._free = free
+    __slots__ = ("_index", "_room", "_way", "amounts")
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    def __init__(self, index: ProviderIndex, room: ProviderRoom, way: TreeWay) -> None:
+        self.amounts = way.pattern.amounts
+        self._way = way
+        self._index = index
+        self._room = room
 
-    def free(self, resource: str, column: int) -> Ints:
-        """The free amount of a class at the providers of a column, before the instance takes its own."""
-        free: Ints = self._free(resource)[self.rows[:, column]]
-        return free
+    @property
+    def groups(self) -> Mapping[str, Sequence[int]]:
+        """Which providers serve each granular group; the rest of the request has an empty name."""
+        return dict(self._way.pattern.mappings)
 
-    def capacity(self, resource: str, column: int) -> Ints:
-        capacity: Ints = self.index.stocks[resource].capacity[self.rows[:, column]]
-        return capacity
+    def free(self, provider: int, resource: str) -> int:
+        """The free amount of a class, before the instance takes its own."""
+        return self._room.free(self._way.rows[provider], resource)
+
+    def left(self, provider: int, resource: str) -> float:
+        """The part of the capacity that stays free after the instance has taken its own."""
+        row = self._way.rows[provider]
+        left = self._room.free(row, resource) - self.amounts[provider][resource]
+        return left / self._index.stocks[resource].capacity.item(row)
+
+    def has(self, provider: int, trait: str) -> bool:
+        return trait in self._index.state(self._way.rows[provider]).traits
 
 
 class WayJudge(Protocol):
-    """It decides by the ways and the needs alone, and keeps no state."""
+    """It decides by the way and the needs alone, and keeps no state."""
+
+    # Does it strike any way? Then refusals and plans ask it about the ways of all hosts, which costs time.
+    may_strike: bool
 
     @property
     def name(self) -> str: ...
 
     def reads(self, needs: Needs) -> bool:
-        """Does it judge such a request? Only then several ways of each host are searched, which costs time."""
+        """Does it judge such a request? Only then several ways of a host are searched, which costs time."""
 
-    def judge(self, ways: Ways, needs: Needs) -> Floats:
-        """A value for each way, higher is better, about -1 to 1; NaN strikes the way."""
+    def judge(self, way: Way, needs: Needs) -> float:
+        """The value of a way, higher is better, about -1 to 1; NaN strikes it."""

@@ -2,18 +2,13 @@
 
 from placement_worker.core.candidates.columns import Floats, Ints
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Change
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
-class HypervisorVersion:
+class HypervisorVersion(Weigher):
     name = "hypervisor version"
-    minimum: float | None = None
-    reads: tuple[str, ...] = ()
-    woken_by: tuple[Change, ...] = (Change.FACTS,)
-
-    def __init__(self, multiplier: float) -> None:
-        self.multiplier = multiplier
+    woken_by = (Change.FACTS,)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:  # noqa: ARG002 - equal for each request
         return hosts.hypervisor_versions if hosts.differ_in("hypervisor_version") else None

@@ -6,15 +6,13 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Floats, Ints
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Change
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
-class MetricsWeight:
+class MetricsWeight(Weigher):
     name = "metrics"
-    minimum: float | None = None
-    reads: tuple[str, ...] = ()
-    woken_by: tuple[Change, ...] = (Change.METRICS,)
+    woken_by = (Change.METRICS,)
 
     def __init__(self, multiplier: float, ratios: Mapping[str, float], unavailable: float) -> None:
         self.multiplier = multiplier

@@ -4,7 +4,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Floats, Ints
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Change
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 _CLASSES = ("PCI_DEVICE", "SRIOV_NET_VF")
@@ -15,14 +15,10 @@ def _is_pci(resource: str) -> bool:
     return resource in _CLASSES or resource.startswith(_CUSTOM)
 
 
-class Pci:
+class Pci(Weigher):
     name = "pci"
-    minimum: float | None = None
-    reads: tuple[str, ...] = ("amounts",)
-    woken_by: tuple[Change, ...] = (Change.PROVIDERS, Change.USAGE)
-
-    def __init__(self, multiplier: float) -> None:
-        self.multiplier = multiplier
+    reads = ("amounts",)
+    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
         classes = [resource for resource in hosts.stocked_classes if _is_pci(resource)]

@@ -2,16 +2,15 @@
 
 from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Change
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests import InstanceSpec
 
 
-class SoftGroup:
+class SoftGroup(Weigher):
     """One for each of the two policies, so that each has a multiplier of its own."""
 
-    minimum: float | None = None
-    reads: tuple[str, ...] = ("server_group",)
-    woken_by: tuple[Change, ...] = (Change.USAGE,)
+    reads = ("server_group",)
+    woken_by = (Change.USAGE,)
 
     def __init__(self, policy: str, multiplier: float = 1.0) -> None:
         self.name = policy

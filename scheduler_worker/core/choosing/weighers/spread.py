@@ -17,13 +17,11 @@ from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
-class Spread:
+class Spread(Weigher):
     """With several keys, the weights are added: an instance goes where all its domains together have the fewest."""
 
     name = "spread"
-    minimum: float | None = None
-    reads: tuple[str, ...] = ()
-    woken_by: tuple[Change, ...] = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
+    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
 
     def __init__(self, keys: Sequence[str], multiplier: float) -> None:
         self.keys = keys
@@ -55,13 +53,10 @@ def _turns(hosts: Hosts, key: str) -> _Turns:
     return _Turns(hosts.load_of_domains(key)[domains] + places, sizes[domains])
 
 
-class _SpreadAmong:
+class _SpreadAmong(Weigher):
     """The weigher for the hosts that qualify for one spec."""
 
     name = "spread"
-    minimum: float | None = None
-    reads: tuple[str, ...] = ()
-    woken_by: tuple[Change, ...] = ()
 
     def __init__(self, multiplier: float, hosts: Hosts, turns: Sequence[_Turns]) -> None:
         self.multiplier = multiplier

@@ -1,0 +1,197 @@
+"""Messages of an audit: what placement, the cells and their hosts each have about the instances, and the orders that mend
+a difference between them. Only operators send these.
+
+Each answer is a page in the order of ids, so an audit walks through all books side by side. Each order names what its
+sender saw (compare-and-set): if that has changed since, nothing is done.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.message import CellName, ConsumerId, GroupId, Message, ProviderId, StrictMessage
+from bus.messages.build import InstanceId, InstanceState
+from bus.messages.placement import (
+    Attempt,
+    ConsumerType,
+    Counter,
+    Label,
+    Moment,
+    Natural,
+    ResourceAmount,
+    ServerGroup,
+    Share,
+    Value,
+)
+
+NAMED_MAX = 200
+Instances = Annotated[tuple[InstanceId, ...], Meta(max_length=NAMED_MAX)]
+PageLimit = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class AskBooks(StrictMessage, frozen=True, tag="books.query"):
+    """Asks placement for these consumers, as far as they have a row; or for a page of all that hold something, in the
+    order of their ids, after `after`.
+    """
+
+    consumers: Annotated[tuple[ConsumerId, ...], Meta(max_length=NAMED_MAX)] = ()
+    after: ConsumerId | None = None
+    limit: PageLimit = 500
+    # Mark the consumers that were claimed within so many seconds, as far as the change log reaches.
+    new_s: Natural = 0
+
+
+class BookEntry(Value, frozen=True):
+    """A consumer as placement has it. `ended`: its attempt has ended. `is_new`: the change log has a claim of it within
+    the time that the question names.
+    """
+
+    id: ConsumerId
+    type: Label
+    project: Label
+    user: Label
+    cell: Label
+    generation: Counter
+    attempt: Counter
+    ended: bool = False
+    host: ProviderId | None = None
+    group: GroupId | None = None
+    held: tuple[ResourceAmount, ...] = ()
+    is_new: bool = False
+
+
+class BooksFound(Message, frozen=True, tag="books.found"):
+    """`next` starts the next page, null on the last one."""
+
+    consumers: tuple[BookEntry, ...]
+    next: ConsumerId | None = None
+
+
+class AskContradictions(StrictMessage, frozen=True, tag="contradictions.query"):
+    """Asks where placement's own tables contradict each other."""
+
+
+class ContradictionsFound(Message, frozen=True, tag="contradictions.found"):
+    """The first contradictions, one sentence each; `count` is how many there are."""
+
+    contradictions: tuple[str, ...]
+    count: Natural = 0
+
+
+class RecountBooks(StrictMessage, frozen=True, tag="books.recount"):
+    """Count again what is in use of each provider, how many consumers live on it, and which consumers hold something of
+    it: placement stores these beside the holdings that they follow from. Only the trees with a wrong number are locked.
+    """
+
+
+class SeenConsumer(Value, frozen=True):
+    """A consumer's row as the sender saw it."""
+
+    generation: Counter
+    attempt: Counter
+    ended: bool = False
+
+
+class MendedClaim(Value, frozen=True):
+    """The share that a consumer must hold, and the facts that its row must state. The shapes of `share` are not checked."""
+
+    cell: CellName
+    attempt: Attempt
+    share: Share
+    type: ConsumerType = "INSTANCE"
+    project: Label = ""
+    user: Label = ""
+    group: ServerGroup | None = None
+
+
+class MendConsumer(StrictMessage, frozen=True, tag="books.mend"):
+    """Make this consumer hold exactly `claim`; without `claim`, end it and free everything. Refused if its row is not as
+    `seen` any more (null: it had none), or if what it takes more does not fit.
+    """
+
+    consumer: ConsumerId
+    seen: SeenConsumer | None = None
+    claim: MendedClaim | None = None
+
+
+class MendInstance(StrictMessage, frozen=True, tag="instance.mend"):
+    """Give the API level's row of this instance the state, the cell, the host and the attempt that its cell has. Nothing
+    is done if the row is not at the sequence `seen` any more. The answer is the row as it is then (`InstancesFound`).
+    """
+
+    seen: Counter
+    instance: InstanceState
+
+
+class AskCellBooks(StrictMessage, frozen=True, tag="cell.books.query"):
+    """Asks the conductor of a cell for these instances; or for a page of all that it has rows of, in the order of their
+    ids, after `after`.
+    """
+
+    cell: CellName
+    instances: Instances = ()
+    after: InstanceId | None = None
+    limit: PageLimit = 200
+
+
+class ExpectedClaim(Value, frozen=True):
+    """A claim that the cell counts on. Without `share` its consumer may hold something, or nothing: the cell waits for an
+    answer, or for a host to clean up.
+    """
+
+    consumer: ConsumerId
+    type: ConsumerType = "INSTANCE"
+    attempt: Counter = 0
+    share: Share | None = None
+
+
+class HostEntry(Value, frozen=True, array_like=True):
+    """A host has something of this attempt of an instance: it runs, or it is being built."""
+
+    instance: InstanceId
+    host: ProviderId
+    attempt: int
+
+
+class CellEntry(Value, frozen=True):
+    """An instance as its cell has it. `kind` is that of its host. `on_hosts` are the hosts that may have something of it; the
+    one that has the instance comes first. `stirred_at` is when the cell last changed its row, or sent a message about it.
+    """
+
+    instance: InstanceState
+    user: Label = ""
+    host: ProviderId | None = None
+    kind: Label = ""
+    group: ServerGroup | None = None
+    claims: tuple[ExpectedClaim, ...] = ()
+    on_hosts: tuple[HostEntry, ...] = ()
+    stirred_at: Moment | None = None
+
+
+class CellBooksFound(Message, frozen=True, tag="cell.books.found"):
+    """`next` starts the next page, null on the last one."""
+
+    entries: tuple[CellEntry, ...]
+    next: InstanceId | None = None
+
+
+class AskHostBooks(StrictMessage, frozen=True, tag="host.books.query"):
+    """Asks the compute of a cell which of these instances its hosts have; or for a page of all, in the order of their ids,
+    after `after`. The answer says which of `hosts` could be asked.
+    """
+
+    cell: CellName
+    instances: Instances = ()
+    hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=NAMED_MAX)] = ()
+    after: InstanceId | None = None
+    limit: PageLimit = 1000
+
+
+class HostBooksFound(Message, frozen=True, tag="host.books.found"):
+    """The instances of the hosts that work normally. `asked` are those of the question's hosts that could be asked. `next`
+    starts the next page, null on the last one.
+    """
+
+    entries: tuple[HostEntry, ...]
+    asked: tuple[ProviderId, ...] = ()
+    next: InstanceId | None = None

@@ -1,0 +1,119 @@
+"""Messages about cells as wholes: are their conductors alive, what is in them, and what do they have themselves."""
+
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from bus.message import CellName, Message, Project, StrictMessage
+from bus.messages.build import CellHeard, CellLife, InstanceId, InstanceState
+from bus.messages.placement import Label, Moment, Natural, Value
+
+# A message and its envelope must fit into a parcel.
+STATES_BYTES_MAX = 248 * 1024
+
+# At most so many instances may be asked for, or be on a page.
+Page = Annotated[int, Meta(ge=1, le=200)]
+Asked = Annotated[tuple[InstanceId, ...], Meta(max_length=200)]
+
+
+class ConductorAlive(Message, frozen=True, tag="conductor.beat"):
+    """A conductor of this cell is alive. `trouble` says why it can do no work now, such as a database that does not answer.
+    A cell without a heartbeat of a conductor that can work is down after a while.
+    """
+
+    cell: CellName
+    conductor: Label
+    trouble: Annotated[str, Meta(max_length=1024)] = ""
+
+
+class ConductorHeard(Value, frozen=True):
+    """A conductor, and when it was last heard. It is `up` if that was lately, and it can work."""
+
+    name: Label
+    life: CellLife
+    heard_at: Moment
+    trouble: str = ""
+
+
+class CellState(CellHeard, frozen=True, kw_only=True):
+    """A cell with everything that the API level knows of it. `waiting` counts the instances for which the cell has an order
+    that it has not answered yet: to build, to rebuild, to delete.
+    """
+
+    conductors: tuple[ConductorHeard, ...] = ()
+    hosts: Natural = 0
+    hosts_up: Natural = 0
+    instances: Natural = 0
+    waiting: Natural = 0
+
+
+class AskCells(StrictMessage, frozen=True, tag="cell.query"):
+    """Asks for all cells, or for the one called `name`."""
+
+    name: Label = ""
+
+
+class CellsFound(Message, frozen=True, tag="cell.found"):
+    """The cells in the order of their names."""
+
+    cells: tuple[CellState, ...]
+
+
+class AskLive(StrictMessage, frozen=True, tag="live.query"):
+    """Asks what a cell itself has: these instances, or a page of all, in the order of their ids, after `after`. A scheduler
+    has a conductor of the cell tell it, and passes that on.
+
+    With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
+    """
+
+    in_cell: Label
+    instances: Asked = ()
+    after: InstanceId | None = None
+    limit: Page = 200
+    project: Project = ""
+
+
+class TellLive(Message, frozen=True, tag="live.tell"):
+    """Order to the conductors of this cell: tell what `live.query` asks, with this `question`. It is obeyed soon or not at all."""
+
+    cell: CellName
+    question: Label
+    asked_at: Moment
+    instances: Asked = ()
+    after: InstanceId | None = None
+    limit: Page = 200
+    project: Project = ""
+
+
+class LiveTold(Message, frozen=True, tag="live.told"):
+    """The cell's instances, as in `live.found`. It is an event, since cells send nothing to schedulers."""
+
+    cell: CellName
+    question: Label
+    instances: tuple[InstanceState, ...] = ()
+    next: InstanceId | None = None
+
+
+class LiveFound(Message, frozen=True, tag="live.found"):
+    """The instances that the cell has, with the cell's own states: `building`, `swapping`, `active`, `rebuilding`, `moving`,
+    `moved`, `broken`, `error`, `deleting` or `deleted`. `next` starts the next page, null on the last one. A page may have fewer instances than
+    were asked for, or none, and not be the last one. `silent` says why the cell has not answered; empty if it has.
+    """
+
+    cell: Label
+    instances: tuple[InstanceState, ...] = ()
+    next: InstanceId | None = None
+    silent: str = ""
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def states_that_fit(states: Sequence[InstanceState]) -> tuple[InstanceState, ...]:
+    """The first of these states, as many as one message has room for: a funnel may be long."""
+    sizes = accumulate(len(_encode(state)) + 1 for state in states)
+    fit = len([*takewhile(STATES_BYTES_MAX.__ge__, sizes)])
+    return tuple(states[: max(fit, 1)])

@@ -1,0 +1,109 @@
+"""Messages between clients and the API level about moves of instances to another host."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.message import Message, Project, StrictMessage
+from bus.messages.build import Flavor, InstanceId, InstanceState, MoveEnd, MoveKind, RequestId
+from bus.messages.placement import Counter, Label, Moment, Value
+
+
+class MoveInstance(StrictMessage, frozen=True, tag="move.request"):
+    """Move an active instance to another host of its cell. The scheduler chooses the host and its alternates.
+
+    `migrate` stops the instance while it moves, and `live-migrate` does not. `resize` gives it another `flavor`; it stays on its
+    host only if `hosts` names that. `evacuate` builds it anew, since its host is down; this is also done for an instance in
+    error that keeps its host. `shelve` stops it, and it keeps its host and its share; `unshelve` runs it again. `hosts`: one of these; empty: any suitable one.
+
+    The client chooses `request_id`; a repeated request with the same content is not done twice. The answer is the instance's
+    current state (`InstancesFound`), or the reason of a refusal (`BuildRejected`). With `project`, only an instance of that
+    project is moved. Without it, one of any project, which needs the right to all projects.
+    """
+
+    request_id: RequestId
+    instance: InstanceId
+    kind: MoveKind
+    flavor: Flavor | None = None
+    hosts: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
+    project: Project = ""
+    # The limit from acceptance to arrival. None: the scheduler's default.
+    deadline_s: int | None = None
+    # When a move that arrived confirms itself; 0: at once. None: the scheduler's default. Only `migrate` and `resize` wait.
+    confirm_s: int | None = None
+
+
+class EndMove(StrictMessage, frozen=True, tag="move.end"):
+    """End the move with this `request_id`: `confirm` or `revert` it after it has arrived, or `abort` it before. The answer is
+    as that to a move.
+    """
+
+    request_id: RequestId
+    instance: InstanceId
+    how: MoveEnd
+    project: Project = ""
+
+
+class Change(Value, frozen=True):
+    """An order for an instance, and how it ended. `what` is boot, rebuild, delete, or the kind of a move. `by` is the user
+    that sent the order, as the broker verified it; empty on a broker without users. `ended_by` sent the order that ended a move.
+    """
+
+    instance: InstanceId
+    number: Counter
+    what: Label
+    cell: Label
+    asked_at: Moment
+    by: Label = ""
+    request_id: RequestId | None = None
+    source: Label = ""
+    destination: Label = ""
+    ended_at: Moment | None = None
+    ended_by: Label = ""
+    outcome: Label = ""
+    failure: str = ""
+
+
+class AskHistory(StrictMessage, frozen=True, tag="history.query"):
+    """Asks what was ordered for an instance: a page in the order of the numbers, behind `after`.
+
+    With `project`, only of an instance of that project. Without it, of any, which needs the right to all projects.
+    """
+
+    instance: InstanceId
+    after: Counter = 0
+    limit: Annotated[int, Meta(ge=1, le=200)] = 100
+    project: Project = ""
+
+
+class HistoryFound(Message, frozen=True, tag="history.found"):
+    """`instance` is its state now; null if there is none. `next` is the number that starts the next page; 0 on the last one."""
+
+    instance: InstanceState | None
+    changes: tuple[Change, ...] = ()
+    next: Counter = 0
+
+
+class MovePlace(Value, frozen=True):
+    """The place of a move in the list of all moves."""
+
+    asked_at: Moment
+    instance: InstanceId
+
+
+class AskMoves(StrictMessage, frozen=True, tag="migration.query"):
+    """Asks for the moves of all instances, the newest first: those under way, or all with `ended`. With `host`, only those from
+    there or to there. `after` is the place of the last one of the page before.
+    """
+
+    host: Label = ""
+    ended: bool = False
+    after: MovePlace | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 100
+
+
+class MovesFound(Message, frozen=True, tag="migration.found"):
+    """`next` is the place behind which the next page begins; null on the last one."""
+
+    moves: tuple[Change, ...]
+    next: MovePlace | None = None

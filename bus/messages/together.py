@@ -1,0 +1,121 @@
+"""A claim for many consumers at once: placement grants all of it, or nothing."""
+
+from typing import Annotated
+from uuid import UUID
+
+from msgspec import Meta
+
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Attempt,
+    ConsumerType,
+    Counter,
+    DoesNotFit,
+    GroupRefused,
+    Label,
+    Moment,
+    Natural,
+    NotAllowed,
+    Positive,
+    ServerGroup,
+    ShapeMoved,
+    Superseded,
+    TooOld,
+    Value,
+    Variant,
+)
+
+PAGES_MAX = 1000
+
+
+class TemplateAmount(Value, frozen=True, array_like=True):
+    """An amount of one class from the provider with this number in a `ClaimPlace`."""
+
+    provider: Natural
+    resource: Label
+    amount: Positive
+
+
+class ShareTemplate(Value, frozen=True, array_like=True):
+    """What many shares have in common: everything but the providers. `roots` are the numbers of the providers whose trees
+    have the shapes of a `ClaimPlace`, in the same order.
+    """
+
+    cell: Label
+    amounts: Annotated[tuple[TemplateAmount, ...], Meta(min_length=1, max_length=1000)]
+    roots: Annotated[tuple[Natural, ...], Meta(max_length=1000)] = ()
+    instances_max: Natural = 0
+
+
+class ClaimPlace(Value, frozen=True, array_like=True):
+    """One consumer, and the providers of its share in the order in which the template with this number counts them; the
+    first one is the host.
+    """
+
+    consumer: ConsumerId
+    template: Natural
+    providers: Annotated[tuple[ProviderId, ...], Meta(min_length=1, max_length=2000)]
+    shapes: Annotated[tuple[Counter, ...], Meta(max_length=1000)] = ()
+
+
+class ClaimTogether(Message, frozen=True, tag="claims"):
+    """A page of a claim for many consumers. All of them are granted in one transaction, or none. A repeated claim gets
+    the same verdict.
+
+    Placement keeps every page but the last one, and decides when the last one comes. So the sender asks with the last
+    page when all others are answered. `claim` tells the pages of one claim from all others: it is made of their content.
+    `templates` are those of this page.
+    """
+
+    claim: UUID
+    page: Annotated[int, Meta(ge=1, le=PAGES_MAX)]
+    pages: Annotated[int, Meta(ge=1, le=PAGES_MAX)]
+    attempt: Attempt
+    issued_at: Moment
+    templates: Annotated[tuple[ShareTemplate, ...], Meta(max_length=1000)]
+    places: Annotated[tuple[ClaimPlace, ...], Meta(min_length=1, max_length=1000)]
+    consumer_type: ConsumerType = "INSTANCE"
+    project: Label = ""
+    user: Label = ""
+    group: ServerGroup | None = None
+
+
+class AllClaimed(Variant, frozen=True, tag="all_claimed"):
+    """All consumers hold their shares. `is_new`: they held nothing before."""
+
+    is_new: bool
+
+
+class RefusedPlace(Value, frozen=True):
+    """One consumer that may not have its share while the others get theirs."""
+
+    consumer: ConsumerId
+    verdict: AlreadyClaimed | DoesNotFit | GroupRefused | ShapeMoved | Superseded | TooOld | NotAllowed
+
+
+class NoneClaimed(Variant, frozen=True, tag="none_claimed"):
+    """Nothing is claimed. `refused` are the first of `count` consumers for which it could not be; `ShapeMoved` has no trees
+    here.
+    """
+
+    refused: tuple[RefusedPlace, ...]
+    count: int
+
+
+class PageKept(Variant, frozen=True, tag="page_kept"):
+    """The page is kept until the last page comes."""
+
+
+class PagesMissing(Variant, frozen=True, tag="pages_missing"):
+    """These pages were never kept here, or are forgotten: nothing is claimed. Send the claim again from its first page."""
+
+    pages: tuple[int, ...]
+
+
+class ClaimsAnswered(Message, frozen=True, tag="claims.answered"):
+    """The verdict on a page of a claim for many consumers: on the whole claim, if the page is its last."""
+
+    claim: UUID
+    page: Positive
+    verdict: AllClaimed | NoneClaimed | PageKept | PagesMissing | NotAllowed

@@ -1,0 +1,111 @@
+"""Hears the heartbeats of the cell's hosts, and knows which are silent. It needs nothing of the API level.
+
+Silence counts only while this process listens: after it has connected again, or was suspended, each host counts as heard just
+now. Hosts are judged one by one and not row by row: only when a host is lost, the rows that wait are read once.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from contextlib import aclosing
+from datetime import timedelta
+
+from bus.message import CellName, ProviderId
+from bus.messages.hosts import HostsAlive
+from bus.parts import State, Supervised
+from bus.topology import BEATS, EVENTS, Grant, in_cell
+from bus.workers.heartbeats import is_silent
+from bus.workers.link import pauses_of
+from bus.workers.listening import listen
+from bus.workers.station import Station
+
+# A host that was silent for so long is forgotten: schedulers have not chosen it for long.
+SILENT_KEPT_S = 3600.0
+
+
+class Beats(Supervised):
+    """A part that listens. `clock_s` never jumps; by default it is the event loop's."""
+
+    def __init__(self, station: Station, cell: CellName, clock_s: Callable[[], float] | None = None) -> None:
+        super().__init__(
+            "hear the heartbeats of hosts",
+            self._listen,
+            pauses=pauses_of(station.settings),
+            chance=station.chance,
+        )
+        self._station = station
+        self._cell = cell
+        self._clock_s = clock_s or (lambda: asyncio.get_running_loop().time())
+        self._down_after = timedelta(seconds=station.settings.host_down_s)
+        # When each host was heard, the earliest first.
+        self._heard: dict[int, float] = {}
+        # Hosts that are needed, and were not heard since this process began to listen.
+        self._never_heard: set[int] = set()
+        self._since_s = 0.0
+        self._judged_s = 0.0
+
+    async def _listen(self) -> None:
+        feed = listen(
+            self._station.consuming,
+            (Grant(EVENTS, tuple(in_cell(key, self._cell) for key in BEATS)),),
+            process=self._station.name,
+            settings=self._station.settings,
+            codec=self._station.codec,
+            status=self.status,
+        )
+        async with aclosing(feed) as batches:
+            async for batch in batches:
+                if batch == ():
+                    self._begin_again()
+                for each in batch:
+                    if isinstance(each.message, HostsAlive) and each.message.cell == self._cell:
+                        self.hear(each.message.hosts)
+
+    def hear(self, hosts: Iterable[ProviderId]) -> None:
+        now_s = self._clock_s()
+        for host in hosts:
+            # To the end of the order.
+            self._heard.pop(host.int, None)
+            self._heard[host.int] = now_s
+            self._never_heard.discard(host.int)
+
+    def is_heard(self, host: ProviderId) -> bool:
+        """Was it heard, and is it not silent?"""
+        heard_s = self._heard.get(host.int)
+        return heard_s is not None and not self._is_silent(heard_s)
+
+    @property
+    def has_listened_long(self) -> bool:
+        """Has this process listened for long enough that hosts which it never heard are silent?"""
+        return self._is_silent(self._since_s)
+
+    def miss(self, hosts: Iterable[ProviderId]) -> None:
+        """These hosts are needed: those that were never heard are silent. Only after `has_listened_long`."""
+        self._never_heard.update(host.int for host in hosts if host.int not in self._heard)
+
+    def silent(self) -> Collection[int]:
+        """The hosts that are silent now. Called often: after a pause, silence is counted anew."""
+        now_s = self._clock_s()
+        was_suspended = now_s - self._judged_s > self._down_after.total_seconds() / 2
+        self._judged_s = now_s
+        if self.status.state is not State.WELL or was_suspended:
+            self._begin_again()
+            return ()
+        if not self.has_listened_long:
+            return ()
+        found = {*self._never_heard}
+        for host, heard_s in [*self._heard.items()]:
+            if not self._is_silent(heard_s):
+                break
+            if now_s - heard_s > SILENT_KEPT_S:
+                del self._heard[host]
+            else:
+                found.add(host)
+        return found
+
+    def _is_silent(self, heard_s: float) -> bool:
+        unheard_s = self._clock_s() - max(heard_s, self._since_s)
+        return is_silent(timedelta(seconds=unheard_s), self._down_after)
+
+    def _begin_again(self) -> None:
+        self._since_s = self._clock_s()
+        self._never_heard.clear()

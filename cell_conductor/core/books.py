@@ -1,0 +1,68 @@
+"""The facts of a cell about its instances, for an audit: each row, the claims that placement must have for it, and the hosts
+that may have something of it.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.messages.books import CellEntry, ExpectedClaim, HostEntry
+from bus.messages.placement import Share
+from cell_conductor.core.instance import Instance, Rules
+from cell_conductor.core.transition import state_of
+
+# In these states the instance holds the share of its host.
+_HOLDS = ("building", "active", "rebuilding", "moved", "shelved", "broken")
+# In these states a claim is being moved or freed: the instance may hold something, and so may its next heir.
+_MAY_HOLD = ("swapping", "moving", "deleting")
+
+
+def entry_of(row: Instance, rules: Rules) -> CellEntry:
+    """The row without its history."""
+    order, host = row.order, row.host
+    return CellEntry(
+        instance=structs.replace(state_of(row, rules.cell, row.sequence), failures=()),
+        user=order.user if order else "",
+        host=host.share.host if host else None,
+        kind=host.kind if host else "",
+        group=order.group if order else None,
+        claims=tuple(expected_claims(row, rules)),
+        on_hosts=tuple(_on_hosts(row)),
+        stirred_at=_stirred_at(row),
+    )
+
+
+def expected_claims(row: Instance, rules: Rules) -> Iterator[ExpectedClaim]:
+    """The claims that the cell counts on. A consumer that is not here must not hold anything."""
+    cleaning_up = [held for each in row.cleanups for held in each.release]
+    if row.state in _HOLDS:
+        assert row.host is not None, "an attempt has a host"
+        share = Share(host=row.host.share.host, amounts=row.host.share.amounts)
+        yield ExpectedClaim(consumer=row.id, attempt=row.attempt, share=share)
+    elif row.state in _MAY_HOLD or any(held.consumer == row.id for held in cleaning_up):
+        yield ExpectedClaim(consumer=row.id, attempt=row.attempt)
+    beside = {held.consumer: held.attempt for held in cleaning_up if held.consumer != row.id}
+    if row.state in _MAY_HOLD:
+        beside[rules.heir(row.id, row.attempt)] = row.attempt
+    if row.moving is not None and row.moving.heir_attempt:
+        beside[rules.heir(row.id, row.moving.heir_attempt)] = row.moving.heir_attempt
+    for consumer, attempt in beside.items():
+        yield ExpectedClaim(consumer=consumer, type="CLEANUP", attempt=attempt)
+
+
+def _on_hosts(row: Instance) -> Iterator[HostEntry]:
+    """The hosts that may have something of it; the one that has the instance comes first."""
+    if row.host is not None and (row.state in _HOLDS or row.state in _MAY_HOLD):
+        yield HostEntry(row.id, row.host.share.host, row.host_attempt)
+    if row.moving is not None:
+        yield HostEntry(row.id, row.moving.source.share.host, row.moving.source_attempt)
+    for each in row.cleanups:
+        yield HostEntry(row.id, each.host, each.attempt)
+
+
+def _stirred_at(row: Instance) -> datetime:
+    """When the cell last changed the row's state, or sent a message about it. A message stays on its row until the next
+    write, confirmed or not.
+    """
+    return max([row.changed_at, *[each.at for each in row.outbox]])

@@ -1,0 +1,136 @@
+"""The hosts of a cell as its conductor knows them: how they are set, and which of them are silent.
+
+A host is lost if it is silent, or set down or dead. Attempts on it end at once and take their alternates. Bare-metal nodes
+are never lost by silence: Ironic works on while their daemons are away. After `dead` it is certain that nothing runs on a
+host, so nobody waits for it to clean up.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from msgspec import Struct
+
+from bus.message import ProviderId
+from bus.messages.build import InstanceId
+from bus.messages.cell import Choice
+from bus.messages.host_modes import HeldAttempt, SetHostInCell
+from bus.messages.hosts import NODE, HostMode
+from cell_conductor.core.instance import Instance
+
+
+class CellHost(Struct, frozen=True):
+    """A host of the cell that was set once. `cleaned` is the number of the setting for which it was found clean."""
+
+    word: SetHostInCell
+    cleaned: int = 0
+
+    @property
+    def mode(self) -> HostMode:
+        return self.word.setting.mode
+
+    @property
+    def must_clean(self) -> bool:
+        """Must it still destroy what is not its own, before it may be used again?"""
+        return self.mode == "dead" or (self.word.must_clean and self.cleaned < self.word.setting.number)
+
+
+class HostStates(Struct, frozen=True):
+    """The hosts that were set, and those that are silent, by their ids as integers."""
+
+    set: Mapping[int, CellHost] = {}
+    silent: AbstractSet[int] = frozenset()
+
+    def is_dead(self, host: ProviderId) -> bool:
+        known = self.set.get(host.int)
+        return known is not None and known.mode == "dead"
+
+    def why_lost(self, host: ProviderId, kind: str = "") -> str:
+        """Why attempts on this host end now; empty if it is not lost."""
+        known = self.set.get(host.int)
+        if known is not None and known.mode in ("down", "dead"):
+            said = "the host is dead" if known.mode == "dead" else "the host is set down"
+            return said + _because(known)
+        return "the host's heartbeats have stopped" if host.int in self.silent and kind != NODE else ""
+
+    def why_not_next(self, choice: Choice) -> str:
+        """Why this alternate is passed over; empty if it may be tried."""
+        known = self.set.get(choice.share.host.int)
+        if known is not None and known.mode == "draining":
+            return "the host is draining" + _because(known)
+        if known is not None and known.mode == "up" and known.must_clean:
+            return "the host was dead, and has not cleaned up yet"
+        return self.why_lost(choice.share.host, choice.kind)
+
+    def lost(self) -> frozenset[int]:
+        """The hosts whose rows must be looked at when they become such."""
+        return frozenset(
+            {host for host, known in self.set.items() if known.mode in ("down", "dead")} | self.silent
+        )
+
+    def dead(self) -> frozenset[int]:
+        return frozenset({host for host, known in self.set.items() if known.mode == "dead"})
+
+
+ALL_UP = HostStates()
+
+
+def _because(known: CellHost) -> str:
+    return f": {known.word.setting.reason}" if known.word.setting.reason else ""
+
+
+def newer(known: CellHost | None, word: SetHostInCell) -> CellHost | None:
+    """The host after this word; None if a later one is known."""
+    if known is not None and known.word.setting.number >= word.setting.number:
+        return None
+    return CellHost(word)
+
+
+def concerns(row: Instance, hosts: HostStates) -> bool:
+    """Does the row wait for a host that is lost?"""
+    host = awaited(row)
+    if host is not None and hosts.why_lost(host.share.host, host.kind):
+        return True
+    return any(hosts.is_dead(each.host) for each in row.cleanups)
+
+
+def awaited(row: Instance) -> Choice | None:
+    """The host that must do the next step of a build or of a move. A source that is to run the instance again is waited for."""
+    if row.state == "building":
+        return row.host
+    if row.state != "moving" or row.moving is None:
+        return None
+    match row.moving.step:
+        case "stopping":
+            return row.moving.source
+        case "receiving" | "leaving":
+            return row.host
+        case _:
+            return None
+
+
+def foreign(
+    rows: Mapping[InstanceId, Instance], host: ProviderId, attempts: Iterable[HeldAttempt]
+) -> list[HeldAttempt]:
+    """The attempts on this host that are not its own any more: the instance is gone, or elsewhere, or never was there."""
+    return [
+        each
+        for each in attempts
+        if (row := rows.get(each.instance)) is None
+        or not (is_current(row, each.attempt, host) or _is_source(row, each.attempt, host))
+    ]
+
+
+def is_current(row: Instance, attempt: int, host: ProviderId) -> bool:
+    """Is this the row's current attempt, on its current host?"""
+    return (
+        row.state in ("building", "active", "rebuilding", "moving", "moved", "shelved", "broken")
+        and row.host_attempt == attempt
+        and row.host is not None
+        and row.host.share.host.int == host.int
+    )
+
+
+def _is_source(row: Instance, attempt: int, host: ProviderId) -> bool:
+    """Is this the host from which the instance moves, and to which it may come back?"""
+    moving = row.moving
+    return moving is not None and (moving.source_attempt, moving.source.share.host) == (attempt, host)

@@ -1,0 +1,238 @@
+"""Answers to the questions and orders of a move (moving.py), from placement and from hosts; and what follows if none comes."""
+
+from msgspec import structs
+
+from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
+from bus.messages.placement import AlreadyClaimed, Claimed, Heir, ShapeMoved, SwapClaim
+from cell_conductor.core.host_states import awaited
+from cell_conductor.core.instance import MOVES, SPAWNS
+from cell_conductor.core.move_steps import (
+    STOPPED,
+    arrive,
+    confirm,
+    decide_end,
+    end,
+    go_on,
+    moving_of,
+    receive,
+    return_claim,
+    send_start,
+    stop,
+    wait_for_source,
+)
+from cell_conductor.core.swapping import (
+    SwapAnswered,
+    choice_of,
+    wait_for_placement,
+    why_not,
+    with_current_shape,
+)
+from cell_conductor.core.transition import Transition
+
+# Claims
+
+
+def next_move_swap(transition: Transition) -> SwapClaim:
+    """The question to placement, equal in every repeat: there, or back."""
+    row, order, moving, rules = transition.row, transition.row.order, moving_of(transition), transition.rules
+    assert order is not None, "an instance that moves was placed"
+    transition.change(tries=row.tries + 1, state_ends_at=transition.now + rules.ask_lease)
+    own = rules.heir(row.id, row.attempt)
+    is_back = moving.step == "returning"
+    if is_back:
+        heir = Heir(id=own, type="CLEANUP") if row.was_silent else None
+    else:
+        heir = Heir(id=own, type="MIGRATION")
+    return SwapClaim(
+        cell=rules.cell,
+        consumer=row.id,
+        held_attempt=row.attempt,
+        attempt=row.attempt + 1,
+        issued_at=row.changed_at,
+        share=moving.source.share if is_back else row.alternates[0].share,
+        heir=heir,
+        returns=rules.heir(row.id, moving.heir_attempt) if is_back else None,
+        group=order.group,
+    )
+
+
+def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
+    row, swap, verdict, moving = transition.row, answered.swap, answered.verdict, transition.row.moving
+    if moving is None or row.attempt != swap.held_attempt or not row.tries:
+        return
+    is_back = moving.step == "returning"
+    asked = moving.source if is_back else row.alternates[0] if moving.step == "claiming" else None
+    if asked is None or asked.share != swap.share:
+        return
+    match verdict:
+        case None:
+            wait_for_placement(transition, None)
+        case Claimed() | AlreadyClaimed() if is_back:
+            _on_claimed_back(transition)
+        case Claimed():
+            _on_claimed(transition, asked)
+        case AlreadyClaimed():
+            _on_claimed(transition, choice_of(row, verdict.share))
+        case _ if is_back:
+            # Nobody else may have taken the way back; whatever is wrong, the instance is safe while this is asked again.
+            transition.change(reason=why_not(verdict))
+            wait_for_placement(transition, None)
+        case ShapeMoved() if (renewed := with_current_shape(asked, verdict)) is not None:
+            transition.change(
+                alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=transition.now
+            )
+        case _:
+            transition.failed(asked.name, why_not(verdict), attempt=row.attempt + 1)
+            transition.change(alternates=row.alternates[1:], tries=0)
+            go_on(transition)
+
+
+def _on_claimed(transition: Transition, host: Choice) -> None:
+    row, moving, move = transition.row, moving_of(transition), transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    transition.change(
+        attempt=row.attempt + 1,
+        host=host,
+        kept_attempt=0,
+        alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
+        was_silent=False,
+        moving=structs.replace(moving, heir_attempt=row.attempt),
+        move=structs.replace(move, destination=host.name),
+    )
+    if moving.outcome:
+        return_claim(transition, moving.outcome, moving.reason, was_silent=False)
+    elif move.kind in STOPPED and not moving.is_stopped:
+        stop(transition)
+    else:
+        receive(transition)
+
+
+def _on_claimed_back(transition: Transition) -> None:
+    row, moving = transition.row, moving_of(transition)
+    transition.change(
+        attempt=row.attempt + 1,
+        host=moving.source,
+        kept_attempt=moving.source_attempt,
+        reason="",
+        was_silent=False,
+        moving=structs.replace(moving, heir_attempt=0),
+    )
+    go_on(transition)
+
+
+# Messages of hosts
+
+
+def on_stopped(transition: Transition, word: InstanceStopped) -> None:
+    row, moving = transition.row, transition.row.moving
+    if row.state != "moving" or moving is None or moving.step != "stopping":
+        return
+    if (word.attempt, word.host) != (moving.source_attempt, moving.source.share.host):
+        return
+    transition.withdraw((StopInstance,), attempt=word.attempt)
+    if word.failure:
+        transition.failed(moving.source.name, word.failure, attempt=word.attempt)
+        return_claim(transition, "failed", f"{moving.source.name} could not stop it", was_silent=False)
+    elif row.move is not None and row.move.kind == "shelve":
+        transition.change(moving=None, move=structs.replace(row.move, outcome="done"))
+        transition.end_shelved()
+    else:
+        receive(transition)
+
+
+def on_moving_spawned(transition: Transition, word: InstanceSpawned) -> bool:
+    """Returns whether the message is about an attempt of the move: nothing else is to be done about it then."""
+    row, moving = transition.row, moving_of(transition)
+    is_source = (word.attempt, word.host) == (moving.source_attempt, moving.source.share.host)
+    is_host = row.host is not None and (word.attempt, word.host) == (row.host_attempt, row.host.share.host)
+    if is_source and moving.step == "restarting":
+        transition.withdraw(MOVES, attempt=word.attempt)
+        assert moving.outcome, "a move that ends has an outcome"
+        end(transition, moving.outcome, moving.reason)
+    elif is_host and row.state == "moving" and moving.step == "receiving":
+        transition.withdraw((*MOVES, *SPAWNS), attempt=word.attempt)
+        arrive(transition)
+    elif is_host and row.state == "moving" and moving.step in ("leaving", "returning"):
+        # A late copy of the order was obeyed by a host that had forgotten the destroy.
+        transition.answer_by_destroy(word.attempt, word.host, word.kind)
+    return is_source or is_host
+
+
+def on_moving_failed(transition: Transition, word: SpawnFailed) -> None:
+    row, moving = transition.row, moving_of(transition)
+    if row.host is None or (word.attempt, word.host) != (row.host_attempt, row.host.share.host):
+        return
+    if row.state == "moving" and moving.step == "receiving":
+        transition.withdraw((*MOVES, *SPAWNS), attempt=word.attempt)
+        transition.failed(row.host.name, word.reason, attempt=row.attempt)
+        return_claim(transition, "", "", was_silent=False)
+    elif moving.step == "restarting":
+        transition.withdraw(MOVES, attempt=word.attempt)
+        wait_for_source(transition, f"{row.host.name} could not run it again: {word.reason}")
+
+
+def on_moving_destroyed(transition: Transition) -> None:
+    """The host of the current attempt has nothing of it any more."""
+    moving = moving_of(transition)
+    if moving.step == "leaving":
+        return_claim(transition, moving.outcome, moving.reason, was_silent=False)
+
+
+def lose_host(transition: Transition) -> None:
+    """A host is lost: its step ends now, as if its time were up."""
+    host = awaited(transition.row)
+    if host is not None and transition.hosts.why_lost(host.share.host, host.kind):
+        on_move_time_up(transition)
+
+
+def on_move_time_up(transition: Transition) -> tuple[SwapClaim, ...]:
+    row, moving = transition.row, moving_of(transition)
+    if row.state == "moved":
+        confirm(transition)
+        return ()
+    if moving.step in ("claiming", "returning"):
+        return _ask_again(transition)
+    assert row.host is not None, "an instance that moves has a host"
+    silent = "no message from the host in time"
+    match moving.step:
+        case "stopping":
+            transition.failed(moving.source.name, silent, attempt=moving.source_attempt)
+            return_claim(
+                transition, "failed", f"{moving.source.name} did not stop it in time", was_silent=False
+            )
+        case "receiving":
+            transition.failed(row.host.name, silent, attempt=row.attempt)
+            return_claim(transition, "", "", was_silent=True)
+        case "leaving":
+            return_claim(transition, moving.outcome, moving.reason, was_silent=True)
+        case "restarting":
+            wait_for_source(transition, f"{row.host.name} has not confirmed that it runs again")
+            transition.withdraw(MOVES, attempt=moving.source_attempt)
+            send_start(transition)
+    return ()
+
+
+def _ask_again(transition: Transition) -> tuple[SwapClaim, ...]:
+    row, moving, move = transition.row, moving_of(transition), transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    if moving.step == "claiming":
+        if not moving.outcome and transition.now >= move.ends_by:
+            decide_end(transition, "failed", "its time is up")
+        if not row.tries:
+            _pass_over_lost(transition)
+        if not row.tries and (moving_of(transition).outcome or not transition.row.alternates):
+            go_on(transition)
+            return ()
+    return (next_move_swap(transition),)
+
+
+def _pass_over_lost(transition: Transition) -> None:
+    """Drop the choices on which nothing may be built now."""
+    row = transition.row
+    reasons = [transition.hosts.why_not_next(each) for each in row.alternates]
+    for choice, why in zip(row.alternates, reasons, strict=True):
+        if why:
+            transition.failed(choice.name, why, attempt=row.attempt + 1)
+    if any(reasons):
+        left = [each for each, why in zip(row.alternates, reasons, strict=True) if not why]
+        transition.change(alternates=tuple(left))

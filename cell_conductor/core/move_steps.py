@@ -1,0 +1,211 @@
+"""The steps of a move (moving.py), and its ends."""
+
+from datetime import timedelta
+from typing import Literal
+
+from msgspec import structs
+
+from bus.messages.cell import ReceiveInstance, StartInstance, StopInstance
+from cell_conductor.core.instance import MOVES, HeldClaim, Moving, Step, flavor_of, spawn_order
+from cell_conductor.core.transition import Transition
+
+Outcome = Literal["", "reverted", "aborted", "failed", "done"]
+# The source is stopped before the destination takes the instance over.
+STOPPED = ("migrate", "resize")
+
+
+def stop(transition: Transition) -> None:
+    row, moving, move = transition.row, moving_of(transition), transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    _go_to(transition, "stopping", until=transition.rules.time_to_build(moving.source), is_stopped=True)
+    transition.send(
+        StopInstance(
+            cell=transition.rules.cell,
+            instance=row.id,
+            attempt=moving.source_attempt,
+            host=moving.source.share.host,
+            number=move.number,
+        )
+    )
+
+
+def receive(transition: Transition) -> None:
+    row, order, moving, move = (
+        transition.row,
+        transition.row.order,
+        moving_of(transition),
+        transition.row.move,
+    )
+    assert order is not None, "an instance that moves was placed"
+    assert move is not None, "an instance that moves has a move"
+    assert row.host is not None, "an attempt has a host"
+    _go_to(transition, "receiving")
+    ends_at = min(transition.now + transition.rules.time_to_build(row.host), move.ends_by)
+    if move.kind == "evacuate":
+        transition.send(spawn_order(row, order, row.host), state_ends_at=ends_at)
+        return
+    take_over = ReceiveInstance(
+        cell=transition.rules.cell,
+        instance=row.id,
+        attempt=row.attempt,
+        host=row.host.share.host,
+        flavor=move.flavor or flavor_of(row, order),
+        share=row.host.share,
+        source=moving.source.share.host,
+        source_attempt=moving.source_attempt,
+        live=move.kind == "live-migrate",
+        name=order.name,
+    )
+    transition.send(take_over, state_ends_at=ends_at)
+
+
+def arrive(transition: Transition) -> None:
+    move = transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    if move.kind not in STOPPED or not move.confirm_s:
+        confirm(transition)
+        return
+    confirm_by = transition.now + timedelta(seconds=move.confirm_s)
+    transition.change(move=structs.replace(move, confirm_by=confirm_by))
+    transition.end_moved(confirm_by)
+
+
+def confirm(transition: Transition) -> None:
+    """The source destroys what it has, and only then the rest of its share is free."""
+    row, moving, move = transition.row, moving_of(transition), transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    transition.clean_up_host(
+        moving.source_attempt, moving.source.share.host, heir_claim(transition, moving.heir_attempt)
+    )
+    transition.change(
+        moving=None,
+        alternates=(),
+        move=structs.replace(move, outcome="confirmed"),
+        flavor=move.flavor or row.flavor,
+        reason="",
+    )
+    transition.end_active()
+
+
+def leave(transition: Transition, outcome: Outcome, reason: str) -> None:
+    """Order the destination to destroy the instance, before it runs on the source again."""
+    row = transition.row
+    decide_end(transition, outcome, reason)
+    transition.clean_up()
+    _go_to(transition, "leaving", until=transition.rules.time_to_destroy(row.host))
+
+
+def return_claim(transition: Transition, outcome: Outcome, reason: str, *, was_silent: bool) -> None:
+    """Move the claim back. A silent destination keeps what the source does not need, until it has cleaned up."""
+    row, moving = transition.row, moving_of(transition)
+    if outcome:
+        decide_end(transition, outcome, reason)
+    transition.withdraw(MOVES, attempt=moving.source_attempt)
+    if not moving.heir_attempt:
+        go_on(transition)
+        return
+    if was_silent:
+        transition.clean_up(heir_claim(transition, row.attempt))
+    transition.change(was_silent=was_silent)
+    _go_to(transition, "returning")
+
+
+def restart(transition: Transition) -> None:
+    assert transition.row.host is not None, "an instance that moves has a host"
+    _go_to(transition, "restarting", until=transition.rules.time_to_build(transition.row.host))
+    send_start(transition)
+
+
+def send_start(transition: Transition) -> None:
+    row, moving, move = transition.row, moving_of(transition), transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    transition.send(
+        StartInstance(
+            cell=transition.rules.cell,
+            instance=row.id,
+            attempt=moving.source_attempt,
+            host=moving.source.share.host,
+            number=move.number,
+        )
+    )
+
+
+def wait_for_source(transition: Transition, reason: str) -> None:
+    """The source is asked again and again: the instance is active as soon as it runs."""
+    move, moving = transition.row.move, moving_of(transition)
+    assert move is not None, "an instance that moves has a move"
+    transition.change(
+        move=structs.replace(move, outcome=moving.outcome, failure=moving.reason), alternates=()
+    )
+    if transition.row.state != "broken":
+        transition.end_broken(reason)
+    transition.change(state_ends_at=transition.now + transition.rules.remind_every)
+
+
+def end(transition: Transition, outcome: Outcome, reason: str) -> None:
+    """The instance is where it was, as it was; if it was stopped, it runs again."""
+    row, moving, move = transition.row, moving_of(transition), transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    transition.change(moving=None, alternates=(), move=structs.replace(move, outcome=outcome, failure=reason))
+    was = "active" if moving.is_stopped else moving.was
+    tell_end(transition, was, reason or row.reason)
+
+
+def tell_end(transition: Transition, was: str, reason: str) -> None:
+    if was == "active":
+        transition.change(reason="")
+        transition.end_active()
+    elif was == "shelved":
+        transition.end_shelved()
+    else:
+        transition.end_broken(reason)
+
+
+def go_on(transition: Transition) -> None:
+    """The instance holds the source's share alone: try the next choice, or end the move here."""
+    row, moving, move = transition.row, moving_of(transition), transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    if not moving.outcome and transition.now >= move.ends_by:
+        decide_end(transition, "failed", "its time is up")
+    elif not moving.outcome and not row.alternates:
+        decide_end(transition, "failed", "no other host took it")
+    moving = moving_of(transition)
+    if not moving.outcome:
+        _go_to(transition, "claiming")
+    elif moving.is_stopped:
+        restart(transition)
+    else:
+        end(transition, moving.outcome, moving.reason)
+
+
+# The row's move
+
+
+def _go_to(
+    transition: Transition, step: Step, *, until: timedelta = timedelta(0), is_stopped: bool = False
+) -> None:
+    """The next step, which times out then. Steps that ask placement are due at once."""
+    moving = moving_of(transition)
+    transition.change(
+        state="moving",
+        moving=structs.replace(moving, step=step, is_stopped=moving.is_stopped or is_stopped),
+        tries=0,
+        state_ends_at=transition.now + until,
+    )
+
+
+def decide_end(transition: Transition, outcome: Outcome, reason: str) -> None:
+    """The move ends so, unless its end was decided before: no other choice is tried."""
+    moving = moving_of(transition)
+    if not moving.outcome:
+        transition.change(moving=structs.replace(moving, outcome=outcome, reason=reason))
+
+
+def moving_of(transition: Transition) -> Moving:
+    moving = transition.row.moving
+    assert moving is not None, "an instance that moves has a move"
+    return moving
+
+
+def heir_claim(transition: Transition, attempt: int) -> HeldClaim:
+    return HeldClaim(transition.rules.heir(transition.row.id, attempt), attempt)

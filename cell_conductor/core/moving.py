@@ -1,0 +1,133 @@
+"""Moves: an instance goes to another host, or comes back.
+
+    active ──▶ moving ──▶ moved ──▶ active           confirmed, by the client or after a time
+                  │         └─▶ moving ──▶ active    reverted: it runs on the first host again
+                  ├──▶ active, broken                no host took it, or the move was aborted
+                  └──▶ shelved ──▶ moving ──▶ active stopped on its host, and started again
+
+    step        what the cell waits for              then
+    claiming    placement moves the claim            stopping; receiving if it is not stopped; the next choice
+    stopping    the source stops the instance        receiving; shelved; returning
+    receiving   the destination has the instance     moved; returning
+    leaving     the destination destroys it          returning
+    returning   placement moves the claim back       claiming the next choice; restarting if it was stopped; the end
+    restarting  the source runs it again             the end; broken until it does
+
+The instance holds what the destination needs. The rest of the source's share is held by the heir of the attempt there, a
+consumer of type migration, so the way back is always free. A confirmed move leaves the heir until the source has cleaned up.
+
+An evacuation spawns the instance at its destination: its source is down. The source gets the order to destroy what it has
+only after that, and does so when it returns. A host that keeps silent about a step is given up, as in a build.
+"""
+
+from typing import assert_never
+
+from msgspec import structs
+
+from bus.messages.cell import EndMoveInCell, MoveInCell
+from bus.messages.hosts import NODE
+from cell_conductor.core.instance import MOVES, HeldClaim, Moving
+from cell_conductor.core.move_steps import (
+    confirm,
+    decide_end,
+    end,
+    go_on,
+    heir_claim,
+    leave,
+    moving_of,
+    restart,
+    return_claim,
+    stop,
+    tell_end,
+)
+from cell_conductor.core.transition import Transition
+
+ON_NODE = "an instance on a bare-metal node has its disk there, and cannot move"
+
+
+def on_move(transition: Transition, order: MoveInCell) -> None:
+    row, move = transition.row, order.move
+    if row.state not in (("shelved",) if move.kind == "unshelve" else ("active", "broken")):
+        return
+    if row.move is not None and move.number <= row.move.number:
+        return
+    assert row.host is not None, "an instance that exists has a host"
+    transition.continue_from(move.number)
+    transition.withdraw(MOVES, attempt=row.host_attempt)
+    moving = Moving(
+        step="claiming",
+        source=row.host,
+        source_attempt=row.host_attempt,
+        was=row.state,
+        # An earlier move has stopped it, and its source may run it again by now: it is asked again if this move fails.
+        is_stopped=row.moving is not None and row.moving.is_stopped,
+    )
+    transition.change(move=move, moving=moving, alternates=order.choices, failures=(), tries=0)
+    if row.host.kind == NODE:
+        end(transition, "failed", ON_NODE)
+    elif transition.now >= move.ends_by:
+        decide_end(transition, "failed", "the order reached its cell after the deadline")
+        go_on(transition)
+    elif move.kind == "shelve":
+        stop(transition)
+    elif move.kind == "unshelve":
+        transition.change(moving=structs.replace(moving, is_stopped=True, outcome="done"))
+        restart(transition)
+    else:
+        go_on(transition)
+
+
+def on_end_move(transition: Transition, order: EndMoveInCell) -> None:
+    row, move = transition.row, order.move
+    transition.continue_from(order.sequence)
+    if row.move is None or row.move.number < move.number:
+        # The order to move may come later, and then counts no more.
+        if row.state in ("active", "shelved", "broken") and row.moving is None:
+            transition.change(move=structs.replace(move, outcome="aborted"))
+            tell_end(transition, row.state, row.reason)
+        return
+    if row.move.number > move.number or row.moving is None:
+        return
+    transition.change(move=structs.replace(row.move, asked=move.asked))
+    match move.asked:
+        case "confirm" if row.state == "moved":
+            confirm(transition)
+        case "revert" if row.state == "moved":
+            leave(transition, "reverted", "")
+        case "abort" if row.state == "moving" and not row.moving.outcome:
+            _abort(transition)
+
+
+def _abort(transition: Transition) -> None:
+    row, moving = transition.row, moving_of(transition)
+    match moving.step:
+        case "claiming" if row.tries:
+            # Placement may have granted the claim: its answer tells.
+            decide_end(transition, "aborted", "")
+        case "claiming" | "stopping":
+            return_claim(transition, "aborted", "", was_silent=False)
+        case "receiving":
+            leave(transition, "aborted", "")
+        case "leaving" | "returning" | "restarting":
+            decide_end(transition, "aborted", "")
+        case _:
+            assert_never(moving.step)
+
+
+def free_both_hosts(transition: Transition) -> None:
+    """The instance is deleted while it moves. Its claim, which may be that of the next attempt by now, is released when
+    the last host has cleaned up.
+    """
+    row, moving = transition.row, moving_of(transition)
+    assert row.host is not None, "an instance that moves has a host"
+    own = HeldClaim(row.id, row.last_attempt)
+    source = moving.source.share.host
+    # While placement is asked, it may have granted the next attempt, and its heir.
+    heir = moving.heir_attempt or (row.attempt if moving.step == "claiming" else 0)
+    if row.host_attempt != moving.source_attempt:
+        cleanup = (heir_claim(transition, row.attempt),) if row.was_silent else ()
+        transition.clean_up(own, *cleanup)
+    transition.clean_up_host(
+        moving.source_attempt, source, own, *((heir_claim(transition, heir),) if heir else ())
+    )
+    transition.change(moving=None, alternates=())

@@ -1,0 +1,72 @@
+"""Handles words about hosts: how the API level sets them, and what a host has that was dead."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from msgspec import structs
+
+from bus.message import CellName
+from bus.messages.cell import DestroyInstance
+from bus.messages.host_modes import CheckHost, HostCleaned, HostHolds, SetHostInCell
+from bus.workers.handling import Bury, Handlers, Received, Said, Tell
+from cell_conductor.core.host_states import CellHost, foreign, newer
+from cell_conductor.store import ConductorTransaction
+
+M = TypeVar("M", SetHostInCell, HostHolds)
+
+
+def host_handlers(cell: CellName, expect_word: Callable[[], None]) -> Handlers:
+    """`expect_word` is told of words that are about to be saved."""
+
+    async def on_words(received: Sequence[Received[SetHostInCell]], tx: ConductorTransaction) -> list[Said]:
+        ours, said = _ours(received, cell)
+        hosts = dict(await tx.lock_hosts([each.message.host for each in ours]))
+        changed: dict[int, CellHost] = {}
+        for each in ours:
+            word = each.message
+            if (host := newer(hosts.get(word.host), word)) is not None:
+                changed[word.host.int] = hosts[word.host] = host
+        await tx.save_hosts([*changed.values()])
+        expect_word()
+        return said
+
+    async def on_holds(received: Sequence[Received[HostHolds]], tx: ConductorTransaction) -> list[Said]:
+        ours, said = _ours(received, cell)
+        rows = await tx.load([each.instance for item in ours for each in item.message.attempts])
+        hosts = await tx.lock_hosts([each.message.host for each in ours])
+        for item in ours:
+            holds = item.message
+            host = hosts.get(holds.host)
+            if host is None or host.word.setting.number != holds.number:
+                # It was set again since: it is asked again.
+                continue
+            gone = foreign(rows, holds.host, holds.attempts)
+            said += [
+                Tell(
+                    DestroyInstance(cell=cell, instance=each.instance, attempt=each.attempt, host=holds.host),
+                    item,
+                )
+                for each in gone
+            ]
+            if gone:
+                continue
+            if holds.next is not None:
+                again = CheckHost(cell=cell, host=holds.host, number=holds.number, after=holds.next)
+                said.append(Tell(again, item))
+            elif host.word.must_clean and host.mode != "dead":
+                await tx.save_hosts([structs.replace(host, cleaned=holds.number)])
+                said.append(Tell(HostCleaned(cell=cell, host=holds.host, number=holds.number), item))
+        return said
+
+    return {SetHostInCell: on_words, HostHolds: on_holds}
+
+
+def _ours(received: Sequence[Received[M]], cell: CellName) -> tuple[list[Received[M]], list[Said]]:
+    """Those of this cell; the others are buried."""
+    ours = [each for each in received if each.message.cell == cell]
+    others: list[Said] = [
+        Bury(each, f"cell is {each.message.cell!r}, but this is the conductor of cell {cell!r}")
+        for each in received
+        if each.message.cell != cell
+    ]
+    return ours, others

@@ -1,0 +1,136 @@
+"""Watches the hosts of the cell. Rows that wait for a lost host go on. A host that returns after it was dead is asked what
+it has, and must destroy the attempts that are not its own any more.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
+
+from bus.messages.host_modes import CheckHost
+from bus.messages.hosts import NODE
+from bus.parts import PartGroup, Periodic
+from bus.workers.publisher import Outgoing
+from bus.workers.station import Station
+from cell_conductor.beats import Beats
+from cell_conductor.core.decide import HostsLost
+from cell_conductor.core.host_states import ALL_UP, HostStates, concerns
+from cell_conductor.core.instance import Instance, Rules
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store import ConductorStore
+from cell_conductor.timers import Timers
+
+
+class KnownHosts:
+    """What this process knows of the hosts; decisions read it."""
+
+    def __init__(self) -> None:
+        self.states: HostStates = ALL_UP
+
+    def __call__(self) -> HostStates:
+        return self.states
+
+
+class HostWatch(PartGroup):
+    """A part. Every conductor of the cell has one: what the others have done already changes nothing."""
+
+    def __init__(
+        self,
+        station: Station,
+        store: ConductorStore,
+        timers: Timers,
+        known: KnownHosts,
+        *,
+        rules: Rules,
+        settings: ConductorSettings,
+        clock: Callable[[], datetime],
+        clock_s: Callable[[], float] | None = None,
+    ) -> None:
+        """`clock_s` measures silence."""
+        self._beats = Beats(station, rules.cell, clock_s)
+        self._every_s = min(settings.look_s, station.settings.host_down_s / 10)
+        self._watching = Periodic("watch the hosts", self._look, self._every_s, chance=station.chance)
+        super().__init__(self._beats, self._watching)
+        self._publisher = station.publisher
+        self._store = store
+        self._timers = timers
+        self._known = known
+        self._rules = rules
+        self._clock = clock
+        self._has_listened_long = False
+        # A word about a host is being saved.
+        self._expects_word = False
+        # How often the rows that wait must still be read: once more after each change, since another batch may just
+        # have decided by what was known before.
+        self._readings_left = 0
+
+    def expect_word(self) -> None:
+        """A word about a host is about to be saved."""
+        self._expects_word = True
+
+    def saved(self) -> None:
+        if self._expects_word:
+            self._expects_word = False
+            self._watching.wake()
+
+    async def _look(self) -> None:
+        before = self._known.states
+        known = {host.word.host.int: host for host in await self._store.hosts()}
+        states = self._known.states = HostStates(known, frozenset(self._beats.silent()))
+        if states.lost() - before.lost() or states.dead() - before.dead():
+            self._readings_left = 2
+        await self._check_returned(states)
+        if self._beats.has_listened_long and not self._has_listened_long:
+            await self._miss_hosts(states)
+        self._has_listened_long = self._beats.has_listened_long
+        if self._readings_left:
+            await self._read_waiting()
+            self._readings_left -= 1
+
+    async def _read_waiting(self) -> None:
+        async for page in self._waiting():
+            concerned = [HostsLost(row.id) for row in page if concerns(row, self._known.states)]
+            if concerned:
+                await self._timers.carry_out(concerned)
+
+    async def _miss_hosts(self, states: HostStates) -> None:
+        """This process may have started after a host fell silent: a host that builds, and was never heard, is silent."""
+        async for page in self._waiting():
+            self._beats.miss(
+                row.host.share.host
+                for row in page
+                if row.state == "building" and row.host is not None and row.host.kind != NODE
+            )
+        if silent := frozenset(self._beats.silent()) - states.silent:
+            self._known.states = HostStates(states.set, states.silent | silent)
+            self._readings_left = 2
+
+    async def _waiting(self) -> AsyncIterator[tuple[Instance, ...]]:
+        """Every row that waits for a host is due within the longest of these times."""
+        rules = self._rules
+        longest: timedelta = max(
+            *(rules.attempt_timeout, rules.destroy_timeout, rules.deploy_timeout, rules.undeploy_timeout),
+            *(rules.remind_every, rules.ask_lease, rules.retry_delay_max),
+        )
+        until, after = self._clock() + longest, None
+        while page := await self._store.waiting(until, after):
+            yield page
+            last = page[-1]
+            assert last.due_at is not None, "it was found by when it is due"
+            after = (last.due_at, last.id)
+
+    async def _check_returned(self, states: HostStates) -> None:
+        """Ask hosts that were dead, and are heard, what they have. The answer decides what they must destroy."""
+        orders = [
+            CheckHost(cell=self._rules.cell, host=host.word.host, number=host.word.setting.number)
+            for host in states.set.values()
+            if host.must_clean and self._beats.is_heard(host.word.host)
+        ]
+        if not orders:
+            return
+        # Asked again at the next look: an order that has not left by then would ask twice.
+        sent = self._publisher.send_all([Outgoing(order) for order in orders])
+        await asyncio.wait((sent,), timeout=self._every_s)
+        if sent.done():
+            sent.result()
+        else:
+            self._publisher.withdraw(sent)

@@ -1,0 +1,34 @@
+"""The rows of hosts that were set once, written once for both databases: they change rarely."""
+
+from collections.abc import Sequence
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.message import ProviderId
+from bus.sql import among, insert
+from cell_conductor.core.host_states import CellHost
+from cell_conductor.tables import cell_hosts as table
+
+_encode = msgspec.json.Encoder().encode
+_host = msgspec.json.Decoder(CellHost).decode
+
+
+def read_hosts(connection: Connection, cell: str) -> list[CellHost]:
+    return [_host(body) for body in connection.scalars(sa.select(table.c.body).where(table.c.cell == cell))]
+
+
+def lock_hosts(connection: Connection, cell: str, hosts: Sequence[ProviderId]) -> list[CellHost]:
+    query = sa.select(table.c.body).where(table.c.cell == cell, among(connection, table.c.id, list(hosts)))
+    return [_host(body) for body in connection.scalars(query.order_by(table.c.id).with_for_update())]
+
+
+def save_host(connection: Connection, cell: str, host: CellHost, before: CellHost | None) -> bool:
+    """Whether it is saved: another process may have written a row where there was none."""
+    id_, body = host.word.host, _encode(host)
+    if before is not None:
+        connection.execute(sa.update(table).where(table.c.cell == cell, table.c.id == id_).values(body=body))
+        return True
+    statement = insert(connection, table).values(id=id_, cell=cell, body=body).on_conflict_do_nothing()
+    return connection.execute(statement).rowcount == 1

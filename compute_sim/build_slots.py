@@ -1,0 +1,52 @@
+"""Which builds begin now: each host has so many at once, and the others wait for their turn."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from compute_sim.core.attempts import AttemptKey, AttemptRecord, begun
+from compute_sim.drivers import begin
+from compute_sim.fleet import Fleet
+from compute_sim.store import ComputeTransaction
+
+
+class BuildSlots:
+    """The slots of all hosts in one transaction: those that the store knows, less what the transaction has changed."""
+
+    def __init__(self, tx: ComputeTransaction, fleet: Fleet, most: int) -> None:
+        """`most`: how many builds a host has at once; 0: any number."""
+        self._tx = tx
+        self._fleet = fleet
+        self._most = most
+        self._changes: dict[int, int] = {}
+        # Hosts on which a build has ended.
+        self._freed: dict[ProviderId, None] = {}
+
+    def is_free(self, host: ProviderId) -> bool:
+        if not self._most:
+            return True
+        return self._tx.building(host) + self._changes.get(host.int, 0) < self._most
+
+    def changed(self, before: AttemptRecord | None, after: AttemptRecord) -> None:
+        """The transaction has changed this attempt."""
+        more = after.state.takes_slot - (before is not None and before.state.takes_slot)
+        if more:
+            self._changes[after.host.int] = self._changes.get(after.host.int, 0) + more
+        if more < 0:
+            self._freed[after.host] = None
+
+    def begin_waiting(
+        self, known: Mapping[AttemptKey, AttemptRecord], at_s: float
+    ) -> Iterable[AttemptRecord]:
+        """Begin what waits on hosts that have slots again. `known` has the attempts as this transaction has left them."""
+        for host in self._freed:
+            of_host = {each.key: each for each in self._tx.waiting(host)}
+            of_host |= {key: each for key, each in known.items() if each.host == host}
+            for attempt in of_host.values():
+                if attempt.order is not None and self.is_free(host):
+                    work = begin(self._fleet[host], attempt.order, at_s)
+                    begun_now = begun(attempt.order, work, at_s, cause=attempt.cause, trace=attempt.trace)
+                    after = structs.replace(begun_now, rank=attempt.rank)
+                    self.changed(attempt, after)
+                    yield after

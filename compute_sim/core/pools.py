@@ -1,0 +1,47 @@
+"""Pools that share one resource class with hosts of their cell, as settings name them: NAME:CLASS=TOTAL@HOSTS."""
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from msgspec import Struct
+
+from bus.messages.placement import INTEGER_MAX
+
+FORM = "NAME:CLASS=TOTAL such as nfs:DISK_GB=20000, or NAME:CLASS=TOTAL@HOSTS with a pattern of the hosts that it shares with"
+_WRITTEN = re.compile(
+    r"(?P<name>[\w.-]{1,100}):(?P<resource>[A-Z0-9_]{1,255})=(?P<total>[0-9]{1,10})(?:@(?P<hosts>[^\s,]+))?",
+    re.ASCII,
+)
+
+
+class Pool(Struct, frozen=True):
+    """An amount of one class, for the hosts whose names match."""
+
+    name: str
+    resource: str
+    total: int
+    hosts: str = "*"
+
+
+def read_pools(texts: Iterable[str], cell: str) -> tuple[Pool, ...]:
+    """The pools of this cell, each named after it, from texts of the form NAME:CLASS=TOTAL@HOSTS."""
+    pools = tuple([_read(text, cell) for text in texts])
+    names = [pool.name.removeprefix(f"{cell}-") for pool in pools]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"pools has the name {twice!r} twice, each name may be there once")
+    return pools
+
+
+def pools_of(pools: Sequence[Pool], host: str) -> tuple[Pool, ...]:
+    return tuple([pool for pool in pools if fnmatchcase(host, pool.hosts)])
+
+
+def _read(text: str, cell: str) -> Pool:
+    found = _WRITTEN.fullmatch(text)
+    if found is None:
+        raise ValueError(f"pools has {text!r}, must be {FORM}")
+    total = int(found["total"])
+    if not 0 < total <= INTEGER_MAX:
+        raise ValueError(f"pools has {text!r}: TOTAL is {total}, must be 1 to {INTEGER_MAX}")
+    return Pool(f"{cell}-{found['name']}", found["resource"], total, found["hosts"] or "*")

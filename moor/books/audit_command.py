@@ -1,0 +1,227 @@
+"""`moor audit`: compares the books of placement, the API level, the cells and their hosts, and mends what differs."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Annotated, NoReturn
+
+import msgspec
+import typer
+from msgspec import Struct, structs
+
+from bus.messages.hosts import HostState
+from moor.books.auditing import (
+    FOUND,
+    MENDED,
+    NOT_MENDED,
+    ORDERED,
+    AuditOptions,
+    AuditResult,
+    Finding,
+    audited,
+    with_computes,
+)
+from moor.books.reading import BooksReader
+from moor.client import Client, client, hosts_of
+from moor.options import NOT_IN_TIME, AsJson, BusUrl, command_settings, out, run
+from moor.settings import Settings
+from moor.showing import check_known
+
+# Exit codes of this command; the others are in moor/options.py.
+FAULTS_FOUND = 4
+NOT_ALL_MENDED = 5
+_COLOURS = {FOUND: "yellow", MENDED: "green", ORDERED: "green", NOT_MENDED: "red"}
+
+
+class Line(Struct, frozen=True, omit_defaults=True):
+    """A finding as a line of JSON. `gone`: with --follow, it was found before and is not any more."""
+
+    fault: str
+    about: str
+    text: str
+    outcome: str
+    why: str = ""
+
+
+class Summary(Struct, frozen=True):
+    """The last line of an audit as JSON."""
+
+    compared: int
+    in_flight: int
+    faults: int
+    not_mended: int
+    unanswered: tuple[str, ...]
+    seconds: float
+
+
+class Printer:
+    """Prints findings; with --follow only those that are new, and those that are gone."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._known: dict[object, Line] = {}
+        self._now: dict[object, Line] = {}
+
+    def tell(self, finding: Finding) -> None:
+        fault = finding.fault
+        about = "" if fault.about is None else str(fault.about)
+        line = Line(fault.kind, about, fault.text, finding.outcome, finding.why)
+        if self._known.get(fault.key) != line:
+            self._print(line)
+        self._now[fault.key] = line
+
+    def end(self, result: AuditResult, seconds: float, *, is_first: bool) -> None:
+        gone = [each for key, each in self._known.items() if key not in self._now]
+        for each in gone:
+            if each.outcome in (FOUND, NOT_MENDED):
+                self._print(structs.replace(each, outcome="gone", why=""))
+        is_news = is_first or self._known != self._now
+        self._known, self._now = self._now, {}
+        if is_news:
+            self._summarize(result, seconds)
+
+    def _print(self, line: Line) -> None:
+        if self._as_json:
+            _print_json(line)
+            return
+        colour = _COLOURS.get(line.outcome, "dim")
+        why = f"; {line.why}" if line.why else ""
+        out.print(
+            f"{line.outcome:10} {line.fault}: {line.text}{why}",
+            style=colour,
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def _summarize(self, result: AuditResult, seconds: float) -> None:
+        left = [each for each in result.findings if each.outcome == NOT_MENDED]
+        if self._as_json:
+            _print_json(
+                Summary(
+                    compared=result.compared,
+                    in_flight=result.in_flight,
+                    faults=len(result.findings),
+                    not_mended=len(left),
+                    unanswered=result.unanswered,
+                    seconds=round(seconds, 3),
+                )
+            )
+            return
+        faults = f"{len(result.findings):,} faults" if result.findings else "no faults"
+        flight = f", {result.in_flight:,} of them in flight" if result.in_flight else ""
+        out.print(
+            f"{faults}: {result.compared:,} instances and consumers compared{flight}, in {seconds:.1f} s",
+            markup=False,
+            highlight=False,
+        )
+        for each in result.unanswered:
+            out.print(
+                f"{each} did not answer: nothing of that cell was compared there",
+                style="yellow",
+                markup=False,
+                highlight=False,
+            )
+
+
+def audit(
+    bus: BusUrl = "",
+    *,
+    heal: Annotated[bool, typer.Option("--heal", help="Mend what differs, and say what was done.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on: look again and again, and print only what changes.")
+    ] = False,
+    every: Annotated[
+        int,
+        typer.Option(
+            envvar="MOOR_AUDIT_EVERY",
+            min=1,
+            metavar="SECONDS",
+            help="The pause between two looks of --follow.",
+        ),
+    ] = 60,
+    settle: Annotated[
+        int,
+        typer.Option(
+            envvar="MOOR_AUDIT_SETTLE",
+            min=0,
+            metavar="SECONDS",
+            help="What changed within this time is in flight, and is not judged.",
+        ),
+    ] = 60,
+    cell: Annotated[str, typer.Option(help="Only instances of this cell.")] = "",
+    host: Annotated[str, typer.Option(help="Only instances that any of the books has on this host.")] = "",
+    patience: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for each answer.")
+    ] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the books of placement, the API level, the cells and their hosts; boots go on meanwhile.
+
+    Exit code 0: no faults. 4: faults were found, and with --heal all are mended. 5: with --heal, some are not. 3: a cell did
+    not answer, and the others have no faults.
+    """
+    settings = command_settings(bus=bus)
+    printer = Printer(as_json=as_json)
+
+    async def work() -> AuditResult:
+        async with clients(settings, patience) as (api, cells):
+            hosts = await hosts_of(api)
+            check_known("--cell", cell, (each.cell for each in hosts))
+            check_known("--host", host, (each.name for each in hosts))
+            options = AuditOptions(
+                settle=timedelta(seconds=settle),
+                heals=heal,
+                cell=cell,
+                host=next((each.id for each in hosts if each.name == host), None) if host else None,
+            )
+            is_first = True
+            while True:
+                began_s = time.monotonic()
+                reader = BooksReader(api, _of_all_cells(api, cells, hosts, settings), with_computes(hosts))
+                result = await audited(reader, options, printer.tell)
+                printer.end(result, time.monotonic() - began_s, is_first=is_first)
+                if not follow:
+                    return result
+                is_first = False
+                await asyncio.sleep(every)
+                hosts = await hosts_of(api)
+
+    _exit(run(work()), heals=heal)
+
+
+def _of_all_cells(
+    api: Client, cells: Mapping[str, Client], hosts: Sequence[HostState], settings: Settings
+) -> Mapping[str, Client]:
+    """A cell without a broker of its own is asked on that of the API level."""
+    names = {*settings.addresses.cells, *cells, *[each.cell for each in hosts]}
+    return {name: cells.get(name, api) for name in names}
+
+
+@asynccontextmanager
+async def clients(
+    settings: Settings, patience_s: float
+) -> AsyncIterator[tuple[Client, Mapping[str, Client]]]:
+    """An operator's clients: on the API level's broker, and on that of each cell which has its own."""
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(client(settings, operates=True, patience_s=patience_s))
+        below: dict[str, Client] = {}
+        for cell, url in settings.addresses.cell_bus_urls.items():
+            if url != settings.addresses.bus_url:
+                there = structs.replace(settings, addresses=structs.replace(settings.addresses, bus_url=url))
+                below[cell] = await stack.enter_async_context(
+                    client(there, operates=True, patience_s=patience_s)
+                )
+        yield api, below
+
+
+def _print_json(line: Line | Summary) -> None:
+    out.print(msgspec.json.encode(line).decode(), markup=False, highlight=False, soft_wrap=True)
+
+
+def _exit(result: AuditResult, *, heals: bool) -> NoReturn:
+    if result.findings:
+        raise typer.Exit(FAULTS_FOUND if not heals or result.is_all_mended else NOT_ALL_MENDED)
+    raise typer.Exit(NOT_IN_TIME if result.unanswered else 0)

@@ -1,0 +1,335 @@
+"""One audit: it reads all books, looks a second time at whatever differs, and mends what still differs, if it is told to.
+
+Nothing is stopped and nothing is locked. A fault counts only if both looks found it at the same versions of all rows. A
+mend names what the second look saw; if that has changed, it does nothing. Afterwards a third look tells whether the fault
+is gone.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from msgspec import Struct
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, WriteVerdict
+from bus.messages.books import (
+    NAMED_MAX,
+    AskContradictions,
+    BookEntry,
+    ContradictionsFound,
+    MendConsumer,
+    MendInstance,
+    RecountBooks,
+)
+from bus.messages.build import InstancesFound
+from bus.messages.cell import DestroyInstance, RemoveFromCell
+from bus.messages.hosts import NODE, HostState
+from bus.messages.placement import DoesNotFit, NotAllowed
+from cell_conductor.wiring import heir_of
+from moor.books.judging import contradiction, faults_of, is_beside, is_in_flight, leak_of
+from moor.books.reading import BooksReader, Speaks
+from moor.books.views import Fault, Mend, Places, Sight, View
+from moor.client import answer_of, hosts_of, providers_of
+
+FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
+# A second look names these instances, and at most two hosts of each.
+LOOKED_AT_ONCE_MAX = NAMED_MAX // 2
+_CHANGED = "it has changed meanwhile: the next audit looks again"
+
+
+class Finding(Struct, frozen=True):
+    """A fault, and what became of it: found, mended, ordered (its cell or host mends it) or not mended, and why."""
+
+    fault: Fault
+    outcome: str = FOUND
+    why: str = ""
+
+
+class AuditResult(Struct, frozen=True, kw_only=True):
+    """`compared` instances and consumers were compared, and `in_flight` were not: something about them is changing, or a
+    cell of theirs did not answer. `unanswered` says who did not.
+    """
+
+    compared: int
+    in_flight: int
+    findings: tuple[Finding, ...]
+    unanswered: tuple[str, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.findings
+
+    @property
+    def is_all_mended(self) -> bool:
+        return all(each.outcome in (MENDED, ORDERED) for each in self.findings)
+
+
+class AuditOptions(Struct, frozen=True):
+    """Only instances of this cell, or on the host with this id. `settle`: what changed within this time is in flight."""
+
+    settle: timedelta
+    heals: bool = False
+    cell: str = ""
+    host: ProviderId | None = None
+
+    @property
+    def is_of_all(self) -> bool:
+        return not self.cell and self.host is None
+
+    def concerns(self, view: View) -> bool:
+        return (not self.cell or self.cell in view.cells()) and (
+            self.host is None or self.host in view.hosts()
+        )
+
+
+class Audit:
+    """`tell` hears each finding as soon as it is known."""
+
+    def __init__(
+        self,
+        reader: BooksReader,
+        options: AuditOptions,
+        *,
+        clock: Callable[[], datetime],
+        places: Places,
+        tell: Callable[[Finding], None] = lambda _: None,
+    ) -> None:
+        self._reader = reader
+        self._options = options
+        self._clock = clock
+        self._places = places
+        self._tell = tell
+        self._findings: list[Finding] = []
+        self._compared = 0
+        self._in_flight = 0
+        # Consumers beside instances, and those of them that a cell counts on or has just freed.
+        self._beside: dict[ConsumerId, BookEntry] = {}
+        self._needed: set[ConsumerId] = set()
+
+    async def run(self) -> AuditResult:
+        if self._options.is_of_all:
+            await self._compare_tables()
+        async for views in self._reader.views():
+            await self._compare(views)
+        await self._compare_beside()
+        return AuditResult(
+            compared=self._compared,
+            in_flight=self._in_flight,
+            findings=tuple(self._findings),
+            unanswered=tuple(self._reader.unanswered()),
+        )
+
+    def _found(self, findings: Iterable[Finding]) -> None:
+        for each in findings:
+            self._findings.append(each)
+            self._tell(each)
+
+    # Placement's own tables
+
+    async def _compare_tables(self) -> None:
+        faults = await self._contradictions()
+        if not faults or not self._options.heals:
+            self._found(Finding(each) for each in faults)
+            return
+        await self._give(RecountBooks())
+        left = {each.key for each in await self._contradictions()}
+        why = "counting again does not mend it"
+        self._found(
+            Finding(each, NOT_MENDED, why) if each.key in left else Finding(each, MENDED, "counted again")
+            for each in faults
+        )
+
+    async def _contradictions(self) -> list[Fault]:
+        found = await answer_of(self._reader.api, AskContradictions(), ContradictionsFound)
+        return [contradiction(text) for text in found.contradictions]
+
+    # Instances
+
+    async def _compare(self, views: Sequence[View]) -> None:
+        sight = self._sight(None)
+        suspects: list[tuple[View, list[Fault]]] = []
+        for view in views:
+            self._note_beside(view, sight)
+            if not self._options.concerns(view) or (view.consumer is not None and is_beside(view.consumer)):
+                continue
+            self._compared += 1
+            self._in_flight += is_in_flight(view, sight)
+            if faults := [*faults_of(view, sight, self._places)]:
+                suspects.append((view, faults))
+        for start in range(0, len(suspects), LOOKED_AT_ONCE_MAX):
+            await self._look_again(suspects[start : start + LOOKED_AT_ONCE_MAX])
+
+    async def _look_again(self, suspects: Sequence[tuple[View, list[Fault]]]) -> None:
+        before = {fault.key: fault.version for _, faults in suspects for fault in faults}
+        ids = [view.id for view, _ in suspects]
+        hosts = {each.host: None for view, _ in suspects for each in view.in_cells if each.host is not None}
+        again = await self._faults_now(ids, tuple(hosts))
+        faults = [fault for fault in again if before.get(fault.key) == fault.version]
+        await self._conclude(faults, partial(self._faults_now, ids, tuple(hosts)))
+
+    async def _faults_now(self, ids: Sequence[ConsumerId], hosts: Sequence[ProviderId]) -> list[Fault]:
+        views, asked = await self._reader.views_of(ids, hosts)
+        sight = self._sight(asked)
+        return [fault for view in views.values() for fault in faults_of(view, sight, self._places)]
+
+    def _sight(self, asked: frozenset[ProviderId] | None) -> Sight:
+        return Sight(
+            now=self._clock(),
+            settle=self._options.settle,
+            cells=frozenset(self._reader.cells),
+            computes=frozenset(self._reader.computes),
+            asked=asked,
+        )
+
+    # Consumers beside instances
+
+    def _note_beside(self, view: View, sight: Sight) -> None:
+        consumer = view.consumer
+        if consumer is not None and consumer.held and is_beside(consumer) and not view.in_cells:
+            self._beside[consumer.id] = consumer
+        for entry in view.in_cells:
+            instance = entry.instance
+            self._needed.update(claim.consumer for claim in entry.claims if claim.consumer != instance.id)
+            if is_in_flight(view, sight):
+                # It may have freed them just now.
+                self._needed.update(
+                    heir_of(instance.id, attempt) for attempt in range(1, instance.attempt + 1)
+                )
+
+    async def _compare_beside(self) -> None:
+        suspects = [
+            each
+            for id_, each in sorted(self._beside.items())
+            if id_ not in self._needed and self._is_wanted(each)
+        ]
+        self._compared += len(self._beside)
+        for start in range(0, len(suspects), NAMED_MAX):
+            some = {each.id: leak_of(each, self._places) for each in suspects[start : start + NAMED_MAX]}
+            again = await self._leaks_now(list(some))
+            faults = [each for each in again if each.about is not None and some[each.about] == each]
+            await self._conclude(faults, partial(self._leaks_now, list(some)))
+
+    def _is_wanted(self, consumer: BookEntry) -> bool:
+        return (not self._options.cell or consumer.cell == self._options.cell) and (
+            self._options.host is None or consumer.host == self._options.host
+        )
+
+    async def _leaks_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
+        """A swap just now may have made one after its cell's row was read."""
+        views, _ = await self._reader.views_of(ids, ())
+        return [
+            leak_of(consumer, self._places)
+            for view in views.values()
+            if (consumer := view.consumer) is not None
+            and consumer.held
+            and not consumer.is_new
+            and consumer.cell in self._reader.cells
+        ]
+
+    # Mending
+
+    async def _conclude(
+        self, faults: Sequence[Fault], look: Callable[[], Awaitable[Sequence[Fault]]]
+    ) -> None:
+        if not faults or not self._options.heals:
+            self._found(Finding(each, FOUND, each.advice) for each in faults)
+            return
+        given: list[Mend] = []
+        refused: dict[int, str] = {}
+        for mend in [each.mend for each in faults if each.mend is not None]:
+            # Several faults of an instance have the same mend.
+            if mend not in given:
+                refused[len(given)] = await self._give(mend)
+                given.append(mend)
+        left = {each.key for each in await look()} if given else set()
+        self._found(self._outcome(each, given, refused, left) for each in faults)
+
+    def _outcome(
+        self, fault: Fault, given: Sequence[Mend], refused: Mapping[int, str], left: Collection[object]
+    ) -> Finding:
+        if fault.mend is None:
+            return Finding(fault, NOT_MENDED, fault.advice)
+        if why := refused[given.index(fault.mend)]:
+            return Finding(fault, NOT_MENDED, why)
+        if isinstance(fault.mend, RemoveFromCell | DestroyInstance):
+            return Finding(fault, ORDERED, mend_in_words(fault.mend))
+        if fault.key in left:
+            return Finding(fault, NOT_MENDED, "it came back: the next audit looks again")
+        return Finding(fault, MENDED, mend_in_words(fault.mend))
+
+    async def _give(self, mend: Mend) -> str:
+        """Give the order. Returns why it was refused, or nothing."""
+        match mend:
+            case MendConsumer() | RecountBooks():
+                answer = await answer_of(self._reader.api, mend, WriteAnswered)
+                return _refusal(answer.verdict, self._places)
+            case MendInstance():
+                found = await answer_of(self._reader.api, mend, InstancesFound)
+                is_done = any(each.sequence > mend.seen for each in found.instances)
+                return "" if is_done else _CHANGED
+            case RemoveFromCell() | DestroyInstance():
+                await self._reader.in_cell[mend.cell].send(mend)
+                return ""
+
+
+async def audited(
+    reader: BooksReader,
+    options: AuditOptions,
+    tell: Callable[[Finding], None] = lambda _: None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> AuditResult:
+    places = Places({each.id: each for each in await providers_of(reader.api)})
+    return await Audit(reader, options, clock=clock, places=places, tell=tell).run()
+
+
+async def problems_in_books(client: Speaks) -> list[str]:
+    """The faults in the books of a cloud at rest, of which all cells are on this broker."""
+    hosts = await hosts_of(client)
+    cells = dict.fromkeys(sorted({each.cell for each in hosts}), client)
+    found = await audited(BooksReader(client, cells, with_computes(hosts)), AuditOptions(settle=timedelta()))
+    return [
+        *[each.fault.text for each in found.findings],
+        *[f"{each} did not answer" for each in found.unanswered],
+    ]
+
+
+def with_computes(hosts: Iterable[HostState]) -> frozenset[str]:
+    """The cells in which a compute controls hypervisors. Bare-metal nodes are Ironic's, and no compute has them."""
+    return frozenset(each.cell for each in hosts if each.kind != NODE)
+
+
+def _refusal(verdict: WriteVerdict, places: Places) -> str:
+    match verdict:
+        case Done():
+            return ""
+        case ConsumerMoved():
+            return _CHANGED
+        case DoesNotFit():
+            short = [
+                f"{each.resource} of {places.name(each.provider)}: asked {each.asked}, free {each.free}"
+                + (f" ({each.rule} {each.bound})" if each.rule != "capacity" else "")
+                for each in verdict.shortfalls
+            ]
+            return f"no room: {'; '.join(short)}"
+        case NotAllowed():
+            return f"{verdict.field}: {verdict.reason}"
+        case _:
+            fields = ", ".join(f"{field} {getattr(verdict, field)}" for field in verdict.__struct_fields__)
+            return f"{verdict.__struct_config__.tag}: {fields}"
+
+
+def mend_in_words(mend: Mend) -> str:
+    match mend:
+        case MendConsumer(claim=None):
+            return "everything that it held is free"
+        case MendConsumer():
+            return "placement has it as its cell does"
+        case MendInstance():
+            return "the API level has it as its cell does"
+        case RecountBooks():
+            return "counted again"
+        case RemoveFromCell():
+            return f"cell {mend.cell} deletes it"
+        case DestroyInstance():
+            return "the host removes it"

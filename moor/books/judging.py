@@ -1,0 +1,377 @@
+"""Which faults does this view of an instance show?
+
+Pure: the caller has read the books, and looks a second time before it believes a fault. Things in flight are no faults: a
+boot between its claim and its row, a swap, a delete, a message that waits for its reader. They show by the states of rows
+and claims, and by changes that are more recent than the time to settle.
+
+The cell owns an instance: its row says on which host it is, and which share that takes. The API level's row decides
+whether it is wanted at all.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry
+from bus.messages.build import InstanceState
+from bus.messages.hosts import NODE
+from bus.messages.placement import NO_OWNER, ResourceAmount
+from bus.topology import CELL0
+from moor.books import mending
+from moor.books.views import BESIDE_INSTANCES, INSTANCE, Fault, Mend, Places, Sight, View
+
+# How the API level calls a cell's states.
+_AT_API = {"building": "placed", "swapping": "placed", "broken": "error"}
+# At API level nothing is decided yet.
+_OPEN = ("accepted", "waiting")
+_DELETED = ("deleting", "deleted")
+# In its cell a claim is being moved or freed.
+_BETWEEN = ("swapping", "moving", "deleting")
+NO_CELLS = ("", CELL0)
+
+ORPHAN = "orphan"
+MISSING = "missing allocation"
+AMOUNTS = "wrong amounts"
+HOST = "wrong host"
+TYPE = "wrong type"
+PROJECT = "wrong project"
+USER = "wrong user"
+GROUP = "wrong group"
+ATTEMPT = "wrong attempt"
+LEAK = "leak"
+DRIFT = "drift"
+STRAY = "stray"
+LOST = "lost"
+TWICE = "in two cells"
+UNLISTED = "unlisted"
+COUNTS = "counts"
+KINDS = (
+    *(ORPHAN, MISSING, AMOUNTS, HOST, TYPE, PROJECT, USER, GROUP, ATTEMPT),
+    *(LEAK, DRIFT, STRAY, LOST, TWICE, UNLISTED, COUNTS),
+)
+
+
+def faults_of(view: View, sight: Sight, places: Places) -> Iterator[Fault]:
+    if is_in_flight(view, sight):
+        return
+    living = [each for each in view.in_cells if _is_living(each)]
+    if len(living) > 1:
+        cells = ", ".join(each.instance.cell for each in living)
+        yield _fault(TWICE, view, f"the cells {cells} each have it", advice="`moor audit` does not choose")
+        return
+    entry = _own_entry(view, living)
+    for fault in (
+        *_of_claims(view, entry, places),
+        *_of_rows(view, entry),
+        *_on_hosts(view, entry, sight, places),
+    ):
+        yield structs.replace(fault, version=view.version)
+
+
+def is_beside(consumer: BookEntry) -> bool:
+    """Is it of an instance with another id?"""
+    return consumer.type in BESIDE_INSTANCES
+
+
+def leak_of(consumer: BookEntry, places: Places) -> Fault:
+    """A consumer beside an instance that no cell counts on."""
+    what = "move" if consumer.type == "MIGRATION" else "cleanup"
+    return Fault(
+        LEAK,
+        consumer.id,
+        f"consumer {consumer.id} of type {consumer.type} holds {_amounts(consumer.held, places)}, and no {what} of any "
+        f"instance of cell {consumer.cell} needs it",
+        mend=mending.end(consumer),
+        version=(consumer.generation, consumer.attempt, consumer.held),
+    )
+
+
+def contradiction(text: str) -> Fault:
+    """A sentence of placement's audit of its own tables."""
+    return Fault(COUNTS, None, f"placement: {text}", mend=mending.RECOUNT, version=(text,))
+
+
+def _fault(kind: str, view: View, text: str, mend: Mend | None = None, advice: str = "") -> Fault:
+    return Fault(kind, view.id, f"instance {view.id}: {text}", mend, advice, view.version)
+
+
+def is_in_flight(view: View, sight: Sight) -> bool:
+    """Is something about to change, or did a cell not answer that would know?"""
+    told, consumer = view.at_api, view.consumer
+    if told is not None:
+        is_young = told.changed_at is not None and sight.now - told.changed_at < sight.settle
+        # The order to place it may be on its way to its cell.
+        if told.state in _OPEN or is_young or (told.state == "placed" and not view.in_cells):
+            return True
+    if any(cell not in (*NO_CELLS, *sight.cells) for cell in _cells_to_hear(view)):
+        return True
+    # A boot writes its row after its claim.
+    if consumer is not None and consumer.is_new and told is None and not view.in_cells:
+        return True
+    return any(_is_stirred(each, sight) for each in view.in_cells)
+
+
+def _cells_to_hear(view: View) -> Iterator[str]:
+    if view.at_api is not None:
+        yield view.at_api.cell
+    yield from (each.instance.cell for each in view.in_cells)
+    if view.consumer is not None and not view.in_cells:
+        yield view.consumer.cell
+
+
+def _is_stirred(entry: CellEntry, sight: Sight) -> bool:
+    return entry.stirred_at is not None and sight.now - entry.stirred_at < sight.settle
+
+
+def _is_living(entry: CellEntry) -> bool:
+    return any(claim.share is not None for claim in entry.claims) or entry.instance.state in _BETWEEN
+
+
+def _own_entry(view: View, living: list[CellEntry]) -> CellEntry | None:
+    """The row of the cell that has the instance; otherwise that of the cell that the API level names."""
+    if living:
+        return living[0]
+    told = view.at_api
+    return next(
+        (each for each in view.in_cells if told is None or each.instance.cell == told.cell),
+        view.in_cells[0] if view.in_cells else None,
+    )
+
+
+# Its claims
+
+
+def _of_claims(view: View, entry: CellEntry | None, places: Places) -> Iterator[Fault]:
+    claims = [claim for claim in (entry.claims if entry else ()) if claim.consumer == view.id]
+    if not claims:
+        yield from _orphan(view, entry, places)
+        return
+    (claim,) = claims
+    if claim.share is None:
+        return
+    assert entry is not None, "a claim is of an entry"
+    consumer, where = view.consumer, entry.instance
+    mend = mending.claim(view, entry, claim)
+    if consumer is None or not consumer.held or consumer.ended:
+        yield _fault(
+            MISSING,
+            view,
+            f"it is {where.state} on {places.name(claim.share.host)} in cell {where.cell}, and placement has no "
+            f"claim of it: it should hold {_amounts(claim.share.amounts, places)}",
+            mend,
+        )
+        return
+    for kind, text in _differences(view, consumer, entry, claim, places):
+        yield _fault(kind, view, text, mend)
+
+
+def _orphan(view: View, entry: CellEntry | None, places: Places) -> Iterator[Fault]:
+    """It holds something, and nothing needs that. What holds by allocations that a program wrote is that program's."""
+    consumer = view.consumer
+    if consumer is None or not consumer.held:
+        return
+    if entry is None and view.at_api is None and not (consumer.attempt and consumer.type == INSTANCE):
+        return
+    told = view.at_api
+    if entry is not None:
+        why = f"it is {entry.instance.state} in cell {entry.instance.cell}"
+    elif told is not None and told.state not in ("deleted", "error", "deleting"):
+        # The cell has lost its row: whether the instance exists is for a person to find out.
+        return
+    else:
+        why = f"it is {told.state}" if told else "no cell and no row of the API level knows it"
+    yield _fault(
+        ORPHAN, view, f"{why}, and it holds {_amounts(consumer.held, places)}", mending.end(consumer)
+    )
+
+
+def _differences(
+    view: View, consumer: BookEntry, entry: CellEntry, claim: ExpectedClaim, places: Places
+) -> Iterator[tuple[str, str]]:
+    assert claim.share is not None, "only a claim with a share is compared"
+    wanted, state = claim.share, entry.instance
+    if consumer.host != wanted.host:
+        yield (
+            HOST,
+            f"it is {state.state} on {places.name(wanted.host)}, and placement has it on {places.name(consumer.host)}, with "
+            + _amounts(consumer.held, places),
+        )
+    elif not _are_same(consumer, wanted.amounts, places):
+        yield (
+            AMOUNTS,
+            f"on {places.name(wanted.host)} it holds {_amounts(consumer.held, places)}, and should hold "
+            + _amounts(wanted.amounts, places),
+        )
+    for kind, what, has, should_be in (
+        (TYPE, "type", consumer.type, claim.type),
+        (PROJECT, "project", consumer.project, mending.project_of(view, entry) or NO_OWNER),
+        (USER, "user", consumer.user, entry.user or NO_OWNER),
+        (GROUP, "server group", _text(consumer.group), _text(entry.group.id if entry.group else None)),
+        (ATTEMPT, "attempt", str(consumer.attempt), str(claim.attempt)),
+        (ATTEMPT, "cell", consumer.cell, state.cell),
+    ):
+        if has != should_be:
+            yield kind, f"its {what} in placement is {has or 'none'!r}, and should be {should_be or 'none'!r}"
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _are_same(consumer: BookEntry, wanted: tuple[ResourceAmount, ...], places: Places) -> bool:
+    """Does it hold what its cell counts on? A reshape may move inventories to other providers of a tree, with what is held
+    of them. Then the sums of the tree have to be the same.
+
+    A claim and a swap raise the generation by one, and the attempt, too. A reshape raises the generation alone.
+    """
+    held, should = _by_class(consumer.held), _by_class(wanted)
+    if consumer.generation == consumer.attempt:
+        return held == should
+    return _by_tree(held, places) == _by_tree(should, places)
+
+
+def _by_tree(
+    amounts: Mapping[tuple[ProviderId, str], int], places: Places
+) -> Mapping[tuple[ProviderId, str], int]:
+    sums: Counter[tuple[ProviderId, str]] = Counter()
+    for (provider, resource), amount in amounts.items():
+        sums[places.root(provider), resource] += amount
+    return sums
+
+
+def _by_class(amounts: tuple[ResourceAmount, ...]) -> Mapping[tuple[ProviderId, str], int]:
+    sums: Counter[tuple[ProviderId, str]] = Counter()
+    for each in amounts:
+        sums[each.provider, each.resource] += each.amount
+    return sums
+
+
+def _amounts(amounts: tuple[ResourceAmount, ...], places: Places) -> str:
+    words = [
+        f"{count} {resource} of {places.name(provider)}"
+        for (provider, resource), count in _by_class(amounts).items()
+    ]
+    return ", ".join(words) or "nothing"
+
+
+# Its rows
+
+
+def _of_rows(view: View, entry: CellEntry | None) -> Iterator[Fault]:
+    told = view.at_api
+    if told is None:
+        if entry is not None and _is_living(entry):
+            where = entry.instance
+            yield _fault(
+                UNLISTED,
+                view,
+                f"it is {where.state} in cell {where.cell}, and the API level has no row of it",
+                advice="no row says who asked for it: restore the row from a backup",
+            )
+        return
+    if entry is None:
+        yield from _without_cell_row(view, told)
+        return
+    of_cell = at_api(entry.instance)
+    if told.state in _DELETED and of_cell.state == "deleting":
+        return
+    if told.state in _DELETED and of_cell.state != "deleted":
+        yield _fault(
+            DRIFT,
+            view,
+            f"the API level has it {told.state}, and it is {of_cell.state} in cell {of_cell.cell}",
+            mending.remove(told, of_cell.cell),
+        )
+        return
+    if of_cell.state == "moving" or _has_not_come(told, of_cell):
+        return
+    if differs := list(_fields_that_differ(told, of_cell)):
+        yield _fault(
+            DRIFT,
+            view,
+            f"the API level has {', '.join(f'{field} {has!r}' for field, has, _ in differs)}, and cell {of_cell.cell} has "
+            f"{', '.join(f'{field} {has!r}' for field, _, has in differs)}",
+            mending.row(told, of_cell),
+        )
+
+
+def _without_cell_row(view: View, told: InstanceState) -> Iterator[Fault]:
+    """Cells forget deleted instances after a while, and only these."""
+    if told.cell in NO_CELLS or told.state == "deleted":
+        return
+    text = f"the API level has it {told.state} in cell {told.cell}, which has no row of it"
+    if told.state == "deleting":
+        yield _fault(DRIFT, view, text, mending.row(told, structs.replace(told, state="deleted", host="")))
+    else:
+        yield _fault(DRIFT, view, text, advice="restore the cell's row from a backup, or `moor delete` it")
+
+
+def _has_not_come(told: InstanceState, of_cell: InstanceState) -> bool:
+    """The cell does not know of the rebuild yet, or of the move."""
+    if told.state == "rebuilding" and told.rebuild is not None:
+        return of_cell.rebuild is None or of_cell.rebuild.number < told.rebuild.number
+    if told.state == "moving" and told.move is not None:
+        return of_cell.move is None or of_cell.move.number < told.move.number
+    return False
+
+
+def at_api(of_cell: InstanceState) -> InstanceState:
+    """The state of a cell's row, in the words of the API level."""
+    return structs.replace(of_cell, state=_AT_API.get(of_cell.state, of_cell.state))
+
+
+def _fields_that_differ(told: InstanceState, of_cell: InstanceState) -> Iterator[tuple[str, str, str]]:
+    fields = ["state", "cell"]
+    if of_cell.state == "deleted":
+        # A delete before the placement has no cell at API level.
+        fields = ["state"]
+    elif of_cell.state == "active":
+        fields += ["host", "attempt"]
+    for field in fields:
+        if (has := getattr(told, field)) != (should := getattr(of_cell, field)):
+            yield field, str(has), str(should)
+
+
+# Instances on hosts
+
+
+def _on_hosts(view: View, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
+    for found in view.on_hosts:
+        if not _is_expected(found.entry, entry):
+            where = f"host {places.name(found.entry.host)} of cell {found.cell} has its attempt {found.entry.attempt}"
+            mend = mending.destroy(view, entry, found)
+            yield _fault(
+                STRAY,
+                view,
+                f"{where}, and {_whereabouts(view, entry, places)}",
+                mend,
+                "" if mend else "no row says whether it is wanted: look what runs there",
+            )
+    if entry is None or entry.kind == NODE or entry.instance.state != "active" or entry.host is None:
+        return
+    could_be_asked = sight.asked is None or entry.host in sight.asked
+    if entry.instance.cell not in sight.computes or not could_be_asked:
+        return
+    if entry.on_hosts[0] not in [each.entry for each in view.on_hosts]:
+        yield _fault(
+            LOST,
+            view,
+            f"it is active on {places.name(entry.host)} in cell {entry.instance.cell}, and that host does not have its attempt "
+            f"{entry.on_hosts[0].attempt}",
+            advice="the host has lost it: recover it there, or `moor delete` it",
+        )
+
+
+def _is_expected(found: HostEntry, entry: CellEntry | None) -> bool:
+    return entry is not None and found in entry.on_hosts
+
+
+def _whereabouts(view: View, entry: CellEntry | None, places: Places) -> str:
+    if entry is not None:
+        on = f" on {places.name(entry.host)}" if _is_living(entry) else ""
+        return f"it is {entry.instance.state}{on} in cell {entry.instance.cell}, by attempt {entry.instance.attempt}"
+    if view.at_api is not None:
+        return f"it is {view.at_api.state}"
+    return "no cell and no row of the API level knows it"

@@ -1,0 +1,78 @@
+"""The mend of a fault: one order, which names what the audit saw. If that has changed, the order does nothing."""
+
+from bus.messages.books import (
+    BookEntry,
+    CellEntry,
+    ExpectedClaim,
+    MendConsumer,
+    MendedClaim,
+    MendInstance,
+    RecountBooks,
+    SeenConsumer,
+)
+from bus.messages.build import InstanceState
+from bus.messages.cell import DestroyInstance, RemoveFromCell
+from moor.books.views import OnHost, View
+
+RECOUNT = RecountBooks()
+
+
+def end(consumer: BookEntry) -> MendConsumer:
+    """Free everything that it holds."""
+    return MendConsumer(consumer=consumer.id, seen=_seen(consumer))
+
+
+def claim(view: View, entry: CellEntry, expected: ExpectedClaim) -> MendConsumer:
+    """Let it hold exactly what its cell counts on."""
+    assert expected.share is not None, "only a claim with a share is mended"
+    return MendConsumer(
+        consumer=view.id,
+        seen=_seen(view.consumer) if view.consumer else None,
+        claim=MendedClaim(
+            cell=entry.instance.cell,
+            attempt=expected.attempt,
+            share=expected.share,
+            type=expected.type,
+            project=project_of(view, entry),
+            user=entry.user,
+            group=entry.group,
+        ),
+    )
+
+
+def project_of(view: View, entry: CellEntry) -> str:
+    return view.at_api.project if view.at_api else entry.instance.project
+
+
+def _seen(consumer: BookEntry) -> SeenConsumer:
+    return SeenConsumer(generation=consumer.generation, attempt=consumer.attempt, ended=consumer.ended)
+
+
+def row(told: InstanceState, of_cell: InstanceState) -> MendInstance:
+    """Let the API level's row say what the cell has."""
+    return MendInstance(seen=told.sequence, instance=of_cell)
+
+
+def remove(told: InstanceState, cell: str) -> RemoveFromCell | None:
+    """Let the cell delete it: a client was told that it is deleted, or is being deleted."""
+    if told.changed_at is None:
+        return None
+    return RemoveFromCell(
+        cell=cell,
+        instance=told.id,
+        request_id=told.request_id,
+        sequence=told.sequence,
+        issued_at=told.changed_at,
+    )
+
+
+def destroy(view: View, entry: CellEntry | None, found: OnHost) -> DestroyInstance | None:
+    """Let the host remove it, as its conductor would order after a late answer. Only if a row says that it is not wanted
+    there: without any row, or with a row that lacks only its cell's, it may be all that is left.
+    """
+    is_known = entry is not None and entry.instance.cell == found.cell
+    is_deleted = view.at_api is not None and view.at_api.state == "deleted"
+    if not (is_known or is_deleted):
+        return None
+    at = found.entry
+    return DestroyInstance(cell=found.cell, instance=at.instance, attempt=at.attempt, host=at.host)

@@ -1,0 +1,201 @@
+"""Asks placement, the API level, the cells and their hosts what they have, page by page and side by side.
+
+Each of them answers in the order of ids. So the pages are merged as they come, and no more than a page of each is in
+memory, however many instances there are.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct, structs
+
+from bus.message import ConsumerId, Message, ProviderId
+from bus.messages.books import (
+    AskBooks,
+    AskCellBooks,
+    AskHostBooks,
+    BookEntry,
+    BooksFound,
+    CellBooksFound,
+    CellEntry,
+    HostBooksFound,
+)
+from bus.messages.build import AskInstances, InstancesFound, InstanceState
+from bus.workers.asking import NoAnswer
+from moor.books.views import OnHost, View
+from moor.client import Asks, answer_of
+
+# A younger claim may still get its row: by then a scheduler that died before it wrote the row is replaced, and the request
+# that it had taken is delivered again.
+NEW_S = 900
+INSTANCES_PAGE = 200
+
+# The id of the instance or consumer, and what one of them has about it.
+Entry = tuple[ConsumerId, InstanceState | CellEntry | BookEntry | OnHost]
+
+
+class Speaks(Asks, Protocol):
+    """A client on one broker."""
+
+    async def send(self, message: Message) -> None:
+        """Publish an order that has no answer. Returns when the broker has it."""
+
+
+class _Page(Struct, frozen=True):
+    entries: Sequence[Entry]
+    next: ConsumerId | None
+
+
+class _Pages:
+    """The pages of one of them. Everything up to `read_to` is read."""
+
+    def __init__(self, fetch: Callable[[ConsumerId | None], Awaitable[_Page]]) -> None:
+        self._fetch = fetch
+        self._after: ConsumerId | None = None
+        self._entries: list[Entry] = []
+        self.read_to = -1
+        self.is_over = False
+
+    async def read_on(self) -> None:
+        page = await self._fetch(self._after)
+        self._entries += page.entries
+        self._after = page.next
+        if page.next is None:
+            self.is_over = True
+        else:
+            self.read_to = page.next.int
+
+    def take(self, up_to: int | None) -> list[Entry]:
+        """The entries up to this id, or all of them."""
+        count = sum(up_to is None or id_.int <= up_to for id_, _ in self._entries)
+        taken, self._entries = self._entries[:count], self._entries[count:]
+        return taken
+
+
+class BooksReader:
+    """`cells` and `computes` are the cells whose conductor has not failed to answer, and whose hosts have not."""
+
+    def __init__(self, api: Speaks, cells: Mapping[str, Speaks], computes: Collection[str]) -> None:
+        """`cells` has the client for each cell: that of the API level, unless the cell has a broker of its own. `computes`
+        are those of them that have hypervisors.
+        """
+        self.api = api
+        self.in_cell = cells
+        self.cells = {*cells}
+        self.computes = {*computes} & {*cells}
+        self._with_computes = frozenset(self.computes)
+
+    def unanswered(self) -> list[str]:
+        """The cells and hosts that have not answered, in words."""
+        return [
+            *[f"the conductor of cell {cell}" for cell in sorted(self.in_cell.keys() - self.cells)],
+            *[f"the compute of cell {cell}" for cell in sorted(self._with_computes - self.computes)],
+        ]
+
+    async def views(self) -> AsyncIterator[list[View]]:
+        """All instances and consumers, some at a time, in the order of their ids."""
+        pages = [
+            _Pages(self._consumers),
+            _Pages(self._instances),
+            *[_Pages(self._rows_of(cell)) for cell in sorted(self.in_cell)],
+            *[_Pages(self._attempts_in(cell)) for cell in sorted(self.computes)],
+        ]
+        while open_pages := [each for each in pages if not each.is_over]:
+            behind = min(each.read_to for each in open_pages)
+            await asyncio.gather(*[each.read_on() for each in open_pages if each.read_to == behind])
+            up_to = min((each.read_to for each in pages if not each.is_over), default=None)
+            yield _views_of([entry for each in pages for entry in each.take(up_to)])
+
+    async def views_of(
+        self, ids: Sequence[ConsumerId], hosts: Collection[ProviderId]
+    ) -> tuple[dict[ConsumerId, View], frozenset[ProviderId]]:
+        """These again, and which of these hosts could be asked. Placement is read first: each claim has its row later, and
+        ends later than its row.
+        """
+        entries: list[Entry] = []
+        asked: set[ProviderId] = set()
+        entries += await self._all(AskBooks(consumers=tuple(ids), new_s=NEW_S))
+        entries += await self._all(AskInstances(instances=tuple(ids), limit=INSTANCES_PAGE))
+        for cell in sorted(self.cells):
+            entries += (
+                await self._cell_rows(AskCellBooks(cell=cell, instances=tuple(ids), limit=1000))
+            ).entries
+        for cell in sorted(self.computes):
+            found = await self._host_books(
+                AskHostBooks(cell=cell, instances=tuple(ids), hosts=tuple(hosts), limit=1000)
+            )
+            entries += _on_hosts(cell, found)
+            asked |= {*found.asked}
+        return {view.id: view for view in _views_of(entries)}, frozenset(asked)
+
+    async def _all(self, question: AskBooks | AskInstances) -> list[Entry]:
+        found: list[Entry] = []
+        while True:
+            page = await (self._books(question) if isinstance(question, AskBooks) else self._rows(question))
+            found += page.entries
+            if page.next is None:
+                return found
+            question = structs.replace(question, after=page.next)
+
+    async def _consumers(self, after: ConsumerId | None) -> _Page:
+        return await self._books(AskBooks(after=after))
+
+    async def _books(self, question: AskBooks) -> _Page:
+        found = await answer_of(self.api, question, BooksFound)
+        return _Page([(each.id, each) for each in found.consumers], found.next)
+
+    async def _instances(self, after: ConsumerId | None) -> _Page:
+        return await self._rows(AskInstances(after=after, limit=INSTANCES_PAGE))
+
+    async def _rows(self, question: AskInstances) -> _Page:
+        found = await answer_of(self.api, question, InstancesFound)
+        return _Page([(each.id, each) for each in found.instances], found.next)
+
+    def _rows_of(self, cell: str) -> Callable[[ConsumerId | None], Awaitable[_Page]]:
+        return lambda after: self._cell_rows(AskCellBooks(cell=cell, after=after))
+
+    async def _cell_rows(self, question: AskCellBooks) -> _Page:
+        """A cell that does not answer has no entries, and is not judged."""
+        try:
+            found = await answer_of(self.in_cell[question.cell], question, CellBooksFound)
+        except NoAnswer:
+            self.cells.discard(question.cell)
+            return _Page((), None)
+        return _Page([(each.instance.id, each) for each in found.entries], found.next)
+
+    def _attempts_in(self, cell: str) -> Callable[[ConsumerId | None], Awaitable[_Page]]:
+        async def fetch(after: ConsumerId | None) -> _Page:
+            found = await self._host_books(AskHostBooks(cell=cell, after=after))
+            return _Page(_on_hosts(cell, found), found.next)
+
+        return fetch
+
+    async def _host_books(self, question: AskHostBooks) -> HostBooksFound:
+        try:
+            return await answer_of(self.in_cell[question.cell], question, HostBooksFound)
+        except NoAnswer:
+            self.computes.discard(question.cell)
+            return HostBooksFound(entries=())
+
+
+def _on_hosts(cell: str, found: HostBooksFound) -> list[Entry]:
+    return [(each.instance, OnHost(cell, each)) for each in found.entries]
+
+
+def _views_of(entries: Iterable[Entry]) -> list[View]:
+    by_id: dict[int, list[Entry]] = {}
+    for entry in entries:
+        by_id.setdefault(entry[0].int, []).append(entry)
+    return [_view(by_id[number]) for number in sorted(by_id)]
+
+
+def _view(entries: Sequence[Entry]) -> View:
+    parts = [part for _, part in entries]
+    return View(
+        id=entries[0][0],
+        at_api=next((each for each in parts if isinstance(each, InstanceState)), None),
+        in_cells=tuple([each for each in parts if isinstance(each, CellEntry)]),
+        consumer=next((each for each in parts if isinstance(each, BookEntry)), None),
+        on_hosts=tuple([each for each in parts if isinstance(each, OnHost)]),
+    )

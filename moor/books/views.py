@@ -1,0 +1,112 @@
+"""The entries of all books about one instance, the faults that an audit finds in them, and the mends."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.books import BookEntry, CellEntry, HostEntry, MendConsumer, MendInstance, RecountBooks
+from bus.messages.build import InstanceId, InstanceState
+from bus.messages.cell import DestroyInstance, RemoveFromCell
+from bus.messages.placement import ProviderState
+
+# The types of consumers that claims make. Others belong to programs that write allocations themselves.
+INSTANCE = "INSTANCE"
+BESIDE_INSTANCES = ("CLEANUP", "MIGRATION")
+
+Mend = MendConsumer | MendInstance | RecountBooks | RemoveFromCell | DestroyInstance
+
+
+class OnHost(Struct, frozen=True):
+    """Something of an instance on a host, and the cell that says so."""
+
+    cell: str
+    entry: HostEntry
+
+
+class View(Struct, frozen=True):
+    """What all of them have about one instance. `consumer` is placement's consumer with the instance's id."""
+
+    id: InstanceId
+    at_api: InstanceState | None = None
+    in_cells: tuple[CellEntry, ...] = ()
+    consumer: BookEntry | None = None
+    on_hosts: tuple[OnHost, ...] = ()
+
+    @property
+    def version(self) -> tuple[object, ...]:
+        """Two looks that found the same version saw the same rows."""
+        return (
+            self.at_api and (self.at_api.sequence, self.at_api.state, self.at_api.cell, self.at_api.host),
+            tuple((each.instance, each.stirred_at) for each in self.in_cells),
+            # A page has no consumer that holds nothing.
+            (self.consumer.generation, self.consumer.attempt, self.consumer.held)
+            if self.consumer is not None and self.consumer.held
+            else None,
+            self.on_hosts,
+        )
+
+    def cells(self) -> Iterable[str]:
+        """The cells that any of them names."""
+        if self.at_api is not None:
+            yield self.at_api.cell
+        yield from (each.instance.cell for each in self.in_cells)
+        yield from (each.cell for each in self.on_hosts)
+        if self.consumer is not None:
+            yield self.consumer.cell
+
+    def hosts(self) -> Iterable[ProviderId]:
+        yield from (each.host for each in self.in_cells if each.host is not None)
+        yield from (each.entry.host for each in self.on_hosts)
+        if self.consumer is not None and self.consumer.host is not None:
+            yield self.consumer.host
+
+
+class Places(Struct, frozen=True):
+    """All providers, by their ids."""
+
+    providers: Mapping[ProviderId, ProviderState]
+
+    def name(self, provider: ProviderId | None) -> str:
+        if provider is None:
+            return "no host"
+        known = self.providers.get(provider)
+        return known.name if known else str(provider)
+
+    def root(self, provider: ProviderId) -> ProviderId:
+        known = self.providers.get(provider)
+        return known.root if known else provider
+
+
+class Sight(Struct, frozen=True):
+    """The cells and hosts that have answered, and the changes that are too recent to judge.
+
+    `cells` are those whose conductor has answered, and `computes` those whose hosts have. `asked` are the hosts that could be
+    asked; None in a first look, which asks for pages and not for hosts. `settle`: what changed within this time may be
+    about to change elsewhere, too.
+    """
+
+    now: datetime
+    settle: timedelta
+    cells: frozenset[str]
+    computes: frozenset[str]
+    asked: frozenset[ProviderId] | None = None
+
+
+class Fault(Struct, frozen=True):
+    """A difference between the books. `about` is an instance or a consumer; None: placement's tables as a whole.
+
+    Without a mend only a person can decide, and `advice` says what.
+    """
+
+    kind: str
+    about: ConsumerId | None
+    text: str
+    mend: Mend | None = None
+    advice: str = ""
+    version: tuple[object, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ConsumerId | None, str]:
+        return (self.kind, self.about, self.text)

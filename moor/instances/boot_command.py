@@ -1,0 +1,244 @@
+"""`moor boot`: sends a build request over the bus, and follows its instances."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from bus.message import AggregateId, GroupId
+from bus.messages.build import (
+    BuildAccepted,
+    BuildInstance,
+    Flavor,
+    InstanceState,
+    JoinedGroup,
+    NoValidHost,
+    RequestId,
+)
+from moor.client import client
+from moor.instances.flavors import FlavorsFile, flavor_named
+from moor.instances.following import Timeout, followed, has_ended, run_order, taken
+from moor.instances.request_ids import new_request_ids
+from moor.instances.request_options import Disk, ExtraSpecs, FlavorName, Ram, Resources, Traits, Vcpus
+from moor.instances.requests import (
+    config_drive_of,
+    flavor_with,
+    image_of,
+    instances_named,
+    pairs_of,
+    validated,
+    wait_of,
+)
+from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, fail
+from moor.settings import Settings
+from moor.showing import instances_table, plain, print_json, print_no_valid_host
+from moor.tables import print_table
+
+
+def boot(
+    bus: BusUrl = "",
+    *,
+    flavor: FlavorName = "",
+    flavors: FlavorsFile = None,
+    vcpus: Vcpus = None,
+    ram: Ram = None,
+    disk: Disk = None,
+    resources: Resources = None,
+    trait: Traits = None,
+    extra_spec: ExtraSpecs = None,
+    image_property: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A property of the image: trait:NAME=required, hw_cpu_policy=dedicated and the like; may be repeated.",
+        ),
+    ] = None,
+    image: Annotated[
+        str,
+        typer.Option(
+            metavar="ID|URL",
+            help="The image of the instance. The next five options matter for bare-metal nodes only.",
+        ),
+    ] = "",
+    image_checksum: Annotated[
+        str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
+    ] = "",
+    image_kernel: Annotated[
+        str, typer.Option(metavar="ID|URL", help="The kernel of a partition image.")
+    ] = "",
+    image_ramdisk: Annotated[
+        str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")
+    ] = "",
+    config_drive: Annotated[
+        str,
+        typer.Option(metavar="URL|FILE", help="The config drive: a URL, or a file with a gzipped ISO image."),
+    ] = "",
+    port: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="A network port to attach to the node; may be repeated."),
+    ] = None,
+    az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = "",
+    host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None,
+    ignore_host: Annotated[
+        list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")
+    ] = None,
+    group: Annotated[
+        UUID | None,
+        typer.Option(metavar="ID", show_default=False, help="The server group to join (`moor group`)."),
+    ] = None,
+    different_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Not on the host of this instance; may be repeated."),
+    ] = None,
+    same_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID", help="Only on the host of this instance, or of another such; may be repeated."
+        ),
+    ] = None,
+    aggregate: Annotated[
+        list[UUID] | None,
+        typer.Option(metavar="ID", help="Only on hosts in this aggregate; repeated, in each of them."),
+    ] = None,
+    ignore_aggregate: Annotated[
+        list[UUID] | None, typer.Option(metavar="ID", help="Not on hosts in this aggregate; may be repeated.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
+    all_or_nothing: Annotated[
+        bool,
+        typer.Option("--all-or-nothing", help="Build all of them or none, and say how many would fit."),
+    ] = False,
+    name: Annotated[str, typer.Option(help="The instance's name; several instances are numbered.")] = "",
+    project: Project = "",
+    deadline: Annotated[
+        int | None,
+        typer.Option(
+            metavar="S",
+            show_default=False,
+            help="Seconds until an unfinished build ends in error. Default: 600, or 7200 if the instance may get a bare-metal "
+            "node.",
+        ),
+    ] = None,
+    wait_for_room: Annotated[
+        int | None,
+        typer.Option(
+            metavar="S",
+            show_default=False,
+            help="If no host has room, wait for it, at most so many seconds (2592000). Without it, the instance ends in error at "
+            "once.",
+        ),
+    ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            show_default=False,
+            help="With --wait-for-room: room that becomes free goes to the highest priority first (0 to 100; 0 if not given).",
+        ),
+    ] = None,
+    request_id: Annotated[
+        UUID | None,
+        typer.Option(
+            show_default=False,
+            help="An id of your choice: repeated with the same content, it is the same request.",
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the instances have ended.")
+    ] = True,
+    timeout: Timeout = 120.0,
+    as_json: AsJson = False,
+) -> None:
+    """Build an instance, or several equal ones, and follow them until they run."""
+    settings = command_settings(bus=bus)
+    known = flavor_named(flavor, flavors, settings) if flavor else Flavor()
+    request = validated(
+        BuildInstance(
+            request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
+            flavor=flavor_with(
+                known,
+                vcpus=vcpus,
+                ram=ram,
+                disk=disk,
+                resources=resources,
+                trait=trait,
+                extra_spec=extra_spec,
+            ),
+            count=count,
+            all_or_nothing=all_or_nothing,
+            name=name,
+            project=project,
+            image_properties=pairs_of("--image-property", image_property),
+            image=image_of(image, image_checksum, image_kernel, image_ramdisk),
+            config_drive=config_drive_of(config_drive),
+            ports=tuple(port or ()),
+            availability_zone=az,
+            group=None if group is None else JoinedGroup(id=GroupId(group)),
+            hosts=tuple(host or ()),
+            ignore_hosts=tuple(ignore_host or ()),
+            different_host=instances_named("--different-host", different_host),
+            same_host=instances_named("--same-host", same_host),
+            member_of=tuple((AggregateId(each),) for each in aggregate or ()),
+            forbidden_aggregates=tuple(AggregateId(each) for each in ignore_aggregate or ()),
+            deadline_s=deadline,
+            wait=wait_of(wait_for_room, priority),
+        )
+    )
+    how_to_follow = (
+        f"`moor show {request.request_id}` shows its state, `moor delete {request.request_id}` deletes it"
+    )
+    run_order(
+        _boot(settings, request, how_to_follow, timeout_s=timeout, wait=wait, for_programs=as_json),
+        request.request_id,
+        f"the request stays, and will be built: {how_to_follow}",
+    )
+
+
+async def _boot(
+    settings: Settings,
+    request: BuildInstance,
+    how_to_follow: str,
+    *,
+    timeout_s: float,
+    wait: bool,
+    for_programs: bool,
+) -> None:
+    by_s = asyncio.get_running_loop().time() + timeout_s
+    async with client(settings, patience_s=timeout_s) as asking:
+        shown = {"request_id": str(request.request_id), "instances": []} if for_programs else None
+        answer = await taken(
+            asking, request, BuildAccepted, timeout_s=timeout_s, how_to_follow=how_to_follow, shown=shown
+        )
+        ids = answer.instances
+        states, in_time = await followed(
+            asking,
+            ids,
+            await asking.instances(ids, request.project),
+            has_ended if wait else None,
+            by_s=by_s,
+            project=request.project,
+            quiet=for_programs,
+        )
+    if for_programs:
+        print_json({"request_id": str(request.request_id), "instances": plain(states)})
+    else:
+        _print(states)
+    if not in_time:
+        unfinished = sum(not has_ended(each) for each in states)
+        fail(
+            f"{unfinished} of {len(states)} instances have not ended within {timeout_s:g} s, and go on: {how_to_follow}",
+            NOT_IN_TIME,
+        )
+    if wait and any(each.state != "active" for each in states):
+        raise typer.Exit(NOT_DONE)
+
+
+def _print(states: Sequence[InstanceState]) -> None:
+    """Print the states, and each distinct `no_valid_host` once."""
+    print_table(instances_table(states))
+    printed: list[NoValidHost] = []
+    for state in states:
+        if state.no_valid_host is not None and state.no_valid_host not in printed:
+            printed.append(state.no_valid_host)
+            print_no_valid_host(state.name or str(state.id), state.no_valid_host)

@@ -1,0 +1,82 @@
+"""`moor cell`: the cells, when each was last heard, and how much waits for it."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from bus.messages.cells import AskCells, CellsFound, CellState
+from moor.client import answer_of, ask_bus
+from moor.options import AsJson, BusUrl, fail, out
+from moor.showing import cell_life, grid_of, moment, print_all, print_one
+from moor.tables import Rows, table_of
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Cells: list, show.")
+
+
+@app.command("list")
+def list_cells(
+    bus: BusUrl = "",
+    *,
+    down: Annotated[bool, typer.Option("--down", help="Only cells that are down.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List all cells: whether each is up, when it was last heard, and what it has."""
+    found = [each for each in _cells(bus) if not down or each.life == "down"]
+    print_all(found, _cells_table, "no cells", as_json=as_json)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A cell's name, from `moor cell list`.")],
+    bus: BusUrl = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show one cell, with its conductors."""
+    found = _cells(bus, name)
+    if not found:
+        fail(f"there is no cell {name!r}; `moor cell list` shows all cells")
+    print_one(found[0], _print_cell, as_json=as_json)
+
+
+def _cells(bus: str, name: str = "") -> Sequence[CellState]:
+    answer = ask_bus(bus, lambda asking: answer_of(asking, AskCells(name=name), CellsFound), operates=False)
+    return answer.cells
+
+
+def _cells_table(cells: Sequence[CellState]) -> Rows:
+    table = table_of(
+        *("cell", "state", "last heard", "conductors", "hosts", "instances", "waiting", "reason"),
+        prose=("reason",),
+    )
+    for each in cells:
+        table.add_row(
+            each.cell,
+            cell_life(each.life),
+            moment(each.heard_at),
+            f"{sum(one.life == 'up' for one in each.conductors)} of {len(each.conductors)} up",
+            f"{each.hosts_up} of {each.hosts} up",
+            str(each.instances),
+            str(each.waiting),
+            escape(each.reason),
+        )
+    return table
+
+
+def _print_cell(cell: CellState) -> None:
+    grid = grid_of(
+        ("cell", cell.cell),
+        ("state", cell_life(cell.life)),
+        ("heard", moment(cell.heard_at)),
+        ("reason", escape(cell.reason)),
+        ("hosts", f"{cell.hosts_up} of {cell.hosts} up"),
+        ("instances", str(cell.instances)),
+        ("waiting", f"{cell.waiting} have an order that the cell has not answered"),
+    )
+    for each in cell.conductors:
+        trouble = f": [red]{escape(each.trouble)}[/red]" if each.trouble else ""
+        told = f"{escape(each.name)} {cell_life(each.life)}, heard {moment(each.heard_at)}{trouble}"
+        grid.add_row("conductor", told)
+    out.print(grid, highlight=False)

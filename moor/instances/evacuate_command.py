@@ -1,0 +1,65 @@
+"""`moor evacuate HOST`: builds all instances of a lost host anew on other hosts."""
+
+import shlex
+import subprocess
+from typing import Annotated
+
+import typer
+
+from moor.client import Client, ask_bus
+from moor.instances.emptying import AtOnce, Emptied, EmptyingTimeout, empty, show_emptied
+from moor.instances.move_commands import To
+from moor.options import NOT_DONE, AsJson, BusUrl, fail
+
+FENCE_S = 300.0
+
+
+def evacuate(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="A host that is down.")],
+    bus: BusUrl = "",
+    *,
+    to: To = None,
+    fence: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="A command that makes sure that the host is off, such as one that cuts its power. It gets the host's name as "
+            "its last argument. If it fails, nothing is evacuated.",
+        ),
+    ] = "",
+    at_once: AtOnce = 50,
+    timeout: EmptyingTimeout = 3600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Build all instances of a lost host anew on other hosts of its cell. They keep their ids.
+
+    Their shares on the lost host stay held until it returns and cleans up, or is set dead.
+    """
+    if fence:
+        _fence(fence, host)
+
+    async def work(asking: Client) -> Emptied:
+        return await empty(
+            asking,
+            host,
+            ("evacuate",),
+            hosts=to or (),
+            at_once=at_once,
+            timeout_s=timeout,
+            quiet=as_json,
+        )
+
+    show_emptied(ask_bus(bus, work, operates=False), as_json=as_json)
+
+
+def _fence(command: str, host: str) -> None:
+    words = [*shlex.split(command), host]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=FENCE_S, check=False)  # noqa: S603 - it is the operator's own command
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        fail(f"--fence: {problem}: nothing was evacuated", NOT_DONE)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()
+        fail(
+            f"--fence: {command!r} ended with code {done.returncode}: {said}: nothing was evacuated", NOT_DONE
+        )

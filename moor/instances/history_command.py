@@ -1,0 +1,122 @@
+"""`moor history`, and `moor migration list|show|abort`: the orders for instances, their senders, and their ends."""
+
+from collections.abc import Sequence
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from bus.messages.build import InstanceId
+from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
+from moor.client import Client, answer_of, ask_bus
+from moor.instances.following import Timeout
+from moor.instances.move_commands import Wait, end
+from moor.options import AsJson, BusUrl, Project, fail
+from moor.showing import moment, print_all
+from moor.tables import Rows, table_of
+
+PAGE = 200
+
+app = typer.Typer(help="Moves of instances: those under way, and how others ended.", no_args_is_help=True)
+
+
+def history(
+    id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance.")],
+    bus: BusUrl = "",
+    *,
+    project: Project = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show the orders for an instance: when each came, from which user, and how it ended."""
+    changes = ask_bus(bus, lambda asking: _history(asking, InstanceId(id_), project), operates=False)
+    print_all(changes, history_table, as_json=as_json)
+
+
+@app.command("list")
+def list_moves(
+    bus: BusUrl = "",
+    *,
+    host: Annotated[str, typer.Option(help="Only moves from this host, or to it.")] = "",
+    ended: Annotated[bool, typer.Option("--all", help="Also moves that are over.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """List the moves of all instances, the newest first."""
+
+    async def work(asking: Client) -> list[Change]:
+        found: list[Change] = []
+        question = AskMoves(host=host, ended=ended, limit=min(limit, PAGE))
+        while len(found) < limit:
+            page = await answer_of(asking, question, MovesFound)
+            found += page.moves
+            if page.next is None:
+                break
+            question = AskMoves(host=host, ended=ended, after=page.next, limit=min(limit, PAGE))
+        return found[:limit]
+
+    print_all(ask_bus(bus, work, operates=False), moves_table, "no moves", as_json=as_json)
+
+
+@app.command("show")
+def show_moves(
+    id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance.")],
+    bus: BusUrl = "",
+    *,
+    project: Project = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show the moves of one instance, with who ended them."""
+    changes = ask_bus(bus, lambda asking: _history(asking, InstanceId(id_), project), operates=False)
+    moves = [each for each in changes if each.what not in ("boot", "rebuild", "delete")]
+    print_all(moves, history_table, "it has never moved", as_json=as_json)
+
+
+@app.command("abort")
+def abort(
+    id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance that moves.")],
+    bus: BusUrl = "",
+    *,
+    project: Project = "",
+    wait: Wait = True,
+    timeout: Timeout = 120.0,
+    as_json: AsJson = False,
+) -> None:
+    """Abort the move of an instance that has not arrived: it stays on its host, or comes back there."""
+    end(id_, bus, "abort", project, timeout_s=timeout, wait=wait, for_programs=as_json)
+
+
+async def _history(asking: Client, instance: InstanceId, project: str) -> list[Change]:
+    changes: list[Change] = []
+    after = 0
+    while True:
+        question = AskHistory(instance=instance, after=after, limit=PAGE, project=project)
+        found = await answer_of(asking, question, HistoryFound)
+        if found.instance is None:
+            fail(f"there is no instance {instance}; `moor list` shows all instances")
+        changes += found.changes
+        after = found.next
+        if not after:
+            return changes
+
+
+def history_table(changes: Sequence[Change]) -> Rows:
+    table = table_of("when", "what", "by", "from", "to", "how it ended", prose=("how it ended",))
+    for each in changes:
+        table.add_row(moment(each.asked_at), each.what, each.by, each.source, each.destination, _end(each))
+    return table
+
+
+def moves_table(moves: Sequence[Change]) -> Rows:
+    table = table_of("instance", "what", "from", "to", "how it ended", prose=("how it ended",))
+    for each in moves:
+        table.add_row(str(each.instance), each.what, each.source, each.destination, _end(each))
+    return table
+
+
+def _end(change: Change) -> str:
+    if not change.outcome:
+        return "goes on"
+    at = f" at {moment(change.ended_at)}" if change.ended_at else ""
+    by = f" by {change.ended_by}" if change.ended_by else ""
+    why = f": {change.failure}" if change.failure else ""
+    return f"{change.outcome}{at}{by}{why}"

@@ -1,0 +1,117 @@
+"""Prints what cells have themselves beside what the API level has; and when each cell was last heard."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+
+from bus.messages.build import CellHeard, InstanceState
+from moor.instances.live import MISSING, Compared, LiveView
+from moor.options import NOT_IN_TIME, err, fail, out
+from moor.showing import instance_state, moment, plain, print_json, shortened
+from moor.tables import Rows, print_table, table_of
+
+
+def with_cell(state: InstanceState, heard: Mapping[str, CellHeard]) -> dict[str, Any]:
+    """The instance as JSON, with what is known of its cell."""
+    cell = heard.get(state.cell)
+    return {
+        **plain(state),
+        "cell_life": cell.life if cell else "",
+        "cell_heard_at": plain(cell.heard_at) if cell else None,
+    }
+
+
+def print_last_heard(states: Sequence[InstanceState], heard: Mapping[str, CellHeard]) -> None:
+    """Below a list: how old its states may be."""
+    lines = [_last_heard(heard[cell]) for cell in sorted({each.cell for each in states}) if cell in heard]
+    for line in shortened(lines):
+        out.print(line, style="dim", highlight=False)
+
+
+def last_heard(cell: str, heard: Mapping[str, CellHeard]) -> str:
+    """For the view of one instance; empty if it has no cell."""
+    return _last_heard(heard[cell]).removeprefix("cell ") if cell in heard else ""
+
+
+def _last_heard(cell: CellHeard) -> str:
+    if cell.life == "unknown":
+        return f"cell {cell.cell}: no conductor was heard yet"
+    down = " [red]and is down[/red]" if cell.life == "down" else ""
+    return f"cell {cell.cell} was last heard {moment(cell.heard_at)}{down}"
+
+
+def print_live(view: LiveView, nothing: str = "", *, as_json: bool) -> None:
+    """Print the view; exit with 3 if a cell has not answered."""
+    if as_json:
+        print_json(_document(view))
+    elif view.instances or view.only_in_cells:
+        if view.instances:
+            print_table(_table(view))
+        for each in view.only_in_cells:
+            where = f"[yellow]only in cell {each.cell}[/yellow]: {each.id} {escape(each.name)}"
+            out.print(f"{where} {each.state} {each.host}", highlight=False)
+    else:
+        out.print(nothing, markup=False, highlight=False)
+    if not as_json:
+        print_last_heard([each.told for each in view.instances], view.heard)
+    for answer in view.silent[:-1]:
+        err.print(_silence(view, answer.cell, answer.silent), style="red", markup=False, highlight=False)
+    if view.silent:
+        last = view.silent[-1]
+        fail(_silence(view, last.cell, last.silent), NOT_IN_TIME)
+
+
+def _silence(view: LiveView, cell: str, why: str) -> str:
+    heard = view.heard.get(cell)
+    last = f"; it was last heard {moment(heard.heard_at)}" if heard and heard.heard_at else ""
+    return f"cell {cell} has not answered: {why}{last}"
+
+
+def _table(view: LiveView) -> Rows:
+    silent = {each.cell for each in view.silent}
+    table = table_of("id", "name", "state", "cell", "host", "in the cell", prose=("in the cell",))
+    for each in view.instances:
+        told = each.told
+        table.add_row(
+            str(told.id),
+            escape(told.name),
+            instance_state(told),
+            told.cell,
+            told.host,
+            _in_cell(each, has_answered=told.cell not in silent),
+        )
+    return table
+
+
+def _in_cell(each: Compared, *, has_answered: bool) -> str:
+    """Empty if it is there as it is told."""
+    if MISSING in each.differs:
+        return "[yellow]not there[/yellow]"
+    live = each.live
+    if live is None:
+        return "" if has_answered else "[red]not known[/red]"
+    if not each.differs:
+        return ""
+    host = f" on {live.host}" if live.host else ""
+    return f"[yellow]{live.state}{host}, attempt {live.attempt}[/yellow]"
+
+
+def _document(view: LiveView) -> dict[str, Any]:
+    return {
+        "instances": [
+            {**with_cell(each.told, view.heard), "live": plain(each.live), "differs": list(each.differs)}
+            for each in view.instances
+        ],
+        "only_in_cells": [plain(each) for each in view.only_in_cells],
+        "cells": [
+            {
+                "cell": each.cell,
+                "answered": not each.silent,
+                "silent": each.silent,
+                "life": view.heard[each.cell].life if each.cell in view.heard else "",
+                "heard_at": plain(view.heard[each.cell].heard_at) if each.cell in view.heard else None,
+            }
+            for each in view.answers
+        ],
+    }

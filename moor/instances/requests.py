@@ -1,0 +1,101 @@
+"""A build request made of a command's options."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import typer
+from msgspec import structs
+
+from bus.messages.build import BuildInstance, Flavor, Image, InstanceId, Wait
+from moor.options import wrong_value
+
+GZIP = b"\x1f\x8b"
+
+
+def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None) -> dict[str, str]:
+    """Parse KEY=VALUE of a repeatable flag. A text without `=` gets the default value, if there is one."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or (not equals and default is None):
+            raise typer.BadParameter(f"{flag} is {text!r}: write {flag} KEY=VALUE")
+        if key in pairs:
+            raise typer.BadParameter(f"{flag} is {text!r}: {key} was already given, as {pairs[key]!r}")
+        pairs[key] = value if equals else default or ""
+    return pairs
+
+
+def flavor_with(
+    known: Flavor,
+    *,
+    vcpus: int | None,
+    ram: int | None,
+    disk: int | None,
+    resources: Sequence[str] | None,
+    trait: Sequence[str] | None,
+    extra_spec: Sequence[str] | None,
+) -> Flavor:
+    """The flavor with what these options say in place of its own values."""
+    sizes = {"vcpus": vcpus, "ram_mb": ram, "root_gb": disk}
+    specs = {f"resources:{key}": value for key, value in pairs_of("--resources", resources).items()}
+    specs |= {f"trait:{key}": value or "required" for key, value in pairs_of("--trait", trait, "").items()}
+    return structs.replace(
+        known,
+        **{field: size for field, size in sizes.items() if size is not None},
+        extra_specs={**known.extra_specs, **specs, **pairs_of("--extra-spec", extra_spec)},
+    )
+
+
+def instances_named(flag: str, ids: Sequence[str] | None) -> tuple[InstanceId, ...]:
+    with wrong_value(f"{flag} is no instance's id: "):
+        return tuple(InstanceId(UUID(id_)) for id_ in ids or ())
+
+
+def wait_of(for_s: int | None, priority: int | None) -> Wait | None:
+    if for_s is not None:
+        return Wait(for_s=for_s, priority=priority or 0)
+    if priority is not None:
+        raise typer.BadParameter(
+            f"--priority is {priority}, and nothing waits: it orders requests with --wait-for-room"
+        )
+    return None
+
+
+def image_of(source: str, checksum: str, kernel: str, ramdisk: str) -> Image | None:
+    others = {"--image-checksum": checksum, "--image-kernel": kernel, "--image-ramdisk": ramdisk}
+    if source:
+        return Image(source=source, checksum=checksum, kernel=kernel, ramdisk=ramdisk)
+    for flag, value in others.items():
+        if value:
+            raise typer.BadParameter(f"{flag} is {value!r}, but --image is not given: it describes an image")
+    return None
+
+
+def config_drive_of(given: str) -> str:
+    """The form that Ironic accepts: a URL unchanged, or the base64 of a gzipped image that a file contains."""
+    if not given or "://" in given:
+        return given
+    try:
+        content = Path(given).read_bytes()
+    except OSError as problem:
+        raise typer.BadParameter(
+            f"--config-drive is {given!r}, which is neither a URL nor a file: {problem}"
+        ) from None
+    if content.startswith(GZIP):
+        return base64.b64encode(content).decode()
+    try:
+        base64.b64decode(text := content.decode("ascii").strip(), validate=True)
+    except ValueError:
+        raise typer.BadParameter(
+            f"--config-drive is {given!r}: the file is neither a gzipped image nor the base64 of one"
+        ) from None
+    return text
+
+
+def validated(request: BuildInstance) -> BuildInstance:
+    """Decode the request as the scheduler will. A message that cannot be decoded would get no answer there."""
+    with wrong_value("the request cannot be sent: "):
+        return msgspec.convert(msgspec.to_builtins(request), BuildInstance)

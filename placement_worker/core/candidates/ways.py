@@ -1,0 +1,241 @@
+"""Find the ways of trees to serve a consumer that will live there. Each tree has up to so many candidates.
+
+Such a consumer must take something from the tree itself. The tree's own resources come before what is shared with it.
+
+All trees at once are searched by classes, as candidates are. To search one tree, or a few, no column is read as a whole.
+The exception are the places that suit a group whatever the amounts: they are read once for all trees and requests of a
+batch. Trees of one kind have the same problem, and each problem is solved once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from placement_worker.core.candidates.blocks import BlockMaker, Patterns
+from placement_worker.core.candidates.budget import Budget, CutError, SharedBudget
+from placement_worker.core.candidates.columns import Flags, Rows, Stock
+from placement_worker.core.candidates.coupling import Coupled, coupled_amounts
+from placement_worker.core.candidates.fitting import Scope, Slot
+from placement_worker.core.candidates.found import Block, CandidatePattern
+from placement_worker.core.candidates.provider_index import ProviderIndex
+from placement_worker.core.candidates.query import CandidatesQuery, Group
+from placement_worker.core.candidates.search import problems_of
+from placement_worker.core.candidates.slot_problems import ProblemBuilder
+from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
+from placement_worker.core.candidates.suiting import Amounts, Suiting, may_anchor, slots_of, suiting
+from placement_worker.core.candidates.tree_classes import TreeClass
+
+
+class InTrees(NamedTuple):
+    """Ways of one pattern, one for each of these trees (by their roots)."""
+
+    roots: Rows
+    block: Block
+
+
+class CutInTrees(NamedTuple):
+    """Trees that may have a way or not: to find out would cost too much."""
+
+    roots: Rows
+    steps: int
+
+
+def ways_of_trees(
+    index: ProviderIndex, query: CandidatesQuery, scope: Scope, shared: SharedBudget, *, ways: int = 1
+) -> Iterator[InTrees | CutInTrees]:
+    """A tree is told to be cut only if no way was found before."""
+    # This part costs as many passes over the columns as the query has parts, so the default budget is enough.
+    found = problems_of(index, query, scope, Budget())
+    if found is None:
+        return
+    # Classes that differ in their pools alone often are one problem: it is solved once.
+    alike = dict[tuple[int, SlotProblem], list[TreeClass]]()
+    for each in found.of_classes:
+        places = len(each.tree_class.layout.parents)
+        problem = structs.replace(each.problem, needs=_own_places(places))
+        alike.setdefault((places, problem), []).append(each.tree_class)
+    slots = found.fitting.slots
+    for (places, problem), classes in alike.items():
+        budget = shared.for_a_tree(len(slots))
+        making = BlockMaker(index, slots, budget)
+        roots = np.concatenate([each.rows[:, 0] for each in classes])
+        found_here = 0
+        try:
+            for solution in islice(_inhabiting(problem, places, budget), ways):
+                block = making.whole(classes, problem, solution)
+                found_here += 1
+                yield InTrees(roots, block)
+        except CutError:
+            if not found_here:
+                yield CutInTrees(roots, budget.steps)
+        shared.settle(budget, len(slots))
+
+
+class TreeWay(NamedTuple):
+    """The providers that serve a query, one for each column of the pattern, and the worth of their preferred traits."""
+
+    pattern: CandidatePattern
+    rows: tuple[int, ...]
+    preference: float
+
+
+class TreeSearch:
+    """Searches one tree of an index after another. The index does not change meanwhile, but the caller may count more as
+    `taken` beside its usage: by class and row.
+    """
+
+    def __init__(self, index: ProviderIndex, taken: dict[str, dict[int, int]], shared: SharedBudget) -> None:
+        index.attach_trees()
+        self._index = index
+        self._taken = taken
+        self._shared = shared
+        self._suiting: dict[tuple[object, ...], Suiting] = {}
+        self._anchors: dict[tuple[object, ...], Flags] = {}
+        # The first solutions of each problem, as many as were asked for.
+        self._solved: dict[tuple[SlotProblem, int], tuple[tuple[int, ...], ...]] = {}
+
+    def ways_of(
+        self, query: CandidatesQuery, most: int, *, may_be_shared_whole: bool = False
+    ) -> Callable[[int, frozenset[int]], list[TreeWay]]:
+        """A function that gives up to so many ways of the tree under a root, without certain pools. If the search was cut
+        before it found any, there are none. `may_be_shared_whole`: the query is a part of what the consumer takes, and may
+        come from sharing providers alone.
+        """
+        index = self._index
+        if any(_is_unknown(index, group) for group in query.groups):
+            return lambda _root, _barred: []
+        parts = [(group, self._suits(group)) for group in query.groups]
+        slots = [
+            self._slot(group, resources, suits) for group, suits in parts for resources in slots_of(group)
+        ]
+        together = next((suits.together for _, suits in parts if suits.together), ())
+        coupled = [
+            Coupled(amounts, _RoomAt(index, resource, self._taken.setdefault(resource, {})))
+            for resource, amounts in coupled_amounts(slots, isolate=query.group_policy == "isolate")
+        ]
+        builder = ProblemBuilder(index, query, slots, together, coupled)
+        anchors, patterns = self._may_anchor(query), Patterns(slots)
+
+        def ways(root: int, barred: frozenset[int]) -> list[TreeWay]:
+            tree = index.tree_of(root) if anchors[root] else None
+            if tree is None:
+                return []
+            layout, own = tree
+            pools = [row for row in index.pools_of(root) if row not in barred]
+            needs = 0 if may_be_shared_whole else _own_places(len(own))
+            problem = builder.of_tree(layout, own, pools, needs=needs)
+            if not all(problem.domains):
+                return []
+            rows = (*own, *pools)
+            worth = problem.worth
+            found = []
+            for solution in self._solutions(problem, len(own), most, may_be_shared_whole=may_be_shared_whole):
+                pattern, places, _ = patterns.of(solution)
+                preference = (
+                    sum([worth[slot][place] for slot, place in enumerate(solution)]) if worth else 0.0
+                )
+                found.append(TreeWay(pattern, tuple([rows[place] for place in places]), preference))
+            return found
+
+        return ways
+
+    def _suits(self, group: Group) -> Suiting:
+        """Groups that differ in their amounts alone have one answer."""
+        conditions = (
+            *(group.suffix == "", len(group.resources), group.required, group.forbidden, group.preferred),
+            *(group.member_of, group.forbidden_aggregates, group.in_tree),
+        )
+        found = self._suiting.get(conditions)
+        if found is None:
+            found = self._suiting[conditions] = suiting(self._index, group)
+        return found
+
+    def _may_anchor(self, query: CandidatesQuery) -> Flags:
+        barred = tuple([group.forbidden_aggregates for group in query.groups if not group.suffix])
+        asked = query.root_required, query.root_forbidden, barred
+        found = self._anchors.get(asked)
+        if found is None:
+            found = self._anchors[asked] = may_anchor(self._index, query)
+        return found
+
+    def _slot(self, group: Group, resources: Amounts, suits: Suiting) -> Slot:
+        asked = [
+            (self._index.stocks[resource], amount, self._taken.setdefault(resource, {}))
+            for resource, amount in resources
+        ]
+        shared = None if suits.shared is None else _FitsAt(suits.shared, asked)
+        return Slot(group.suffix, resources, _FitsAt(suits.own, asked), shared, suits.worth)
+
+    def _solutions(
+        self, problem: SlotProblem, places: int, most: int, *, may_be_shared_whole: bool
+    ) -> Sequence[tuple[int, ...]]:
+        key = problem, most
+        solved = self._solved.get(key)
+        if solved is None:
+            slots = len(problem.domains)
+            budget = self._shared.for_a_tree(slots)
+            found = (
+                solutions(problem, budget) if may_be_shared_whole else _inhabiting(problem, places, budget)
+            )
+            solved = self._solved[key] = tuple(_until_cut(islice(found, most)))
+            self._shared.settle(budget, slots)
+        return solved
+
+
+class _FitsAt:
+    """Which rows fit a slot, asked one by one."""
+
+    __slots__ = ("_asked", "_suits")
+
+    def __init__(self, suits: Flags, asked: Sequence[tuple[Stock, int, Mapping[int, int]]]) -> None:
+        self._suits = suits
+        self._asked = asked
+
+    def __getitem__(self, row: int) -> bool:
+        fits = bool(self._suits[row])
+        # This is asked so often that a generator would cost too much.
+        for stock, amount, taken in self._asked:
+            fits = fits and stock.gives(amount, row, taken.get(row, 0))
+        return fits
+
+
+class _RoomAt:
+    """The room of rows for several slots, asked one by one."""
+
+    __slots__ = ("_stock", "_taken")
+
+    def __init__(self, index: ProviderIndex, resource: str, taken: Mapping[int, int]) -> None:
+        self._stock = index.stocks[resource]
+        self._taken = taken
+
+    def __getitem__(self, row: int) -> int:
+        return self._stock.room_at(row, self._taken.get(row, 0))
+
+
+def _is_unknown(index: ProviderIndex, group: Group) -> bool:
+    """Does the group ask for something that nothing has?"""
+    return (group.in_tree is not None and index.row_of(group.in_tree) is None) or any(
+        resource not in index.stocks for resource in group.resources
+    )
+
+
+def _own_places(places: int) -> int:
+    """As bits: the tree's own places come first. A solution needs one of them."""
+    return (1 << places) - 1
+
+
+def _inhabiting(problem: SlotProblem, places: int, budget: Budget) -> Iterator[tuple[int, ...]]:
+    """The solutions that take something from the tree: at one of its places may also be a group without resources."""
+    for solution in solutions(problem, budget):
+        if any(solution[slot] < places for slot in problem.taking):
+            yield solution
+
+
+def _until_cut(found: Iterator[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    try:
+        yield from found
+    except CutError:
+        return

@@ -1,0 +1,211 @@
+"""May all of these claims be granted, right now? If not, none of them is.
+
+A claim for many consumers comes as pages of templates and places. Here it is made of single claims, and made into them
+again: `pages_of` and `claims_of` are each other's reverse. The single claims are judged as all others are (claims.py), one
+after another, so they count for each other. One refusal takes back all of them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    ClaimResources,
+    DoesNotFit,
+    GroupRefused,
+    NotAllowed,
+    Released,
+    ResourceAmount,
+    ShapeSeen,
+    Share,
+    Superseded,
+    TooOld,
+)
+from bus.messages.together import (
+    AllClaimed,
+    ClaimPlace,
+    ClaimTogether,
+    ShareTemplate,
+    TemplateAmount,
+)
+from placement_worker.core.claims import judge_order
+from placement_worker.core.ledger import ClaimChanges, Decision, Ledger, SentOrder
+from placement_worker.core.ledger_draft import LedgerDraft
+from placement_worker.core.shares import MovedRoots
+
+Refusal = AlreadyClaimed | DoesNotFit | GroupRefused | MovedRoots | Superseded | TooOld | NotAllowed
+
+
+class NotAll(Struct, frozen=True):
+    """Why nothing is claimed: the consumers that may not have their share, with the reason."""
+
+    refused: tuple[tuple[ConsumerId, Refusal], ...]
+
+
+TogetherJudgement = AllClaimed | NotAll
+
+
+def decide_together(
+    ledger: Ledger, claims: Sequence[Sequence[SentOrder]], now: datetime, horizon: timedelta
+) -> Decision[TogetherJudgement, ClaimChanges]:
+    """Judge each claim on the ledger as the earlier ones of the batch left it."""
+    draft = LedgerDraft(ledger)
+    verdicts = tuple([_judge(draft, each, now, horizon) for each in claims])
+    return Decision(verdicts, draft.changes())
+
+
+def _judge(
+    draft: LedgerDraft, claim: Sequence[SentOrder], now: datetime, horizon: timedelta
+) -> TogetherJudgement:
+    before = draft.saved([each.order for each in claim])
+    judged = [judge_order(draft, each, now, horizon) for each in claim]
+    refused = [
+        (each.order, verdict)
+        for each, verdict in zip(claim, judged, strict=True)
+        # No verdict on a claim is `Released`.
+        if not isinstance(verdict, Claimed | Released)
+    ]
+    if not refused:
+        return AllClaimed(is_new=True)
+    draft.restore(before)
+    if len(refused) == len(claim) and all(_holds_just_that(order, verdict) for order, verdict in refused):
+        return AllClaimed(is_new=False)
+    return NotAll(tuple([(order.consumer, verdict) for order, verdict in refused]))
+
+
+def _holds_just_that(order: object, verdict: Refusal) -> bool:
+    """Was this claim granted before? Then a repetition is told the same."""
+    return (
+        isinstance(order, ClaimResources)
+        and isinstance(verdict, AlreadyClaimed)
+        and (verdict.attempt, verdict.share.host) == (order.attempt, order.share.host)
+        and _sums(verdict.share) == _sums(order.share)
+    )
+
+
+def _sums(share: Share) -> dict[tuple[int, str], int]:
+    sums: dict[tuple[int, str], int] = {}
+    for amount in share.amounts:
+        key = (amount.provider.int, amount.resource)
+        sums[key] = sums.get(key, 0) + amount.amount
+    return sums
+
+
+# Pages
+
+# As JSON, a place has at most so many bytes, and more for each provider and shape. So has a template for each amount, and the
+# names of the classes come on top.
+_PLACE_BYTES, _PROVIDER_BYTES, _SHAPE_BYTES, _TEMPLATE_BYTES, _AMOUNT_BYTES = 70, 40, 21, 300, 40
+
+
+def places_in_pages(
+    claims: Sequence[ClaimResources], room: int
+) -> list[tuple[tuple[ShareTemplate, ...], tuple[ClaimPlace, ...]]]:
+    """The templates and places of each page. A page has at most this many bytes, or a single place."""
+    pages = []
+    templates: dict[ShareTemplate, int] = {}
+    places: list[ClaimPlace] = []
+    size = 0
+    for claim in claims:
+        template, providers, shapes = _taken_apart(claim)
+        more = _PLACE_BYTES + _PROVIDER_BYTES * len(providers) + _SHAPE_BYTES * len(shapes)
+        if places and size + more + _bytes_of(template, templates) > room:
+            pages.append((tuple(templates), tuple(places)))
+            templates, places, size = {}, [], 0
+        size += more + _bytes_of(template, templates)
+        number = templates.setdefault(template, len(templates))
+        places.append(
+            ClaimPlace(consumer=claim.consumer, template=number, providers=providers, shapes=shapes)
+        )
+    return [*pages, (tuple(templates), tuple(places))]
+
+
+def _bytes_of(template: ShareTemplate, known: dict[ShareTemplate, int]) -> int:
+    if template in known:
+        return 0
+    names = sum(len(amount.resource) for amount in template.amounts)
+    return _TEMPLATE_BYTES + 6 * len(template.cell) + names + _AMOUNT_BYTES * len(template.amounts)
+
+
+def _taken_apart(claim: ClaimResources) -> tuple[ShareTemplate, tuple[ProviderId, ...], tuple[int, ...]]:
+    share = claim.share
+    # The host first. The integers of ids are hashed faster than the ids.
+    providers = {share.host.int: share.host}
+    for amount in share.amounts:
+        providers.setdefault(amount.provider.int, amount.provider)
+    for seen in share.shapes:
+        providers.setdefault(seen.root.int, seen.root)
+    numbers = {number: position for position, number in enumerate(providers)}
+    template = ShareTemplate(
+        cell=claim.cell,
+        amounts=tuple(
+            [
+                TemplateAmount(
+                    provider=numbers[amount.provider.int], resource=amount.resource, amount=amount.amount
+                )
+                for amount in share.amounts
+            ]
+        ),
+        roots=tuple([numbers[seen.root.int] for seen in share.shapes]),
+        instances_max=share.instances_max,
+    )
+    return template, tuple(providers.values()), tuple([seen.shape for seen in share.shapes])
+
+
+def claims_of(pages: Iterable[ClaimTogether]) -> list[ClaimResources] | NotAllowed:
+    """The single claims of all pages."""
+    claims: list[ClaimResources] = []
+    for page in pages:
+        for place in page.places:
+            share = _put_together(page, place)
+            if share is None:
+                reason = f"page {page.page} has no such template, or it counts other providers or shapes"
+                return NotAllowed(field="places", reason=f"consumer {place.consumer}: {reason}")
+            claims.append(
+                ClaimResources(
+                    cell=page.templates[place.template].cell,
+                    consumer=place.consumer,
+                    attempt=page.attempt,
+                    issued_at=page.issued_at,
+                    share=share,
+                    consumer_type=page.consumer_type,
+                    project=page.project,
+                    user=page.user,
+                    group=page.group,
+                )
+            )
+    return claims
+
+
+def _put_together(page: ClaimTogether, place: ClaimPlace) -> Share | None:
+    if place.template >= len(page.templates):
+        return None
+    template, providers = page.templates[place.template], place.providers
+    if len(template.roots) != len(place.shapes) or max(_numbers_in(template)) >= len(providers):
+        return None
+    return Share(
+        host=providers[0],
+        amounts=tuple(
+            [
+                ResourceAmount(provider=providers[each.provider], resource=each.resource, amount=each.amount)
+                for each in template.amounts
+            ]
+        ),
+        shapes=tuple(
+            [
+                ShapeSeen(root=providers[number], shape=shape)
+                for number, shape in zip(template.roots, place.shapes, strict=True)
+            ]
+        ),
+        instances_max=template.instances_max,
+    )
+
+
+def _numbers_in(template: ShareTemplate) -> Iterator[int]:
+    yield from template.roots
+    for amount in template.amounts:
+        yield amount.provider

@@ -1,0 +1,123 @@
+"""May an audit's mends be made? Each brings one consumer in line with what its instance really has.
+
+A mend is judged by the row that the audit saw: its generation, its attempt, and whether that has ended. Each claim, swap
+and write by name moves one of these, and so does a release. If the row is another one by now, nothing is done.
+
+Capacity is law here, too: what a consumer takes more than it holds must fit. A consumer that takes no more is granted its
+mend even where an inventory has shrunk. A group's policy is not judged: the instance lives there already.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from bus.messages.administration import (
+    ConsumerMoved,
+    Done,
+    UnknownClass,
+    UnknownProvider,
+    WriteVerdict,
+)
+from bus.messages.books import MendConsumer, MendedClaim, SeenConsumer
+from bus.messages.placement import NO_OWNER, DoesNotFit
+from placement_worker.core.ledger import AllocationKeys, ClaimChanges, Consumer, Decision, Ledger
+from placement_worker.core.ledger_draft import ConsumerDraft, LedgerDraft, amounts_in
+from placement_worker.core.usage_draft import shortfall_of
+from placement_worker.core.vocabulary import Vocabulary, unknown_names
+
+
+def keys_of_mends(mends: Sequence[MendConsumer]) -> AllocationKeys:
+    claims = [mend.claim for mend in mends if mend.claim is not None]
+    amounts = [amount for claim in claims for amount in claim.share.amounts]
+    hosts = [claim.share.host for claim in claims]
+    return AllocationKeys(
+        consumers=tuple(dict.fromkeys([mend.consumer for mend in mends])),
+        providers=tuple(dict.fromkeys([*hosts, *[amount.provider for amount in amounts]])),
+        classes=tuple(dict.fromkeys([amount.resource for amount in amounts])),
+        groups=tuple({claim.group.id: claim.group for claim in claims if claim.group}.values()),
+    )
+
+
+def decide_mends(
+    ledger: Ledger, mends: Sequence[MendConsumer], vocabulary: Vocabulary, now: datetime
+) -> Decision[WriteVerdict, ClaimChanges]:
+    """Judge each mend on the ledger as the earlier mends of the batch left it."""
+    draft = LedgerDraft(ledger)
+    verdicts = []
+    for mend in mends:
+        named = {amount.resource for amount in mend.claim.share.amounts} if mend.claim else ()
+        unknown = unknown_names(named, vocabulary.classes, ledger.classes)
+        verdicts.append(_mend(draft, mend, unknown, now))
+    return Decision(tuple(verdicts), draft.changes())
+
+
+def _mend(draft: LedgerDraft, mend: MendConsumer, unknown: tuple[str, ...], now: datetime) -> WriteVerdict:
+    consumer, claim = draft.consumer(mend.consumer), mend.claim
+    if (seen := _seen_now(consumer)) != mend.seen:
+        return ConsumerMoved(
+            consumer=mend.consumer,
+            seen=mend.seen.generation if mend.seen else None,
+            current=seen.generation if seen else None,
+        )
+    if claim is None:
+        if consumer.held:
+            draft.free(draft.amounts_of(consumer.held))
+            draft.end(consumer, now)
+        return Done()
+    if refused := _refused(draft, consumer, claim, unknown):
+        return refused
+    held, wanted = draft.amounts_of(consumer.held), draft.amounts_of(claim.share.amounts)
+    draft.free(held)
+    draft.take(wanted)
+    draft.gain(wanted)
+    before = consumer.row
+    if before.attempt and before.ended_at is None and before.attempt != claim.attempt:
+        draft.ended(before.id, before.attempt)
+    draft.claimed(before.id, claim.attempt)
+    if claim.group is not None:
+        draft.groups.define(claim.group)
+    consumer.become(_mended(before, claim), amounts_in(wanted))
+    return Done()
+
+
+def _seen_now(consumer: ConsumerDraft) -> SeenConsumer | None:
+    row = consumer.row
+    if not (row.generation or row.attempt):
+        return None
+    return SeenConsumer(generation=row.generation, attempt=row.attempt, ended=consumer.has_ended)
+
+
+def _refused(
+    draft: LedgerDraft, consumer: ConsumerDraft, claim: MendedClaim, unknown: tuple[str, ...]
+) -> WriteVerdict | None:
+    share = claim.share
+    for provider in (share.host, *(amount.provider for amount in share.amounts)):
+        if draft.usage(provider) is None:
+            return UnknownProvider(provider=provider, field="claim.share")
+    if unknown:
+        return UnknownClass(names=unknown)
+    if claim.group is not None and (wrong := draft.groups.other_definition(claim.group)):
+        return wrong
+    held = draft.amounts_of(consumer.held)
+    short = [
+        shortfall
+        for usage, of_provider in draft.amounts_of(share.amounts).items()
+        for resource, amount in of_provider.items()
+        # Without an inventory there is nothing to take from.
+        if (amount > (had := held.get(usage, {}).get(resource, 0)) or resource not in usage.used)
+        and (shortfall := shortfall_of(usage, resource, amount, had))
+    ]
+    return DoesNotFit(shortfalls=tuple(short)) if short else None
+
+
+def _mended(row: Consumer, claim: MendedClaim) -> Consumer:
+    return Consumer(
+        id=row.id,
+        type=claim.type,
+        project=claim.project or NO_OWNER,
+        user=claim.user or NO_OWNER,
+        cell=claim.cell,
+        generation=row.generation + 1,
+        attempt=claim.attempt,
+        host=claim.share.host,
+        group=claim.group.id if claim.group else None,
+    )

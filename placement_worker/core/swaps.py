@@ -1,0 +1,258 @@
+"""May a consumer give up what it holds for another share, right now?
+
+What each consumer holds after the swap, of each provider and class. S is the old share, D the new one. On the way back,
+the instance gives up D, and the migration gives up what it has:
+
+    swap                             instance     heir                 freed
+    without heir                     D            -                    S, as far as D does not take it
+    heir CLEANUP                     D            S                    nothing
+    heir MIGRATION                   D            max(0, S - D)        nothing that S needs
+    returns the migration            S            -                    D, as far as S does not need it
+    returns it, heir CLEANUP         S            max(0, D - S)        nothing that D needs
+
+So an amount that both shares take from one provider is held once, with a migration: on the same host, and from pools.
+Together, instance and migration hold all of S, so nobody else can take it, and the way back fits at any time. A cleanup
+counts it twice, since the silent host may still use what is taken again elsewhere.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from bus.messages.placement import GroupRefused, NotAllowed, SwapClaim
+from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
+from placement_worker.core.ledger import Consumer
+from placement_worker.core.ledger_draft import (
+    Amounts,
+    ConsumerDraft,
+    LedgerDraft,
+    amounts_in,
+    left_over,
+    summed,
+)
+from placement_worker.core.shares import ShareRefused, judge_place, lives_on, merged_amounts, wrong_cell
+
+
+def swap(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, now: datetime) -> ClaimJudgement:
+    if refused := _attempt_refused(draft, consumer, order) or _wrong_heir(order):
+        return refused
+    heir, returned = _heir_of(draft, order), _returned(draft, order)
+    if isinstance(heir, NotAllowed):
+        return heir
+    if isinstance(returned, NotAllowed):
+        return returned
+
+    own = draft.amounts_of(consumer.held)
+    given_up = own if returned is None else summed(own, draft.amounts_of(returned.held))
+    leaving = (consumer.row,) if returned is None else (consumer.row, returned.row)
+    # A cleanup that keeps the old share also keeps its place on the host and in the group.
+    keeps_all = heir is not None and _takes_all(order)
+    wanted = judge_place(draft, order, {}) if keeps_all else _judge(draft, order, given_up, leaving)
+    if not isinstance(wanted, dict):
+        return wanted
+    inherited = _inherited(order, own, wanted) if heir else {}
+    after = summed(wanted, inherited)
+    draft.take(left_over(after, given_up))
+    draft.free(left_over(given_up, after))
+    draft.gain((*wanted, *inherited))
+    if returned is not None:
+        draft.end(returned, now)
+    if heir is not None and inherited:
+        _hand_over(draft, consumer, heir, order, inherited)
+    _move(draft, consumer, order, wanted)
+    return CLAIMED
+
+
+def _attempt_refused(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> ClaimJudgement | None:
+    """Why the attempts alone forbid the swap: it must give up what the consumer holds."""
+    if order.attempt <= order.held_attempt:
+        return NotAllowed(
+            field="attempt",
+            reason=f"a swap needs a later attempt than the one held; {order.attempt} does not come after {order.held_attempt}",
+        )
+    if consumer.is_new or consumer.has_ended:
+        return superseded(consumer)
+    if consumer.row.attempt == order.attempt:
+        return already_claimed(draft, consumer)
+    if consumer.row.attempt != order.held_attempt:
+        return superseded(consumer)
+    return _other_group(consumer.row, order)
+
+
+def _other_group(row: Consumer, order: SwapClaim) -> NotAllowed | None:
+    """A swap that does not name the group of its consumer has not locked it, so nothing could be judged."""
+    named = None if order.group is None else order.group.id
+    if row.group in (None, named):
+        return None
+    return NotAllowed(
+        field="group",
+        reason=f"consumer {row.id} is a member of server group {row.group}, and the swap names {named or 'none'}",
+    )
+
+
+def _wrong_heir(order: SwapClaim) -> NotAllowed | None:
+    """The heir and the migration that ends are consumers of their own."""
+    heir, returns = order.heir, order.returns
+    if returns == order.consumer:
+        return NotAllowed(field="returns", reason=f"{returns} is the consumer itself, not its migration")
+    if heir is None:
+        return None
+    if heir.id == order.consumer:
+        return NotAllowed(field="heir.id", reason=f"consumer {heir.id} cannot be its own heir")
+    if heir.id == returns:
+        return NotAllowed(
+            field="heir.id", reason=f"migration {returns} ends by this swap, so it inherits nothing"
+        )
+    if returns is not None and heir.type != "CLEANUP":
+        return NotAllowed(
+            field="heir.type",
+            reason=f"the heir of a swap that ends migration {returns} is a CLEANUP, not a {heir.type}",
+        )
+    return None
+
+
+def _heir_of(draft: LedgerDraft, order: SwapClaim) -> ConsumerDraft | NotAllowed | None:
+    """The consumer that takes over the old share; None if the share is freed.
+
+    An heir that was released before its swap came is over: nothing is left to wait for, and a share that it took over
+    would never be freed.
+    """
+    if order.heir is None:
+        return None
+    heir = draft.consumer(order.heir.id)
+    if heir.is_new:
+        return heir
+    if wrong := _other_cell(heir, order):
+        return wrong
+    if not heir.has_ended:
+        return NotAllowed(
+            field="heir.id",
+            reason=f"consumer {heir.row.id} holds something else already, by attempt {heir.row.attempt}",
+        )
+    return heir if heir.row.attempt < order.held_attempt else None
+
+
+def _returned(draft: LedgerDraft, order: SwapClaim) -> ConsumerDraft | NotAllowed | None:
+    """The migration that ends by this swap; None if there is none, or it holds nothing."""
+    if order.returns is None:
+        return None
+    migration = draft.consumer(order.returns)
+    if not migration.held:
+        return None
+    if wrong := _other_cell(migration, order):
+        return wrong
+    if migration.row.type != "MIGRATION":
+        return NotAllowed(
+            field="returns",
+            reason=f"consumer {migration.row.id} is of type {migration.row.type}: a swap ends a MIGRATION only",
+        )
+    return migration
+
+
+def _other_cell(other: ConsumerDraft, order: SwapClaim) -> NotAllowed | None:
+    if other.row.cell == order.cell:
+        return None
+    return wrong_cell(f"consumer {other.row.id} is of cell {other.row.cell!r}, not of {order.cell!r}")
+
+
+def _judge(
+    draft: LedgerDraft, order: SwapClaim, given_up: Amounts, leaving: Sequence[Consumer]
+) -> Amounts | ShareRefused | GroupRefused:
+    still_held = _still_held(draft, order, given_up, leaving) if order.returns is not None else None
+    return judge_place(draft, order, given_up, leaving) if still_held is None else still_held
+
+
+def _still_held(
+    draft: LedgerDraft, order: SwapClaim, given_up: Amounts, leaving: Sequence[Consumer]
+) -> Amounts | None:
+    """The amounts of the share that comes back, if all of them are held, and the place on that host, too. Nothing else is
+    judged then: what was granted once is not asked for again. An amount that a reshape has moved is taken where it is now.
+    """
+    group, share = order.group, order.share
+    places = [one for one in leaving if lives_on(one, share.host)]
+    if not any(group is None or one.group == group.id for one in places):
+        return None
+    there = [amount for amount in share.amounts if draft.usage(amount.provider) is not None]
+    wanted = draft.amounts_of(there)
+    moved: dict[tuple[int, str], int] = {}
+    for usage, of_provider in left_over(wanted, given_up).items():
+        for resource, amount in of_provider.items():
+            _add(moved, (usage.row.root.int, resource), amount)
+    for each in share.amounts:
+        if each not in there:
+            _add(moved, (share.host.int, each.resource), each.amount)
+    if not moved:
+        return wanted
+    return _with_moved(left_over(wanted, left_over(wanted, given_up)), moved, given_up)
+
+
+def _with_moved(wanted: Amounts, moved: dict[tuple[int, str], int], given_up: Amounts) -> Amounts | None:
+    """`wanted`, and so much more of each class from any provider of a tree, by its root; None if not so much is given up."""
+    found: Amounts = {}
+    for usage, of_provider in left_over(given_up, wanted).items():
+        for resource, amount in of_provider.items():
+            key = usage.row.root.int, resource
+            if part := min(amount, moved.get(key, 0)):
+                found.setdefault(usage, {})[resource] = part
+                moved[key] -= part
+    return None if any(moved.values()) else summed(wanted, found)
+
+
+def _add(sums: dict[tuple[int, str], int], key: tuple[int, str], amount: int) -> None:
+    sums[key] = sums.get(key, 0) + amount
+
+
+def _takes_all(order: SwapClaim) -> bool:
+    return order.heir is not None and order.heir.type == "CLEANUP" and order.returns is None
+
+
+def _inherited(order: SwapClaim, own: Amounts, wanted: Amounts) -> Amounts:
+    return own if _takes_all(order) else left_over(own, wanted)
+
+
+def _hand_over(
+    draft: LedgerDraft, consumer: ConsumerDraft, heir: ConsumerDraft, order: SwapClaim, inherited: Amounts
+) -> None:
+    assert order.heir is not None, "an heir was named"
+    row = consumer.row
+    # On the host where the instance stays, the instance alone counts: it is one consumer and one member there.
+    has_place = _takes_all(order) or not lives_on(row, order.share.host)
+    after = Consumer(
+        id=heir.row.id,
+        type=order.heir.type,
+        project=row.project,
+        user=row.user,
+        cell=row.cell,
+        generation=heir.row.generation + 1,
+        attempt=row.attempt,
+        host=row.host if has_place else None,
+        group=row.group if has_place else None,
+    )
+    heir.become(after, consumer.held if _takes_all(order) else amounts_in(inherited))
+    draft.claimed(after.id, after.attempt)
+
+
+def _move(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, wanted: Amounts) -> None:
+    row = consumer.row
+    is_elsewhere = _is_elsewhere(draft, order, wanted)
+    draft.ended(row.id, row.attempt)
+    draft.claimed(row.id, order.attempt)
+    moved = Consumer(
+        id=row.id,
+        type=row.type,
+        project=row.project,
+        user=row.user,
+        cell=row.cell,
+        generation=row.generation + (2 if is_elsewhere else 1),
+        attempt=order.attempt,
+        host=order.share.host,
+        group=order.group.id if order.group else row.group,
+    )
+    consumer.become(moved, amounts_in(wanted) if is_elsewhere else merged_amounts(order.share, wanted))
+
+
+def _is_elsewhere(draft: LedgerDraft, order: SwapClaim, wanted: Amounts) -> bool:
+    """Has a reshape moved what comes back? Then the generation of the instance moves as if it had held it then."""
+    if order.returns is None:
+        return False
+    there = [amount for amount in order.share.amounts if draft.usage(amount.provider) is not None]
+    return len(there) < len(order.share.amounts) or draft.amounts_of(there) != wanted

@@ -1,0 +1,138 @@
+"""Recount what placement stores beside the holdings that it follows from: the usage of each provider, the number of
+consumers that live on it, and the table of holders.
+
+Claims lock the root of each tree that they touch before they write. So when the roots are locked here, each claim on these
+trees is either committed, and counted, or not begun.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+import sqlalchemy as sa
+from msgspec import Struct
+from sqlalchemy import Connection
+
+from bus.sql import among
+from placement_worker.store_sql import log
+from placement_worker.store_sql.amounts import NOTHING, Used, decode_used, encode_amounts, held_amounts
+from placement_worker.store_sql.log import LogEntry
+from placement_worker.tables import consumers, holders, inventories, providers
+
+Pair = tuple[int, int]
+
+
+class _Numbers(Struct, frozen=True):
+    """One provider's stored numbers, or the right ones. Both by internal ids."""
+
+    used: Used
+    consumers: int
+
+
+class _Wrong(Struct, frozen=True):
+    """The right numbers of the providers whose stored ones are wrong, and the holder rows to delete and to insert."""
+
+    numbers: dict[int, _Numbers]
+    stale: frozenset[Pair]
+    missing: frozenset[Pair]
+
+    @property
+    def providers(self) -> set[int]:
+        return {*self.numbers, *(provider for provider, _ in self.stale | self.missing)}
+
+
+def recount(connection: Connection) -> None:
+    found = _wrong(connection)
+    roots = sa.select(providers.c.root_id).where(among(connection, providers.c.id, sorted(found.providers)))
+    locked = {*connection.scalars(roots)}
+    if not found.providers:
+        return
+    _lock(connection, locked)
+    in_trees = sa.select(providers.c.id).where(among(connection, providers.c.root_id, sorted(locked)))
+    # A holder row may name a provider that does not exist.
+    ours = {*connection.scalars(in_trees)} | {provider for provider, _ in found.stale}
+    _write(connection, _wrong(connection, ours))
+
+
+def _lock(connection: Connection, roots: Collection[int]) -> None:
+    rows = sa.select(providers.c.id).where(among(connection, providers.c.id, sorted(roots)))
+    connection.execute(rows.order_by(providers.c.id).with_for_update()).all()
+
+
+def _wrong(connection: Connection, only: Collection[int] | None = None) -> _Wrong:
+    right = _right_numbers(connection)
+    numbers = {
+        number: expected
+        for number, stored in _stored_numbers(connection).items()
+        if (only is None or number in only) and stored != (expected := right[number])
+    }
+    stale, missing = _holder_rows(connection)
+
+    def among_ours(pairs: Iterable[Pair]) -> frozenset[Pair]:
+        return frozenset(pair for pair in pairs if only is None or pair[0] in only)
+
+    return _Wrong(numbers, among_ours(stale), among_ours(missing))
+
+
+def _stored_numbers(connection: Connection) -> dict[int, _Numbers]:
+    rows = connection.execute(sa.select(providers.c.id, providers.c.used, providers.c.consumers))
+    return {number: _Numbers(decode_used(used), count) for number, used, count in rows}
+
+
+def _right_numbers(connection: Connection) -> dict[int, _Numbers]:
+    ids = {uuid: number for number, uuid in connection.execute(sa.select(providers.c.id, providers.c.uuid))}
+    used: dict[int, Used] = {number: {} for number in ids.values()}
+    for number, class_id in connection.execute(sa.select(inventories.c.provider_id, inventories.c.class_id)):
+        used[number][class_id] = 0
+    held = held_amounts(connection)
+    sums = sa.select(held.c.provider_id, held.c.class_id, sa.func.sum(held.c.amount))
+    for number, class_id, amount in connection.execute(sums.group_by(held.c.provider_id, held.c.class_id)):
+        # A held amount of a class without an inventory is not counted, and stays a contradiction.
+        if class_id in used.get(number, {}):
+            used[number][class_id] = int(amount)
+    living = sa.select(consumers.c.host, sa.func.count()).where(
+        consumers.c.held != NOTHING, consumers.c.host.is_not(None)
+    )
+    counts = Counter(
+        {
+            ids[host]: count
+            for host, count in connection.execute(living.group_by(consumers.c.host))
+            if host in ids
+        }
+    )
+    return {number: _Numbers(of_one, counts[number]) for number, of_one in used.items()}
+
+
+def _holder_rows(connection: Connection) -> tuple[set[Pair], set[Pair]]:
+    """Holder rows that should not be there, and those that are missing."""
+    held = held_amounts(connection)
+    same = sa.and_(holders.c.provider_id == held.c.provider_id, holders.c.consumer_id == held.c.consumer_id)
+    stale = sa.select(holders.c.provider_id, holders.c.consumer_id).outerjoin(held, same)
+    missing = sa.select(held.c.provider_id, held.c.consumer_id).outerjoin(holders, same)
+    return (
+        {(row[0], row[1]) for row in connection.execute(stale.where(held.c.provider_id.is_(None)))},
+        {(row[0], row[1]) for row in connection.execute(missing.where(holders.c.provider_id.is_(None)))},
+    )
+
+
+def _write(connection: Connection, wrong: _Wrong) -> None:
+    for number, right in sorted(wrong.numbers.items()):
+        connection.execute(
+            sa.update(providers)
+            .where(providers.c.id == number)
+            .values(
+                used=encode_amounts(right.used),
+                consumers=right.consumers,
+                revision=providers.c.revision + 1,
+            )
+        )
+    for provider, consumer in sorted(wrong.stale):
+        connection.execute(
+            sa.delete(holders).where(holders.c.provider_id == provider, holders.c.consumer_id == consumer)
+        )
+    if wrong.missing:
+        connection.execute(
+            sa.insert(holders),
+            [{"provider_id": one, "consumer_id": consumer} for one, consumer in sorted(wrong.missing)],
+        )
+    # Pictures learn the right numbers by the change log.
+    log.append(connection, LogEntry(used=tuple(sorted(wrong.numbers))))

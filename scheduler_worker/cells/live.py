@@ -1,0 +1,134 @@
+"""Passes a question about a cell's own rows on to its conductors, and their answer back to the asker.
+
+A client has no user on a cell's broker, and a cell may not send answers, so the cell tells it by an event. Every scheduler
+hears that, and the one that asked goes on. A cell may be slow or away, so no batch waits for its question. Each question is a
+task of its own, which answers when the cell has told, or when its time is up.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from bus.errors import Operational
+from bus.messages.cells import AskLive, LiveFound, LiveTold, TellLive
+from bus.parts import Background
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.publisher import Outgoing
+from bus.workers.station import Station
+from scheduler_worker.cells.registry import CellRegistry
+from scheduler_worker.hosts.registry import HostRegistry
+
+# So many questions may wait for cells at once.
+WAITING_MAX = 200
+
+
+class _Asked(NamedTuple):
+    cell: str
+    told: "asyncio.Future[LiveTold]"
+
+
+class LiveRelay:
+    """A part of a scheduler."""
+
+    def __init__(
+        self,
+        station: Station,
+        stations_of_cells: Mapping[str, Station],
+        cells: CellRegistry,
+        hosts: HostRegistry,
+        *,
+        clock: Callable[[], datetime],
+        answer_s: float,
+    ) -> None:
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        # Open questions, by their names.
+        self._asked: dict[str, _Asked] = {}
+        self._station = station
+        self._stations = stations_of_cells
+        self._cells = cells
+        self._hosts = hosts
+        self._answer_s = answer_s
+        self._background = Background()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        async with self._background:
+            try:
+                await self._stopping.wait()
+            finally:
+                self._background.cancel_all()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+
+    def question_handlers(self) -> Handlers:
+        return {AskLive: Reading(self._on_ask)}
+
+    async def _on_ask(self, asks: Sequence[Received[AskLive]]) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            # A client repeats its question while the cell is slow.
+            if (ask.sender, ask.id) in self._background:
+                continue
+            if refused := self._why_not_asked(ask.message.in_cell):
+                said.append(Answer(ask, LiveFound(cell=ask.message.in_cell, silent=refused)))
+            else:
+                self._background.start(self._relay(ask), (ask.sender, ask.id))
+        return said
+
+    def _why_not_asked(self, cell: str) -> str:
+        if len(self._background) >= WAITING_MAX:
+            return f"{WAITING_MAX} questions wait for cells already: ask again later"
+        if cell in self._cells.names or cell in self._stations:
+            return ""
+        known, _ = self._hosts.count_by_cell()
+        return "" if cell in known else f"there is no cell {cell!r} as far as this scheduler knows"
+
+    async def _relay(self, ask: Received[AskLive]) -> None:
+        found = await self._found(ask.message)
+        answer = Outgoing(found, ask.id, ask.trace, to=ask.reply_to)
+        # If it cannot be sent, the asker asks again.
+        self._station.publisher.send_all((answer,)).add_done_callback(_seen)
+
+    def hear(self, told: LiveTold) -> None:
+        asked = self._asked.get(told.question)
+        if asked is not None and asked.cell == told.cell and not asked.told.done():
+            asked.told.set_result(told)
+
+    async def _found(self, question: AskLive) -> LiveFound:
+        cell = question.in_cell
+        name = f"{self._station.name}-{next(self._numbers)}"
+        asked = self._asked[name] = _Asked(cell, asyncio.get_running_loop().create_future())
+        publisher = self._stations.get(cell, self._station).publisher
+        order = TellLive(
+            cell=cell,
+            question=name,
+            asked_at=self._clock(),
+            instances=question.instances,
+            after=question.after,
+            limit=question.limit,
+            project=question.project,
+        )
+        sent = publisher.send(order)
+        sent.add_done_callback(_seen)
+        try:
+            async with asyncio.timeout(self._answer_s):
+                await sent
+                told = await asked.told
+        except TimeoutError:
+            return LiveFound(cell=cell, silent=f"no conductor has told it within {self._answer_s:g} s")
+        except Operational as problem:
+            return LiveFound(cell=cell, silent=str(problem))
+        finally:
+            del self._asked[name]
+            publisher.withdraw(sent)
+        return LiveFound(cell=cell, instances=told.instances, next=told.next)
+
+
+def _seen(sent: "asyncio.Future[None]") -> None:
+    """Nobody may wait any more: mark its exception as seen, so that asyncio does not log it."""
+    if not sent.cancelled():
+        sent.exception()

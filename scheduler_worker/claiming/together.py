@@ -1,0 +1,270 @@
+"""Hosts for all instances of a request, or for none of them.
+
+All hosts are chosen in the picture, and claimed by one question, which placement grants whole or not at all. When it refuses,
+the picture catches up, and all hosts are chosen anew: the number of claims is bounded. When the hosts do not suffice, the same
+choice says how many instances would fit.
+
+No choice is held in the picture while this waits for anything but verdicts on claims: another batch would take it for used
+room, and refuse a request for nothing.
+"""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+from msgspec import structs
+
+from bus.broker import PARCEL_BYTES_MAX
+from bus.errors import WrongAnswer
+from bus.message import Message
+from bus.messages.build import ClaimRefused, NoValidHost
+from bus.messages.placement import (
+    AlreadyClaimed,
+    Claimed,
+    ClaimResources,
+    ClaimVerdict,
+    GroupRefused,
+    NotAllowed,
+)
+from bus.messages.together import (
+    AllClaimed,
+    ClaimsAnswered,
+    ClaimTogether,
+    NoneClaimed,
+    PageKept,
+    PagesMissing,
+    RefusedPlace,
+)
+from placement_worker.core.claims_together import places_in_pages
+from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.choosing.choosing import Chosen
+from scheduler_worker.core.choosing.verdicts import after_verdict, refused_by_group
+from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Refused
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.settings import SchedulerSettings
+
+# The rest of a parcel is for the envelope and the other fields.
+PAGE_BYTES_MAX = PARCEL_BYTES_MAX - 8 * 1024
+
+Verdict = AllClaimed | NoneClaimed | PageKept | PagesMissing | NotAllowed
+
+_encode = msgspec.json.Encoder().encode
+
+
+class HostChooser(Protocol):
+    """The part of the claimer that serves every search."""
+
+    @property
+    def is_claiming(self) -> bool:
+        """Are any claims not answered yet?"""
+
+    def claiming(self) -> AbstractContextManager[None]:
+        """Claims are under way until its end."""
+
+    def count(self, verdicts: Iterable[type[ClaimVerdict]]) -> None:
+        """For the metrics: placement answered claims so."""
+
+    def choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]: ...
+
+    async def until_current(self) -> None:
+        """Wait for the verdicts of all claims, and for the picture to catch up."""
+
+    async def adopt_held(self, lost: Sequence[Search]) -> None: ...
+
+
+class TogetherFinder:
+    def __init__(
+        self,
+        chooser: HostChooser,
+        picture: Picture,
+        registry: HostRegistry,
+        *,
+        ask_all: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]],
+        catch_up: Callable[[], Awaitable[None]],
+        settings: SchedulerSettings,
+        chance: random.Random,
+    ) -> None:
+        self._chooser = chooser
+        self._picture = picture
+        self._registry = registry
+        self._ask_all = ask_all
+        self._catch_up = catch_up
+        self._settings = settings
+        self._chance = chance
+
+    async def find(self, searches: Sequence[Search]) -> Refused | None:
+        """None if each search has an outcome of its own; otherwise why all instances are refused."""
+        try:
+            return await self._find(searches)
+        finally:
+            self._give_back(_searching(searches))
+
+    async def _find(self, searches: Sequence[Search]) -> Refused | None:
+        claims, last = 0, ""
+        while _searching(searches):
+            if claims >= self._settings.claims_max:
+                return Refused(
+                    f"all or nothing: {claims} claims for all instances were refused, and no more are tried; the last: {last}"
+                )
+            if claims:
+                # Other schedulers that claim the same hosts pause for another time.
+                await asyncio.sleep(self._chance.uniform(0, self._settings.shape_pause_ms_max) / 1000)
+            refused = await self._choose_all(searches) or _ended_among(searches)
+            if refused is None and (claiming := _searching(searches)):
+                claims += 1
+                last = await self._claim_all(claiming)
+                refused = _ended_among(searches)
+            if refused is not None:
+                return refused
+        return None
+
+    async def _choose_all(self, searches: Sequence[Search]) -> Refused | None:
+        """A host for each search, held in the picture; or how many there would be. As for a single one, the picture must
+        be current before a client is told so.
+        """
+        nowhere = self._chooser.choose_now(_searching(searches))
+        while nowhere:
+            self._give_back(_searching(searches))
+            await self._chooser.until_current()
+            await self._chooser.adopt_held(_searching(searches))
+            if _ended_among(searches) is not None:
+                return None
+            nowhere = self._chooser.choose_now(_searching(searches))
+            if nowhere and not self._chooser.is_claiming:
+                fit = len(searches) - len(nowhere)
+                return Refused(
+                    f"all or nothing: {len(searches)} instances are asked for, and {fit} would fit",
+                    no_valid_host=nowhere[0][1],
+                )
+        return None
+
+    async def _claim_all(self, searches: Sequence[Search]) -> str:
+        """Claim what was chosen. Returns why it was refused; empty if it was granted."""
+        chosen = {one.instance.int: _chosen(one) for one in searches}
+        with self._chooser.claiming():
+            verdict = await self._ask([one.claim() for one in searches])
+        self._chooser.count(_counted(verdict, len(searches)))
+        if isinstance(verdict, AllClaimed):
+            for one in searches:
+                self._picture.granted(*one.key)
+                outcome = after_verdict(Claimed(), _chosen(one))
+                assert isinstance(outcome, Holds), "a claim that is granted is held"
+                one.outcome = structs.replace(outcome, is_new=verdict.is_new)
+            return ""
+        self._give_back(searches)
+        why = ""
+        match verdict:
+            case NoneClaimed(refused):
+                why = self._learn({one.instance.int: one for one in searches}, chosen, refused)
+                if any(isinstance(each.verdict, AlreadyClaimed) for each in refused):
+                    await self._chooser.adopt_held(_searching(searches))
+            case PagesMissing(pages):
+                why = f"placement has forgotten {len(pages)} pages of the claim"
+            case NotAllowed(field, reason):
+                why = f"{field}: {reason}"
+            case PageKept():
+                raise WrongAnswer("placement answered the last page of a claim as one before it")
+        await self._catch_up()
+        return why
+
+    def _learn(
+        self, searches: dict[int, Search], chosen: dict[int, Chosen], refused: Sequence[RefusedPlace]
+    ) -> str:
+        why = ""
+        for each in refused:
+            one, there = searches[each.consumer.int], chosen[each.consumer.int]
+            match each.verdict:
+                case AlreadyClaimed():
+                    why = why or "some hold a share already"
+                    continue
+                case GroupRefused() as by:
+                    known = self._registry.get(by.host)
+                    reason = refused_by_group(by, str(by.host) if known is None else known.name).reason
+                case verdict:
+                    step = after_verdict(verdict, there)
+                    if isinstance(step, Refused | EndedElsewhere):
+                        one.outcome = step
+                        continue
+                    assert not isinstance(step, Holds | NoValidHost), "a refusal finds no host"
+                    reason = step.reason
+            one.refusals.append(ClaimRefused(host=there.choice.name, reason=reason))
+            why = why or f"{there.choice.name}: {reason}"
+        return why
+
+    async def _ask(self, claims: Sequence[ClaimResources]) -> Verdict:
+        """The earlier pages are kept when they are answered: only then is the last one sent."""
+        *earlier, last = _pages(claims)
+        answers = [*await self._ask_all(earlier), *await self._ask_all((last,))]
+        for answer in answers:
+            if not isinstance(answer, ClaimsAnswered):
+                raise WrongAnswer(f"placement answered a claim by {answer!r}")
+        verdict = answers[-1]
+        assert isinstance(verdict, ClaimsAnswered)
+        return verdict.verdict
+
+    def _give_back(self, searches: Sequence[Search]) -> None:
+        self._picture.drop(one.key for one in searches)
+        for one in searches:
+            one.chosen = None
+
+
+def _pages(claims: Sequence[ClaimResources]) -> list[ClaimTogether]:
+    parts = places_in_pages(claims, PAGE_BYTES_MAX)
+    first = claims[0]
+    # Made of the content, so that no page is taken for one of another claim.
+    content = hashlib.sha256(_encode((first.issued_at, parts))).digest()
+    return [
+        ClaimTogether(
+            claim=UUID(bytes=content[:16]),
+            page=number,
+            pages=len(parts),
+            attempt=first.attempt,
+            issued_at=first.issued_at,
+            templates=templates,
+            places=places,
+            consumer_type=first.consumer_type,
+            project=first.project,
+            user=first.user,
+            group=first.group,
+        )
+        for number, (templates, places) in enumerate(parts, 1)
+    ]
+
+
+def _counted(verdict: Verdict, instances: int) -> list[type[ClaimVerdict]]:
+    """The verdicts on single instances: on all of them, or on those for which placement refused the claim."""
+    match verdict:
+        case AllClaimed(is_new):
+            return [Claimed if is_new else AlreadyClaimed] * instances
+        case NoneClaimed(refused):
+            return [type(each.verdict) for each in refused]
+        case NotAllowed():
+            return [NotAllowed]
+        case _:
+            return []
+
+
+def _searching(searches: Sequence[Search]) -> list[Search]:
+    return [one for one in searches if one.is_searching]
+
+
+def _chosen(one: Search) -> Chosen:
+    assert one.chosen is not None, "a host is chosen before it is claimed"
+    return one.chosen
+
+
+def _ended_among(searches: Sequence[Search]) -> Refused | None:
+    """One that cannot be placed any more ends all of them."""
+    for one in searches:
+        if isinstance(one.outcome, EndedElsewhere):
+            return Refused(f"all or nothing: instance {one.instance} had ended before all were placed")
+        if isinstance(one.outcome, Refused | NoValidHost):
+            why = one.outcome.reason if isinstance(one.outcome, Refused) else "no valid host"
+            return Refused(f"all or nothing: instance {one.instance}: {why}")
+    return None

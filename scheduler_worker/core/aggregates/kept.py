@@ -1,0 +1,77 @@
+"""An aggregate as its row keeps it: with the last orders about it, and for a while after it was deleted.
+
+A broker may deliver an order twice, and an asker repeats one that is not answered. Such a repetition may come after a newer
+order, and must not undo it. So a row knows its last orders by the ids of their messages.
+"""
+
+from enum import Enum
+
+from msgspec import Struct, structs
+
+from bus.messages.aggregates import Aggregate
+
+# A repetition that comes after more orders than this is taken for a new order.
+ORDERS_KEPT = 16
+
+
+class KnownOrder(Struct, frozen=True, array_like=True):
+    """`is_done`: it has also added and removed its hosts."""
+
+    id: str
+    is_done: bool
+
+
+class KeptAggregate(Aggregate, frozen=True):
+    """`deleted_us`: when it was deleted, in microseconds; 0 if it was not."""
+
+    orders: tuple[KnownOrder, ...] = ()
+    deleted_us: int = 0
+
+    @property
+    def told(self) -> Aggregate:
+        return Aggregate(id=self.id, name=self.name, metadata=self.metadata, sequence=self.sequence)
+
+
+class Seen(Enum):
+    """Whether an aggregate's row has an order already."""
+
+    NEW = "new"
+    # It is the last one: to follow it again completes it, and changes nothing else.
+    LAST = "last"
+    # It is done, and another one came after it.
+    PAST = "past"
+    # Another one came after it, before it had added and removed its hosts.
+    OVERTAKEN = "overtaken"
+
+
+def seen(kept: KeptAggregate | None, order: str) -> Seen:
+    orders = kept.orders if kept else ()
+    known = next((each for each in orders if each.id == order), None)
+    if known is None:
+        return Seen.NEW
+    if known is orders[-1]:
+        return Seen.LAST
+    return Seen.PAST if known.is_done else Seen.OVERTAKEN
+
+
+def with_order(
+    aggregate: Aggregate, before: KeptAggregate | None, order: str, *, is_done: bool, deleted_us: int = 0
+) -> KeptAggregate:
+    """The aggregate as this order leaves it."""
+    others = [each for each in (before.orders if before else ()) if each.id != order]
+    return KeptAggregate(
+        id=aggregate.id,
+        name=aggregate.name,
+        metadata=aggregate.metadata,
+        sequence=aggregate.sequence,
+        orders=(*others, KnownOrder(order, is_done))[-ORDERS_KEPT:],
+        deleted_us=deleted_us,
+    )
+
+
+def done(kept: KeptAggregate, order: str) -> KeptAggregate:
+    """The aggregate's row once this order has added and removed the hosts."""
+    return structs.replace(
+        kept,
+        orders=tuple([KnownOrder(each.id, is_done=each.is_done or each.id == order) for each in kept.orders]),
+    )

@@ -1,0 +1,146 @@
+"""A picture with the choices that a batch has made so far. The picture is not changed: choices are written into copies of its
+columns.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+
+from bus.messages.placement import GroupMember, ServerGroup
+from placement_worker.core.candidates.columns import Flags, Ints, Rows
+from scheduler_worker.core.aggregates.metadata import ZONE, value_of
+from scheduler_worker.core.choosing.compound_fill import CompoundFill
+from scheduler_worker.core.choosing.compounds import Compounds
+from scheduler_worker.core.choosing.needs import Needs, needs_of
+from scheduler_worker.core.choosing.ways.judge import WayJudge
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class Draft:
+    """A picture with the choices of a batch so far."""
+
+    def __init__(self, picture: Picture, judges: Sequence[WayJudge] = ()) -> None:
+        self.columns = picture.columns
+        self.picture = picture
+        self._judges = judges
+        self.compounds = Compounds(picture, judges) if picture.compound.any() else None
+        # Most clouds have none: then the filters about nodes cost nothing.
+        self.has_nodes = bool(self.columns.node[: self.columns.rows].any())
+        self.hosts = int(np.count_nonzero(self.columns.present))
+        self._holding = self.columns.holding.copy()
+        self.everyone = np.ones(self.columns.rows, dtype=np.bool_)
+        # The rows of hosts that took an instance, one after another.
+        self.takers: list[int] = []
+        # Instances, and builds under way, of each host, by the column.
+        self._busy: dict[str, Ints] = {}
+        # No host has more than this.
+        self._busiest: dict[str, int] = {}
+        self._free: dict[str, Ints] = {}
+        self._differ: dict[str, bool] = {}
+        # Answers about all hosts that do not depend on what is taken, by the question.
+        self.kept_answers: dict[Hashable, Flags] = {}
+        # By group: the number of members on each host, and the ids of all that are known.
+        self._groups: dict[int, tuple[Ints, Sequence[GroupMember]]] = {}
+
+    def members(self, group: ServerGroup) -> Ints:
+        """How many members of the group each host has, with those that the batch has chosen."""
+        return self._members(group)[0]
+
+    def known_members(self, group: ServerGroup) -> Sequence[GroupMember]:
+        """Without those that the batch has chosen; some may be on hosts that the picture does not have."""
+        return self._members(group)[1]
+
+    def _members(self, group: ServerGroup) -> tuple[Ints, Sequence[GroupMember]]:
+        found = self._groups.get(group.id.int)
+        if found is None:
+            known = self.picture.groups.of_group(group.id)
+            counts = np.zeros(len(self._holding), dtype=np.int64)
+            rows = [row for each in known if (row := self.picture.row_of(each.host)) >= 0]
+            np.add.at(counts, rows, 1)
+            found = self._groups[group.id.int] = counts, known
+        return found
+
+    def searched(self, needs: Needs) -> Compounds | None:
+        """The hosts that must be searched for these needs; None if the columns decide about all hosts."""
+        if needs.groups:
+            if self.compounds is None:
+                self.compounds = Compounds(self.picture, self._judges)
+            self.compounds.cover_everyone(self.free)
+        return self.compounds
+
+    def differ_in(self, column: str) -> bool:
+        """Do any two hosts differ in this column of numbers? It does not change while a batch is decided."""
+        differ = self._differ.get(column)
+        if differ is None:
+            values = getattr(self.columns, column)[: self.columns.rows]
+            differ = self._differ[column] = bool(len(values)) and bool(values.min() != values.max())
+        return differ
+
+    def domains(self, key: str) -> Ints:
+        """The domain of each set of aggregates; or of each host, for zones, which a host may report itself."""
+        if key == ZONE:
+            return self.columns.zone
+        aggregates = self.picture.aggregates
+        values = aggregates.answers(("value of", key), lambda each: value_of(key, each))
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+    def filling(self, spec: InstanceSpec) -> CompoundFill | None:
+        """None if no host is compound, and the request has no groups."""
+        compounds = self.searched(needs_of(spec))
+        return None if compounds is None else CompoundFill(compounds, spec)
+
+    def free(self, resource: str) -> Ints | None:
+        """The free amounts of a class; None if no host ever had an inventory of it."""
+        own = self._free.get(resource)
+        if own is not None:
+            return own
+        stock = self.columns.stocks.get(resource)
+        return None if stock is None else stock.free
+
+    def busy(self, column: str) -> Ints:
+        """The `instances` or `io_ops` of each host, with unanswered choices."""
+        busy = self._busy.get(column)
+        if busy is None:
+            columns = self.columns
+            # Placement counts instances that are still to be built, the host counts instances without a claim.
+            told = columns.io_ops if column == "io_ops" else np.maximum(columns.instances, columns.consumers)
+            busy = self._busy[column] = told + self._holding
+            self._busiest[column] = int(busy[: columns.rows].max(initial=0))
+        return busy
+
+    def busiest(self, column: str) -> int:
+        """As `busy`, at most, of any host."""
+        self.busy(column)
+        return self._busiest[column]
+
+    def take(self, rows: Rows, times: Ints, spec: InstanceSpec) -> None:
+        """These rows take so many instances each. `compounds` counts the providers of the hosts that were searched."""
+        amounts = dict(spec.amounts)
+        if self.compounds is not None and not spec.groups:
+            self.compounds.take_by_columns(rows, times, amounts)
+        self.takers += rows.tolist()
+        if len(rows) == 1:
+            # NumPy is faster with a number than with an array of one.
+            self._write(int(rows[0]), int(times[0]), amounts, spec.server_group)
+        else:
+            self._write(rows, times, amounts, spec.server_group)
+
+    def _write(
+        self, rows: Rows | int, times: Ints | int, amounts: Mapping[str, int], group: ServerGroup | None
+    ) -> None:
+        if group is not None:
+            self.members(group)[rows] += times
+        for resource, amount in amounts.items():
+            stock = self.columns.stocks.get(resource)
+            if stock is None:
+                # Only sharing providers have it.
+                continue
+            free = self._free.get(resource)
+            if free is None:
+                free = self._free[resource] = stock.free.copy()
+            free[rows] -= times * amount
+        for busy in (self._holding, *self._busy.values()):
+            busy[rows] += times
+        for column in self._busiest:
+            self._busiest[column] += int(np.max(times, initial=0))

@@ -1,0 +1,64 @@
+"""Filters that a flag of the host decides alone: they ask nothing of the request."""
+
+from collections.abc import Callable
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Change, Filter
+from scheduler_worker.core.picture.columns import Columns
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class Flagged(Filter):
+    def __init__(
+        self,
+        name: str,
+        column: Callable[[Columns], Flags],
+        why_not: Callable[[Hosts, int], str],
+        *woken_by: Change,
+    ) -> None:
+        self.name = name
+        self.woken_by = woken_by
+        self._column = column
+        self._why_not = why_not
+
+    def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
+        return hosts.of(self._column(hosts.columns))
+
+    def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
+        return self._why_not(hosts, at)
+
+
+# In the order of the funnel.
+FLAGGED = (
+    Flagged(
+        "registered",
+        lambda columns: columns.registered,
+        lambda *_: "no report of it has reached the registry yet",
+        Change.FACTS,
+    ),
+    Flagged(
+        "up",
+        lambda columns: columns.up,
+        lambda hosts, at: hosts.down_reason(at) or "is down: its heartbeats have stopped",
+        *(Change.FACTS, Change.LIFE),
+    ),
+    Flagged(
+        "enabled",
+        lambda columns: columns.enabled,
+        lambda hosts, at: hosts.disabled_reason(at),
+        *(Change.ENABLED, Change.FACTS),
+    ),
+    Flagged(
+        "inventory",
+        lambda columns: columns.provided,
+        lambda *_: "placement has no provider of it",
+        Change.PROVIDERS,
+    ),
+    Flagged(
+        "cell",
+        lambda columns: columns.consistent,
+        lambda hosts, at: f"placement has it in cell {hosts.cell_name(at)!r}, the registry in another one",
+        *(Change.FACTS, Change.PROVIDERS),
+    ),
+)

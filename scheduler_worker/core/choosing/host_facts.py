@@ -1,0 +1,253 @@
+"""The facts about hosts that plugins see, as columns: no choice of a batch changes them."""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bus.message import AggregateId
+from bus.messages.aggregates import Aggregate
+from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
+from scheduler_worker.core.aggregates.metadata import ZONE, least_of
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.picture.aggregates import HostAggregates, Judge
+from scheduler_worker.core.picture.columns import HostProfile
+
+
+class HostFacts:
+    """Some hosts, or all: every answer is an array with one entry for each host, in the same order."""
+
+    def __init__(self, draft: Draft, rows: Rows | None = None) -> None:
+        self._draft = draft
+        self.columns = draft.columns
+        self._rows = rows
+        self._everyone: Flags | None = None
+
+    def __len__(self) -> int:
+        return self.columns.rows if self._rows is None else len(self._rows)
+
+    @property
+    def rows(self) -> Rows | slice:
+        """Their rows in the columns."""
+        return slice(self.columns.rows) if self._rows is None else self._rows
+
+    @property
+    def row_numbers(self) -> Rows:
+        return np.arange(self.columns.rows) if self._rows is None else self._rows
+
+    @property
+    def are_some(self) -> bool:
+        """Are these some of the hosts, and not all?"""
+        return self._rows is not None
+
+    def row(self, at: int) -> int:
+        return at if self._rows is None else int(self._rows[at])
+
+    def of(self, column: NDArray[Scalar]) -> NDArray[Scalar]:
+        """The entries of one of the `columns` for these hosts."""
+        return column[: self.columns.rows] if self._rows is None else column[self._rows]
+
+    def kept(self, question: Hashable, answer: Callable[[], Flags]) -> Flags:
+        """The answer about these hosts. About all hosts it is kept for the batch, so what the batch takes must not change it."""
+        if self._rows is not None:
+            return answer()
+        kept = self._draft.kept_answers
+        if question not in kept:
+            kept[question] = answer()
+        return kept[question]
+
+    def rows_at(self, positions: Rows) -> Rows:
+        return positions if self._rows is None else self._rows[positions]
+
+    # Facts
+
+    def everyone(self) -> Flags:
+        """All true; callers must not write into it."""
+        if self._everyone is None:
+            everyone = self._draft.everyone
+            self._everyone = everyone if self._rows is None else np.ones(len(self), dtype=np.bool_)
+        return self._everyone
+
+    @property
+    def present(self) -> Flags:
+        return self.of(self.columns.present)
+
+    @property
+    def some_are_nodes(self) -> bool:
+        """Is any host of the picture a bare-metal node?"""
+        return self._draft.has_nodes
+
+    @property
+    def nodes(self) -> Flags:
+        return self.of(self.columns.node)
+
+    def open_to(self, project: str) -> Flags:
+        """The hosts that are bound to no project, or to this one among others."""
+        return np.isin(self.of(self.columns.projects), self.columns.sets_open_to(project))
+
+    def in_any_aggregate(self, aggregates: Iterable[AggregateId]) -> Flags:
+        """The hosts whose root provider is in one of these."""
+        codes = self._draft.picture.aggregates.sets_with(set(aggregates))
+        return np.isin(self.of(self.columns.aggregates), codes)
+
+    def in_zone(self, zone: str) -> Flags:
+        code = self.columns.zones.find(zone)
+        return np.equal(self.of(self.columns.zone), code)
+
+    def in_cell(self, cell: str) -> Flags:
+        return np.equal(self.of(self.columns.cell), self.columns.cells.find(cell))
+
+    def named(self, names: tuple[str, ...]) -> Flags:
+        """The hosts with one of these names, which are in lower case."""
+        named = np.zeros(self.columns.rows, dtype=np.bool_)
+        for name in names:
+            for row in self._draft.picture.rows_named(name):
+                named[row] = True
+        return self.of(named)
+
+    def places_named(self, name: str) -> list[int]:
+        """The positions, among all hosts, of those with this name, which is in lower case."""
+        return sorted(self._draft.picture.rows_named(name))
+
+    def with_all(self, traits: tuple[str, ...]) -> Flags:
+        """The hosts whose trees have all of these traits, at one provider or at several."""
+        having = [self.with_any((trait,)) for trait in traits]
+        if not having:
+            return self.everyone()
+        have: Flags = having[0] if len(having) == 1 else np.logical_and.reduce(having)
+        return have
+
+    def with_any(self, traits: tuple[str, ...]) -> Flags:
+        return self.of(self.columns.traits.having_any(traits, self.columns.rows))
+
+    # Inventories
+
+    def bounds(self, resource: str, at: int) -> tuple[int, int, int, int]:
+        """Capacity, min_unit, max_unit and step_size of one host; all 0 without an inventory of the class."""
+        stock = self.columns.stocks.get(resource)
+        row = self.row(at)
+        if stock is None or not stock.step_size[row]:
+            return 0, 0, 0, 0
+        return (
+            int(stock.capacity[row]),
+            int(stock.min_unit[row]),
+            int(stock.max_unit[row]),
+            int(stock.step_size[row]),
+        )
+
+    def stocked(self, resource: str) -> Flags:
+        """The hosts that have an inventory of this class."""
+        stock = self.columns.stocks.get(resource)
+        # Without an inventory the step is 0.
+        return ~self.everyone() if stock is None else self.of(stock.step_size) > 0
+
+    def stocked_with_any(self, amounts: Iterable[tuple[str, int]]) -> Flags:
+        """The hosts that have an inventory, not a shared one, of one of these classes."""
+        stocked = ~self.everyone()
+        for resource, _ in amounts:
+            stocked |= self.stocked(resource)
+        return stocked
+
+    # Aggregates
+
+    @property
+    def metadata(self) -> HostAggregates:
+        """The metadata of all aggregates."""
+        return self._draft.picture.aggregates
+
+    def by_aggregates(self, question: Hashable, judge: Judge) -> NDArray[Any]:
+        """The judge's answer about each host's aggregates. It is asked once for each set of aggregates, and the answers are
+        kept for the same question.
+        """
+        return self.metadata.answers(question, judge)[self.of(self.columns.aggregates)]
+
+    def aggregates(self, at: int) -> tuple[Aggregate, ...]:
+        """The aggregates of one host that have metadata."""
+        return self.metadata.of_set(int(self.columns.aggregates[self.row(at)]))
+
+    def number(self, key: str, otherwise: float) -> float | Floats:
+        """The number that each host's aggregates have under this key, the lowest of several; `otherwise` without one."""
+        numbers = self.metadata.numbers(key, otherwise)
+        return otherwise if numbers is None else numbers[self.of(self.columns.aggregates)]
+
+    def number_at(self, at: int, key: str, otherwise: float) -> float:
+        return least_of(key, self.aggregates(at), otherwise)
+
+    def domains(self, key: str) -> Ints:
+        """A small number for each host: hosts with the same value of this key have the same one, and those without any, too."""
+        found = self._draft.domains(key)
+        return self.of(found) if key == ZONE else found[self.of(self.columns.aggregates)]
+
+    # What hosts tell
+
+    def judged(self, judge: Callable[[HostProfile], bool]) -> Flags:
+        """The hosts whose profile the judge accepts. It is asked once for each profile, not for each host."""
+        profiles = self.columns.profiles.names
+        verdicts = np.fromiter((judge(profile) for profile in profiles), dtype=np.bool_, count=len(profiles))
+        accepted: Flags = verdicts[self.of(self.columns.profile)]
+        return accepted
+
+    def profile(self, at: int) -> HostProfile:
+        return self.columns.profiles.names[int(self.columns.profile[self.row(at)])]
+
+    def metric(self, name: str) -> Floats:
+        """NaN for a host that does not tell it."""
+        column = self.columns.metrics.get(name)
+        return np.full(len(self), np.nan) if column is None else self.of(column)
+
+    def caching(self, image: str) -> Flags:
+        """The hosts that have this image cached."""
+        return self.of(self.columns.images.having(image, self.columns.rows))
+
+    def some_cache(self, image: str) -> bool:
+        return self.columns.images.knows(image)
+
+    def some_tell(self, names: Iterable[str]) -> bool:
+        """Has any host ever told one of these metrics?"""
+        return not self.columns.metrics.keys().isdisjoint(names)
+
+    @property
+    def stocked_classes(self) -> list[str]:
+        """The resource classes that any host ever had an inventory of."""
+        return sorted(self.columns.stocks)
+
+    def differ_in(self, column: str) -> bool:
+        """Do any two hosts of the picture differ in this column? If not, a weigher need not look at it."""
+        return self._draft.differ_in(column)
+
+    @property
+    def failed_builds(self) -> Ints:
+        """Builds that failed on each host since the last one that succeeded."""
+        return self.of(self.columns.failed_builds)
+
+    @property
+    def hypervisor_versions(self) -> Ints:
+        return self.of(self.columns.hypervisor_version)
+
+    # Names
+
+    def name(self, at: int) -> str:
+        return self.columns.names[self.row(at)]
+
+    def cell_name(self, at: int) -> str:
+        return self.columns.cells.names[int(self.columns.cell[self.row(at)])]
+
+    def projects(self, at: int) -> tuple[str, ...]:
+        """The projects that the host is bound to."""
+        return self.columns.project_sets.names[int(self.columns.projects[self.row(at)])]
+
+    def classes(self, at: int) -> list[str]:
+        """The resource classes that the host has an inventory of."""
+        row = self.row(at)
+        return sorted(resource for resource, stock in self.columns.stocks.items() if stock.step_size[row])
+
+    def zone_name(self, at: int) -> str:
+        row = self.row(at)
+        return self.columns.zones.names[int(self.columns.zone[row])] if self.columns.registered[row] else ""
+
+    def down_reason(self, at: int) -> str:
+        return self.columns.down_reasons[self.row(at)]
+
+    def disabled_reason(self, at: int) -> str:
+        return self.columns.disabled_reasons[self.row(at)]

@@ -1,0 +1,62 @@
+"""The free amounts at each provider: what its unanswered choices hold there, and what the batch has taken, is not free."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bus.message import ProviderId
+from scheduler_worker.core.picture.picture import Picture
+
+
+class ProviderAmount(NamedTuple):
+    """The amount of one class that an instance takes from one provider. `row` is the provider's row in the index."""
+
+    row: int
+    resource: str
+    amount: int
+
+
+Parts = Sequence[ProviderAmount]
+
+
+class ProviderRoom:
+    """The picture is not changed: `taken` is counted beside its usage, by class and row."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._index = picture.index
+        self.taken: dict[str, dict[int, int]] = {}
+        # Counts what is taken, so that callers know whether an answer still holds.
+        self.changes = 0
+        for share in picture.held_on_compound():
+            for each in share.amounts:
+                row = self._index.row_of(each.provider)
+                if row is not None:
+                    self.count(row, each.resource, each.amount)
+
+    def free(self, row: int, resource: str) -> int:
+        taken = self.taken.get(resource)
+        free = self._index.stocks[resource].free.item(row)
+        return free - taken.get(row, 0) if taken else free
+
+    def free_at(self, provider: ProviderId, resource: str) -> int:
+        row = self._index.row_of(provider)
+        return 0 if row is None else self.free(row, resource)
+
+    def has(self, parts: Parts) -> bool:
+        return all(self.free(row, resource) >= amount for row, resource, amount in parts)
+
+    def take(self, parts: Parts) -> None:
+        for row, resource, amount in parts:
+            self.count(row, resource, amount)
+
+    def count(self, row: int, resource: str, amount: int) -> None:
+        self.changes += 1
+        taken = self.taken.setdefault(resource, {})
+        taken[row] = taken.get(row, 0) + amount
+
+    def correct(self, provider: ProviderId, resource: str, free: int) -> None:
+        """Placement says that only so much is free there."""
+        row = self._index.row_of(provider)
+        if row is not None and resource in self._index.stocks:
+            more = self.free(row, resource) - free
+            if more > 0:
+                self.count(row, resource, more)

@@ -1,0 +1,54 @@
+"""Which hosts pass all filters, for one spec of a batch after another.
+
+Specs of one batch often differ in their amounts alone. A filter that usage does not change says the same about each of
+them: it is asked once for each combination of the other fields that such filters read.
+"""
+
+import numpy as np
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Change, Filter, Plugins
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class Qualifying:
+    """The hosts that qualify in one draft, which may change from spec to spec."""
+
+    def __init__(self, draft: Draft, plugins: Plugins) -> None:
+        self._draft = draft
+        self._steady = tuple([one for one in plugins.filters if _is_steady(one)])
+        self._others = tuple([one for one in plugins.filters if not _is_steady(one)])
+        self._fields = tuple({field: None for one in self._steady for field in one.reads})
+        self._passed: dict[tuple[object, ...], Flags] = {}
+
+    def of(self, spec: InstanceSpec, *, before_search: bool = False) -> Flags:
+        """A flag for each host; callers must not write into it. `before_search`: hosts that would have to be searched pass
+        if they may have what is needed.
+        """
+        hosts = Hosts(self._draft, only_together=True, before_search=before_search)
+        asked = tuple([getattr(spec, field) for field in self._fields])
+        passed = self._passed.get(asked)
+        if passed is None:
+            passed = self._passed[asked] = _passing(hosts, spec, self._steady, hosts.present)
+        return _passing(hosts, spec, self._others, passed)
+
+    def count(self, spec: InstanceSpec) -> int:
+        return int(np.count_nonzero(self.of(spec)))
+
+
+def _is_steady(one: Filter) -> bool:
+    """Does the filter say the same all through a batch about all specs that differ in their amounts alone?"""
+    return not one.is_per_instance and Change.USAGE not in one.woken_by and "amounts" not in one.reads
+
+
+def _passing(hosts: Hosts, spec: InstanceSpec, filters: tuple[Filter, ...], among: Flags) -> Flags:
+    everyone, own = hosts.everyone(), None
+    for one in filters:
+        passed = one.passes(hosts, spec)
+        # Most filters have nothing to say about most requests.
+        if passed is not everyone:
+            among = np.logical_and(among, passed, out=own)
+            own = among
+    return among

@@ -1,0 +1,88 @@
+"""Which waiting instances might fit now. Only hosts that changed are judged, so a wake-up costs no search of all hosts."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from placement_worker.core.candidates.columns import Floats, Rows
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.room import room_on
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+
+# So many hosts are searched alone before all are.
+SEARCHED_FIRST = 64
+
+
+def hosts_with_room(
+    picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, among: Collection[int] | None
+) -> list[set[int]]:
+    """For each spec, the rows of the hosts that may have room by their columns: none is searched yet. Only of hosts `among`
+    these, None for all.
+    """
+    draft = Draft(picture, plugins.way_judges)
+    rows = np.arange(draft.columns.rows) if among is None else np.array(sorted(among), dtype=np.intp)
+    return [set(_by_columns(draft, spec, plugins, rows).tolist()) for spec in specs]
+
+
+def room_for(picture: Picture, spec: InstanceSpec, plugins: Plugins, rows: Collection[int]) -> int:
+    """How many instances of the spec might fit on these hosts together, at least; 0 only if none does."""
+    draft = Draft(picture, plugins.way_judges)
+    found = _qualifying_rows(draft, spec, plugins, np.array(sorted(rows), dtype=np.intp))
+    if not len(found):
+        return 0
+    counts = room_on(draft, spec, plugins, found).counts
+    group = spec.server_group
+    # The first member of an affinity group fixes the host of all.
+    return int(counts.max() if group is not None and group.policy == "affinity" else counts.sum())
+
+
+def first_that_fit(waiting: Sequence[bytes], room: Mapping[bytes, int]) -> int:
+    """How many instances are tried together. They are in the order of their turns, named by the digests of their specs.
+    Several may want the same room. Together there are no more of them than the least of their rooms: so each is likely to
+    fit, and none takes the room of an instance whose turn is earlier.
+    """
+    least = 0
+    for taken, digest in enumerate(waiting):
+        least = room[digest] if not taken else min(least, room[digest])
+        if least <= taken:
+            return taken
+    return len(waiting)
+
+
+def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
+    """By the amounts first: that is cheap, and most hosts that changed are still full."""
+    rows = rows[_room_by_sums(Hosts(draft, rows), spec) >= 1]
+    return rows if not len(rows) else _passing(Hosts(draft, rows, before_search=True), rows, spec, plugins)
+
+
+def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
+    """Of many hosts that must be searched, those with the most room by their columns are searched first, one by one. All are
+    searched only if none of these qualifies.
+    """
+    rows = _by_columns(draft, spec, plugins, rows)
+    filling = draft.filling(spec)
+    if filling is None or not len(rows):
+        return rows
+    searched = rows[filling.flags[rows]]
+    most_first = (-_room_by_sums(Hosts(draft, searched), spec)).argsort(kind="stable")
+    likely = searched[most_first[:SEARCHED_FIRST]].tolist()
+    with_room = [*rows[~filling.flags[rows]].tolist(), *(row for row in likely if filling.ways(row))]
+    if with_room or len(likely) == len(searched):
+        return np.array(with_room, dtype=np.intp)
+    return _passing(Hosts(draft, rows, only_together=True), rows, spec, plugins)
+
+
+def _room_by_sums(hosts: Hosts, spec: InstanceSpec) -> Floats:
+    """How many times the amounts fit into the sums of each host, or into its pools; -1 for a row without a host."""
+    room = [np.maximum(hosts.free(each), hosts.shared(each)) / amount for each, amount in spec.amounts]
+    return np.where(hosts.present, np.min(room, axis=0), -1)
+
+
+def _passing(hosts: Hosts, rows: Rows, spec: InstanceSpec, plugins: Plugins) -> Rows:
+    passed = hosts.everyone()
+    for one in plugins.filters:
+        passed = passed & one.passes(hosts, spec)
+    return rows[passed]

@@ -1,0 +1,22 @@
+"""A host is better if it has the image of the request cached: it need not download it first."""
+
+from placement_worker.core.candidates.columns import Floats, Ints
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Change
+from scheduler_worker.core.requests.spec import InstanceSpec
+
+
+class ImageCache:
+    name = "image_cache"
+    minimum: float | None = 0.0
+    reads: tuple[str, ...] = ("image",)
+    woken_by: tuple[Change, ...] = (Change.IMAGES,)
+
+    def __init__(self, multiplier: float) -> None:
+        self.multiplier = multiplier
+
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
+        if not spec.image or not hosts.some_cache(spec.image):
+            return None
+        weights: Floats = hosts.caching(spec.image).astype("float64")
+        return weights

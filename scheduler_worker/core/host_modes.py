@@ -1,0 +1,70 @@
+"""The modes of hosts: how an order, failed builds or a report of the cell change one, and why a host may not be used."""
+
+from datetime import datetime
+
+from msgspec import structs
+
+from bus.messages.host_modes import SetHostInCell
+from bus.messages.hosts import NODE, HostMode, HostSetting, HostState, SetHost
+
+# Modes in which a host counts as down, whether its heartbeats arrive or not.
+DOWN = ("down", "dead")
+NODES_ARE_NEVER_DEAD = "a bare-metal node cannot be set dead: Ironic knows what is on it. Set it down or draining, or set maintenance there"
+
+
+def problem_of(host: HostState, order: SetHost) -> str:
+    """Why this host may not be set so; empty if it may."""
+    return NODES_ARE_NEVER_DEAD if order.mode == "dead" and host.kind == NODE else ""
+
+
+def with_mode(host: HostState, mode: HostMode, reason: str, by: str, now: datetime) -> HostState:
+    """The host after it was set; unchanged if it is set so already. A host that was dead must clean up before it is used
+    again, whatever it is set to next.
+    """
+    was = host.setting
+    if (was.mode, was.reason, was.by) == (mode, reason, by):
+        return host
+    setting = HostSetting(mode=mode, reason=reason, by=by, at=now, number=was.number + 1)
+    return structs.replace(host, setting=setting, must_clean=host.must_clean or mode == "dead")
+
+
+def cleaned(host: HostState, number: int) -> HostState:
+    """The host after its cell reported that nothing foreign is left on it; unchanged if it was set again since."""
+    if not host.must_clean or host.setting.mode == "dead" or host.setting.number != number:
+        return host
+    return structs.replace(host, must_clean=False)
+
+
+def may_be_up(host: HostState) -> bool:
+    """Does the host count as up while its heartbeats arrive?"""
+    return host.setting.mode not in DOWN and not host.must_clean
+
+
+def why_down(host: HostState) -> str:
+    """Why the host counts as down although its heartbeats may arrive; empty if they decide."""
+    if host.setting.mode in DOWN:
+        said = "is dead" if host.setting.mode == "dead" else "is set down"
+        return said + _because(host)
+    return "was dead, and has not confirmed yet that it has cleaned up" if host.must_clean else ""
+
+
+def why_not_enabled(host: HostState) -> str:
+    """Why nothing new is built on the host; empty if that is allowed."""
+    if host.setting.mode == "draining":
+        return "is draining" + _because(host)
+    return why_down(host) if host.setting.mode in DOWN else ""
+
+
+def is_untold(host: HostState) -> bool:
+    """Has the host's cell not been told yet how it is set?"""
+    return host.told < host.setting.number
+
+
+def word_for_cell(host: HostState) -> SetHostInCell:
+    return SetHostInCell(
+        cell=host.cell, host=host.id, name=host.name, setting=host.setting, must_clean=host.must_clean
+    )
+
+
+def _because(host: HostState) -> str:
+    return f": {host.setting.reason or 'no reason given'}"

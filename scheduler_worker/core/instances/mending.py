@@ -1,0 +1,35 @@
+"""An audit's mend of an instance's row at API level: the row takes over what the instance's cell has."""
+
+from msgspec import structs
+
+from bus.messages.books import MendInstance
+from scheduler_worker.core.instances.rows import NO_REQUEST, WAITING, InstanceRow
+
+
+def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
+    """The row as its cell has it; None if there is none, or if it has changed since the audit read it."""
+    if row is None or not _is_as_seen(row, mend):
+        return None
+    told, of_cell = row.told, mend.instance
+    return structs.replace(
+        row,
+        told=structs.replace(
+            of_cell,
+            request_id=told.request_id,
+            sequence=max(told.sequence + 1, of_cell.sequence),
+            name=told.name,
+            project=told.project,
+            failures=told.failures,
+            refusals=told.refusals,
+        ),
+        order=None,
+        choices=(),
+        # Later events of that cell count again.
+        heard=of_cell.sequence,
+        unsaid=False,
+        has_waited=told.state == WAITING,
+    )
+
+
+def _is_as_seen(row: InstanceRow, mend: MendInstance) -> bool:
+    return row.told.request_id != NO_REQUEST and row.told.sequence == mend.seen

@@ -1,0 +1,202 @@
+"""Moves at API level: an order is checked, gets a number, and goes to the cell with the hosts that were chosen.
+
+    active ─▶ moving ─▶ moved ─▶ moving ─▶ active       confirmed or reverted; or confirmed in the cell, after a time
+    active ─▶ moving ─▶ shelved ─▶ moving ─▶ active     stopped on its host, and started again
+    active ─▶ moving ─▶ active, error                   it failed or was aborted; in error it keeps its host
+
+The cell does the moves, one at a time for an instance. The row is locked for each step here, so of two orders that exclude
+each other one wins, and the other gets the reason.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from bus.messages.build import BuildRejected, Move
+from bus.messages.cell import Choice
+from bus.messages.moves import Change, EndMove, MoveInstance
+from scheduler_worker.core.instances.rebuilds import CHANGES_MAX
+from scheduler_worker.core.instances.rows import (
+    ACTIVE,
+    ERROR,
+    MOVED,
+    MOVING,
+    NO_REQUEST,
+    SHELVED,
+    InstanceRow,
+    is_of,
+)
+from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
+
+# These stay on their host: none is chosen.
+IN_PLACE = ("shelve", "unshelve")
+# These do not count as moves of their hosts.
+_BESIDE_HOSTS = (*IN_PLACE, "evacuate")
+CONFIRM_S_MAX = 30 * 86_400
+_ENDS = {"confirm": "confirmed", "revert": "reverted", "abort": "aborted"}
+
+
+def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected | None:
+    """Why the order cannot be done; None also if it was taken before (`is_taken`)."""
+    if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
+        return refused(order, "instance", order.instance, "there is no such instance")
+    told, last = row.told, row.told.move
+    if is_taken(row, order):
+        if last is not None and last.request_id == order.request_id and last.kind != order.kind:
+            reason = f"duplicate id: a move with this id was taken before, to {last.kind}"
+            return refused(order, "request_id", order.request_id, reason)
+        return None
+    if (problem := _problem_with_values(order)) is not None:
+        return problem
+    if told.state == (SHELVED if order.kind == "unshelve" else ACTIVE) or (
+        order.kind == "evacuate" and told.state == ERROR and told.keeps_share and told.host
+    ):
+        return None
+    return refused(order, "instance", order.instance, _why_not_now(row, order))
+
+
+def _problem_with_values(order: MoveInstance) -> BuildRejected | None:
+    if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
+        reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
+        return refused(order, "deadline_s", order.deadline_s, reason)
+    if order.confirm_s is not None and not 0 <= order.confirm_s <= CONFIRM_S_MAX:
+        reason = f"a move is confirmed by itself after 0 to {CONFIRM_S_MAX} seconds"
+        return refused(order, "confirm_s", order.confirm_s, reason)
+    if order.kind != "resize" and order.flavor is not None:
+        return refused(order, "flavor", order.flavor.name, f"only a resize has a flavor, not {order.kind}")
+    if order.kind in IN_PLACE and order.hosts:
+        reason = f"it stays on its host: to {order.kind} it, name none"
+        return refused(order, "hosts", ", ".join(order.hosts), reason)
+    if order.kind == "resize" and order.flavor is None:
+        return refused(order, "flavor", "", "there is none: it says what size the instance gets")
+    return None
+
+
+def is_taken(row: InstanceRow, order: MoveInstance) -> bool:
+    return order.request_id in row.changes
+
+
+def _why_not_now(row: InstanceRow, order: MoveInstance) -> str:
+    told = row.told
+    if told.state in (MOVING, MOVED) and told.move is not None:
+        what = (
+            "moves already"
+            if told.state == MOVING
+            else "has moved, and that is not confirmed or reverted yet"
+        )
+        return f"it {what}, by request {told.move.request_id} ({told.move.kind})"
+    if order.kind == "unshelve":
+        return f"it is {told.state}: only a shelved instance can be unshelved"
+    others = ", or one in error that keeps its host" if order.kind == "evacuate" else ""
+    return f"it is {told.state}: to {order.kind}, it must be active{others}"
+
+
+def moved(
+    row: InstanceRow,
+    order: MoveInstance,
+    choices: Sequence[Choice],
+    now: datetime,
+    *,
+    timeout_s: int,
+    confirm_s: int,
+    next_spec: bytes = b"",
+) -> InstanceRow:
+    """The row with the move on its way to the cell. The order was checked."""
+    told = row.told
+    number = told.sequence + 1
+    waits = order.kind in ("migrate", "resize")
+    move = Move(
+        request_id=order.request_id,
+        number=number,
+        kind=order.kind,
+        source=told.host,
+        ends_by=now + timedelta(seconds=timeout_s if order.deadline_s is None else order.deadline_s),
+        confirm_s=(confirm_s if order.confirm_s is None else order.confirm_s) if waits else 0,
+        flavor=order.flavor,
+    )
+    return structs.replace(
+        row,
+        told=structs.replace(
+            told, sequence=number, state=MOVING, reason="", keeps_share=False, move=move, changed_at=now
+        ),
+        order=None,
+        choices=tuple(choices),
+        next_spec=next_spec,
+        unsaid=True,
+        changes=(*row.changes, order.request_id)[-CHANGES_MAX:],
+    )
+
+
+class MoveRoom:
+    """How many moves more may go on, by host and by cell; 0: any number."""
+
+    def __init__(self, going: Iterable[Change], host_max: int, cell_max: int) -> None:
+        self._host_max = host_max
+        self._cell_max = cell_max
+        self._hosts: Counter[str] = Counter()
+        self._cells: Counter[str] = Counter()
+        for each in going:
+            self._count(each.what, each.cell, (each.source, each.destination))
+
+    def take(self, row: InstanceRow) -> str:
+        """Count the new move of this row; or say why it must wait."""
+        told, move = row.told, row.told.move
+        assert move is not None, "a row that moves has a move"
+        hosts = (move.source, *(choice.name for choice in row.choices[:1]))
+        if self._cell_max and self._cells[told.cell] >= self._cell_max:
+            return f"cell {told.cell} has {self._cells[told.cell]} moves under way, at most {self._cell_max}: ask again later"
+        if self._host_max and move.kind not in _BESIDE_HOSTS:
+            for host in hosts:
+                if self._hosts[host] >= self._host_max:
+                    return f"host {host} has {self._hosts[host]} moves under way, at most {self._host_max}: ask again later"
+        self._count(move.kind, told.cell, hosts)
+        return ""
+
+    def _count(self, kind: str, cell: str, hosts: Iterable[str]) -> None:
+        self._cells[cell] += 1
+        if kind not in _BESIDE_HOSTS:
+            self._hosts.update({host for host in hosts if host})
+
+
+def move_ended(row: InstanceRow | None, order: EndMove, now: datetime) -> InstanceRow | BuildRejected:
+    """The row with the end of its move on its way to the cell; the same object if that was asked before."""
+    if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
+        return refused(order, "instance", order.instance, "there is no such instance")
+    told, move = row.told, row.told.move
+    if move is None or move.request_id != order.request_id:
+        last = f": its last move is by request {move.request_id}" if move else ""
+        return refused(order, "request_id", order.request_id, f"the instance has no such move{last}")
+    if order.how == move.asked or move.outcome == _ENDS[order.how]:
+        return row
+    if reason := _why_not_end(told.state, move, order):
+        return refused(order, "how", order.how, reason)
+    told = structs.replace(
+        told,
+        sequence=told.sequence + 1,
+        state=MOVING,
+        move=structs.replace(move, asked=order.how),
+        changed_at=now,
+    )
+    return structs.replace(row, told=told, order=None, unsaid=True)
+
+
+def _why_not_end(state: str, move: Move, order: EndMove) -> str:
+    if move.outcome:
+        return f"the move is {move.outcome}"
+    if move.asked:
+        return f"the move is about to be {_ENDS[move.asked]}"
+    if state not in (MOVING, MOVED):
+        return f"the move is over: the instance is {state}"
+    if order.how == "abort" and state == MOVED:
+        return "the instance has arrived already: confirm or revert the move"
+    if order.how != "abort" and state == MOVING:
+        return "the instance has not arrived yet: abort the move, or wait"
+    return ""
+
+
+def refused(order: MoveInstance | EndMove, field: str, value: object, reason: str) -> BuildRejected:
+    return BuildRejected(
+        request_id=order.request_id, field=field, value=str(value), reason=reason, project=order.project
+    )

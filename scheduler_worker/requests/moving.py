@@ -1,0 +1,286 @@
+"""Orders to move instances: check them, choose hosts in the picture, lock the rows, write, answer.
+
+Nothing is claimed here: the cell asks placement to swap the claim, since it alone knows the last attempt. Until then the
+picture holds the chosen share for a while, so that the next choices see it.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from functools import partial
+
+from msgspec import Struct, structs
+
+from bus.messages.build import BuildInstance, BuildRejected, InstanceId, NoValidHost
+from bus.messages.cell import Choice
+from bus.messages.hosts import NODE
+from bus.messages.moves import EndMove, MoveInstance
+from bus.workers.handling import Handlers, Received, Said
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.instances.moves import (
+    IN_PLACE,
+    MoveRoom,
+    is_taken,
+    move_ended,
+    moved,
+    problem_with,
+    refused,
+)
+from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.specs import decoded, encoded, request_of
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.requests.explaining import in_words
+from scheduler_worker.requests.locked_rows import Ordered, answered, take_steps
+from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import InstanceQuery, SchedulerStore
+
+# How long the picture holds a choice for which no swap is seen.
+HELD_S = 30.0
+
+
+# The row after an order, or why it is refused; and whether a move begins by this order.
+_Verdict = tuple[InstanceRow | BuildRejected, bool]
+
+
+class _Wanted(Struct, frozen=True):
+    """What an order needs of a host. `next_spec` is what its instance needs after a resize, encoded."""
+
+    spec: InstanceSpec
+    next_spec: bytes = b""
+
+
+class Mover:
+    def __init__(
+        self,
+        store: SchedulerStore,
+        picture: Picture,
+        plugins: Plugins,
+        reader: RequestReader,
+        clock: Callable[[], datetime],
+        *,
+        settings: SchedulerSettings,
+        make_sure: Callable[[], Awaitable[None]],
+        chance: random.Random,
+    ) -> None:
+        self._store = store
+        self._picture = picture
+        self._plugins = plugins
+        self._reader = reader
+        self._clock = clock
+        self._settings = settings
+        self._make_sure = make_sure
+        self._salt = chance.getrandbits(32)
+        # The shares that the picture holds for moves.
+        self._held: set[tuple[InstanceId, int]] = set()
+
+    def let_go(self) -> None:
+        """Hold nothing for moves any more: before anyone is told that there is no host. Placement judges the swaps."""
+        self._picture.drop(self._held)
+        self._held.clear()
+
+    def handlers(self) -> Handlers:
+        return {MoveInstance: self._on_moves, EndMove: self._on_ends}
+
+    async def _on_moves(
+        self, asks: Sequence[Received[MoveInstance]], transaction: OutboxTransaction
+    ) -> list[Said]:
+        orders = [ask.message for ask in asks]
+        room = await self._room()
+        wanted = await self._wanted(orders)
+        found = await self._hosts_for([each for each in wanted if isinstance(each, _Wanted)])
+        hosts = iter(found)
+        verdicts: list[_Verdict] = []
+        steps = []
+        for ask, each in zip(asks, wanted, strict=True):
+            order = ask.message
+            chosen = next(hosts) if isinstance(each, _Wanted) else each
+            next_spec = each.next_spec if isinstance(each, _Wanted) else b""
+            step = partial(self._moved, verdicts, order, (chosen, next_spec), room)
+            steps.append(Ordered(order.instance, step, ask.sender))
+        rows = await take_steps(await transaction.begun(), steps)
+        self._hold(
+            [row for row, begins in verdicts if begins and isinstance(row, InstanceRow) and row.choices]
+        )
+        return await answered(asks, [verdict for verdict, _ in verdicts], rows, transaction)
+
+    def _moved(
+        self,
+        verdicts: list[_Verdict],
+        order: MoveInstance,
+        found: tuple[Chosen | NoValidHost | BuildRejected | None, bytes],
+        room: MoveRoom,
+        row: InstanceRow | None,
+    ) -> InstanceRow | None:
+        verdict = self._verdict(row, order, *found)
+        if isinstance(verdict, InstanceRow) and verdict is not row and (why := room.take(verdict)):
+            verdict = refused(order, "instance", order.instance, why)
+        verdicts.append((verdict, verdict is not row))
+        return verdict if isinstance(verdict, InstanceRow) else None
+
+    def _verdict(
+        self,
+        row: InstanceRow | None,
+        order: MoveInstance,
+        chosen: Chosen | NoValidHost | BuildRejected | None,
+        next_spec: bytes,
+    ) -> InstanceRow | BuildRejected:
+        problem = problem_with(row, order)
+        if problem is not None:
+            return problem
+        assert row is not None, "a row that is not there is a problem"
+        if is_taken(row, order):
+            return row
+        why = "it has just changed: ask again"
+        match chosen:
+            case BuildRejected():
+                return chosen
+            case Chosen(cell=row.told.cell):
+                return self._accepted(row, order, (chosen.choice, *chosen.alternates), next_spec)
+            case None if order.kind in IN_PLACE:
+                return self._accepted(row, order, (), next_spec)
+            case NoValidHost():
+                why = f"no valid host: {in_words(chosen)}"
+        return refused(order, "instance", order.instance, why)
+
+    def _accepted(
+        self, row: InstanceRow, order: MoveInstance, choices: tuple[Choice, ...], next_spec: bytes
+    ) -> InstanceRow:
+        return moved(
+            row,
+            order,
+            choices,
+            self._clock(),
+            timeout_s=self._settings.move_timeout_s,
+            confirm_s=self._settings.move_confirm_s,
+            next_spec=next_spec,
+        )
+
+    async def _room(self) -> MoveRoom:
+        """Moves that go on are counted only if there is a limit."""
+        a_host, a_cell = self._settings.moves_per_host_max, self._settings.moves_per_cell_max
+        going = await self._store.moves_under_way() if a_host or a_cell else ()
+        return MoveRoom(going, a_host, a_cell)
+
+    async def _on_ends(self, asks: Sequence[Received[EndMove]], transaction: OutboxTransaction) -> list[Said]:
+        verdicts: list[InstanceRow | BuildRejected] = []
+
+        def step(row: InstanceRow | None, order: EndMove) -> InstanceRow | None:
+            verdicts.append(verdict := move_ended(row, order, self._clock()))
+            return verdict if isinstance(verdict, InstanceRow) else None
+
+        steps = [Ordered(ask.message.instance, partial(step, order=ask.message), ask.sender) for ask in asks]
+        rows = await take_steps(await transaction.begun(), steps)
+        return await answered(asks, verdicts, rows, transaction)
+
+    # Needs
+
+    async def _wanted(self, orders: Sequence[MoveInstance]) -> list[_Wanted | BuildRejected | None]:
+        """None: there is nothing to choose, since the order was taken before, or the instance stays on its host."""
+        ids = tuple(dict.fromkeys(order.instance for order in orders))
+        found = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
+        rows = {row.id.int: row for row in found}
+        return [self._wanted_by(order, rows.get(order.instance.int)) for order in orders]
+
+    def _wanted_by(self, order: MoveInstance, row: InstanceRow | None) -> _Wanted | BuildRejected | None:
+        problem = problem_with(row, order)
+        if problem is not None:
+            return problem
+        assert row is not None, "a row that is not there is a problem"
+        if is_taken(row, order):
+            return None
+        if why := self._problem_with_source(order, row.told.host):
+            return refused(order, "instance", order.instance, why)
+        return None if order.kind in IN_PLACE else self._needs(order, row)
+
+    def _needs(self, order: MoveInstance, row: InstanceRow) -> _Wanted | BuildRejected:
+        told = row.told
+        spec, build = decoded(row.current_spec), request_of(row.current_spec)
+        if spec is None or build is None:
+            return refused(order, "instance", order.instance, "what it needs of a host is not known any more")
+        next_spec = b""
+        if order.flavor is not None:
+            resized = self._resized(order, spec, build)
+            if isinstance(resized, BuildRejected):
+                return resized
+            spec, next_spec = resized, encoded(resized, build)
+        named = tuple(sorted({name.lower() for name in order.hosts}))
+        stays = order.kind == "resize" and told.host.lower() in named
+        ignored = spec.ignore_hosts if stays else (*spec.ignore_hosts, told.host.lower())
+        group = spec.server_group
+        if group is not None and all(
+            each.consumer == row.id for each in self._picture.groups.of_group(group.id)
+        ):
+            group = None
+        return _Wanted(
+            structs.replace(
+                spec, hosts=named, ignore_hosts=ignored, cell=told.cell, server_group=group, count=1
+            ),
+            next_spec,
+        )
+
+    def _problem_with_source(self, order: MoveInstance, host: str) -> str:
+        columns = self._picture.columns
+        rows = list(self._picture.rows_named(host.lower()))
+        if any(columns.kinds[row] == NODE for row in rows):
+            return f"it is on bare-metal node {host}: its disk is there, so it cannot move or be shelved"
+        is_up = any(columns.up[row] for row in rows)
+        if order.kind == "evacuate" and is_up:
+            return f"its host {host} is up: migrate it, or say first that the host is down"
+        if order.kind in IN_PLACE and not is_up:
+            return f"its host {host} is down"
+        if order.kind != "evacuate" and not is_up:
+            return f"its host {host} is down: evacuate it"
+        return ""
+
+    def _resized(
+        self, order: MoveInstance, spec: InstanceSpec, build: BuildInstance
+    ) -> InstanceSpec | BuildRejected:
+        """The needs of the request with another flavor; what it got beside them stays."""
+        read = self._reader.spec_of(structs.replace(build, request_id=order.request_id, flavor=order.flavor))
+        if isinstance(read, BuildRejected):
+            return structs.replace(read, project=order.project)
+        return structs.replace(
+            read,
+            project=spec.project,
+            image=spec.image,
+            different_hosts=spec.different_hosts,
+            same_hosts=spec.same_hosts,
+            server_group=spec.server_group,
+        )
+
+    # Choosing
+
+    async def _hosts_for(self, wanted: Sequence[_Wanted]) -> list[Chosen | NoValidHost]:
+        if not wanted:
+            return []
+        found = self._choose(wanted)
+        if any(isinstance(each, NoValidHost) for each in found):
+            await self._make_sure()
+            found = self._choose(wanted)
+        return found
+
+    def _choose(self, wanted: Sequence[_Wanted]) -> list[Chosen | NoValidHost]:
+        return choose(
+            self._picture,
+            [each.spec for each in wanted],
+            self._plugins,
+            self._salt,
+            self._settings.alternates_max,
+        )
+
+    def _hold(self, rows: Sequence[InstanceRow]) -> None:
+        """The first swap of a move is the next attempt: a change that names it ends this."""
+        held = [(row.id, row.told.attempt + 1, row.choices[0].share) for row in rows]
+        self._picture.hold(held)
+        keys = [(instance, attempt) for instance, attempt, _ in held]
+        self._held.update(keys)
+        asyncio.get_running_loop().call_later(HELD_S, self._drop, keys)
+
+    def _drop(self, keys: Sequence[tuple[InstanceId, int]]) -> None:
+        self._picture.drop(keys)
+        self._held.difference_update(keys)

@@ -1,0 +1,227 @@
+"""Tries waiting instances again when a host may have room for them: priority first, then age.
+
+One scheduler at a time does so, by a lease. Another one that sees room waits for the lease to end, and looks again; so a
+freed slot costs one search, however many schedulers hear of it.
+
+    WaitingSpecs.room           which specs might fit, and how many (waiting.py): no search
+    next_waiting                as many rows as might fit, in their order
+    wake                        mark them, before anything is claimed for them
+    Claimer.find_hosts          the search, as for a new request
+    after_search                its outcome, over rows that still wait
+
+A worker that dies in between leaves marked rows, some of which may hold a claim already. The next holder of the lease
+tries these first, whether there seems to be room or not: the claim itself may have taken it.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+import msgspec
+
+from bus.messages.build import BuildInstance, InstanceId, NoValidHost
+from bus.parts import Periodic
+from bus.workers.handling import OutboxKey
+from bus.workers.publisher import Outgoing, Publisher
+from scheduler_worker.claiming.claimer import Claimer
+from scheduler_worker.claiming.search import Search
+from scheduler_worker.core.choosing.waking import first_that_fit
+from scheduler_worker.core.instances.outcomes import Refused, Timeouts, after_failed_wake, after_search
+from scheduler_worker.core.instances.rows import WAITING, InstanceRow
+from scheduler_worker.core.instances.specs import decoded
+from scheduler_worker.outbox.outbox import Outbox, OutboxTransaction
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
+from scheduler_worker.waiting import WaitingSpecs
+
+AT_ONCE = 100
+# Nothing waits: only news end this pause.
+QUIET_S = 24 * 3600.0
+REST_S_MIN = 0.01
+
+_build = msgspec.msgpack.Decoder(BuildInstance).decode
+
+
+class Waker(Periodic):
+    def __init__(
+        self,
+        store: SchedulerStore,
+        outbox: Outbox,
+        publisher: Publisher,
+        claimer: Claimer,
+        specs: WaitingSpecs,
+        *,
+        settings: SchedulerSettings,
+        clock: Callable[[], datetime],
+        chance: random.Random,
+    ) -> None:
+        super().__init__("wake waiting instances", self._look, self._rest_s, chance=chance)
+        self._store = store
+        self._outbox = outbox
+        self._publisher = publisher
+        self._claimer = claimer
+        self._specs = specs
+        self._row_wait = timedelta(seconds=settings.host_row_wait_s)
+        self._lease = timedelta(seconds=settings.wake_lease_s)
+        self._timeouts = Timeouts(settings.request_timeout_s, settings.node_request_timeout_s)
+        self._clock = clock
+        self._name = uuid4()
+        self._lease_ends: datetime | None = None
+        specs.tell(self.wake)
+
+    def _rest_s(self) -> float:
+        """While something waits, now and then a look whether the worker that holds the lease has died."""
+        if not self._specs:
+            return QUIET_S
+        if self._lease_ends is None:
+            until_s = self._specs.rest_s()
+        else:
+            until_s = (self._lease_ends - self._clock()).total_seconds()
+        return min(self._lease.total_seconds(), max(until_s, REST_S_MIN))
+
+    async def _look(self) -> None:
+        self._lease_ends = None
+        await self._read()
+        if not self._specs:
+            return
+        room = self._specs.room()
+        if not room and not await self._store.some_are_woken():
+            return
+        while await self._wake_some(room):
+            room = self._specs.room()
+        if self._lease_ends is None:
+            async with self._store.transaction() as transaction:
+                await transaction.release_waking(self._name)
+
+    async def _read(self) -> None:
+        """Read the specs of rows that other workers wrote."""
+        heard, self._specs.unread = self._specs.unread, set()
+        if heard is not None and not heard:
+            return
+        try:
+            for digest in sorted(await self._store.waiting_digests(heard)):
+                one = await self._store.one_waiting(digest)
+                found = [] if one is None else await self._rows([one])
+                for row in found:
+                    if (spec := decoded(row.spec)) is not None:
+                        self._specs.learn(digest, spec)
+        except BaseException:
+            self._specs.unread = None if heard is None else heard | (self._specs.unread or set())
+            raise
+
+    async def _wake_some(self, room: dict[bytes, int]) -> bool:
+        """Returns whether to go on: some were tried."""
+        learned = self._specs.learned()
+        limit = min(AT_ONCE, sum(room.values()))
+        async with self._store.transaction() as transaction:
+            now = self._clock()
+            self._lease_ends = await transaction.lease_waking(self._name, now, now + self._lease)
+            if self._lease_ends is not None:
+                return False
+            batch = await transaction.woken(AT_ONCE)
+            if not batch and room:
+                found = await transaction.next_waiting(sorted(room), limit)
+                batch = found[: first_that_fit([each.digest for each in found], room)]
+                await transaction.wake([each.id for each in batch])
+                gone = room.keys() - {each.digest for each in found} if len(found) < limit else ()
+            else:
+                gone = ()
+        for digest in gone:
+            # A row that another worker has locked was passed over, and may wait still.
+            if await self._store.one_waiting(digest) is None:
+                self._specs.forget(digest, learned)
+        if batch:
+            await self._try(batch)
+        return bool(batch)
+
+    async def _try(self, batch: Sequence[WaitingInstance]) -> None:
+        builds = {each.id: (each.digest, _build(each.build)) for each in batch}
+        searches = []
+        for row in await self._rows(batch):
+            digest, build = builds[row.id]
+            if row.told.state == WAITING and (spec := decoded(row.spec)) is not None:
+                searches.append((digest, Search(row.id, self._claimed_at(row), build, spec)))
+        await self._claimer.find_hosts([search for _, search in searches])
+        await self._decide(batch, [search for _, search in searches])
+        for digest, search in searches:
+            match search.outcome:
+                case NoValidHost():
+                    self._specs.failed(digest, may_pass=False)
+                case Refused(may_pass=True):
+                    self._specs.failed(digest, may_pass=True)
+                case _:
+                    self._specs.succeeded(digest)
+
+    async def _decide(self, batch: Sequence[WaitingInstance], searches: Sequence[Search]) -> None:
+        """Compare and set, as for a new request. A row that no longer waits was decided by another worker: its own messages
+        release what this search claimed for it.
+        """
+        ids = sorted((each.id for each in batch), key=_by_number)
+        by_id = {search.instance: search for search in searches}
+        async with self._outbox.transaction() as transaction:
+            store = await transaction.begun()
+            rows = await store.lock(ids)
+            changed = []
+            for id_ in ids:
+                search, row = by_id.get(id_), rows.get(id_)
+                if row is None or search is None:
+                    continue
+                if (after := self._after(row, search)) is not None:
+                    changed.append(after)
+            await store.save(changed)
+            waiting = {row.id for row in rows.values() if row.told.state == WAITING}
+            ended = {row.id for row in changed if row.told.state != WAITING}
+            await store.let_wait(sorted(waiting - ended, key=_by_number))
+            # Another worker, of an earlier release, may have ended it without knowing of this list.
+            await store.unlist([id_ for id_ in ids if id_ not in waiting])
+            await transaction.note(changed)
+            outgoing, notes = _outgoing(transaction, [row for row in changed if row.has_to_say])
+        await self._publisher.send_all(outgoing, notes)
+        if notes:
+            async with self._store.transaction() as after_confirm:
+                await after_confirm.confirm(notes)
+
+    def _claimed_at(self, row: InstanceRow) -> datetime:
+        """Not its acceptance: that may be older than placement's horizon. But so long ago that nothing waits for the row of
+        a host on which an interrupted trial holds a claim.
+        """
+        return max(row.issued_at, self._clock() - self._row_wait)
+
+    def _after(self, row: InstanceRow, search: Search) -> InstanceRow | None:
+        """None if nothing changes, or it was decided by another."""
+        outcome = search.outcome
+        if row.told.state != WAITING:
+            return None
+        if isinstance(outcome, NoValidHost) or (isinstance(outcome, Refused) and outcome.may_pass):
+            return after_failed_wake(row, outcome, search.refusals)
+        return after_search(
+            row,
+            search.build,
+            outcome,
+            search.refusals,
+            self._clock(),
+            timeouts=self._timeouts,
+            group=search.spec.server_group,
+        )
+
+    async def _rows(self, waiting: Sequence[WaitingInstance]) -> Sequence[InstanceRow]:
+        ids = tuple(each.id for each in waiting)
+        by_id = {
+            row.id: row for row in await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
+        }
+        # In the order of their turns.
+        return [by_id[id_] for id_ in ids if id_ in by_id]
+
+
+def _by_number(id_: InstanceId) -> int:
+    return id_.int
+
+
+def _outgoing(
+    transaction: OutboxTransaction, rows: Iterable[InstanceRow]
+) -> tuple[list[Outgoing], list[OutboxKey]]:
+    """What leaves by the API level's broker, and its notes; the rest is left to the dispatches of cells."""
+    told = [tell for row in rows for tell in transaction.tells(row)]
+    notes = list(dict.fromkeys(tell.kept for tell in told if tell.kept is not None))
+    return [Outgoing(tell.message) for tell in told], notes

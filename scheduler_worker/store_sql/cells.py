@@ -1,0 +1,38 @@
+"""Rows of cells, and counts of what is in them."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from bus.sql.types import Moment
+from scheduler_worker.core.instances.rows import DELETED, UNANSWERED
+from scheduler_worker.store import CellCounts, KnownCell
+from scheduler_worker.tables import cells as table
+from scheduler_worker.tables import instances
+
+_SAVE = sa.text(
+    "INSERT INTO known_cells (name, heard_at) VALUES (:name, :heard_at) "
+    "ON CONFLICT (name) DO UPDATE SET heard_at = excluded.heard_at "
+    "WHERE known_cells.heard_at < excluded.heard_at"
+).bindparams(sa.bindparam("heard_at", type_=Moment()))
+
+
+def save_cells(connection: Connection, cells: Sequence[KnownCell]) -> None:
+    """In the order of their names, as every worker locks them."""
+    ordered = sorted(cells, key=lambda each: each.name)
+    connection.execute(_SAVE, [{"name": each.name, "heard_at": each.heard_at} for each in ordered])
+
+
+def find_cells(connection: Connection) -> list[KnownCell]:
+    found = [KnownCell(*row) for row in connection.execute(sa.select(table.c.name, table.c.heard_at))]
+    # Sorted here: a database's order of texts depends on its locale.
+    return sorted(found, key=lambda each: each.name)
+
+
+def count_by_cell(connection: Connection) -> list[CellCounts]:
+    waiting = sa.func.sum(sa.case((instances.c.state.in_(UNANSWERED), 1), else_=0))
+    query = sa.select(instances.c.cell, sa.func.count(), waiting)
+    query = query.where(instances.c.state != DELETED, instances.c.cell != "").group_by(instances.c.cell)
+    found = [CellCounts(cell, int(count), int(waits)) for cell, count, waits in connection.execute(query)]
+    return sorted(found, key=lambda each: each.cell)

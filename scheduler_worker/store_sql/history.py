@@ -1,0 +1,68 @@
+"""The history of instances: what was ordered for them, and how it ended."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from msgspec import structs
+from sqlalchemy import Connection, Row
+
+from bus.messages.build import InstanceId, RequestId
+from bus.messages.moves import Change
+from bus.sql import insert
+from scheduler_worker.store import ChangeQuery
+from scheduler_worker.tables import changes as table
+
+_NOT_MOVES = ("rebuild", "delete")
+
+
+def write_changes(connection: Connection, changes: Sequence[Change]) -> None:
+    """Add these, or renew those that are there; the sender and the time of an order stay."""
+    statement = insert(connection, table)
+    new = statement.excluded
+    renewed: dict[str, Any] = {
+        name: sa.func.coalesce(sa.func.nullif(new[name], ""), table.c[name])
+        for name in ("destination", "ended_by", "outcome", "failure")
+    }
+    renewed["ended_at"] = sa.func.coalesce(new.ended_at, table.c.ended_at)
+    rows = sorted(changes, key=lambda change: (change.instance.int, change.number))
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=[*table.primary_key], set_=renewed),
+        [structs.asdict(change) for change in rows],
+    )
+
+
+def find_changes(connection: Connection, query: ChangeQuery) -> list[Change]:
+    found = sa.select(table).limit(query.limit)
+    if query.instance is not None:
+        found = found.where(table.c.instance == query.instance, table.c.number > query.after)
+        found = found.order_by(table.c.number)
+    else:
+        found = found.where(table.c.what.not_in(_NOT_MOVES)).order_by(
+            table.c.asked_at.desc(), table.c.instance
+        )
+    if not query.ended:
+        found = found.where(table.c.ended_at.is_(None))
+    if query.host:
+        found = found.where(sa.or_(table.c.source == query.host, table.c.destination == query.host))
+    if (place := query.behind) is not None:
+        is_later = sa.and_(table.c.asked_at == place.asked_at, table.c.instance > place.instance)
+        found = found.where(sa.or_(table.c.asked_at < place.asked_at, is_later))
+    return [_change(row) for row in connection.execute(found)]
+
+
+def find_open_moves(connection: Connection) -> list[Change]:
+    going = sa.select(table).where(table.c.ended_at.is_(None), table.c.what.not_in(_NOT_MOVES))
+    return [_change(row) for row in connection.execute(going)]
+
+
+def _change(row: Row[Any]) -> Change:
+    values = row._asdict()
+    request = values.pop("request_id")
+    return Change(
+        **{
+            **values,
+            "instance": InstanceId(row.instance),
+            "request_id": None if request is None else RequestId(request),
+        }
+    )

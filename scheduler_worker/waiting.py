@@ -1,0 +1,170 @@
+"""The specs of what waits, as this process knows them, and the hosts that may have room for each.
+
+Instances of one spec fit on the same hosts, so one look at the hosts that changed answers for all of them. A spec is judged
+by all hosts when it becomes known, which covers changes between the search that failed and the commit of the row. After
+that it is judged only by hosts that changed.
+
+Nothing is searched here. A spec keeps its hosts until a search succeeds or fails, so no change is lost by a worker that may
+not search just now. Specs are named by their digests.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from bus.messages.build import InstanceId
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.waking import hosts_with_room, room_for
+from scheduler_worker.core.instances.rows import WAITING, InstanceRow
+from scheduler_worker.core.instances.specs import decoded
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+
+# After a search that failed although a host seemed to have room, the next one waits: at first so long, then longer.
+PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 10.0
+HEARD_MAX = 10_000
+
+
+class _Waiting:
+    __slots__ = ("failures", "is_unjudged", "learned", "not_before_s", "rows", "spec")
+
+    def __init__(self, spec: InstanceSpec) -> None:
+        self.spec = spec
+        # The hosts that may have room.
+        self.rows: set[int] = set()
+        # It is to be judged by all hosts.
+        self.is_unjudged = True
+        # How many times it was learned: a spec that is learned while it is forgotten stays.
+        self.learned = 1
+        self.failures = 0
+        self.not_before_s = 0.0
+
+
+class WaitingSpecs:
+    def __init__(self, picture: Picture, plugins: Plugins) -> None:
+        self._picture = picture
+        self._plugins = plugins
+        self._specs: dict[bytes, _Waiting] = {}
+        # Rows that other workers wrote, and whose specs are to be read; None: all rows.
+        self.unread: set[InstanceId] | None = None
+        # Rows that this worker wrote itself: it will hear of them, and knows them already.
+        self._own: set[InstanceId] = set()
+        self._tell: Callable[[], None] = lambda: None
+
+    def tell(self, listener: Callable[[], None]) -> None:
+        """Call this when there may be something to do."""
+        self._tell = listener
+        self._picture.touched.tell(listener)
+
+    def __bool__(self) -> bool:
+        return bool(self._specs)
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._specs
+
+    # What waits
+
+    def wrote(self, rows: Iterable[InstanceRow]) -> None:
+        """This worker has committed these rows."""
+        for row in rows:
+            if row.told.state == WAITING and row.kept is not None:
+                spec = decoded(row.spec)
+                assert spec is not None, "a row that waits was written by this release"
+                self._own.add(row.id)
+                self.learn(row.kept.digest, spec)
+                self._tell()
+        if len(self._own) > HEARD_MAX:
+            self._own.clear()
+
+    def heard(self, instance: InstanceId) -> None:
+        """A worker says that this instance waits."""
+        if instance in self._own:
+            self._own.discard(instance)
+        elif self.unread is not None:
+            self.unread.add(instance)
+            self._tell()
+
+    def doubt(self) -> None:
+        """Some rows may have been written without being heard of."""
+        self.unread = None
+        self._tell()
+
+    def learn(self, digest: bytes, spec: InstanceSpec) -> None:
+        if not self._specs:
+            self._picture.touched.watch(watches=True)
+        known = self._specs.get(digest)
+        if known is None:
+            self._specs[digest] = _Waiting(spec)
+        else:
+            known.is_unjudged = True
+            known.learned += 1
+
+    def learned(self) -> Mapping[bytes, int]:
+        """To be given to `forget`."""
+        return {digest: known.learned for digest, known in self._specs.items()}
+
+    def forget(self, digest: bytes, learned: Mapping[bytes, int]) -> None:
+        """No instance of this spec waited when the database was read, which was after `learned`."""
+        known = self._specs.get(digest)
+        if known is not None and known.learned == learned.get(digest):
+            del self._specs[digest]
+            if not self._specs:
+                self._picture.touched.watch(watches=False)
+
+    # Where there may be room
+
+    def room(self) -> dict[bytes, int]:
+        """How many instances of each spec might fit; of specs that may be searched for now, and have some room."""
+        self._judge()
+        now_s = _now_s()
+        return {
+            digest: count
+            for digest, known in self._specs.items()
+            if known.rows and known.not_before_s <= now_s and (count := self._room_for(known))
+        }
+
+    def rest_s(self) -> float:
+        """Until a spec with room may be searched for again."""
+        waiting = [known.not_before_s for known in self._specs.values() if known.rows]
+        return max(min(waiting) - _now_s(), 0.0) if waiting else PAUSE_S_MAX
+
+    def succeeded(self, digest: bytes) -> None:
+        if (known := self._specs.get(digest)) is not None:
+            known.failures, known.not_before_s = 0, 0.0
+
+    def failed(self, digest: bytes, *, may_pass: bool) -> None:
+        """A search made sure that there is no host: only hosts that change from now on count. `may_pass`: it gave up before."""
+        if (known := self._specs.get(digest)) is not None:
+            known.rows.clear()
+            known.is_unjudged = may_pass or known.is_unjudged
+            known.not_before_s = _now_s() + min(PAUSE_S_FIRST * 2.0**known.failures, PAUSE_S_MAX)
+            known.failures = min(known.failures + 1, 20)
+
+    def _judge(self) -> None:
+        if not self._specs:
+            return
+        touched = self._picture.touched.take()
+        for judged_by_all in (True, False):
+            judged = [
+                known
+                for known in self._specs.values()
+                if (known.is_unjudged or touched is None) is judged_by_all
+            ]
+            among = None if judged_by_all else touched
+            if judged and (judged_by_all or touched):
+                specs = [known.spec for known in judged]
+                found = hosts_with_room(self._picture, specs, self._plugins, among)
+                for known, rows in zip(judged, found, strict=True):
+                    known.rows |= rows
+        for known in self._specs.values():
+            known.is_unjudged = False
+
+    def _room_for(self, known: _Waiting) -> int:
+        count = room_for(self._picture, known.spec, self._plugins, known.rows)
+        if not count:
+            known.rows.clear()
+            known.failures = 0
+        return count
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

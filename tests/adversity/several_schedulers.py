@@ -1,0 +1,293 @@
+"""Clouds with several scheduler processes on the real broker and PostgreSQL, watched at every commit of placement.
+
+The tests run them small. At their whole size, with the figures printed:
+
+    python -m tests.servers -- python -m tests.adversity.several_schedulers
+"""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import asyncpg
+from msgspec import Struct
+from sqlalchemy.engine import make_url
+
+from bus.message import GroupId
+from bus.messages.build import BuildInstance, Flavor, InstanceId, InstanceState, JoinedGroup, RequestId
+from bus.messages.groups import CreateGroup, GroupsFound
+from bus.process import run_until
+from bus.topology import CELL0, user_of
+from bus.workers.station import Station
+from scheduler_worker.requests.instance_ids import instance_id_of
+from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.worker_process import BUS
+
+CELLS = ("c1", "c2")
+SMALL = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1)
+GROUP = GroupId(UUID(int=77))
+DEADLINE_S = 300
+# Simulated hosts offer each CPU four times.
+CPU_RATIO = 4
+# Each scheduler has so many workers on the queue of requests.
+BATCHES_IN_FLIGHT = 2
+CLIENTS = 8
+DRAIN_S = 10
+
+# At each commit that gives a consumer a share: how many consumers its host has, and how many of its server group. The lock lasts
+# until the commit is visible. So of two transactions that did not see each other, the second one is counted with the first.
+_WATCH = """
+CREATE TABLE looks (host uuid, consumers bigint, members bigint);
+CREATE INDEX ON consumers (host);
+CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.held <> '{}' THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host::text, 0));
+        INSERT INTO looks SELECT NEW.host, count(*), count(*) FILTER (WHERE server_group = NEW.server_group)
+            FROM consumers WHERE host = NEW.host AND held <> '{}';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER watched AFTER INSERT OR UPDATE ON consumers DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION look();
+"""
+
+
+class Size(Struct, frozen=True, kw_only=True):
+    """`capacity`: how many instances fit on a host by its CPUs. `instances_max`: how many it may have by the setting.
+    `io_ops_weight`: what a host's builds under way count, which schedulers hear late.
+    """
+
+    schedulers: int
+    hosts: int
+    boots: int
+    capacity: int = 64
+    instances_max: int = 50
+    failing: float = 0.0
+    io_ops_weight: float = -1.0
+
+
+class Run(Struct, frozen=True):
+    """One finished run. `most_consumers` and `most_members`: the most on one host at any commit."""
+
+    size: Size
+    states: Sequence[InstanceState]
+    hosts: Mapping[str, UUID]
+    looks: int
+    most_consumers: int
+    most_members: int
+    seconds: float
+    problems: Sequence[str]
+
+    @property
+    def ends(self) -> Counter[str]:
+        return Counter(state.state for state in self.states)
+
+    @property
+    def conflicts(self) -> int:
+        """Claims that placement refused, since the picture of their scheduler was outdated."""
+        return sum(len(state.refusals) for state in self.states)
+
+    @property
+    def claims(self) -> int:
+        return self.conflicts + sum(state.cell != CELL0 for state in self.states)
+
+    @property
+    def conflict_share(self) -> float:
+        return self.conflicts / self.claims
+
+    def __str__(self) -> str:
+        size = self.size
+        return (
+            f"{size.schedulers} schedulers, {size.boots} boots at {size.hosts} hosts, {size.failing:.0%} of the spawns fail: "
+            f"{dict(sorted(self.ends.items()))} in {self.seconds:.1f} s; {self.conflicts} of {self.claims} claims were refused "
+            f"({self.conflict_share:.2%}); at {self.looks} commits at most {self.most_consumers} instances on a host, "
+            f"{self.most_members} of the group"
+        )
+
+
+async def spread(size: Size) -> Run:
+    """Equal instances, with no group, at equal hosts."""
+    return await _run(size, a_build)
+
+
+async def apart(size: Size) -> Run:
+    """All instances are members of one anti-affinity group."""
+    return await _run(size, lambda number: a_build(number, JoinedGroup(id=GROUP)))
+
+
+async def _run(size: Size, build: Callable[[int], BuildInstance]) -> Run:
+    async with _several(size) as here:
+        answer = await here.client.ask(CreateGroup(id=GROUP, policy="anti-affinity", name="apart"))
+        assert isinstance(answer, GroupsFound), answer
+        builds = [build(number) for number in range(1, size.boots + 1)]
+        began_s = time.monotonic()
+        await _send(here, builds)
+        await _until_ended(here, size.boots)
+        seconds = time.monotonic() - began_s
+        await _until_only_the_active_hold(here)
+        ((looks, consumers, members),) = await here.rows(
+            "SELECT count(*), max(consumers), max(members) FROM looks"
+        )
+        return Run(
+            size,
+            await here.instances(),
+            {host.name: host.id for host in await here.hosts()},
+            looks,
+            consumers,
+            members,
+            seconds,
+            await here.books.audit(),
+        )
+
+
+@asynccontextmanager
+async def _several(size: Size) -> AsyncIterator[RealCloud]:
+    # A second cell is two more processes.
+    cells = CELLS[: 1 + (size.hosts >= 50)]
+    async with real_cloud(
+        *cells,
+        HOSTS_PER_CELL=str(size.hosts // len(cells)),
+        VCPUS_PER_HOST=str(size.capacity // CPU_RATIO),
+        INSTANCES_PER_HOST_MAX=str(size.instances_max),
+        SPAWNS_FAILING=str(size.failing),
+        IO_OPS_WEIGHT=str(size.io_ops_weight),
+    ) as here:
+        await _watch(here)
+        schedulers = [f"scheduler-{number}" for number in range(1, size.schedulers + 1)]
+        of_cells = [f"{kind}-{cell}" for cell in cells for kind in ("conductor", "compute")]
+        await here.start("placement-1", *schedulers, *of_cells)
+        await here.until_up(size.hosts)
+
+        async def all_consume() -> bool:
+            return await here.under_test.consumers("scheduler.requests") == BATCHES_IN_FLIGHT * len(
+                schedulers
+            )
+
+        await wait_until(all_consume, "all schedulers take requests")
+        yield here
+
+
+async def _send(here: RealCloud, builds: Sequence[BuildInstance]) -> None:
+    """From several clients at once: a client puts up to 200 requests into one parcel, which goes to one scheduler."""
+    clients = [
+        Station(here.under_test.broker(user_of("operator")), f"client-{number}", settings=BUS)
+        for number in range(CLIENTS)
+    ]
+    told = asyncio.Event()
+    running = asyncio.create_task(run_until(told, clients, DRAIN_S))
+    try:
+        await asyncio.gather(
+            *[clients[number % CLIENTS].publisher.send(build) for number, build in enumerate(builds)]
+        )
+    finally:
+        told.set()
+        await running
+        for client in clients:
+            await client.close()
+
+
+async def _watch(here: RealCloud) -> None:
+    url = make_url(here.database_url).set(drivername="postgresql")
+    connection = await asyncpg.connect(url.render_as_string(hide_password=False))
+    try:
+        await connection.execute(_WATCH)
+    finally:
+        await connection.close()
+
+
+async def _until_ended(here: RealCloud, count: int) -> None:
+    states: dict[str, int] = {}
+
+    async def is_so() -> bool:
+        states.clear()
+        states.update(await here.rows("SELECT state, count(*) FROM requested_instances GROUP BY state"))
+        return states.get("active", 0) + states.get("error", 0) >= count
+
+    await wait_until(is_so, f"{count} boots have ended", states)
+
+
+async def _until_only_the_active_hold(here: RealCloud) -> None:
+    """Hosts of failed spawns confirm that nothing runs there; until then a share may be held for them."""
+    counts: list[tuple[int, int]] = []
+
+    async def is_so() -> bool:
+        active = "SELECT count(*) FROM requested_instances WHERE state = 'active'"
+        found = await here.rows(f"SELECT ({active}), count(*) FROM consumers WHERE held <> '{{}}'")  # noqa: S608
+        counts[:] = [(living, holding) for living, holding in found]
+        return all(living == holding for living, holding in counts)
+
+    await wait_until(is_so, "only active instances hold something", counts)
+
+
+def a_build(number: int, group: JoinedGroup | None = None) -> BuildInstance:
+    return BuildInstance(
+        request_id=RequestId(UUID(int=number)),
+        flavor=SMALL,
+        name=f"vm-{number}",
+        deadline_s=DEADLINE_S,
+        group=group,
+    )
+
+
+def unexplained(run: Run) -> list[str]:
+    """Errors of group members that do not say why: each refusal by the group must name the host, and a member on it."""
+    members = {str(instance_of(number)) for number in range(1, run.size.boots + 1)}
+    problems = []
+    for state in run.states:
+        if state.state != "error":
+            continue
+        said = [(failure.host, failure.reason) for failure in state.failures]
+        said += [(refused.host, refused.reason) for refused in state.refusals]
+        if state.no_valid_host is not None:
+            steps = [step for step in state.no_valid_host.steps if step.step == "anti-affinity"]
+            said += [(step.example.partition(": ")[0], step.example) for step in steps]
+            if not steps:
+                problems.append(
+                    f"{state.name}: no host qualifies, and no step is about the group: {state.no_valid_host}"
+                )
+        if not said:
+            problems.append(f"{state.name}: in error without a host: {state.reason}")
+        others = members - {str(state.id)}
+        for host, reason in said:
+            if "group" in reason and not _names(reason, host, run.hosts, others):
+                problems.append(f"{state.name}: {host}: {reason}")
+    return problems
+
+
+def _names(reason: str, host: str, hosts: Mapping[str, UUID], members: set[str]) -> bool:
+    has_host = host in reason or str(hosts[host]) in reason
+    return has_host and any(member in reason for member in members)
+
+
+def instance_of(number: int) -> InstanceId:
+    return instance_id_of(RequestId(UUID(int=number)), 0)
+
+
+async def main() -> int:
+    problems: list[str] = []
+    for schedulers in (2, 4):
+        for hosts in (400, 100):
+            run = await spread(Size(schedulers=schedulers, hosts=hosts, boots=5000))
+            print(run, *run.problems, sep="\n", flush=True)
+            if run.problems or run.conflict_share > 0.02 or run.ends["active"] != run.size.boots:
+                problems.append(f"spread: {run}")
+    for schedulers in (2, 4):
+        run = await spread(Size(schedulers=schedulers, hosts=20, boots=4000, capacity=400))
+        print(run, *run.problems, sep="\n", flush=True)
+        if run.problems or run.most_consumers != 50 or run.ends["active"] != 1000:
+            problems.append(f"limit: {run}")
+    run = await apart(Size(schedulers=4, hosts=80, boots=50, failing=0.3))
+    print(run, *run.problems, *unexplained(run), sep="\n", flush=True)
+    if run.problems or run.most_members != 1 or unexplained(run) or sum(run.ends.values()) != run.size.boots:
+        problems.append(f"group: {run}")
+    print(*problems, sep="\n", file=sys.stderr)
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,137 @@
+"""Conductors and schedulers are killed in the middle of moves on the real servers: everything settles, and nothing is left over.
+
+`MOVES_UNDER_KILLS=200` makes it larger; docs/benchmarks.md has what that took.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from bus.messages.build import Flavor, InstancesFound, InstanceState, MoveKind, RequestId
+from bus.messages.moves import EndMove, MoveInstance
+from tests.adversity.real_cloud import RealCloud, real_cloud, wait_until
+from tests.adversity.test_killed_workers import (
+    a_build,
+    audited,
+    instance_of,
+    kill_and_start_again,
+    nothing_is_buried,
+    send,
+    until_nothing_is_held_but_by_the_living,
+)
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(600)]
+
+MOVES = int(os.environ.get("MOVES_UNDER_KILLS", "16"))
+HOSTS = 10
+CELL = "c2"
+CONDUCTORS = (f"conductor-{CELL}", f"conductor-{CELL}+2")
+SCHEDULERS = ("scheduler-1", "scheduler-2")
+WORKERS = ("placement-1", *SCHEDULERS, *CONDUCTORS, f"compute-{CELL}")
+LARGE = Flavor(name="large", vcpus=2, ram_mb=128, root_gb=1)
+KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize", "resize")
+# These wait to be confirmed, and are reverted.
+REVERTED = len(KINDS) - 1
+# How many consumers of each type hold something.
+HELD = """
+    SELECT c.type, count(*) FROM holders h JOIN consumers c ON c.id = h.consumer_id GROUP BY c.type
+"""
+
+
+def a_move(number: int) -> MoveInstance:
+    kind = KINDS[number % len(KINDS)]
+    return MoveInstance(
+        request_id=RequestId(UUID(int=1_000_000 + number)),
+        instance=instance_of(a_build(number)),
+        kind=kind,
+        flavor=LARGE if kind == "resize" else None,
+        confirm_s=None if number % len(KINDS) == REVERTED else 0,
+    )
+
+
+async def ask(here: RealCloud, orders: Sequence[MoveInstance | EndMove]) -> None:
+    """Each order is taken, whichever scheduler dies meanwhile."""
+    answers = await asyncio.gather(*[here.client.ask(order) for order in orders])
+    assert [each for each in answers if not isinstance(each, InstancesFound)] == []
+
+
+def has_settled(state: InstanceState) -> bool:
+    """It waits for the client, or the move is over and the instance runs."""
+    return state.state == "moved" or bool(state.state == "active" and state.move and state.move.outcome)
+
+
+async def until_settled(here: RealCloud, count: int) -> list[InstanceState]:
+    states: list[InstanceState] = []
+    seen: Counter[str] = Counter()
+
+    async def are_so() -> bool:
+        states[:] = await here.instances()
+        seen.clear()
+        seen.update(state.state for state in states)
+        return sum(map(has_settled, states)) >= count
+
+    await wait_until(are_so, f"{count} of {MOVES} moves have settled", seen)
+    return states
+
+
+async def hosts_have_what_is_active_there(here: RealCloud) -> None:
+    told: list[object] = []
+
+    async def is_so() -> bool:
+        has = Counter(state.host for state in await here.instances())
+        told[:] = [(host.name, host.instances, has[host.name]) for host in await here.hosts()]
+        return all(host.instances == has[host.name] for host in await here.hosts())
+
+    await wait_until(is_so, "hosts have what is active there, and nothing else", told)
+
+
+async def test_conductors_and_schedulers_are_killed_in_the_middle_of_moves_and_everything_settles() -> None:
+    async with real_cloud(CELL, HOSTS_PER_CELL=str(HOSTS)) as here:
+        await here.start(*WORKERS)
+        await here.until_up(HOSTS)
+        builds = [a_build(number) for number in range(1, MOVES + 1)]
+        await send(here, builds)
+        for build in builds:
+            await here.until_state(instance_of(build), "active")
+
+        began_s = time.monotonic()
+        moves = [a_move(number) for number in range(1, MOVES + 1)]
+        asking = asyncio.create_task(ask(here, moves))
+        victims = (SCHEDULERS[0], CONDUCTORS[0], SCHEDULERS[1], CONDUCTORS[1])
+        for number, victim in enumerate(victims):
+            await until_settled(here, MOVES * number // (len(victims) + 1))
+            await kill_and_start_again(here, victim)
+        await asking
+        states = await until_settled(here, MOVES)
+
+        moved = [state for state in states if state.state == "moved" and state.move is not None]
+        reverts = [
+            EndMove(request_id=state.move.request_id, instance=state.id, how="revert")
+            for state in moved
+            if state.move is not None
+        ]
+        reverting = asyncio.create_task(ask(here, reverts))
+        await asyncio.gather(*[kill_and_start_again(here, victim) for victim in CONDUCTORS])
+        await reverting
+
+        async def all_are_active() -> bool:
+            return all(state.state == "active" and has_settled(state) for state in await here.instances())
+
+        await wait_until(all_are_active, "all are active")
+        await until_nothing_is_held_but_by_the_living(here)
+        print(
+            f"{MOVES} moves settled in {time.monotonic() - began_s:.1f} s: {outcomes(await here.instances())}"
+        )
+        assert {type_ for type_, _ in await here.rows(HELD)} == {"INSTANCE"}
+        assert await audited(here) == ()
+        await hosts_have_what_is_active_there(here)
+        await nothing_is_buried(here)
+
+
+def outcomes(states: Sequence[InstanceState]) -> dict[str, int]:
+    return dict(Counter(f"{each.move.kind} {each.move.outcome}" for each in states if each.move is not None))

@@ -1,0 +1,267 @@
+"""An audit's reads and writes, on each store: pages of consumers, mends by compare-and-set, and the recount."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from bus.messages.administration import ConsumerMoved, Done, UnknownClass, UnknownProvider, WriteVerdict
+from bus.messages.books import BookEntry, MendConsumer, MendedClaim, SeenConsumer
+from bus.messages.placement import DoesNotFit, NotAllowed, Released, ShapeSeen
+from bus.sql import open_database, write_once
+from placement_worker.core.mending import decide_mends, keys_of_mends
+from placement_worker.store import PlacementStore
+from placement_worker.store_sql import SqlPlacementStore
+from tests.contracts.placement_orders import (
+    DB,
+    GROUP,
+    HOST,
+    NOON,
+    OTHER_HOST,
+    VOCABULARY,
+    WEB,
+    a_claim,
+    a_host,
+    a_release,
+    a_share,
+    a_swap,
+    amounts,
+    consumer,
+    provider,
+)
+from tests.contracts.sql_stores import migrated_database
+from tests.contracts.store_client import StoreClient
+from tests.contracts.stores import STORES, open_store
+
+pytestmark = pytest.mark.asyncio
+
+
+class MendingClient(StoreClient):
+    async def mend(self, *mends: MendConsumer) -> tuple[WriteVerdict, ...]:
+        async with self.store.transaction() as tx:
+            ledger = await tx.lock_allocations(keys_of_mends(mends))
+            decision = decide_mends(ledger, mends, VOCABULARY, NOON)
+            await tx.write_claims(decision.changes)
+        return decision.verdicts
+
+    async def entry(self) -> BookEntry:
+        (entry,) = await self.store.book_entries([WEB], None)
+        return entry
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[MendingClient]:
+    """Two hosts with four VCPU each. At the end of each test the audit must find nothing."""
+    async with open_store(request.param) as store:
+        client = MendingClient(store)
+        await client.report(a_host("host-1"), a_host("host-2"))
+        yield client
+        assert await store.audit() == ()
+
+
+def seen(entry: BookEntry) -> SeenConsumer:
+    return SeenConsumer(generation=entry.generation, attempt=entry.attempt, ended=entry.ended)
+
+
+CLAIM = MendedClaim(
+    cell="c1", attempt=1, share=a_share(OTHER_HOST, amounts(OTHER_HOST, VCPU=2)), project="bank", user="bob"
+)
+
+
+async def test_the_consumers_that_hold_something_come_page_by_page(client: MendingClient) -> None:
+    names = [consumer(f"c{number}") for number in range(5)]
+    await client.ask(*[a_claim(a_share(HOST if n % 2 else OTHER_HOST), who) for n, who in enumerate(names)])
+    await client.ask(a_release(names[0]))
+    left = sorted(names[1:])
+
+    first = await client.store.books_page(None, 3)
+    rest = await client.store.books_page(first[-1].id, 3)
+
+    assert [each.id for each in (*first, *rest)] == left
+    # By their ids those come, too, that hold nothing; unknown ones do not.
+    found = await client.store.book_entries([*names, DB], None)
+    assert [each.id for each in found] == sorted(names)
+    (ended,) = [each for each in found if each.id == names[0]]
+    assert (ended.ended, ended.held, ended.host) == (True, (), None)
+
+
+async def test_an_entry_has_all_that_is_known_of_a_consumer(client: MendingClient) -> None:
+    await client.ask(a_claim(a_share(), WEB, group=GROUP))
+    await client.ask(a_swap(a_share(OTHER_HOST), group=GROUP))
+
+    assert await client.entry() == BookEntry(
+        id=WEB,
+        type="INSTANCE",
+        project="shop",
+        user="ann",
+        cell="c1",
+        generation=2,
+        attempt=2,
+        host=OTHER_HOST,
+        group=GROUP.id,
+        held=amounts(OTHER_HOST, VCPU=1),
+    )
+
+
+async def test_a_consumer_is_new_as_long_as_the_log_says_so(client: MendingClient) -> None:
+    await client.ask(a_claim())
+    entry = await client.entry()
+    long_ago, soon = NOON - timedelta(days=365), NOON + timedelta(days=36500)
+
+    assert await client.store.book_entries([WEB], long_ago) == (structs.replace(entry, is_new=True),)
+    assert await client.store.book_entries([WEB], soon) == (entry,)
+
+
+async def test_a_mend_corrects_amounts_host_and_row_at_once(client: MendingClient) -> None:
+    await client.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=3))))
+    group = structs.replace(GROUP, policy="affinity")
+    mend = MendConsumer(
+        consumer=WEB, seen=seen(await client.entry()), claim=structs.replace(CLAIM, group=group)
+    )
+
+    assert await client.mend(mend) == (Done(),)
+
+    entry = await client.entry()
+    assert (entry.host, entry.held) == (OTHER_HOST, amounts(OTHER_HOST, VCPU=2))
+    assert (entry.project, entry.user, entry.group, entry.generation) == ("bank", "bob", group.id, 2)
+    assert await client.mend(mend) == (ConsumerMoved(consumer=WEB, seen=1, current=2),)
+    # The instance's own life goes on by its attempt.
+    assert await client.ask_one(a_release(WEB)) == Released(freed=True)
+
+
+async def test_a_mend_creates_what_is_missing_and_a_later_release_frees_it(client: MendingClient) -> None:
+    mend = MendConsumer(consumer=WEB, claim=structs.replace(CLAIM, attempt=3))
+
+    assert await client.mend(mend) == (Done(),)
+    assert (await client.entry()).attempt == 3
+    assert await client.mend(mend) == (ConsumerMoved(consumer=WEB, seen=None, current=1),)
+    assert await client.ask_one(a_release(WEB, attempt=3)) == Released(freed=True)
+    # An attempt that has ended lives again, if its row is as it was seen.
+    again = MendConsumer(
+        consumer=WEB, seen=seen(await client.entry()), claim=structs.replace(CLAIM, attempt=3)
+    )
+    assert await client.mend(again) == (Done(),)
+    assert not (await client.entry()).ended
+
+
+async def test_a_mend_frees_an_orphan_unless_it_has_moved(client: MendingClient) -> None:
+    await client.ask(a_claim())
+    end = MendConsumer(consumer=WEB, seen=seen(await client.entry()))
+    await client.ask(a_swap(a_share(OTHER_HOST)))
+
+    assert await client.mend(end) == (ConsumerMoved(consumer=WEB, seen=1, current=2),)
+    end = MendConsumer(consumer=WEB, seen=seen(await client.entry()))
+    # Twice in one batch: the second finds it ended.
+    assert await client.mend(end, end) == (Done(), ConsumerMoved(consumer=WEB, seen=2, current=2))
+    assert (await client.entry()).held == ()
+
+
+async def test_what_a_mend_adds_must_fit_and_what_is_held_already_need_not(client: MendingClient) -> None:
+    await client.ask(a_claim(a_share(HOST, amounts(HOST, VCPU=3))), a_claim(a_share(HOST), DB))
+    before = seen(await client.entry())
+    more = structs.replace(CLAIM, share=a_share(HOST, amounts(HOST, VCPU=4)))
+    (refused,) = await client.mend(MendConsumer(consumer=WEB, seen=before, claim=more))
+
+    assert isinstance(refused, DoesNotFit)
+    assert [(short.asked, short.free) for short in refused.shortfalls] == [(4, 3)]
+    await client.report(a_host("host-1", VCPU=1))
+    less = structs.replace(CLAIM, share=a_share(HOST, amounts(HOST, VCPU=2)))
+    assert await client.mend(MendConsumer(consumer=WEB, seen=before, claim=less)) == (Done(),)
+
+
+async def test_a_mend_that_names_what_does_not_exist_is_refused(client: MendingClient) -> None:
+    nowhere = provider("nowhere")
+    unknown_host = structs.replace(CLAIM, share=a_share(nowhere, amounts(HOST, VCPU=1)))
+    unknown_class = structs.replace(CLAIM, share=a_share(HOST, amounts(HOST, CUSTOM_GOLD=1)))
+    no_inventory = structs.replace(CLAIM, share=a_share(HOST, amounts(HOST, VGPU=1)))
+    other_group = structs.replace(CLAIM, group=structs.replace(GROUP, policy="affinity"))
+    await client.ask(a_claim(a_share(), DB, group=GROUP))
+
+    for claim, verdict in (
+        (unknown_host, UnknownProvider(provider=nowhere, field="claim.share")),
+        (unknown_class, UnknownClass(names=("CUSTOM_GOLD",))),
+    ):
+        assert await client.mend(MendConsumer(consumer=WEB, claim=claim)) == (verdict,)
+    (short,) = await client.mend(MendConsumer(consumer=WEB, claim=no_inventory))
+    assert isinstance(short, DoesNotFit)
+    assert short.shortfalls[0].rule == "no_inventory"
+    (refused,) = await client.mend(MendConsumer(consumer=WEB, claim=other_group))
+    assert isinstance(refused, NotAllowed)
+    assert refused.field == "group.policy"
+
+
+async def test_shapes_are_not_asked_of_a_mend(client: MendingClient) -> None:
+    share = structs.replace(CLAIM.share, shapes=(ShapeSeen(OTHER_HOST, 77),))
+
+    assert await client.mend(MendConsumer(consumer=WEB, claim=structs.replace(CLAIM, share=share))) == (
+        Done(),
+    )
+
+
+async def test_a_recount_of_right_numbers_changes_nothing(client: MendingClient) -> None:
+    await client.ask(a_claim(), a_claim(a_share(OTHER_HOST), DB))
+    before = await client.store.snapshot_page(0, 10)
+
+    await _recount(client.store)
+
+    assert (await client.store.snapshot_page(0, 10)).providers == before.providers
+
+
+WRONG = (
+    "UPDATE providers SET used = replace(used, ':1', ':3'), consumers = consumers + 2",
+    "UPDATE providers SET used = '{}'",
+    "DELETE FROM holders",
+    "DELETE FROM consumers",
+    "UPDATE consumers SET held = '{}', ended_at = '2024-05-17T12:00:00.000000+00:00', host = NULL",
+    "INSERT INTO holders SELECT 4711, id FROM consumers",
+)
+
+
+@pytest.mark.parametrize("statement", WRONG)
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_a_recount_brings_the_numbers_in_line_and_tells_the_pictures(kind: str, statement: str) -> None:
+    async with migrated_database(kind) as url:
+        store = SqlPlacementStore(url)
+        try:
+            client = MendingClient(store)
+            await client.report(a_host("host-1"), a_host("host-2"))
+            await client.ask(a_claim(), a_claim(a_share(OTHER_HOST), DB))
+            cursor = (await store.snapshot_page(0, 10)).cursor
+            await _do(url, statement)
+            assert await store.audit()
+
+            wrong = {each.id: each for each in (await store.snapshot_page(0, 10)).providers}
+
+            await _recount(store)
+
+            assert await store.audit() == ()
+            changed = await store.changes_since(cursor)
+            assert changed is not None
+            now = {each.id: each for each in (await store.snapshot_page(0, 10)).providers}
+            counted = {id_ for id_, each in now.items() if each.revision > wrong[id_].revision}
+            assert {each.id for each in changed.usage} == counted
+            assert counted >= {id_ for id_, each in now.items() if each.inventories != wrong[id_].inventories}
+            for usage in changed.usage:
+                assert usage.used == {name: stock.used for name, stock in now[usage.id].inventories.items()}
+            # Claims go on from the right numbers.
+            four = a_share(HOST, amounts(HOST, VCPU=4), shapes={})
+            (verdict,) = await client.ask(a_claim(four, consumer("next")))
+            free = 4 - now[HOST].inventories["VCPU"].used
+            assert (type(verdict).__name__ == "Claimed") == (free == 4)
+        finally:
+            await store.close()
+
+
+async def _recount(store: PlacementStore) -> None:
+    async with store.transaction() as tx:
+        await tx.recount()
+
+
+async def _do(url: str, statement: str) -> None:
+    database = open_database(url)
+    try:
+        await write_once(database, lambda connection: connection.exec_driver_sql(statement))
+    finally:
+        await database.close()

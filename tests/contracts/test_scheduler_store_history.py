@@ -1,0 +1,114 @@
+"""The history of instances, on every store: changes are added, renewed, asked about by instance and by host, and forgotten."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from bus.messages.build import DeleteInstance
+from bus.messages.moves import Change, MovePlace
+from scheduler_worker.core.instances.lifecycle import after_delete
+from scheduler_worker.store import ChangeQuery, SchedulerStore
+from tests.contracts.scheduler_stores import STORES, open_scheduler_store
+from tests.contracts.test_scheduler_store import LATER, NOON, a_request, accept, instance, request_id, rows_of
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerStore]:
+    async with open_scheduler_store(request.param) as store:
+        await accept(store, a_request(1), a_request(2))
+        yield store
+
+
+def a_move(number: int, of: int = 1, **fields: object) -> Change:
+    change = Change(
+        instance=instance(of),
+        number=number,
+        what="migrate",
+        cell="c1",
+        asked_at=NOON + timedelta(seconds=number),
+        by="moor-operator",
+        request_id=request_id(number),
+        source="h1",
+    )
+    return structs.replace(change, **fields)
+
+
+async def write(store: SchedulerStore, *changes: Change) -> None:
+    for change in changes:
+        (row,) = await rows_of(store, change.instance.int)
+        async with store.transaction() as transaction:
+            await transaction.lock([row.id])
+            await transaction.save([structs.replace(row, history=(change,))])
+
+
+async def test_a_change_is_renewed_by_what_came_of_it_and_who_asked_stays(store: SchedulerStore) -> None:
+    await write(store, a_move(5))
+    await write(store, a_move(5, by="", asked_at=LATER, destination="h2"))
+    await write(store, a_move(5, by="", ended_by="moor-app-shop"))
+    await write(store, a_move(5, by="", outcome="reverted", ended_at=LATER))
+
+    (found,) = await store.changes(ChangeQuery(instance=instance(1), ended=True))
+
+    assert found == a_move(5, destination="h2", ended_by="moor-app-shop", outcome="reverted", ended_at=LATER)
+
+
+async def test_changes_of_an_instance_come_in_their_order_a_page_at_a_time(store: SchedulerStore) -> None:
+    await write(store, a_move(7), a_move(5, what="rebuild"), a_move(6, of=2))
+
+    first = await store.changes(ChangeQuery(instance=instance(1), ended=True, limit=1))
+    second = await store.changes(ChangeQuery(instance=instance(1), ended=True, after=5))
+
+    assert ([each.number for each in first], [each.number for each in second]) == ([5], [7])
+
+
+async def test_moves_of_all_instances_come_newest_first_by_host_and_if_they_go_on(
+    store: SchedulerStore,
+) -> None:
+    await write(
+        store,
+        a_move(5),
+        a_move(6, of=2, source="h3", destination="h1", outcome="confirmed", ended_at=LATER),
+        a_move(7, source="h9"),
+        a_move(8, what="delete"),
+    )
+
+    async def numbers(query: ChangeQuery) -> list[int]:
+        return [each.number for each in await store.changes(query)]
+
+    assert await numbers(ChangeQuery(ended=True)) == [7, 6, 5]
+    assert await numbers(ChangeQuery()) == [7, 5]
+    assert await numbers(ChangeQuery(ended=True, host="h1")) == [6, 5]
+    assert await numbers(
+        ChangeQuery(ended=True, behind=MovePlace(NOON + timedelta(seconds=6), instance(2)))
+    ) == [5]
+    assert await numbers(ChangeQuery(ended=True, limit=1)) == [7]
+    assert sorted(each.number for each in await store.moves_under_way()) == [5, 7]
+
+
+async def test_moves_of_one_moment_are_all_on_some_page(store: SchedulerStore) -> None:
+    await write(store, a_move(5, asked_at=NOON), a_move(6, of=2, asked_at=NOON))
+
+    (first,) = await store.changes(ChangeQuery(limit=1))
+    (second,) = await store.changes(ChangeQuery(limit=1, behind=MovePlace(NOON, first.instance)))
+
+    assert (first.number, second.number) == (5, 6)
+    assert await store.changes(ChangeQuery(behind=MovePlace(NOON, second.instance))) == []
+
+
+async def test_a_forgotten_instance_leaves_no_history(store: SchedulerStore) -> None:
+    await write(store, a_move(5), a_move(6, of=2))
+    (row,) = await rows_of(store, 1)
+    gone = after_delete(row, DeleteInstance(instance=row.id), NOON)
+    assert gone is not None
+    async with store.transaction() as transaction:
+        await transaction.lock([row.id])
+        await transaction.save([structs.replace(gone, unsaid=False)])
+
+    assert await store.prune(LATER, 10) == 1
+
+    assert [each.number for each in await store.changes(ChangeQuery(ended=True))] == [6]

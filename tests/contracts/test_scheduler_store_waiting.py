@@ -1,0 +1,173 @@
+"""Contract of the scheduler's stores: instances that wait, the order of their turns, and the lease of the worker that tries them."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from bus.messages.build import BuildInstance, InstanceId, RequestId, Waiting
+from scheduler_worker.core.instances.lifecycle import accepted, deleted, overdue, waits
+from scheduler_worker.core.instances.rows import ERROR, WAITING, InstanceRow, KeptRequest
+from scheduler_worker.store import InstanceQuery, NewRequest, SchedulerStore, WaitingInstance
+from tests.contracts.scheduler_stores import STORES, open_scheduler_store
+
+pytestmark = pytest.mark.asyncio
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+S = timedelta(seconds=1)
+ENDS = NOON + timedelta(hours=1)
+ONE, OTHER = UUID(int=1), UUID(int=2)
+BUILD = b"a request"
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerStore]:
+    async with open_scheduler_store(request.param) as store:
+        yield store
+
+
+def instance(number: int) -> InstanceId:
+    return InstanceId(UUID(int=number))
+
+
+async def begin(
+    store: SchedulerStore, number: int, *, priority: int = 0, after_s: int = 0, digest: bytes = b"s"
+) -> InstanceRow:
+    """A request is accepted, and finds no host."""
+    at = NOON + after_s * S
+    build = BuildInstance(request_id=RequestId(UUID(int=1000 + number)))
+    rows = accepted(build, [instance(number)], at, ENDS, b"a spec")
+    assert build.request_id is not None
+    async with store.transaction() as transaction:
+        await transaction.accept([NewRequest(build.request_id, b"same", rows)])
+    row = waits(rows[0], at, KeptRequest(digest, BUILD), priority=priority, reason="no valid host")
+    assert row is not None
+    async with store.transaction() as transaction:
+        assert await transaction.decide([row]) == {}
+    return row
+
+
+async def next_of(store: SchedulerStore, *digests: bytes, limit: int = 100) -> list[int]:
+    async with store.transaction() as transaction:
+        return [each.id.int for each in await transaction.next_waiting(digests, limit)]
+
+
+async def test_what_waits_is_told_so_and_listed_until_it_ends(store: SchedulerStore) -> None:
+    row = await begin(store, 1, priority=7)
+
+    (read,) = await store.instances(InstanceQuery(state=WAITING))
+    assert read.told == row.told
+    assert read.told.waiting == Waiting(until=ENDS, priority=7)
+    assert (read.unsaid, read.kept, read.has_waited) == (True, None, False)
+    assert set(await store.waiting_digests(None)) == {b"s"}
+    assert await store.one_waiting(b"s") == WaitingInstance(instance(1), b"s", BUILD)
+    assert await store.one_waiting(b"t") is None
+    assert list(await store.overdue(ENDS - S, 10)) == []
+    assert list(await store.overdue(ENDS, 10)) == [instance(1)]
+
+    ended = overdue(read, ENDS)
+    assert ended is not None
+    async with store.transaction() as transaction:
+        await transaction.save([ended])
+    (read,) = await store.instances(InstanceQuery(state=ERROR))
+    assert read.told.waiting is None
+    assert set(await store.waiting_digests(None)) == set()
+    assert await store.one_waiting(b"s") is None
+    assert list(await store.overdue(ENDS, 10)) == []
+
+
+async def test_a_copy_of_the_request_does_not_decide_over_what_waits(store: SchedulerStore) -> None:
+    row = await begin(store, 1)
+    again = structs.replace(row, told=structs.replace(row.told, reason="another search"))
+
+    async with store.transaction() as transaction:
+        others = await transaction.decide([again])
+
+    assert others[instance(1)].told == row.told
+    assert await next_of(store, b"s") == [1]
+
+
+async def test_the_digests_of_some_instances_are_told(store: SchedulerStore) -> None:
+    for number, digest in ((1, b"s"), (2, b"s"), (3, b"t")):
+        await begin(store, number, digest=digest)
+
+    assert set(await store.waiting_digests({instance(1), instance(2)})) == {b"s"}
+    assert set(await store.waiting_digests({instance(3), instance(9)})) == {b"t"}
+    assert set(await store.waiting_digests(None)) == {b"s", b"t"}
+
+
+async def test_priority_goes_first_then_age_then_the_id(store: SchedulerStore) -> None:
+    chance = Random(13)
+    drawn = [
+        (number, chance.randint(0, 2), chance.randint(0, 2), chance.choice((b"s", b"t", b"u")))
+        for number in range(1, 31)
+    ]
+    for number, priority, after_s, digest in chance.sample(drawn, len(drawn)):
+        await begin(store, number, priority=priority, after_s=after_s, digest=digest)
+
+    turns = sorted(drawn, key=lambda each: (-each[1], each[2], each[0]))
+    wanted = [number for number, _, _, digest in turns if digest in (b"s", b"t")]
+    assert await next_of(store, b"s", b"t") == wanted
+    assert await next_of(store, b"s", b"t", limit=4) == wanted[:4]
+
+
+async def test_what_is_tried_is_marked_until_it_waits_again_or_ends(store: SchedulerStore) -> None:
+    rows = [await begin(store, number) for number in (1, 2, 3)]
+    assert not await store.some_are_woken()
+
+    async with store.transaction() as transaction:
+        await transaction.wake([instance(2), instance(3)])
+    assert await store.some_are_woken()
+    async with store.transaction() as transaction:
+        assert [each.id.int for each in await transaction.woken(10)] == [2, 3]
+        await transaction.let_wait([instance(3)])
+    async with store.transaction() as transaction:
+        assert [each.id.int for each in await transaction.woken(10)] == [2]
+        gone = deleted(rows[1], NOON)
+        assert gone is not None
+        await transaction.save([gone])
+    assert not await store.some_are_woken()
+    assert await next_of(store, b"s") == [1, 3]
+
+    async with store.transaction() as transaction:
+        await transaction.unlist([instance(1)])
+    assert await next_of(store, b"s") == [3]
+
+
+async def test_one_worker_at_a_time_has_the_lease(store: SchedulerStore) -> None:
+    async def lease(holder: UUID, at: datetime) -> datetime | None:
+        async with store.transaction() as transaction:
+            return await transaction.lease_waking(holder, at, at + 10 * S)
+
+    assert await lease(ONE, NOON) is None
+    assert await lease(OTHER, NOON + S) == NOON + 10 * S
+    assert await lease(ONE, NOON + 2 * S) is None
+    # Clocks differ a little.
+    assert await lease(OTHER, NOON - S) == NOON + 12 * S
+    assert await lease(OTHER, NOON + 12 * S) is None
+    assert await lease(ONE, NOON + 13 * S) == NOON + 22 * S
+    async with store.transaction() as transaction:
+        await transaction.release_waking(ONE)
+    assert await lease(ONE, NOON + 13 * S) == NOON + 22 * S
+    async with store.transaction() as transaction:
+        await transaction.release_waking(OTHER)
+    assert await lease(ONE, NOON + 13 * S) is None
+    # A lease of tomorrow was taken by a clock that was wrong.
+    assert await lease(OTHER, NOON - timedelta(days=1)) is None
+
+
+@pytest.mark.postgresql
+async def test_what_another_worker_has_locked_is_passed_over() -> None:
+    async with open_scheduler_store("postgresql") as store:
+        for number in (1, 2):
+            await begin(store, number)
+        async with store.transaction() as ending:
+            await ending.unlist([instance(1)])
+            # Not waited for.
+            assert await next_of(store, b"s") == [2]
+            # It may be there still, if that worker fails.
+            assert await store.one_waiting(b"s") is not None

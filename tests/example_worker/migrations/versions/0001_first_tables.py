@@ -1,0 +1,2 @@
+revision = "0001"
+down_revision = None

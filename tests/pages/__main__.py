@@ -1,0 +1,30 @@
+"""Writes the generated pages into docs/: `python -m tests.pages`."""
+
+import json
+from pathlib import Path
+
+from placement_worker.api.openapi_document import openapi
+from tests.pages import bus_reference, moves_page
+from tests.pages.placement_openapi import every_route
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def main() -> None:
+    _replace("bus", bus_reference.BEGIN, bus_reference.END, bus_reference.reference())
+    _replace("moves", moves_page.BEGIN, moves_page.END, moves_page.section())
+    for name, document in (
+        ("asyncapi", bus_reference.asyncapi()),
+        ("placement-openapi", openapi(every_route())),
+    ):
+        (DOCS / f"{name}.json").write_text(f"{json.dumps(document, indent=2)}\n")
+
+
+def _replace(name: str, begin: str, end: str, section: str) -> None:
+    page = (DOCS / f"{name}.md").read_text()
+    before, after = page.partition(begin)[0], page.partition(end)[2]
+    (DOCS / f"{name}.md").write_text(f"{before}{section}{after}")
+
+
+if __name__ == "__main__":
+    main()

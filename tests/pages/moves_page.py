@@ -1,0 +1,175 @@
+"""Draws the state machine of moves from the code, for docs/moves.md: the picture is the docstring of the conductor's module, and
+the table is what its decisions lead to. `python -m tests.pages` writes both; a test fails when the page is out of date.
+
+The table is found by trying: every message that is about the current attempts is heard in every row that can be reached.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
+
+from bus.messages.build import InstanceId, MoveKind
+from cell_conductor.core import moving
+from cell_conductor.core.decide import Due, HostsLost, Input, decide
+from cell_conductor.core.host_states import ALL_UP, HostStates
+from cell_conductor.core.instance import Instance
+from cell_conductor.core.swapping import SwapAnswered
+from tests.unit.test_conductor import (
+    CLAIMED,
+    FULL,
+    NOON,
+    ONE,
+    REMOVE,
+    RULES,
+    choice,
+    destroyed,
+    failed,
+    spawned,
+)
+from tests.unit.test_conductor_moves import active, end, move, stopped
+
+if TYPE_CHECKING:
+    from bus.messages.placement import ClaimVerdict
+
+BEGIN, END = "<!-- moves: begin -->", "<!-- moves: end -->"
+# A second move, of the instance that the first one shelved.
+KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize", "evacuate", "shelve", "unshelve")
+LATER = timedelta(days=1)
+# In these a move is over, and another one begins it all again.
+ENDS = ("deleting", "deleted")
+
+
+class Heard(Struct, frozen=True):
+    """One message in one row, and the row after it; `after` is the same object if nothing changed."""
+
+    before: Instance
+    name: str
+    after: Instance
+
+
+def section() -> str:
+    assert moving.__doc__ is not None, "the module draws its moves"
+    return "\n".join((BEGIN, "", "```", moving.__doc__.strip(), "```", "", *_table(), "", END))
+
+
+@cache
+def heard() -> list[Heard]:
+    """Every message in every row that a move can reach."""
+    begun = _plain(active().row)
+    waiting = [begun, structs.replace(begun, state="broken")]
+    seen, found = {repr(row) for row in waiting}, []
+    while waiting:
+        row = waiting.pop()
+        for each in _heard_by(row):
+            found.append(each)
+            if each.after.state not in ENDS and repr(each.after) not in seen:
+                seen.add(repr(each.after))
+                waiting.append(each.after)
+    return found
+
+
+def place_of(row: Instance) -> str:
+    return row.state if row.moving is None or row.state == "moved" else f"{row.state}: {row.moving.step}"
+
+
+def _table() -> Iterator[str]:
+    leads: dict[str, dict[str, set[str]]] = {}
+    for each in heard():
+        after = leads.setdefault(place_of(each.before), {}).setdefault(each.name, set())
+        after.add(place_of(each.after))
+    yield "| in | what comes, and where it leads | it stays there |"
+    yield "|---|---|---|"
+    for place, names in sorted(leads.items()):
+        lines = [
+            f"{name} → {' or '.join(sorted(after))}" for name, after in names.items() if after != {place}
+        ]
+        stays = [name for name, after in names.items() if after == {place}]
+        yield f"| {place} | {'<br>'.join(lines)} | {', '.join(stays)} |"
+
+
+def _plain(row: Instance) -> Instance:
+    """The row without what does not decide where it goes: sent messages, times, and how often something was asked."""
+    return structs.replace(
+        row,
+        changed_at=NOON,
+        sequence=0,
+        outbox=(),
+        failures=(),
+        reason="",
+        tries=min(row.tries, 1),
+        state_ends_at=None if row.state_ends_at is None else NOON,
+        remind_at=None if row.remind_at is None else NOON + LATER * 2,
+        move=row.move and structs.replace(row.move, asked="", destination="", confirm_by=None, failure=""),
+        moving=row.moving and structs.replace(row.moving, reason=""),
+    )
+
+
+def _heard_by(row: Instance) -> Iterator[Heard]:
+    for name, inputs in _messages(row):
+        yield _hear(row, name, *inputs)
+    for name, host in _hosts(row).items():
+        silent = HostStates(silent=frozenset({choice(host).share.host.int}))
+        yield _hear(row, f"{name} is lost", HostsLost(ONE), hosts=silent)
+    if row.state_ends_at is not None:
+        yield from _due(row)
+
+
+def _messages(row: Instance) -> Iterator[tuple[str, tuple[Input, ...]]]:
+    if row.move is None or row.state == "shelved":
+        for number, kind in enumerate(KINDS, 50 if row.move is None else 60):
+            yield kind, (move(kind, "h2", "h3", number=number),)
+        in_place = move("resize", number=70)
+        yield "resize in place", (structs.replace(in_place, choices=(choice("h1"),)),)
+    if row.move is not None:
+        order = structs.replace(move(), move=row.move)
+        for how in ("confirm", "revert", "abort"):
+            yield how, (end(order, how),)
+    yield "delete", (REMOVE,)
+    source = row.moving.source_attempt if row.moving is not None else row.host_attempt
+    at_source = row.moving.source.name if row.moving is not None else _host(row)
+    yield "the source: stopped", (stopped(source, at_source),)
+    yield "the source: not stopped", (stopped(source, at_source, "it hangs"),)
+    yield "the source: it runs", (spawned(source, at_source),)
+    yield "the source: it does not start", (failed(source, at_source),)
+    if row.host_attempt != source:
+        yield "the destination: it runs", (spawned(row.host_attempt, _host(row)),)
+        yield "the destination: it failed", (failed(row.host_attempt, _host(row)),)
+        yield "the destination: destroyed", (destroyed(row.host_attempt, _host(row)),)
+
+
+def _hosts(row: Instance) -> dict[str, str]:
+    if row.moving is None or row.moving.source_attempt == row.host_attempt:
+        return {"the source": _host(row)}
+    return {"the source": row.moving.source.name, "the destination": _host(row)}
+
+
+def _host(row: Instance) -> str:
+    assert row.host is not None
+    return row.host.name
+
+
+def _due(row: Instance) -> Iterator[Heard]:
+    """Time passes: placement answers what it is asked then, or a timeout comes."""
+    asked = decide({ONE: row}, [Due(ONE)], NOON, RULES)
+    if not asked.swaps:
+        yield _hear(row, "its time is up", Due(ONE))
+    verdicts: tuple[tuple[str, ClaimVerdict], ...] = (("claimed", CLAIMED), ("refused", FULL))
+    for name, verdict in verdicts if asked.swaps else ():
+        yield _hear(row, f"placement: {name}", Due(ONE), SwapAnswered(ONE, asked.swaps[0], verdict))
+    if asked.swaps:
+        yield _hear(row, "placement: no answer", Due(ONE))
+    if row.move is not None and row.state == "moving":
+        yield _hear(row, "the move's deadline", Due(ONE), later=LATER)
+
+
+def _hear(
+    row: Instance, name: str, *inputs: Input, later: timedelta = timedelta(0), hosts: HostStates = ALL_UP
+) -> Heard:
+    rows: dict[InstanceId, Instance] = {ONE: row}
+    for each in inputs:
+        rows |= {changed.id: changed for changed in decide(rows, [each], NOON + later, RULES, hosts).rows}
+    after = _plain(rows[ONE])
+    return Heard(row, name, row if after == row else after)

@@ -1,0 +1,330 @@
+"""Any damage to the books of an instance is found; its mends make the audit silent; and things in flight are no faults."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import hypothesis.strategies as st
+from hypothesis import given
+from msgspec import structs
+
+from bus.message import ConsumerId, GroupId, ProviderId
+from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, MendConsumer, MendInstance
+from bus.messages.build import InstanceState, RequestId
+from bus.messages.cell import DestroyInstance, RemoveFromCell
+from bus.messages.placement import NO_OWNER, ProviderState, ResourceAmount, ServerGroup, Share
+from moor.books import judging
+from moor.books.judging import faults_of
+from moor.books.views import Fault, OnHost, Places, Sight, View
+
+NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
+LONG_AGO = NOW - timedelta(hours=1)
+ID = ConsumerId(UUID(int=7))
+HOSTS = [ProviderId(UUID(int=100 + n)) for n in range(3)]
+NUMA = [ProviderId(UUID(int=200 + n)) for n in range(3)]
+POOL = ProviderId(UUID(int=300))
+PLACES = Places(
+    {
+        **{
+            id_: ProviderState(internal=1, id=id_, name=f"host-{id_.int}", root=id_) for id_ in (*HOSTS, POOL)
+        },
+        **{
+            id_: ProviderState(internal=1, id=id_, name=f"numa-{id_.int}", root=host)
+            for host, id_ in zip(HOSTS, NUMA, strict=True)
+        },
+    }
+)
+SIGHT = Sight(
+    now=NOW,
+    settle=timedelta(minutes=1),
+    cells=frozenset({"c1", "c2"}),
+    computes=frozenset({"c1", "c2"}),
+    asked=frozenset(HOSTS),
+)
+
+Damage = Callable[[View], View]
+
+
+def share_on(number: int) -> Share:
+    return Share(
+        host=HOSTS[number],
+        amounts=(
+            ResourceAmount(NUMA[number], "VCPU", 2),
+            ResourceAmount(NUMA[number], "MEMORY_MB", 512),
+            ResourceAmount(POOL, "DISK_GB", 5),
+        ),
+    )
+
+
+def a_view(
+    state: str = "active", *, on: int = 0, attempt: int = 1, grouped: bool = False, project: str = "shop"
+) -> View:
+    """An instance of which all have the same."""
+    holds = state in ("building", "active", "moved", "broken")
+    share = share_on(on)
+    group = ServerGroup(id=GroupId(UUID(int=9)), policy="affinity") if grouped else None
+    there = HostEntry(ID, HOSTS[on], attempt)
+    published = {"building": "placed", "broken": "error"}.get(state, state)
+    of_cell = InstanceState(
+        id=ID,
+        request_id=RequestId(UUID(int=5)),
+        sequence=4,
+        state="error" if state == "broken" else state,
+        cell="c1",
+        host=f"host-{HOSTS[on].int}" if state in ("active", "moved", "broken") else "",
+        attempt=attempt,
+        project=project,
+        changed_at=LONG_AGO,
+    )
+    return View(
+        id=ID,
+        at_api=structs.replace(of_cell, state=published, sequence=6),
+        in_cells=(
+            CellEntry(
+                instance=of_cell,
+                user="ann",
+                host=HOSTS[on],
+                group=group,
+                claims=(ExpectedClaim(consumer=ID, attempt=attempt, share=share),) if holds else (),
+                on_hosts=(there,) if holds else (),
+                stirred_at=LONG_AGO,
+            ),
+        ),
+        consumer=BookEntry(
+            id=ID,
+            type="INSTANCE",
+            project=project or NO_OWNER,
+            user="ann",
+            cell="c1",
+            generation=attempt,
+            attempt=attempt,
+            ended=not holds,
+            host=HOSTS[on] if holds else None,
+            group=group.id if group and holds else None,
+            held=share.amounts if holds else (),
+        ),
+        on_hosts=(OnHost("c1", there),) if holds else (),
+    )
+
+
+views = st.builds(
+    a_view,
+    st.sampled_from(("building", "active", "moved", "broken", "error", "deleted")),
+    on=st.integers(0, 1),
+    attempt=st.integers(1, 4),
+    grouped=st.booleans(),
+    project=st.sampled_from(("shop", "")),
+)
+living = st.builds(
+    a_view,
+    st.sampled_from(("active", "moved", "broken")),
+    on=st.integers(0, 1),
+    attempt=st.integers(1, 4),
+    grouped=st.booleans(),
+)
+
+
+def _consumer(**changes: object) -> Damage:
+    def harm(view: View) -> View:
+        assert view.consumer is not None
+        return structs.replace(view, consumer=structs.replace(view.consumer, **changes))
+
+    return harm
+
+
+def _row(**changes: object) -> Damage:
+    def harm(view: View) -> View:
+        assert view.at_api is not None
+        return structs.replace(view, at_api=structs.replace(view.at_api, **changes))
+
+    return harm
+
+
+def _amount(index: int, more: int) -> Damage:
+    def harm(view: View) -> View:
+        assert view.consumer is not None
+        held = list(view.consumer.held)
+        held[index] = ResourceAmount(held[index].provider, held[index].resource, held[index].amount + more)
+        return _consumer(held=tuple(held))(view)
+
+    return harm
+
+
+damages: st.SearchStrategy[tuple[str, Damage]] = st.one_of(
+    st.just((judging.MISSING, lambda view: structs.replace(view, consumer=None))),
+    st.just((judging.MISSING, _consumer(held=()))),
+    st.just((judging.MISSING, _consumer(ended=True))),
+    st.builds(lambda index, more: (judging.AMOUNTS, _amount(index, more)), st.integers(0, 2), st.integers(1, 9)),
+    st.builds(lambda count: (judging.AMOUNTS, lambda view: _consumer(held=view.consumer.held[:count])(view)), st.integers(1, 2)),
+    st.just((judging.HOST, _consumer(host=HOSTS[2], held=share_on(2).amounts))),
+    st.just((judging.HOST, _consumer(host=None))),
+    st.sampled_from(["MIGRATION", "CLEANUP", "VOLUME", ""]).map(lambda kind: (judging.TYPE, _consumer(type=kind))),
+    st.just((judging.PROJECT, _consumer(project="bank"))),
+    st.just((judging.USER, _consumer(user="bob"))),
+    st.just((judging.GROUP, _consumer(group=GroupId(UUID(int=11))))),
+    st.integers(5, 9).map(lambda attempt: (judging.ATTEMPT, _consumer(attempt=attempt, generation=attempt))),
+    st.just((judging.ATTEMPT, _consumer(cell="c2"))),
+    st.sampled_from(["placed", "rebuilding", "moving"]).map(lambda state: (judging.DRIFT, _row(state=state))),
+    st.just((judging.DRIFT, _row(cell="c2"))),
+    st.sampled_from(["deleted", "deleting"]).map(lambda state: (judging.DRIFT, _row(state=state))),
+    st.just((judging.UNLISTED, lambda view: structs.replace(view, at_api=None))),
+    st.just((judging.STRAY, lambda view: structs.replace(view, on_hosts=(*view.on_hosts, OnHost("c1", HostEntry(ID, HOSTS[2], 1)))))),
+)  # fmt: skip
+
+
+def faults(view: View) -> list[Fault]:
+    return [*faults_of(view, SIGHT, PLACES)]
+
+
+def mended(view: View, fault: Fault) -> View:
+    """The view after this mend, as placement, the API level, a cell and a host carry it out."""
+    mend = fault.mend
+    match mend:
+        case MendConsumer(claim=None):
+            return _consumer(held=(), ended=True)(view)
+        case MendConsumer(claim=claim):
+            assert claim is not None
+            before = view.consumer
+            return structs.replace(
+                view,
+                consumer=BookEntry(
+                    id=ID,
+                    type=claim.type,
+                    project=claim.project or NO_OWNER,
+                    user=claim.user or NO_OWNER,
+                    cell=claim.cell,
+                    generation=(before.generation if before else 0) + 1,
+                    attempt=claim.attempt,
+                    host=claim.share.host,
+                    group=claim.group.id if claim.group else None,
+                    held=claim.share.amounts,
+                ),
+            )
+        case MendInstance():
+            assert view.at_api is not None
+            return structs.replace(view, at_api=structs.replace(mend.instance, sequence=mend.seen + 1))
+        case RemoveFromCell():
+            deleted = structs.replace(view.in_cells[0].instance, state="deleted", host="")
+            gone = structs.replace(view.in_cells[0], instance=deleted, claims=(), on_hosts=())
+            after = structs.replace(view, in_cells=(gone,), on_hosts=(), consumer=None)
+            return _row(state="deleted")(after)
+        case DestroyInstance():
+            left = [
+                each
+                for each in view.on_hosts
+                if each.entry.host != mend.host or each.entry.attempt != mend.attempt
+            ]
+            return structs.replace(view, on_hosts=tuple(left))
+        case _:
+            return view
+
+
+@given(views)
+def test_books_that_agree_have_no_faults(view: View) -> None:
+    assert faults(view) == []
+
+
+@given(living, st.lists(damages, min_size=1, max_size=3))
+def test_any_damage_is_found_and_mended_and_then_there_is_silence(
+    view: View, harms: list[tuple[str, Damage]]
+) -> None:
+    kind, harm = harms[0]
+    assert kind in {each.kind for each in faults(harm(view))}
+
+    for _, other in harms:
+        if view.consumer is not None and view.consumer.held and view.at_api is not None:
+            view = other(view)
+    # Some faults show only when others are mended; each round mends the first of what it finds.
+    for _ in range(10):
+        found = [each for each in faults(view) if each.mend is not None]
+        if not found:
+            break
+        view = mended(view, found[0])
+    assert [each.kind for each in faults(view) if each.kind != judging.UNLISTED] == []
+
+
+@given(living, damages, st.integers(0, 59), st.sampled_from(["the cell", "the API level"]))
+def test_what_changed_just_now_is_not_judged(
+    view: View, damage: tuple[str, Damage], seconds: int, who: str
+) -> None:
+    just_now = NOW - timedelta(seconds=seconds)
+    harmed = damage[1](view)
+    if who == "the cell" or harmed.at_api is None:
+        entry = structs.replace(harmed.in_cells[0], stirred_at=just_now)
+        young = structs.replace(harmed, in_cells=(entry,))
+    else:
+        young = _row(changed_at=just_now)(harmed)
+
+    assert faults(young) == []
+    assert faults(harmed) != []
+
+
+@given(living, damages)
+def test_a_cell_that_does_not_answer_is_not_judged(view: View, damage: tuple[str, Damage]) -> None:
+    harmed = structs.replace(damage[1](view), in_cells=())
+
+    assert [*faults_of(harmed, structs.replace(SIGHT, cells=frozenset()), PLACES)] == []
+
+
+def test_a_boot_between_its_claim_and_its_row_is_no_orphan() -> None:
+    claimed = structs.replace(a_view(), at_api=None, in_cells=(), on_hosts=())
+
+    assert [each.kind for each in faults(claimed)] == [judging.ORPHAN]
+    assert faults(_consumer(is_new=True)(claimed)) == []
+    accepted = structs.replace(a_view(), in_cells=(), on_hosts=())
+    assert faults(_row(state="accepted", cell="")(accepted)) == []
+
+
+def test_what_a_program_allocated_for_itself_is_no_orphan() -> None:
+    claimed = structs.replace(a_view(), at_api=None, in_cells=(), on_hosts=())
+
+    assert faults(_consumer(attempt=0)(claimed)) == []
+    assert faults(_consumer(type="VOLUME")(claimed)) == []
+
+
+def test_after_a_reshape_the_sums_of_the_tree_count() -> None:
+    moved = (ResourceAmount(HOSTS[0], "VCPU", 2), *share_on(0).amounts[1:])
+
+    assert [each.kind for each in faults(_consumer(held=moved)(a_view()))] == [judging.AMOUNTS]
+    assert faults(_consumer(held=moved, generation=2)(a_view())) == []
+    assert faults(_consumer(held=moved[1:], generation=2)(a_view())) != []
+
+
+def test_a_deleted_instance_that_still_holds_something_is_an_orphan_unless_its_host_must_clean_up() -> None:
+    deleted = _consumer(held=share_on(0).amounts, ended=False)(a_view("deleted"))
+    (fault,) = faults(deleted)
+    waits = structs.replace(deleted.in_cells[0], claims=(ExpectedClaim(consumer=ID, attempt=1),))
+
+    assert fault.kind == judging.ORPHAN
+    assert isinstance(fault.mend, MendConsumer)
+    assert fault.mend.claim is None
+    assert faults(structs.replace(deleted, in_cells=(waits,))) == []
+
+
+def test_a_host_without_an_active_instance_is_found_only_if_it_could_be_asked() -> None:
+    lost = structs.replace(a_view(), on_hosts=())
+
+    assert [(each.kind, each.mend) for each in faults(lost)] == [(judging.LOST, None)]
+    unasked = structs.replace(SIGHT, asked=frozenset())
+    assert [*faults_of(lost, unasked, PLACES)] == []
+
+
+def test_what_no_row_knows_on_a_host_is_left_there() -> None:
+    stray = View(id=ID, on_hosts=(OnHost("c1", HostEntry(ID, HOSTS[0], 1)),))
+    (fault,) = faults(stray)
+    (known,) = faults(
+        structs.replace(stray, in_cells=a_view("deleted").in_cells, at_api=a_view("deleted").at_api)
+    )
+
+    assert (fault.kind, fault.mend) == (judging.STRAY, None)
+    assert fault.advice
+    assert isinstance(known.mend, DestroyInstance)
+
+
+def test_two_cells_with_one_instance_are_told_and_not_chosen_between() -> None:
+    view = a_view()
+    other = structs.replace(view.in_cells[0], instance=structs.replace(view.in_cells[0].instance, cell="c2"))
+
+    (fault,) = faults(structs.replace(view, in_cells=(*view.in_cells, other)))
+
+    assert (fault.kind, fault.mend) == (judging.TWICE, None)

@@ -1,0 +1,145 @@
+"""The choice keeps answers from one spec of a batch to the next, and looks at few hosts of many: neither changes its result."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from uuid import UUID
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bus.message import GroupId
+from bus.messages.build import NoValidHost
+from bus.messages.hosts import HostState
+from bus.messages.placement import GroupMember, GroupPolicy, InventoryState, ProviderState, ServerGroup
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugin_settings import PluginSettings
+from scheduler_worker.core.choosing.qualifying import Qualifying
+from scheduler_worker.core.choosing.ranking import Scoring
+from scheduler_worker.core.choosing.standard import chosen_plugins
+from scheduler_worker.core.choosing.weighing import Weighing
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from tests.contracts.placement_orders import consumer, provider
+from tests.properties.bounds import BOUNDED
+
+HOSTS = 400
+SALT = 7
+# Only three instances a host, so that hosts get full in a batch; and one cloud in three spreads over its zones.
+SETTINGS = tuple(
+    PluginSettings(instances_per_host_max=3, io_ops_per_host_max=9, spread_weight_multiplier=spread)
+    for spread in (0.0, 0.0, 1_000.0)
+)
+POLICIES: tuple[GroupPolicy, ...] = ("anti-affinity", "affinity", "soft-anti-affinity")
+GROUPS = tuple(
+    ServerGroup(id=GroupId(UUID(int=number + 1)), policy=policy) for number, policy in enumerate(POLICIES)
+)
+
+
+def a_cloud(random: Random) -> Picture:
+    """Of few kinds of hosts, so that many are equal, or of many."""
+    kinds = random.choice((1, 3, 1_000))
+    out_of_use = random.choice((0.0, 0.1, 0.7))
+    picture = Picture()
+    states, hosts = [], []
+    for number in range(HOSTS):
+        kind = Random(f"{random.getrandbits(20) % kinds}")
+        id_, cell = provider(f"host-{number}"), f"c{number % 2}"
+        inventories = {
+            "VCPU": InventoryState(total=kind.randrange(4, 40), used=kind.randrange(3)),
+            "MEMORY_MB": InventoryState(
+                total=kind.randrange(2_000, 20_000), max_unit=kind.choice((1_500, 20_000))
+            ),
+        }
+        traits = ("CUSTOM_A",) * kind.randrange(2)
+        states.append(
+            ProviderState(
+                internal=number + 1,
+                id=id_,
+                name=f"h{number}",
+                root=id_,
+                cell=cell,
+                inventories=inventories,
+                traits=traits,
+            )
+        )
+        hosts.append(
+            HostState(
+                id=id_,
+                name=f"h{number}",
+                cell=cell,
+                up=random.random() >= out_of_use,
+                instances=kind.randrange(3),
+                availability_zone=f"z{number % 3}",
+                failed_builds=kind.randrange(2),
+            )
+        )
+    picture.apply(states)
+    picture.put_hosts(hosts)
+    return picture
+
+
+def different_specs(random: Random, count: int) -> Iterator[InstanceSpec]:
+    for number in range(count):
+        yield InstanceSpec(
+            amounts=(("MEMORY_MB", 100 * random.randrange(1, 30) + number), ("VCPU", random.randrange(1, 9))),
+            required=random.choice(((), (), ("CUSTOM_A",))),
+            availability_zone=random.choice(("", "", "z1")),
+            server_group=random.choice((None, None, *GROUPS)),
+        )
+
+
+def one_after_another(
+    picture: Picture, specs: Sequence[InstanceSpec], settings_: PluginSettings
+) -> Iterator[Chosen | NoValidHost]:
+    """Each spec is a batch of its own, in which nothing is kept."""
+    plugins = chosen_plugins(settings_)
+    for number, spec in enumerate(specs):
+        (found,) = choose(picture, [spec], plugins, SALT)
+        yield found
+        if isinstance(found, Chosen):
+            member = consumer(f"{number}")
+            picture.hold([(member, 1, found.choice.share)])
+            if spec.server_group is not None:
+                host = found.choice.share.host
+                picture.groups.hold(GroupMember(spec.server_group.id, member, 1, host))
+
+
+@settings(BOUNDED, max_examples=25)
+@given(seed=st.integers(0, 2**32))
+def test_a_batch_of_different_specs_is_decided_as_one_spec_after_another(seed: int) -> None:
+    random = Random(seed)
+    plugin_settings = random.choice(SETTINGS)
+    specs = list(different_specs(random, 12))
+    picture = a_cloud(random)
+
+    together = choose(picture, specs, chosen_plugins(plugin_settings), SALT)
+
+    for one, alone in zip(together, one_after_another(picture, specs, plugin_settings), strict=True):
+        assert type(one) is type(alone)
+        if isinstance(one, Chosen):
+            assert one == alone
+
+
+@settings(BOUNDED, max_examples=25)
+@given(seed=st.integers(0, 2**32))
+def test_the_best_of_many_hosts_are_those_that_sorting_all_of_them_finds(seed: int) -> None:
+    random = Random(seed)
+    picture, plugins = a_cloud(random), chosen_plugins(random.choice(SETTINGS[:2]))
+    (spec,) = different_specs(random, 1)
+    draft = Draft(picture)
+    qualify = Qualifying(draft, plugins).of(spec)
+    if not qualify.any():
+        return
+    everyone = Hosts(draft)
+    scoring = Scoring(everyone, spec, Weighing(draft, plugins.weighers), picture.preferences(SALT), qualify)
+
+    rows = np.flatnonzero(qualify)
+    scores = scoring.scores(Hosts(draft, rows)).tolist()
+    by_score = sorted(zip(scores, rows.tolist(), strict=True), reverse=True)
+
+    for count in range(1, 20):
+        best = scoring.best(count, qualify)
+        assert list(zip(best.scores.tolist(), best.positions.tolist(), strict=True)) == by_score[:count]

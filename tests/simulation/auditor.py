@@ -1,0 +1,73 @@
+"""`moor audit` at the end of a run, when everything has settled: it must find nothing. It also gives each order that mends,
+out of date: nothing may come of them.
+"""
+
+import asyncio
+from datetime import timedelta
+
+from bus.broker import Broker
+from bus.messages.administration import ConsumerMoved, Done, WriteAnswered
+from bus.messages.books import MendConsumer, MendInstance, RecountBooks, SeenConsumer
+from bus.messages.build import AskInstances, InstancesFound
+from bus.workers.station import Station
+from moor.books.auditing import AuditOptions, AuditResult, Finding, audited, with_computes
+from moor.books.judging import LOST
+from moor.books.reading import BooksReader
+from moor.client import answer_of, hosts_of
+from tests.simulation.plan import CELLS
+from tests.simulation.process import SimProcess
+from tests.simulation.real_instances import RealInstances
+from tests.simulation.workers import BUS
+
+NAME = "operator-auditor"
+
+
+class Auditor:
+    def __init__(self, real_instances: RealInstances) -> None:
+        self._real_instances = real_instances
+        self.result: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+
+    async def run(self, process: SimProcess, broker: Broker) -> None:
+        station = Station(
+            broker, process.name, settings=BUS, asks=True, clock=process.clock, chance=process.chance
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(station.run())
+            self.result.set_result(await self._audit(process, station))
+
+    async def _audit(self, process: SimProcess, client: Station) -> list[str]:
+        hosts = await hosts_of(client)
+        reader = BooksReader(client, dict.fromkeys(CELLS, client), with_computes(hosts))
+        # The clocks of processes differ: a row that was written long ago may be dated a little later than now.
+        options = AuditOptions(settle=-timedelta(minutes=1))
+        found = await audited(reader, options, clock=process.clock)
+        wrong = [each.fault.text for each in found.findings if not self._is_true(each)]
+        return [*wrong, *found.unanswered, *_flight(found), *await _mend_nothing(client)]
+
+    def _is_true(self, finding: Finding) -> bool:
+        """A compute that was restarted has lost its instances: that the audit must find."""
+        about = finding.fault.about
+        return (
+            finding.fault.kind == LOST and about is not None and not self._real_instances.running.get(about)
+        )
+
+
+def _flight(found: AuditResult) -> list[str]:
+    return [f"{found.in_flight} instances are in flight"] if found.in_flight else []
+
+
+async def _mend_nothing(client: Station) -> list[str]:
+    """Why an order out of date did something."""
+    counted = await answer_of(client, RecountBooks(), WriteAnswered)
+    wrong = [] if counted.verdict == Done() else [f"a recount was answered by {counted.verdict}"]
+    page = await answer_of(client, AskInstances(state="active"), InstancesFound)
+    for instance in page.instances[:1]:
+        mend = MendConsumer(consumer=instance.id, seen=SeenConsumer(generation=10**6, attempt=1))
+        ended = await answer_of(client, mend, WriteAnswered)
+        if not isinstance(ended.verdict, ConsumerMoved):
+            wrong.append(f"a mend out of date was answered by {ended.verdict}")
+        row = MendInstance(seen=instance.sequence + 1, instance=instance)
+        after = await answer_of(client, row, InstancesFound)
+        if after.instances != (instance,):
+            wrong.append(f"a mend out of date changed {instance} to {after.instances}")
+    return wrong

@@ -1,0 +1,202 @@
+"""What some boots ask for beside an amount of CPUs: groups of resources, ports, volumes, zones, capabilities. And the slow,
+obvious rule which providers of a host can serve it.
+
+The rule shares no code with the search for candidates: it tries every provider for every part.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+
+from msgspec import Struct
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.build import BuildInstance, Flavor, PortRequest, VolumeRequest
+
+# What an instance takes: provider and resource class, with the amount.
+Taken = Mapping[tuple[ProviderId, str], int]
+PHYSNET = "CUSTOM_PHYSNET_"
+
+
+class Part(Struct, frozen=True):
+    """Amounts with the traits of their provider: one provider gives all of them. Without amounts it only has to be there.
+
+    The part without a suffix may get each class from another provider; these together have the required traits.
+    """
+
+    suffix: str
+    amounts: tuple[tuple[str, int], ...] = ()
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+    preferred: tuple[tuple[str, float], ...] = ()
+    # A port or a volume is a part of its own, which the flavor does not name.
+    kind: str = ""
+    physical_network: str = ""
+
+    @property
+    def all_required(self) -> frozenset[str]:
+        network = {PHYSNET + self.physical_network.upper()} if self.physical_network else set()
+        return frozenset({*self.required, *network})
+
+
+class Demand(Struct, frozen=True):
+    parts: tuple[Part, ...]
+    isolates: bool = False
+    same_subtree: tuple[str, ...] = ()
+    zone: str = ""
+    member_of: tuple[AggregateId, ...] = ()
+    forbidden_aggregates: tuple[AggregateId, ...] = ()
+    # The name of a host's capability, and one of its words.
+    capability: tuple[str, str] | None = None
+    # For the plugin of another package.
+    watts: int = 0
+
+    @property
+    def has_groups(self) -> bool:
+        return any(part.suffix for part in self.parts)
+
+    @property
+    def amounts(self) -> Counter[str]:
+        return _sum(each.amounts for each in self.parts)
+
+    @property
+    def extra_specs(self) -> dict[str, str]:
+        specs: dict[str, str] = {}
+        for part in self.parts:
+            if part.kind:
+                continue
+            specs |= {f"resources{part.suffix}:{name}": str(amount) for name, amount in part.amounts}
+            specs |= {f"trait{part.suffix}:{trait}": "required" for trait in part.required}
+            specs |= {f"trait{part.suffix}:{trait}": "forbidden" for trait in part.forbidden}
+            specs |= {
+                f"trait{part.suffix}:{trait}": f"preferred:{weight:g}" for trait, weight in part.preferred
+            }
+        if sum(bool(part.suffix) for part in self.parts) > 1 or self.isolates:
+            specs["group_policy"] = "isolate" if self.isolates else "none"
+        if self.same_subtree:
+            specs["same_subtree"] = ",".join(self.same_subtree)
+        if self.capability is not None:
+            name, word = self.capability
+            specs[f"capabilities:{name}"] = f"<in> {word}"
+        if self.watts:
+            specs["power:watts"] = str(self.watts)
+        return specs
+
+    def fill_in(self, build: BuildInstance) -> BuildInstance:
+        """The request with this demand, in place of the flavor that it has."""
+        return BuildInstance(
+            **{name: getattr(build, name) for name in build.__struct_fields__ if name not in _FILLED_IN},
+            flavor=Flavor(name="demanding", extra_specs=self.extra_specs),
+            availability_zone=self.zone,
+            member_of=(self.member_of,) if self.member_of else (),
+            forbidden_aggregates=self.forbidden_aggregates,
+            port_requests=tuple(
+                PortRequest(
+                    id=part.suffix,
+                    resources=dict(part.amounts),
+                    physical_network=part.physical_network,
+                    required=part.required,
+                    forbidden=part.forbidden,
+                )
+                for part in self.parts
+                if part.kind == "port"
+            ),
+            volume_requests=tuple(
+                VolumeRequest(
+                    id=part.suffix,
+                    resources=dict(part.amounts),
+                    required=part.required,
+                    forbidden=part.forbidden,
+                )
+                for part in self.parts
+                if part.kind == "volume"
+            ),
+        )
+
+
+_FILLED_IN = (
+    *("flavor", "availability_zone", "member_of", "forbidden_aggregates"),
+    *("port_requests", "volume_requests"),
+)
+
+
+class ProviderNow(Struct, frozen=True):
+    """A provider at one moment. `free` has the classes of its inventories."""
+
+    parent: ProviderId | None
+    traits: frozenset[str]
+    free: Mapping[str, int]
+
+
+Tree = Mapping[ProviderId, ProviderNow]
+
+
+def ways(demand: Demand, tree: Tree) -> Iterator[Taken]:
+    """Everything that an instance may take from these providers, whether there is room or not."""
+    granular = [part for part in demand.parts if part.suffix]
+    outside = [part for part in demand.parts if not part.suffix]
+    classes = [(name, amount) for part in outside for name, amount in part.amounts]
+    for serving in product(*[_serving(part, tree) for part in granular]):
+        by_suffix = dict(zip([part.suffix for part in granular], serving, strict=True))
+        if demand.isolates and len(set(serving)) < len(serving):
+            continue
+        if demand.same_subtree and not _is_one_subtree(
+            [by_suffix[each] for each in demand.same_subtree], tree
+        ):
+            continue
+        for giving in product(
+            *[[id_ for id_, each in tree.items() if name in each.free] for name, _ in classes]
+        ):
+            if not _suits(outside, [tree[each] for each in giving]):
+                continue
+            taken: Counter[tuple[ProviderId, str]] = Counter()
+            for provider, (name, amount) in zip(giving, classes, strict=True):
+                taken[provider, name] += amount
+            for provider, part in zip(serving, granular, strict=True):
+                for name, amount in part.amounts:
+                    taken[provider, name] += amount
+            yield taken
+
+
+def has_room(demand: Demand, tree: Tree) -> bool:
+    return any(
+        all(tree[provider].free[name] >= amount for (provider, name), amount in taken.items())
+        for taken in ways(demand, tree)
+    )
+
+
+def _serving(part: Part, tree: Tree) -> list[ProviderId]:
+    return [
+        id_
+        for id_, each in tree.items()
+        if all(name in each.free for name, _ in part.amounts)
+        and part.all_required <= each.traits
+        and each.traits.isdisjoint(part.forbidden)
+    ]
+
+
+def _suits(outside: Iterable[Part], giving: Iterable[ProviderNow]) -> bool:
+    traits = frozenset[str]().union(*[each.traits for each in giving])
+    return all(part.all_required <= traits and traits.isdisjoint(part.forbidden) for part in outside)
+
+
+def _is_one_subtree(providers: list[ProviderId], tree: Tree) -> bool:
+    """Is each of them at or below one of them?"""
+    return any(all(top in _line(each, tree) for each in providers) for top in providers)
+
+
+def _line(provider: ProviderId, tree: Tree) -> list[ProviderId]:
+    """The provider and all above it."""
+    line: list[ProviderId] = []
+    above: ProviderId | None = provider
+    while above is not None and above in tree:
+        line.append(above)
+        above = tree[above].parent
+    return line
+
+
+def _sum(amounts: Iterable[tuple[tuple[str, int], ...]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for each in amounts:
+        total.update(dict(each))
+    return total

@@ -1,0 +1,245 @@
+"""Checks the providers and hosts that demanding requests get. At the moment of its claim each instance has providers that
+serve all parts of its request, on a host where it may be. No request is refused that could have been served all the time.
+
+It goes by the rows that were committed alone: the trees in placement's books, the hosts and aggregates of the registry.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from bus.message import AggregateId, ProviderId
+from bus.messages.build import InstanceId, RequestId
+from bus.messages.placement import ClaimResources, ReleaseClaim, ResourceAmount, Share, SwapClaim
+from compute_sim.simulated.driver import root_of
+from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
+from scheduler_worker.core.aggregates.kept import KeptAggregate
+from scheduler_worker.requests.instance_ids import instance_id_of
+from tests.simulation.books_checker import BooksChecker
+from tests.simulation.demands import Demand, ProviderNow, Tree, has_room, ways
+from tests.simulation.drawing_demands import FEATURES, WATTS
+from tests.simulation.findings import Findings
+from tests.simulation.fixtures import SHARES
+from tests.simulation.host_history import short_id
+from tests.simulation.plan import Boot, Plan
+
+S = TypeVar("S")
+# A scheduler reads all aggregates this often, so its metadata may be as old as this when it chooses.
+METADATA_LATE_S = 6.0
+WAYS = "ways"
+
+
+class _Moment(Struct, frozen=True):
+    """A host's tree and aggregates from `at_s` on."""
+
+    at_s: float
+    tree: Tree
+    aggregates: frozenset[AggregateId]
+
+
+class DemandsChecker:
+    def __init__(self, findings: Findings, plan: Plan, books: BooksChecker) -> None:
+        self._findings = findings
+        self._books = books
+        self._boot_of = {
+            instance_id_of(RequestId(boot.id), index): boot
+            for boot in plan.boots
+            if boot.demand is not None
+            for index in range(boot.count)
+        }
+        self._hosts = {root_of(host.name): host for of_cell in plan.hosts.values() for host in of_cell}
+        self._moments: dict[ProviderId, list[_Moment]] = {}
+        # All states of the aggregates' metadata, since when.
+        self._metadata: list[tuple[float, Mapping[AggregateId, Mapping[str, str]]]] = [(0.0, {})]
+        # The amounts that an instance has asked for on one host, and not got.
+        self._asked: dict[tuple[InstanceId, ProviderId], list[tuple[ResourceAmount, ...]]] = {}
+        # The hosts on which an instance has had a share, and since which attempt.
+        self._was_on: dict[InstanceId, dict[ProviderId, int]] = {}
+
+    # Called after each commit
+
+    def aggregates_written(self, written: Sequence[KeptAggregate]) -> None:
+        now = {**self._metadata[-1][1]}
+        for each in written:
+            now[each.id] = {} if each.deleted_us else each.metadata
+        self._metadata.append((self._findings.now_s, now))
+
+    def written(self, orders: Sequence[ClaimOrder], written: Sequence[TreeChanges | ClaimChanges]) -> None:
+        granted = {
+            (holder.consumer, holder.attempt)
+            for changes in written
+            if isinstance(changes, ClaimChanges)
+            for holder in changes.claimed
+        }
+        touched = [
+            each
+            for changes in written
+            for each in (
+                [tree.root for tree in changes.trees]
+                if isinstance(changes, TreeChanges)
+                else [touched.provider for touched in changes.touched]
+            )
+        ]
+        for root in dict.fromkeys(map(self._books.root_of, touched)):
+            if root in self._hosts:
+                self._note(root)
+        for order in orders:
+            if isinstance(order, ReleaseClaim) or order.consumer not in self._boot_of:
+                continue
+            if (order.consumer, order.attempt) not in granted:
+                self._asked.setdefault((order.consumer, order.share.host), []).append(order.share.amounts)
+            elif self._books.held.get(order.consumer) == order.share.amounts:
+                self._check_granted(order, self._boot_of[order.consumer])
+
+    def knows(self, host: ProviderId) -> bool:
+        """Is it one of the plan's, and neither a node nor an intruder's?"""
+        return host in self._hosts
+
+    def zone_of(self, host: ProviderId) -> str:
+        """The zone of a host, now."""
+        return self._zone(host, self._books.aggregates_of(host), self._metadata[-1][1])
+
+    # Refusals
+
+    def could_serve(self, boot: Boot, host: ProviderId, since_s: float) -> bool:
+        """Could this host have served it since then, all the time? Pools that share with it are left out, and so is what
+        only plugins know, which may be read late.
+        """
+        demand = boot.demand
+        assert demand is not None, "only demanding requests are judged here"
+        if demand.watts or host not in self._moments:
+            return False
+        moments = _since(self._moments[host], since_s, lambda moment: moment.at_s)
+        return (
+            all(has_room(demand, moment.tree) for moment in moments)
+            and self._tells(demand, host)
+            and all(
+                self._why_not(demand, host, moment.aggregates, metadata) == ""
+                for moment in moments
+                for metadata in self._metadata_since(since_s - METADATA_LATE_S)
+            )
+        )
+
+    # Invariants
+
+    def _check_granted(self, order: ClaimResources | SwapClaim, boot: Boot) -> None:
+        demand = boot.demand
+        assert demand is not None, "it has one"
+        share = order.share
+        tree = self._tree_for(share)
+        taken: dict[tuple[ProviderId, str], int] = {}
+        for each in share.amounts:
+            key = each.provider, each.resource
+            taken[key] = taken.get(key, 0) + each.amount
+        if not any(way == taken for way in ways(demand, tree)):
+            said = ", ".join(
+                f"{each.amount} {each.resource} of {short_id(each.provider)}" for each in share.amounts
+            )
+            self._findings.breaks(
+                "an instance gets providers that serve its request",
+                f"{boot.name} ({short_id(order.consumer)}) got {said}; it asked for {demand!r}, and the tree is {dict(tree)!r}",
+            )
+        aggregates = self._books.aggregates_of(share.host)
+        # A swap's host was chosen when the instance was placed; only its aggregates are as they were then.
+        reasons = [
+            self._why_not(demand, share.host, aggregates, metadata)
+            for metadata in self._metadata_since(boot.at_s - METADATA_LATE_S)
+        ]
+        if all(reasons) or not self._tells(demand, share.host):
+            self._findings.breaks(
+                "an instance is where its request allows",
+                f"{boot.name} ({short_id(order.consumer)}) is on {self._hosts[share.host].name}: {reasons}",
+            )
+        # A batch may contain one order several times.
+        if self._was_on.setdefault(order.consumer, {}).setdefault(share.host, order.attempt) < order.attempt:
+            self._findings.breaks(
+                "a host that has failed is not tried again",
+                f"{boot.name} ({short_id(order.consumer)}) is on {self._hosts[share.host].name} again",
+            )
+        self._count(order, demand, tree)
+
+    def _count(self, order: ClaimResources | SwapClaim, demand: Demand, tree: Tree) -> None:
+        see, share = self._findings.count, order.share
+        see(WAYS, "from groups" if len(demand.parts) > 1 else "from a plain request")
+        before = self._asked.get((order.consumer, share.host), ())
+        if any(set(amounts) != set(share.amounts) for amounts in before):
+            see(WAYS, "another way of one host")
+        for is_seen, what in (
+            (demand.isolates, "isolated"),
+            (demand.same_subtree, "in one subtree"),
+            (demand.zone, "in a zone"),
+            (demand.member_of, "in an aggregate"),
+            (demand.forbidden_aggregates, "outside an aggregate"),
+            (demand.capability, "with a capability"),
+            (demand.watts, "by another package"),
+            (any(part.kind == "port" for part in demand.parts), "with a port"),
+            (any(part.kind == "volume" for part in demand.parts), "with a volume"),
+            (len(tree) == 1, "on a flat host"),
+            (isinstance(order, SwapClaim), "by a swap"),
+        ):
+            if is_seen:
+                see(WAYS, what)
+
+    def _tells(self, demand: Demand, host: ProviderId) -> bool:
+        """Has the host the capability and the metric? They never change here."""
+        told = self._hosts[host]
+        if demand.capability is not None and demand.capability[1] not in told.capabilities[FEATURES].split():
+            return False
+        return told.metrics[WATTS] >= demand.watts
+
+    def _why_not(
+        self,
+        demand: Demand,
+        host: ProviderId,
+        aggregates: frozenset[AggregateId],
+        metadata: Mapping[AggregateId, Mapping[str, str]],
+    ) -> str:
+        """Why it may not be on this host, if it may not."""
+        zone = self._zone(host, aggregates, metadata)
+        if demand.zone and zone != demand.zone:
+            return f"it is in {zone}, and {demand.zone} was asked for"
+        if any("filter_tenant_id" in metadata.get(each, ()) for each in aggregates):
+            return "it is kept for another project"
+        if demand.member_of and aggregates.isdisjoint(demand.member_of):
+            return "it is in none of the aggregates"
+        if not aggregates.isdisjoint(demand.forbidden_aggregates):
+            return "it is in a forbidden aggregate"
+        return ""
+
+    def _zone(
+        self,
+        host: ProviderId,
+        aggregates: frozenset[AggregateId],
+        metadata: Mapping[AggregateId, Mapping[str, str]],
+    ) -> str:
+        own = [metadata[each] for each in aggregates if each in metadata]
+        zones = [each["availability_zone"] for each in own if "availability_zone" in each]
+        return zones[0] if zones else self._hosts[host].availability_zone
+
+    # The books at this moment
+
+    def _note(self, root: ProviderId) -> None:
+        moment = _Moment(self._findings.now_s, self._books.tree_of(root), self._books.aggregates_of(root))
+        self._moments.setdefault(root, []).append(moment)
+
+    def _tree_for(self, share: Share) -> Tree:
+        """The host's tree, and the providers that share with it and are claimed."""
+        tree: dict[ProviderId, ProviderNow] = dict(self._books.tree_of(share.host))
+        for each in share.amounts:
+            if each.provider not in tree and self._books.shares_with(each.provider, share.host):
+                others = self._books.tree_of(self._books.root_of(each.provider))
+                if SHARES in others[each.provider].traits:
+                    tree[each.provider] = others[each.provider]
+        return tree
+
+    def _metadata_since(self, since_s: float) -> list[Mapping[AggregateId, Mapping[str, str]]]:
+        return [metadata for _, metadata in _since(self._metadata, since_s, lambda state: state[0])]
+
+
+def _since(states: Sequence[S], since_s: float, at_s: Callable[[S], float]) -> Sequence[S]:
+    """The state at `since_s`, and all later ones."""
+    later = len(states)
+    while later and at_s(states[later - 1]) >= since_s:
+        later -= 1
+    return states[max(later - 1, 0) :]

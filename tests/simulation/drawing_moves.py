@@ -1,0 +1,182 @@
+"""Draws the moves of some seeds: of every kind, to every end, several at once. Some hosts are silent for long, and their
+instances are evacuated. Hosts have faults while they stop, start and receive instances.
+
+All of it comes from a random source of its own: everything else in these plans stays as it is.
+"""
+
+import random
+from collections.abc import Iterator
+from uuid import UUID
+
+from msgspec import structs
+
+from bus.messages.build import MoveKind
+from compute_sim.simulated.faults import (
+    Dies,
+    FailsToReceive,
+    FailsToStart,
+    FailsToStop,
+    FallsSilent,
+    ReceivesSlowly,
+    StartsSlowly,
+    StopsSlowly,
+)
+from compute_sim.simulated.faults import Fault as HostFault
+from tests.simulation.faults import Duplicate, Fault, Nack
+from tests.simulation.plan import Boot, EndOfMove, Evacuation, Plan, PlannedMove
+
+# Seeds without groups, with groups, and with pools.
+MOVES_EVERY, MOVES_AT = 20, 7
+MOVES_IN_GROUPS_EVERY, MOVES_IN_GROUPS_AT = 40, 10
+MOVES_IN_POOLS_EVERY, MOVES_IN_POOLS_AT = 60, 49
+# Of the instances that are booted.
+SHARE_MOVED = 0.6
+# They are not moved: their boots wait for room that a move would take or free at another time than planned.
+NOT_MOVED = ("full-", "waits-", "early", "probe")
+BUSY_S = (2.0, 38.0)
+KINDS: tuple[MoveKind, ...] = (
+    "migrate",
+    "migrate",
+    "live-migrate",
+    "live-migrate",
+    "resize",
+    "resize",
+    "shelve",
+)
+# The ends that clients ask for, and how long after the move was taken; sent at once, or when the instance has arrived.
+ENDS: tuple[tuple[EndOfMove, ...], ...] = (
+    (EndOfMove("confirm"),),
+    (EndOfMove("confirm", 0.3),),
+    (EndOfMove("revert"),),
+    (EndOfMove("revert", 2.0),),
+    (EndOfMove("confirm"), EndOfMove("revert")),
+    (EndOfMove("revert"), EndOfMove("confirm", 0.05)),
+    (EndOfMove("revert"), EndOfMove("delete", 0.05)),
+    (EndOfMove("abort", 0.0, when_arrived=False),),
+    (EndOfMove("abort", 0.1, when_arrived=False),),
+    (EndOfMove("abort", 0.6, when_arrived=False),),
+    (EndOfMove("delete", 0.0, when_arrived=False),),
+    (EndOfMove("delete", 0.15, when_arrived=False),),
+    (EndOfMove("delete", 0.7, when_arrived=False),),
+    (EndOfMove("delete", 0.1),),
+    (EndOfMove("abort", 0.3, when_arrived=False), EndOfMove("delete", 0.4, when_arrived=False)),
+    (),
+    (),
+    (),
+)
+KEYS = (
+    "move.request",
+    "move.end",
+    "move.",
+    "settle",
+    "stop.",
+    "stopped",
+    "start",
+    "receive",
+    "instance.moved",
+)
+# Longer than a host must be silent to count as down.
+SILENT_S = (17.0, 22.0)
+# An evacuation begins some time after its host has fallen silent: before it counts as down, or when it comes back.
+EVACUATED_AFTER_S = (10.0, 19.0)
+EVACUATED_FOR_S = 9.0
+
+
+def has_moves(seed: int) -> bool:
+    return (
+        seed % MOVES_EVERY == MOVES_AT
+        or seed % MOVES_IN_GROUPS_EVERY == MOVES_IN_GROUPS_AT
+        or seed % MOVES_IN_POOLS_EVERY == MOVES_IN_POOLS_AT
+    )
+
+
+def with_moves(plan: Plan, chance: random.Random) -> Plan:
+    silent: list[FallsSilent | Dies] = [_silence(plan, cell, chance) for cell in plan.hosts]
+    dying: list[FallsSilent | Dies] = [each for each in plan.script.faults if isinstance(each, Dies)]
+    evacuations = tuple(_evacuation(each, chance) for each in silent + dying)
+    faults = (*plan.faults, *_faults(chance))
+    return structs.replace(
+        plan,
+        moves=tuple(sorted(_moves(plan, chance), key=lambda each: each.at_s)),
+        evacuations=evacuations,
+        faults=tuple(sorted(faults, key=lambda each: each.at_s)),
+        script=structs.replace(
+            plan.script,
+            receive_ms=chance.choice((50.0, 300.0, 900.0)),
+            stop_ms=chance.choice((20.0, 300.0)),
+            start_ms=chance.choice((20.0, 300.0)),
+            faults=(*plan.script.faults, *silent, *_host_faults(chance)),
+        ),
+    )
+
+
+def _moves(plan: Plan, chance: random.Random) -> Iterator[PlannedMove]:
+    for boot in plan.boots:
+        if boot.name.startswith(NOT_MOVED):
+            continue
+        for index in range(boot.count):
+            if chance.random() < SHARE_MOVED:
+                at_s = min(
+                    BUSY_S[1], boot.at_s + chance.choice((0.5, 2.0, 6.0, 12.0)) * chance.uniform(0.5, 1.5)
+                )
+                yield _move(boot, index, at_s, chance)
+                if chance.random() < 0.25:
+                    # Two at once, or one after the other.
+                    again_s = at_s + chance.choice((0.0, 0.0, 0.05, 5.0))
+                    yield _move(boot, index, min(BUSY_S[1], again_s), chance)
+
+
+def _move(boot: Boot, index: int, at_s: float, chance: random.Random) -> PlannedMove:
+    kind = chance.choice(KINDS)
+    return PlannedMove(
+        id=UUID(int=chance.getrandbits(128)),
+        request=boot.id,
+        index=index,
+        at_s=at_s,
+        kind=kind,
+        ends=chance.choice(ENDS),
+        vcpus=chance.choice((1, 2, 4, 6)) if kind == "resize" else 0,
+        ram_mb=chance.choice((1024, 2048, 8192)) if kind == "resize" else 0,
+        root_gb=chance.choice((1, 2)) if kind == "resize" else 0,
+        needs_gold=boot.needs_gold,
+        stays=kind == "resize" and chance.random() < 0.4,
+        deadline_s=chance.choice((3, 12, 30, 30)),
+        confirm_s=chance.choice((0, 2, 6)),
+        unshelved_after_s=chance.choice((0.0, 1.0, 4.0))
+        if kind == "shelve" and chance.random() < 0.7
+        else None,
+        is_repeated=chance.random() < 0.2,
+    )
+
+
+def _silence(plan: Plan, cell: str, chance: random.Random) -> FallsSilent:
+    """The faults of a host that has no other one."""
+    faulty = {name for each in plan.script.faults for name in each.hosts}
+    names = [host.name for host in plan.hosts[cell] if host.name not in faulty] or [plan.hosts[cell][0].name]
+    return FallsSilent(
+        hosts=(chance.choice(names),), after_s=chance.uniform(5, 18), for_s=chance.uniform(*SILENT_S)
+    )
+
+
+def _evacuation(fault: FallsSilent | Dies, chance: random.Random) -> Evacuation:
+    at_s = fault.after_s + chance.uniform(*EVACUATED_AFTER_S)
+    return Evacuation(
+        id=UUID(int=chance.getrandbits(128)), host=fault.hosts[0], at_s=at_s, until_s=at_s + EVACUATED_FOR_S
+    )
+
+
+def _host_faults(chance: random.Random) -> Iterator[HostFault]:
+    """Hosts start what they have stopped when the faults are over."""
+    yield FailsToReceive(probability=0.15)
+    yield FailsToStop(probability=0.08)
+    yield FailsToStart(probability=0.3, after_s=chance.uniform(2, 10), for_s=chance.uniform(10, 30))
+    yield ReceivesSlowly(receive_ms=chance.choice((2_000.0, 8_000.0)), probability=0.08)
+    yield StopsSlowly(stop_ms=chance.choice((2_000.0, 7_000.0)), probability=0.06)
+    yield StartsSlowly(start_ms=chance.choice((2_000.0, 7_000.0)), probability=0.1)
+
+
+def _faults(chance: random.Random) -> Iterator[Fault]:
+    for key in KEYS:
+        for after_s in (0.0, 0.3, 6.0):
+            yield Duplicate(chance.uniform(*BUSY_S), "", key, after_s)
+        yield Nack(chance.uniform(*BUSY_S), "", key, chance.choice((1, 2)), is_stored=chance.random() < 0.5)

@@ -1,0 +1,97 @@
+"""Follows moves in the rows of the cells and of the API level. Hosts are told to receive instances that exist, and that are
+stopped unless the move is live. A cold move runs the instance on one host. Each move ends once.
+
+What hosts really have is the truth here, not what they have said.
+"""
+
+from collections import Counter
+
+from bus.messages.cell import ReceiveInstance
+from bus.messages.placement import ResourceAmount
+from cell_conductor.core.instance import Instance, Moving
+from compute_sim.core.attempts import State
+from scheduler_worker.core.instances.rows import InstanceRow
+from tests.simulation.findings import Findings
+from tests.simulation.host_history import short_id
+from tests.simulation.moves_checker import MOVE
+from tests.simulation.real_instances import RealInstances
+
+RUNS = (State.BUILDING, State.BUILT, State.STARTING)
+# The source is stopped when the destination receives the instance, and starts again only after its return.
+COLD = ("migrate", "resize")
+
+
+class MovesInCells:
+    """What hosts are told."""
+
+    def __init__(self, findings: Findings, real_instances: RealInstances) -> None:
+        self._findings = findings
+        self._real_instances = real_instances
+
+    def follow(self, before: Instance | None, row: Instance) -> None:
+        known = set() if before is None else {each.sequence for each in before.outbox}
+        for pending in row.outbox:
+            if pending.sequence not in known and isinstance(pending.message, ReceiveInstance):
+                self._check_received(row, pending.message)
+        if row.moving is not None and row.move is not None and row.move.kind in COLD:
+            self._check_stopped(row, row.moving)
+
+    def _check_received(self, row: Instance, order: ReceiveInstance) -> None:
+        state = self._real_instances.state_of(row.id, order.source, order.source_attempt)
+        self._findings.count(MOVE, "received live" if order.live else "received")
+        if state is None or state is State.STOPPED or (order.live and state in (State.BUILT, State.STOPPED)):
+            return
+        self._findings.breaks(
+            "a host receives what another has",
+            f"{short_id(row.id)} is to be received as attempt {order.attempt}, and attempt {order.source_attempt} is "
+            f"{state.value}",
+        )
+
+    def _check_stopped(self, row: Instance, moving: Moving) -> None:
+        if row.state != "moved" and moving.step not in ("receiving", "leaving"):
+            return
+        source = moving.source
+        state = self._real_instances.state_of(row.id, source.share.host, moving.source_attempt)
+        if state in RUNS:
+            self._findings.breaks(
+                "an active instance runs on one host",
+                f"{short_id(row.id)} is {row.state} ({moving.step}), and {source.name} runs it, too",
+            )
+
+
+class MovesOfRequests:
+    """How moves end."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+
+    def follow(self, before: InstanceRow | None, row: InstanceRow) -> None:
+        move = row.told.move
+        was = None if before is None else before.told.move
+        if move is None or move == was:
+            return
+        if was is not None and was.number == move.number and was.outcome and was.outcome != move.outcome:
+            self._findings.breaks(
+                "a move ends once", f"{short_id(row.id)}: the move was {was.outcome}, and is {move.outcome}"
+            )
+        # Deleted before its cell had the order to move, it is told as the cell knows it.
+        is_going = row.told.state in ("deleting", "deleted")
+        if was is not None and move.number < was.number and not is_going:
+            self._findings.breaks("a move ends once", f"{short_id(row.id)} went back to move {move.number}")
+        if move.outcome and (was is None or was.number != move.number or not was.outcome):
+            self._findings.count(MOVE, f"{move.kind} {move.outcome}")
+
+
+def without_outcome(row: InstanceRow) -> str:
+    """The end that a move lacks although nothing goes on; empty if it lacks none."""
+    move = row.told.move
+    is_open = move is not None and not move.outcome and row.told.state in ("active", "error")
+    return f"{short_id(row.id)} is {row.told.state}, and its move has no outcome" if is_open else ""
+
+
+def of_classes(amounts: tuple[ResourceAmount, ...]) -> Counter[str]:
+    """The sum of each class, of whichever provider: a reshape does not change it."""
+    sums: Counter[str] = Counter()
+    for each in amounts:
+        sums[each.resource] += each.amount
+    return sums

@@ -1,0 +1,53 @@
+"""Planted bugs in the modes of hosts."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from cell_conductor import host_handlers
+from cell_conductor.core import decide
+from cell_conductor.core.host_states import HostStates
+from scheduler_worker.hosts.telling import ModeTeller
+from tests.simulation.replacing import replaced
+
+
+def cleanups_of_the_dead_kept() -> AbstractContextManager[None]:
+    """After a host was set dead, its cell goes on waiting for what it must clean up."""
+    return replaced(decide, "_on_clean", _only_when_destroyed)
+
+
+def _only_when_destroyed(real: Any) -> Any:
+    def on_clean(transition: Any, attempt: int, host: Any) -> None:
+        if not transition.hosts.is_dead(host):
+            real(transition, attempt, host)
+
+    return on_clean
+
+
+def returned_host_not_asked() -> AbstractContextManager[None]:
+    """A host that was dead is not asked what it has: it counts as clean."""
+
+    def planted(_real: Any) -> Any:
+        return lambda _rows, _host, _attempts: []
+
+    return replaced(host_handlers, "foreign", planted)
+
+
+def draining_alternate_taken() -> AbstractContextManager[None]:
+    """A conductor takes the next alternate although its host is draining."""
+    return replaced(
+        HostStates,
+        "why_not_next",
+        lambda _real: lambda self, choice: self.why_lost(choice.share.host, choice.kind),
+    )
+
+
+def word_noted_and_not_sent() -> AbstractContextManager[None]:
+    """A scheduler notes that a cell was told how a host is set, and tells it nothing."""
+
+    def planted(_real: Any) -> Any:
+        async def tell(self: Any) -> None:
+            await self._note_told(list(self._registry.untold()))
+
+        return tell
+
+    return replaced(ModeTeller, "_tell", planted)

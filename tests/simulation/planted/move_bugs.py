@@ -1,0 +1,71 @@
+"""Planted bugs in moves: what is held, what hosts are told, and in which order."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from msgspec import structs
+
+from cell_conductor.core import decide, moving
+from placement_worker.core import swaps
+from tests.simulation.replacing import replaced
+
+
+def heir_holds_all() -> AbstractContextManager[None]:
+    """A migration holds the whole share of the source, also what the destination needs of the same provider."""
+    return replaced(swaps, "_inherited", lambda _real: lambda _order, own, _wanted: own)
+
+
+def heir_forgotten() -> AbstractContextManager[None]:
+    """A confirmed move orders the source to clean up, and releases nothing for it."""
+
+    def planted(real: Any) -> Any:
+        def confirm(transition: Any) -> None:
+            real(transition)
+            cleanups = [structs.replace(each, release=()) for each in transition.row.cleanups]
+            transition.change(cleanups=tuple(cleanups))
+
+        return confirm
+
+    return replaced(moving, "_confirm", planted)
+
+
+def destination_left_as_it_is() -> AbstractContextManager[None]:
+    """A move comes back without an order to its destination."""
+
+    def planted(_real: Any) -> Any:
+        def leave(transition: Any, outcome: Any, reason: str) -> None:
+            moving._return(transition, outcome, reason, was_silent=False)  # noqa: SLF001 - as the real one does later
+
+        return leave
+
+    return replaced(moving, "_leave", planted)
+
+
+def source_released_early() -> AbstractContextManager[None]:
+    """When an instance is deleted while it moves, the rest of the source is released at once."""
+
+    def planted(real: Any) -> Any:
+        def free_both_hosts(transition: Any) -> None:
+            real(transition)
+            *others, last = transition.row.cleanups
+            own = tuple(claim for claim in last.release if claim.consumer == transition.row.id)
+            transition.release(claim for claim in last.release if claim not in own)
+            transition.change(cleanups=(*others, structs.replace(last, release=own)))
+
+        return free_both_hosts
+
+    return replaced(decide, "free_both_hosts", planted)
+
+
+def migration_not_returned() -> AbstractContextManager[None]:
+    """The way back is claimed as any other share, and the migration keeps what it holds."""
+
+    def planted(real: Any) -> Any:
+        return lambda transition: structs.replace(real(transition), returns=None)
+
+    return replaced(moving, "next_move_swap", planted)
+
+
+def received_while_it_runs() -> AbstractContextManager[None]:
+    """A cold move does not wait until the source has stopped the instance."""
+    return replaced(moving, "_STOPPED", lambda _real: ())

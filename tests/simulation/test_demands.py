@@ -1,0 +1,79 @@
+"""The rule by which the simulation judges what demanding requests get, on trees that a person can check."""
+
+from uuid import UUID
+
+import pytest
+
+from bus.message import ProviderId
+from tests.simulation.demands import Demand, Part, ProviderNow, Taken, Tree, has_room, ways
+from tests.simulation.drawing import draw
+from tests.simulation.drawing_demands import DEMANDS_AT, DEMANDS_EVERY
+
+ROOT, LEFT, RIGHT, DEVICE = (ProviderId(UUID(int=n)) for n in range(1, 5))
+CPU = (("VCPU", 2),)
+# Two NUMA nodes, and a device in the right one.
+TREE: Tree = {
+    ROOT: ProviderNow(None, frozenset({"GOLD"}), {"DISK_GB": 5}),
+    LEFT: ProviderNow(ROOT, frozenset({"NUMA"}), {"VCPU": 4}),
+    RIGHT: ProviderNow(ROOT, frozenset({"NUMA"}), {"VCPU": 3}),
+    DEVICE: ProviderNow(RIGHT, frozenset({"FAST"}), {"PCI_DEVICE": 1}),
+}
+
+
+@pytest.mark.parametrize(
+    ("demand", "expected"),
+    [
+        (Demand((Part("", CPU),)), [{(LEFT, "VCPU"): 2}, {(RIGHT, "VCPU"): 2}]),
+        (Demand((Part("", CPU, required=("GOLD",)),)), []),
+        (
+            Demand((Part("", (*CPU, ("DISK_GB", 1)), required=("GOLD",), forbidden=("FAST",)),)),
+            [{(LEFT, "VCPU"): 2, (ROOT, "DISK_GB"): 1}, {(RIGHT, "VCPU"): 2, (ROOT, "DISK_GB"): 1}],
+        ),
+        (
+            Demand((Part("_A", CPU), Part("_B", CPU)), isolates=True),
+            [{(LEFT, "VCPU"): 2, (RIGHT, "VCPU"): 2}] * 2,
+        ),
+        (
+            Demand((Part("_A", CPU), Part("_B", (("PCI_DEVICE", 1),))), same_subtree=("_A", "_B")),
+            [{(RIGHT, "VCPU"): 2, (DEVICE, "PCI_DEVICE"): 1}],
+        ),
+        # The root is above both.
+        (
+            Demand(
+                (Part("_A", CPU), Part("_B", (("PCI_DEVICE", 1),)), Part("_TOP", required=("GOLD",))),
+                same_subtree=("_A", "_B", "_TOP"),
+            ),
+            [
+                {(LEFT, "VCPU"): 2, (DEVICE, "PCI_DEVICE"): 1},
+                {(RIGHT, "VCPU"): 2, (DEVICE, "PCI_DEVICE"): 1},
+            ],
+        ),
+        (Demand((Part("_A", (("PCI_DEVICE", 1),), forbidden=("FAST",)),)), []),
+        (Demand((Part("p", (("PCI_DEVICE", 1),), kind="port", physical_network="blue"),)), []),
+    ],
+)
+def test_the_ways_are_all_that_serve_each_part(demand: Demand, expected: list[Taken]) -> None:
+    assert list(ways(demand, TREE)) == expected
+
+
+def test_there_is_room_if_one_provider_has_it_for_all_that_take_from_it() -> None:
+    twice = Demand((Part("_A", CPU), Part("_B", CPU)))
+    assert has_room(twice, TREE)
+    assert not has_room(Demand((Part("_A", (("VCPU", 5),)),)), TREE)
+    assert not has_room(Demand((*twice.parts, Part("_C", CPU), Part("_D", CPU))), TREE)
+
+
+def test_only_some_seeds_have_demands_and_these_have_every_kind() -> None:
+    seeds = range(DEMANDS_AT, 200, DEMANDS_EVERY)
+    plans = [draw(seed) for seed in seeds]
+    demands = [boot.demand for plan in plans for boot in plan.boots if boot.demand is not None]
+
+    assert not draw(DEMANDS_AT + 1).has_demands
+    assert all(plan.has_demands and plan.aggregate_orders and plan.settings for plan in plans)
+    assert {part.kind for demand in demands for part in demand.parts} == {"", "port", "volume"}
+    hosts = [host.size for plan in plans for of_cell in plan.hosts.values() for host in of_cell]
+    assert {(bool(size.numa_nodes), bool(size.pci_devices)) for size in hosts} == {
+        (False, False),
+        (True, False),
+        (True, True),
+    }

@@ -1,0 +1,200 @@
+"""A whole cloud to audit: two cells, hosts with NUMA nodes, a pool of disks; and its instances, in a server group each."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
+from uuid import UUID
+
+from bus.memory import MemoryBroker
+from bus.message import GroupId
+from bus.messages.build import (
+    AskInstances,
+    BuildInstance,
+    DeleteInstance,
+    Flavor,
+    InstanceId,
+    InstancesFound,
+    InstanceState,
+    JoinedGroup,
+    RequestId,
+)
+from bus.messages.groups import CreateGroup, GroupsFound
+from bus.topology import user_of
+from bus.urls import broker_at
+from bus.workers.station import Station
+from compute_sim.settings import ComputeSettings
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from moor.books.auditing import AuditOptions, AuditResult, audited, with_computes
+from moor.books.reading import BooksReader
+from moor.client import answer_of, hosts_of, running, until_choosable
+from moor.clouds.cloud import cloud
+from moor.tuning import CloudSettings
+from placement_worker.settings import PlacementSettings
+from placement_worker.store_sql import SqlPlacementStore
+from scheduler_worker.settings import SchedulerSettings
+from tests.contracts.stage import PATIENCE_S, SETTINGS
+from tests.stories.real_servers import real_servers
+
+CELLS = ("c1", "c2")
+SIZE = HostSize(vcpus=400, ram_mb=400_000, numa_nodes=2, vcpu_ratio=1.0)
+FLAVOR = Flavor(name="two", vcpus=2, ram_mb=1024, root_gb=3)
+# The share of one NUMA node; the disk comes from the cell's pool.
+TUNED = CloudSettings(
+    compute=ComputeSettings(
+        beat_s=0.1, facts_every_s=0.05, again_s=0.05, drain_s=0.1, pools=("nfs:DISK_GB=100000",)
+    ),
+    placement=PlacementSettings(feed_lead_again_ms=20),
+    scheduler=SchedulerSettings(instances_per_host_max=1000),
+    bus=SETTINGS,
+)
+
+
+async def wait_until(condition: Callable[[], Awaitable[bool]], what: str, seen: object = "") -> None:
+    """Each look asks about hundreds of instances, so it rests between them."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await condition():
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        raise AssertionError(f"never came true: {what}; instead: {seen}") from None
+
+
+class BooksStage:
+    def __init__(
+        self, client: Station, placement: SqlPlacementStore, database_url: str, bus_url: str
+    ) -> None:
+        self.client = client
+        self.placement = placement
+        self.database_url = database_url
+        # Empty if the bus is in memory.
+        self.bus_url = bus_url
+
+    async def boot(self, first: int, count: int) -> list[InstanceId]:
+        """Requests with these numbers are active; each instance is the only member of a group of its own."""
+        for number in range(first, first + count):
+            await self.ask_boot(number)
+        ids = [instance for number in range(first, first + count) for instance in self.ids_of(number)]
+        await self.until(ids, {"active"})
+        return ids
+
+    async def ask_boot(self, number: int) -> None:
+        group = GroupId(UUID(int=number + 10**6))
+        created = CreateGroup(id=group, policy="anti-affinity", name=f"group-{number}")
+        await answer_of(self.client, created, GroupsFound)
+        build = BuildInstance(
+            request_id=RequestId(UUID(int=number)),
+            instance_ids=self.ids_of(number),
+            flavor=FLAVOR,
+            name=f"vm-{number}",
+            project="shop",
+            user="ann",
+            group=JoinedGroup(id=group),
+            deadline_s=120,
+        )
+        await self.client.send(build)
+
+    @staticmethod
+    def ids_of(number: int) -> tuple[InstanceId, ...]:
+        return (InstanceId(UUID(int=number << 64)),)
+
+    async def ask_many(self, first: int, requests: int, count: int) -> list[InstanceId]:
+        """Ask for so many requests of `count` instances each, and return their ids."""
+        numbers = range(first, first + requests)
+        ids = {
+            number: tuple(InstanceId(UUID(int=(number << 64) + index)) for index in range(count))
+            for number in numbers
+        }
+        for number in numbers:
+            build = BuildInstance(
+                request_id=RequestId(UUID(int=number)),
+                instance_ids=ids[number],
+                count=count,
+                flavor=FLAVOR,
+                project="shop",
+                deadline_s=300,
+            )
+            await self.client.send(build)
+        return [id_ for number in numbers for id_ in ids[number]]
+
+    async def ask_delete(self, ids: Sequence[InstanceId]) -> None:
+        for id_ in ids:
+            await self.client.send(DeleteInstance(instance=id_))
+
+    async def delete(self, ids: Sequence[InstanceId]) -> None:
+        await self.ask_delete(ids)
+        await self.until(ids, {"deleted"})
+
+    async def states(self, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
+        question = AskInstances(instances=tuple(ids[:200]), limit=200)
+        found = await answer_of(self.client, question, InstancesFound)
+        return {each.id: each for each in found.instances}
+
+    async def until(self, ids: Sequence[InstanceId], wanted: Collection[str]) -> None:
+        async def are_there() -> bool:
+            some = [ids[start : start + 200] for start in range(0, len(ids), 200)]
+            found = [state for part in some for state in (await self.states(part)).values()]
+            return len(found) == len(ids) and all(each.state in wanted for each in found)
+
+        await wait_until(are_there, f"{len(ids)} instances are {wanted}")
+
+    async def audit(
+        self,
+        *,
+        heals: bool = False,
+        settle_s: float = 0,
+        cell: str = "",
+        host: str = "",
+        reader: Callable[[Station, Collection[str], Collection[str]], BooksReader] | None = None,
+    ) -> AuditResult:
+        hosts = await hosts_of(self.client)
+        options = AuditOptions(
+            settle=timedelta(seconds=settle_s),
+            heals=heals,
+            cell=cell,
+            host=next((each.id for each in hosts if each.name == host), None),
+        )
+        make = reader or (
+            lambda client, cells, computes: BooksReader(client, dict.fromkeys(cells, client), computes)
+        )
+        return await audited(
+            make(self.client, CELLS, with_computes(hosts)), options, clock=lambda: datetime.now(UTC)
+        )
+
+    async def until_silent(self) -> None:
+        """Everything that is in flight has arrived."""
+        left: list[AuditResult] = []
+
+        async def is_silent() -> bool:
+            left[:] = [await self.audit()]
+            return left[0].is_clean and not left[0].in_flight
+
+        await wait_until(is_silent, "the books agree", left)
+
+
+@asynccontextmanager
+async def books_stage(kind: str, faults: FaultScript | None = None) -> AsyncIterator[BooksStage]:
+    """`embedded` or `real`."""
+    hosts = {cell: [SimulatedHost(name=f"{cell}-h{n}", size=SIZE) for n in (1, 2)] for cell in CELLS}
+    async with AsyncExitStack() as stack:
+        if kind == "real":
+            bus_url, database_url = await stack.enter_async_context(real_servers())
+            broker = operator = broker_at(bus_url)
+            as_user = None
+        else:
+            bus_url, memory = "", MemoryBroker()
+            broker, as_user = memory.as_user(), memory.as_user
+            operator = memory.as_user(user_of("operator"))
+            directory = stack.enter_context(TemporaryDirectory())
+            database_url = f"sqlite+aiosqlite:///{directory}/moor.db"
+        placement = await stack.enter_async_context(
+            cloud(broker, database_url, hosts, settings=TUNED, faults=faults, as_user=as_user)
+        )
+        station = Station(operator, "auditor", settings=SETTINGS, asks=True)
+        stack.push_async_callback(station.close)
+        await stack.enter_async_context(running((station,)))
+        async with asyncio.timeout(60):
+            await until_choosable(station, lambda up: len(up) == len(CELLS) * 2)
+        yield BooksStage(station, placement, database_url, bus_url)

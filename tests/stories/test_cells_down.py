@@ -1,0 +1,241 @@
+"""A cell with a broker of its own and two conductors is down and comes back: what it holds up, and what waits for it."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec import structs
+
+from bus.configuration.settings import BusSettings
+from bus.message import Message
+from bus.messages.build import AskInstances, BuildInstance, DeleteInstance, InstancesFound
+from bus.messages.cell import DestroyInstance, InstanceDestroyed, InstanceSpawned, SpawnInstance
+from bus.messages.cells import AskCells, AskLive, CellsFound, CellState, LiveFound
+from bus.operating.health import About, Health
+from bus.workers.handling import Handlers, Received, Said, Tell
+from bus.workers.station import Station
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import conductor_parts
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.wiring import scheduler_parts
+from tests.contracts.conductor_stores import open_conductor_stores
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.layouts import BACKENDS_APART
+
+pytestmark = pytest.mark.asyncio
+
+CONDUCTING = ConductorSettings(poll_ms=20, retry_delay_s_first=0.02, retry_delay_s_max=0.1, beat_s=0.2)
+# No host falls silent, however far a test moves the schedulers' clock.
+FOR_EVER_S = 1e9
+SOON = structs.replace(SETTINGS, sweep_s=0.05, drain_ms_max=100, host_down_s=FOR_EVER_S)
+SCHEDULING = structs.replace(QUICK, hosts_poll_s=0.2, live_answer_s=0.2)
+
+
+class Clock:
+    """The schedulers' clock: a test moves it on."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+
+class Computes:
+    """The hosts of c1: they build everything at once, and remember their orders."""
+
+    def __init__(self) -> None:
+        self.spawns: list[SpawnInstance] = []
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        yield
+
+    async def on_spawn(self, orders: Sequence[Received[SpawnInstance]], _: None) -> list[Said]:
+        self.spawns += [each.message for each in orders]
+        return [Tell(_done(each.message, InstanceSpawned), each) for each in orders]
+
+    async def on_destroy(self, orders: Sequence[Received[DestroyInstance]], _: None) -> list[Said]:
+        return [Tell(_done(each.message, InstanceDestroyed), each) for each in orders]
+
+
+def _done(order: SpawnInstance | DestroyInstance, how: type[InstanceSpawned | InstanceDestroyed]) -> Message:
+    return how(cell=order.cell, instance=order.instance, attempt=order.attempt, host=order.host)
+
+
+class Story:
+    """Two cells, of which c1 has two conductors."""
+
+    def __init__(self, setup: Cloud, stores: Sequence[ConductorStore]) -> None:
+        self.setup = setup
+        self.clock = Clock()
+        self.computes = Computes()
+        self._stores = stores
+        self.health: Health
+
+    @asynccontextmanager
+    async def running(
+        self, settings: SchedulerSettings = SCHEDULING, bus: BusSettings = SOON
+    ) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            setup = self.setup
+            await stack.enter_async_context(setup.placement())
+            place = Station(setup.brokers.at_api("scheduler"), "scheduler", settings=bus, asks=True)
+            below = {
+                cell: Station(broker, f"scheduler-in-{cell}", settings=bus, cells=(cell,))
+                for cell, broker in setup.brokers.below("scheduler").items()
+            }
+            parts = scheduler_parts(place, setup.rows, settings, self.clock, cells=below)
+            self.health = Health(About("scheduler", "test"), parts)
+            await stack.enter_async_context(setup.running(parts, place, *below.values()))
+            for number, store in enumerate(self._stores, 1):
+                name = f"conductor-{number}"
+                station = Station(setup.brokers.in_cell("c1"), name, settings=SOON, asks=True)
+                conducting = conductor_parts(station, store, CONDUCTING, "c1", station.ask_all)
+                await stack.enter_async_context(setup.running((*conducting, station), station))
+            beside = Station(setup.brokers.in_cell("c1", "compute"), "computes", settings=SETTINGS)
+            handlers: Handlers = {
+                SpawnInstance: self.computes.on_spawn,
+                DestroyInstance: self.computes.on_destroy,
+            }
+            worker = beside.worker("compute.c1.work", handlers, self.computes)
+            await stack.enter_async_context(setup.running((beside, worker), beside))
+            await setup.add_host("h1", "c1", vcpu=50)
+            await setup.add_host("h2", "c2", vcpu=50)
+            await setup.until_reported("h1", "h2")
+            await self.until_cell(lambda cell: [each.life for each in cell.conductors] == ["up", "up"])
+            yield
+
+    async def cell(self, name: str = "c1") -> CellState:
+        found = await self.setup.client.ask(AskCells(name=name))
+        assert isinstance(found, CellsFound)
+        return found.cells[0]
+
+    async def until_cell(self, condition: Callable[[CellState], bool]) -> CellState:
+        last: list[CellState] = []
+
+        async def is_so() -> bool:
+            last[:] = [await self.cell()]
+            return condition(last[0])
+
+        await wait_until(is_so, "the cell is so", last)
+        return last[0]
+
+    async def until_down(self) -> CellState:
+        """A heartbeat may have been on its way: so time passes until there is none."""
+        last: list[CellState] = []
+
+        async def is_so() -> bool:
+            self.clock.ahead += timedelta(seconds=30)
+            last[:] = [await self.cell()]
+            return last[0].life == "down"
+
+        await wait_until(is_so, "c1 is down", last)
+        return last[0]
+
+    async def live(self) -> LiveFound:
+        found = await self.setup.client.ask(AskLive(in_cell="c1"))
+        assert isinstance(found, LiveFound)
+        return found
+
+    async def until_active(self, builds: Sequence[BuildInstance]) -> set[str]:
+        """Their hosts."""
+        states = [await self.setup.until_state(instance_of(build), "active") for build in builds]
+        return {state.host for state in states}
+
+
+@asynccontextmanager
+async def story(bus: str, books: str) -> AsyncIterator[Story]:
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        open_conductor_stores(books, ("c1", "c1")) as stores,
+    ):
+        yield Story(setup, stores)
+
+
+def on_h1(first: int, count: int) -> list[BuildInstance]:
+    return [a_build(number, hosts=("h1",)) for number in range(first, first + count)]
+
+
+@BACKENDS_APART
+async def test_while_a_cell_is_down_boots_go_elsewhere_and_what_it_was_given_is_done_once_when_it_is_back(
+    bus: str, books: str
+) -> None:
+    async with story(bus, books) as told, told.running():
+        setup = told.setup
+        (old, *_) = before = on_h1(1, 3)
+        await setup.client.ask_all(before)
+        assert await told.until_active(before) == {"h1"}
+        await setup.brokers.cells["c1"].unplug()
+        # The schedulers do not know yet that it is down.
+        given = on_h1(11, 5)
+        await setup.client.ask_all(given)
+        for build in given:
+            await setup.until_state(instance_of(build), "placed")
+        await setup.client.ask(DeleteInstance(instance=instance_of(old)))
+
+        down = await told.until_down()
+        assert "no conductor that can work was heard since" in down.reason
+        assert (down.instances, down.waiting) == (8, 6)
+        assert told.health.awaits() == {}
+        assert [str(each["part"]) for each in told.health.failing() if each["part"] == "cell c1"]
+        found = await setup.client.ask(AskInstances(instances=(instance_of(old),)))
+        assert isinstance(found, InstancesFound)
+        assert [(each.cell, each.life, each.heard_at) for each in found.cells] == [
+            ("c1", "down", down.heard_at)
+        ]
+        assert (await told.live()).silent
+
+        elsewhere = [a_build(number) for number in range(101, 111)]
+        await setup.client.ask_all(elsewhere)
+        assert await told.until_active(elsewhere) == {"h2"}
+        (nowhere,) = on_h1(201, 1)
+        await setup.client.ask(nowhere)
+        refused = await setup.until_state(instance_of(nowhere), "error")
+        assert refused.no_valid_host is not None
+        assert "its cell 'c1' is down" in next(
+            step.example for step in refused.no_valid_host.steps if step.step == "cell up"
+        )
+
+        await setup.brokers.cells["c1"].plug_in()
+        assert await told.until_active(given) == {"h1"}
+        await setup.until_state(instance_of(old), "deleted")
+        await told.until_cell(lambda cell: cell.life == "up" and cell.waiting == 0)
+        once = [(each.instance, each.attempt) for each in told.computes.spawns]
+        assert sorted(set(once)) == sorted((instance_of(build), 1) for build in (*before, *given))
+        await setup.until_used(h1=7, h2=10)
+        await told.until_cell(lambda cell: cell.instances == 7)
+
+
+@BACKENDS_APART
+async def test_a_cell_tells_what_it_has_itself(bus: str, books: str) -> None:
+    async with story(bus, books) as told, told.running(structs.replace(SCHEDULING, live_answer_s=60.0)):
+        builds = on_h1(1, 3)
+        await told.setup.client.ask_all(builds)
+        await told.until_active(builds)
+
+        found = await told.live()
+
+        assert found.silent == ""
+        assert [(each.id, each.state, each.host) for each in found.instances] == [
+            (instance_of(build), "active", "h1") for build in builds
+        ]
+
+
+@BACKENDS_APART
+async def test_by_setting_boots_wait_for_a_cell_that_is_down(bus: str, books: str) -> None:
+    waiting = structs.replace(SCHEDULING, when_cell_down="wait")
+    soon = structs.replace(SOON, host_down_s=60.0)
+    async with story(bus, books) as told, told.running(waiting, soon):
+        await told.setup.brokers.cells["c1"].unplug()
+        await told.until_down()
+        (build,) = given = on_h1(1, 1)
+        await told.setup.client.ask_all(given)
+        assert (await told.setup.until_state(instance_of(build), "placed")).host == "h1"
+
+        await told.setup.brokers.cells["c1"].plug_in()
+
+        assert await told.until_active(given) == {"h1"}

@@ -1,0 +1,192 @@
+"""Hosts whose disk and addresses come from pools that the compute reports: a boot, a swap, a refusal, a delete."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from bus.message import AggregateId, Message
+from bus.messages.administration import SetAggregates
+from bus.messages.build import DeleteInstance, Flavor
+from bus.messages.placement import ProvidersChanged, ProviderState
+from bus.workers.station import Station
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.settings import ComputeSettings
+from compute_sim.simulated.faults import FailsToBuild, FaultScript
+from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from compute_sim.wiring import simulated_parts
+from tests.contracts.conductor_stores import open_conductor_store
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.layouts import STAGES
+
+pytestmark = pytest.mark.asyncio
+
+CONDUCTING = ConductorSettings(poll_ms=20, retry_delay_s_first=0.02, retry_delay_s_max=0.1)
+PRETENDING = ComputeSettings(
+    cell="c1",
+    beat_s=0.1,
+    facts_every_s=0.05,
+    again_s=0.05,
+    drain_s=0.1,
+    pools=("nfs:DISK_GB=20", "segment:IPV4_ADDRESS=2"),
+)
+NFS, SEGMENT = "c1-nfs", "c1-segment"
+FLAVOR = Flavor(
+    name="small", vcpus=1, ram_mb=1024, root_gb=5, extra_specs={"resources_NET:IPV4_ADDRESS": "1"}
+)
+# What each instance has, wherever it is.
+DISK, ADDRESSES = 5, 1
+
+
+def a_host(name: str, vcpus: int) -> SimulatedHost:
+    return SimulatedHost(name=name, size=HostSize(vcpus=vcpus, vcpu_ratio=1.0))
+
+
+@asynccontextmanager
+async def a_cell(
+    setup: Cloud, rows: ConductorStore, *hosts: SimulatedHost, fails: str = ""
+) -> AsyncIterator[None]:
+    """c1, with a real conductor, simulated hypervisors, and two pools."""
+    conductor, computes = (
+        Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
+        for role in ("conductor", "compute")
+    )
+    script = FaultScript(spawn_ms=5, faults=(FailsToBuild(hosts=(fails,)),) if fails else ())
+    parts = (
+        *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all),
+        *simulated_parts(computes, hosts, PRETENDING, script),
+        conductor,
+    )
+    async with setup.running(parts, conductor, computes):
+        # Pools are reported before hosts.
+        await setup.until_reported(*(host.name for host in hosts))
+        yield
+
+
+async def until_used(setup: Cloud, **used: int) -> None:
+    """Wait until exactly these amounts of disk, addresses and processors are used, and nothing else."""
+
+    async def is_so() -> bool:
+        now = {
+            f"{name}:{resource}": inventory.used
+            for name, state in (await setup.providers()).items()
+            for resource, inventory in state.inventories.items()
+            if inventory.used and resource != "MEMORY_MB"
+        }
+        return now == used
+
+    await wait_until(is_so, f"used {used}")
+
+
+async def has_processors(setup: Cloud, host: str, total: int) -> bool:
+    return (await setup.providers())[host].inventories["VCPU"].total == total
+
+
+def disk_used(pool: ProviderState, heard: list[Message]) -> list[int]:
+    """How much disk of the pool was in use after each write that changed it, as the feed told."""
+    return [
+        usage.used["DISK_GB"]
+        for message in heard
+        if isinstance(message, ProvidersChanged)
+        for usage in message.usage
+        if usage.id == pool.id
+    ]
+
+
+@STAGES
+async def test_a_swap_keeps_the_disk_and_the_address_and_a_delete_returns_them(bus: str, books: str) -> None:
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, a_host("better", 16), a_host("other", 8), fails="better"),
+        setup.listening("providers.changed") as heard,
+    ):
+        providers = await setup.providers()
+        assert "DISK_GB" not in providers["better"].inventories
+        assert providers["better"].aggregates == tuple(
+            sorted((*providers[NFS].aggregates, *providers[SEGMENT].aggregates))
+        )
+        build = a_build(1, flavor=FLAVOR)
+
+        await setup.send(build)
+        state = await setup.until_state(instance_of(build), "active")
+
+        assert (state.host, [failure.host for failure in state.failures]) == ("other", ["better"])
+        held = {f"{NFS}:DISK_GB": DISK, f"{SEGMENT}:IPV4_ADDRESS": ADDRESSES}
+        await until_used(setup, **held, **{"other:VCPU": 1})
+
+        await setup.client.ask(DeleteInstance(instance=instance_of(build)))
+        await setup.until_state(instance_of(build), "deleted")
+        await until_used(setup)
+
+        async def is_told() -> bool:
+            return disk_used(providers[NFS], heard)[-1:] == [0]
+
+        await wait_until(is_told, "the release", heard)
+        # In between, no reader ever saw the share held twice, or not at all.
+        assert [*dict.fromkeys(disk_used(providers[NFS], heard))] == [DISK, 0]
+
+
+@STAGES
+async def test_a_pool_without_addresses_refuses_with_its_numbers_while_hosts_are_empty(
+    bus: str, books: str
+) -> None:
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, a_host("one", 8), a_host("two", 8)),
+    ):
+        both, one_more = a_build(1, flavor=FLAVOR, count=2), a_build(2, flavor=FLAVOR)
+        await setup.send(both)
+        for index in range(2):
+            await setup.until_state(instance_of(both, index), "active")
+
+        await setup.send(one_more)
+        state = await setup.until_state(instance_of(one_more), "error")
+
+        assert state.no_valid_host is not None
+        (step,) = state.no_valid_host.steps
+        assert (step.step, step.removed) == ("capacity", 2)
+        assert step.example.endswith(f"group _NET: IPV4_ADDRESS asked 1, free 0 of 2 at {SEGMENT}"), (
+            step.example
+        )
+
+
+@STAGES
+async def test_pools_keep_what_is_held_while_their_compute_is_away_and_when_it_is_back(
+    bus: str, books: str
+) -> None:
+    racks = AggregateId(UUID(int=7))
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        open_conductor_store(books, "c1") as rows,
+    ):
+        first, second = a_build(1, flavor=FLAVOR), a_build(2, flavor=FLAVOR)
+        async with a_cell(setup, rows, a_host("one", 8), a_host("two", 8)):
+            await setup.send(first)
+            await setup.until_state(instance_of(first), "active")
+            before = await setup.providers()
+            member = before["one"]
+            aggregates = (*member.aggregates, racks)
+            await setup.client.ask(
+                SetAggregates(provider=member.id, generation=member.generation, aggregates=aggregates)
+            )
+        async with a_cell(setup, rows, a_host("one", 9), a_host("two", 8)):
+            await wait_until(lambda: has_processors(setup, "one", 9), "the host reported again")
+            await setup.client.ask(second)
+            await setup.until_state(instance_of(second), "active")
+
+            after = await setup.providers()
+            assert after[NFS].inventories["DISK_GB"].used == 2 * DISK
+            assert after[NFS].shape == before[NFS].shape
+            assert set(after["one"].aggregates) == {*aggregates}

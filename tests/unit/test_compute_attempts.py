@@ -1,0 +1,289 @@
+"""Each order in each state of an attempt: the host's work, and its answer."""
+
+import re
+from typing import get_args
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId, Message
+from bus.messages.build import Flavor
+from bus.messages.cell import (
+    DestroyInstance,
+    InstanceDestroyed,
+    InstanceSpawned,
+    InstanceStopped,
+    ReceiveInstance,
+    SpawnFailed,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
+from bus.messages.placement import ResourceAmount, Share
+from compute_sim.core import attempts
+from compute_sim.core.attempts import (
+    WELL,
+    AttemptRecord,
+    Condition,
+    Dead,
+    HostOrder,
+    Silent,
+    State,
+    Step,
+    Work,
+    answer_of,
+    answered_again,
+    answered_later,
+    begun,
+    due,
+    next_step,
+    refusal_of,
+    waiting,
+)
+from compute_sim.simulated.driver import root_of
+
+HOST = root_of("h1")
+INSTANCE = ConsumerId(HOST)
+SHARE = Share(host=HOST, amounts=(ResourceAmount(provider=HOST, resource="VCPU", amount=1),))
+SPAWN = SpawnInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST, flavor=Flavor(), share=SHARE)
+RECEIVE = ReceiveInstance(
+    cell="c1",
+    instance=INSTANCE,
+    attempt=1,
+    host=HOST,
+    flavor=Flavor(),
+    share=SHARE,
+    source=root_of("h2"),
+    source_attempt=4,
+)
+DESTROY = DestroyInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
+
+
+def stop(number: int = 5) -> StopInstance:
+    return StopInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST, number=number)
+
+
+def start(number: int = 5) -> StartInstance:
+    return StartInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST, number=number)
+
+
+SPAWNED = InstanceSpawned(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
+STOPPED = InstanceStopped(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
+GONE = InstanceDestroyed(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
+
+
+def spawn_failed(reason: str) -> SpawnFailed:
+    return SpawnFailed(cell="c1", instance=INSTANCE, attempt=1, host=HOST, reason=reason)
+
+
+def not_stopped(failure: str) -> InstanceStopped:
+    return structs.replace(STOPPED, failure=failure)
+
+
+def over(
+    attempt: AttemptRecord, condition: Condition = WELL, failure: str = ""
+) -> tuple[AttemptRecord, Message | None]:
+    """The attempt after its driver said that the work is over."""
+    return due(attempt, condition, Work(failure=failure), 50.0)
+
+
+def ended(order: HostOrder, failure: str = "") -> AttemptRecord:
+    return over(begun(order, Work(), 0.0), failure=failure)[0]
+
+
+# An attempt in each state.
+KNOWN: dict[State | None, AttemptRecord | None] = {
+    None: None,
+    State.WAITING: waiting(SPAWN),
+    State.BUILDING: begun(SPAWN, Work(50), 10.0),
+    State.RECEIVING: begun(RECEIVE, Work(50), 10.0),
+    State.BUILT: ended(SPAWN),
+    State.STOPPING: begun(stop(), Work(50), 10.0),
+    State.STOPPED: ended(stop()),
+    State.STARTING: begun(start(), Work(50), 10.0),
+    State.FAILED: ended(SPAWN, "no image"),
+    State.DESTROYED: ended(DESTROY),
+}
+
+
+def test_each_order_in_each_state_is_decided_as_the_table_says() -> None:
+    rows = [
+        [cell.strip() for cell in line.split("|")]
+        for line in (attempts.__doc__ or "").splitlines()
+        if line.count("|") == 4
+    ]
+    orders = {
+        "spawn, receive": (SPAWN, RECEIVE),
+        "stop": (stop(6),),
+        "start": (start(6),),
+        "destroy": (DESTROY,),
+    }
+    header, ruler, *drawn = rows
+
+    assert header[1:] == [*orders]
+    assert set("".join(ruler)) == {"-"}
+    assert [row[0] for row in drawn] == ["unknown", *(state.value for state in State)]
+    assert [known.state if known else None for known in KNOWN.values()] == [*KNOWN] == [None, *State]
+    for (_, *steps), known in zip(drawn, KNOWN.values(), strict=True):
+        for step, of_column in zip(steps, orders.values(), strict=True):
+            assert {next_step(known, order) for order in of_column} == {step}
+            assert step in get_args(Step)
+
+
+# Builds
+
+
+@pytest.mark.parametrize("order", [SPAWN, RECEIVE])
+def test_a_build_is_due_when_it_is_over_and_the_same_order_changes_nothing_until_then(
+    order: SpawnInstance | ReceiveInstance,
+) -> None:
+    building = begun(order, Work(50), 10.0)
+
+    assert (building.state.takes_slot, building.due_s) == (True, 10.05)
+    assert answered_later(building, order) is building
+    built, answer = over(building)
+    assert (built.state, built.due_s, answer) == (State.BUILT, None, SPAWNED)
+    assert over(answered_again(built, order, 11.0)) == (built, SPAWNED)
+
+
+@pytest.mark.parametrize("order", [SPAWN, RECEIVE, stop(), start(), DESTROY])
+def test_an_attempt_is_due_again_while_its_driver_still_works_on_it(order: HostOrder) -> None:
+    attempt = begun(order, Work(50), 10.0)
+
+    still, nothing = due(attempt, WELL, Work(200, "it fails in the end"), 11.0)
+
+    assert (still.state, still.due_s, nothing) == (attempt.state, 11.2, None)
+
+
+@pytest.mark.parametrize("order", [SPAWN, RECEIVE])
+def test_a_failed_build_gives_its_reason_each_time_it_is_asked(
+    order: SpawnInstance | ReceiveInstance,
+) -> None:
+    failed, answer = over(begun(order, Work(1), 0.0), failure="no image")
+
+    assert (failed.state, answer) == (State.FAILED, spawn_failed("no image"))
+    for again in (order, start()):
+        assert over(answered_again(failed, again, 5.0))[1] == answer
+    assert refusal_of(failed, stop()) == not_stopped("the host does not have it: no image")
+
+
+@pytest.mark.parametrize("order", [SPAWN, RECEIVE])
+def test_an_attempt_that_was_destroyed_is_never_built(order: SpawnInstance | ReceiveInstance) -> None:
+    gone, answer = over(begun(DESTROY, Work(failure="of no concern"), 1.0))
+
+    assert answer == GONE
+    assert over(answered_again(gone, order, 2.0)) == (gone, GONE)
+    assert refusal_of(gone, stop()) == not_stopped("it was destroyed")
+    assert refusal_of(gone, start()) == spawn_failed("it was destroyed")
+
+
+def test_a_silent_host_loses_its_answers_a_late_one_keeps_them_a_dead_one_has_none() -> None:
+    building = begun(SPAWN, Work(1), 0.0)
+
+    unheard, nothing = over(building, Silent())
+    kept, nothing_yet = over(building, Silent(until_s=7.0))
+    lost, nothing_ever = over(building, Dead())
+
+    assert (unheard.state, unheard.due_s, nothing) == (State.BUILT, None, None)
+    assert (kept.state, kept.due_s, nothing_yet) == (State.BUILT, 7.0, None)
+    assert (lost.state, lost.due_s, nothing_ever) == (State.DESTROYED, None, None)
+    assert over(kept)[1] == SPAWNED
+
+
+# Stopping and starting
+
+
+def test_an_instance_is_stopped_and_started_again_and_answers_each_order_as_often_as_it_comes() -> None:
+    stopped, answer = over(begun(stop(), Work(50), 1.0))
+
+    assert (stopped.state, answer) == (State.STOPPED, STOPPED)
+    for order in (stop(), SPAWN, RECEIVE):
+        assert over(answered_again(stopped, order, 2.0))[1] == STOPPED
+
+    runs, answer = over(begun(start(), Work(50), 3.0))
+    assert (runs.state, answer) == (State.BUILT, SPAWNED)
+    assert over(answered_again(runs, start(), 4.0))[1] == SPAWNED
+
+
+def test_an_instance_that_cannot_be_stopped_runs_on_and_may_be_ordered_to_stop_again() -> None:
+    runs, answer = over(begun(stop(), Work(), 1.0), failure="busy")
+
+    assert (runs.state, answer) == (State.BUILT, not_stopped("busy"))
+    # Its answer may be due for long.
+    assert over(runs)[1] == answer
+    assert next_step(runs, stop()) == "begins"
+    assert over(answered_again(runs, start(), 2.0))[1] == SPAWNED
+
+
+def test_an_instance_that_cannot_be_started_stays_stopped_and_may_be_ordered_to_start_again() -> None:
+    stopped, answer = over(begun(start(), Work(), 1.0), failure="no memory")
+
+    assert (stopped.state, answer) == (State.STOPPED, spawn_failed("no memory"))
+    assert over(stopped)[1] == answer
+    assert next_step(stopped, start()) == "begins"
+    assert over(answered_again(stopped, stop(6), 2.0))[1] == STOPPED
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (None, "the host has no attempt 1 of it"),
+        (State.WAITING, "it does not run yet"),
+        (State.BUILDING, "it does not run yet"),
+        (State.RECEIVING, "it does not run yet"),
+    ],
+)
+def test_what_does_not_run_is_not_stopped_and_the_answer_says_why(state: State | None, reason: str) -> None:
+    assert refusal_of(KNOWN[state], stop()) == not_stopped(reason)
+
+
+def test_an_unknown_attempt_is_not_started() -> None:
+    assert refusal_of(None, start()) == spawn_failed("the host has no attempt 1 of it")
+
+
+# Orders that overtake each other
+
+
+@pytest.mark.parametrize("first", [start(5), stop(6), start(6)])
+def test_an_order_to_stop_that_was_overtaken_is_not_obeyed(first: StopInstance | StartInstance) -> None:
+    obeyed = ended(first)
+
+    assert next_step(obeyed, stop(5)) == "again"
+    again = answered_again(obeyed, stop(5), 2.0)
+    assert (again.state, again.rank) == (obeyed.state, obeyed.rank)
+    assert over(again)[1] == answer_of(obeyed)
+
+
+def test_an_order_to_start_that_was_overtaken_by_the_next_move_is_not_obeyed() -> None:
+    stopping = begun(stop(6), Work(50), 0.0)
+
+    assert next_step(stopping, start(5)) == "later"
+    assert answered_later(stopping, start(5)) is stopping
+    assert next_step(ended(stop(6)), start(5)) == "again"
+    assert next_step(ended(stop(6)), start(6)) == "begins"
+
+
+def test_an_order_to_start_what_is_still_being_built_counts_against_the_order_to_stop_before_it() -> None:
+    building = answered_later(begun(SPAWN, Work(50), 0.0), start())
+
+    built, answer = over(building)
+
+    assert (built.state, answer) == (State.BUILT, SPAWNED)
+    assert next_step(built, stop()) == "again"
+    assert next_step(built, stop(6)) == "begins"
+
+
+@pytest.mark.parametrize(
+    ("state", "order"),
+    [(State.STOPPING, start()), (State.STARTING, stop(6)), *[(state, DESTROY) for state in State]],
+)
+def test_the_last_order_counts_whatever_goes_on(state: State, order: HostOrder) -> None:
+    assert next_step(KNOWN[state], order) == "begins"
+
+
+def test_an_attempt_without_an_answer_yet_has_none() -> None:
+    for state in (State.WAITING, State.BUILDING, State.RECEIVING, State.STOPPING, State.STARTING):
+        known = KNOWN[state]
+        assert known is not None
+        with pytest.raises(ValueError, match=re.escape(f"is {state.value} and has no answer yet")):
+            answer_of(known)

@@ -1,0 +1,81 @@
+"""The pages of the attempts that a host has."""
+
+from uuid import UUID
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.build import InstanceId
+from bus.messages.host_modes import CheckHost, HeldAttempt, HostHolds
+from compute_sim.core.attempts import AttemptRecord, State
+from compute_sim.core.holding import holdings
+from compute_sim.store_memory import MemoryComputeStore
+from tests.simulation.loop import run_simulated
+
+HOST = ProviderId(UUID(int=7))
+ORDER = CheckHost(cell="c1", host=HOST, number=3)
+
+
+def instance(number: int) -> InstanceId:
+    return InstanceId(ConsumerId(UUID(int=number)))
+
+
+def attempt(
+    number: int,
+    of: int = 1,
+    *,
+    host: ProviderId = HOST,
+    state: State = State.BUILT,
+    due_s: float | None = None,
+) -> AttemptRecord:
+    return AttemptRecord(
+        cell="c1", host=host, instance=instance(number), attempt=of, state=state, due_s=due_s
+    )
+
+
+def held(page: HostHolds) -> list[tuple[int, int]]:
+    return [(each.instance.int, each.attempt) for each in page.attempts]
+
+
+def test_all_attempts_fit_one_page_in_the_order_of_their_instances() -> None:
+    page = holdings(ORDER, [attempt(2), attempt(1, of=3), attempt(1)])
+
+    assert page == HostHolds(
+        cell="c1",
+        host=HOST,
+        number=3,
+        attempts=(
+            HeldAttempt(instance=instance(1), attempt=1),
+            HeldAttempt(instance=instance(1), attempt=3),
+            HeldAttempt(instance=instance(2), attempt=1),
+        ),
+    )
+    assert holdings(ORDER, []).attempts == ()
+
+
+def test_pages_follow_each_other_and_attempts_of_one_instance_stay_together() -> None:
+    attempts = [attempt(1), attempt(2), attempt(2, of=2), attempt(3)]
+
+    first = holdings(ORDER, attempts, page=2)
+    second = holdings(CheckHost(cell="c1", host=HOST, number=3, after=first.next), attempts, page=2)
+    third = holdings(CheckHost(cell="c1", host=HOST, number=3, after=second.next), attempts, page=2)
+
+    assert [held(page) for page in (first, second, third)] == [[(1, 1)], [(2, 1), (2, 2)], [(3, 1)]]
+    assert (third.after, third.next) == (instance(2), None)
+
+
+def test_a_host_has_what_is_not_over_and_what_is_still_being_destroyed() -> None:
+    async def story() -> list[int]:
+        store = MemoryComputeStore(lambda: 0.0)
+        await store.save(
+            [
+                attempt(1, state=State.BUILDING, due_s=1.0),
+                attempt(2, state=State.WAITING),
+                attempt(3),
+                attempt(4, state=State.DESTROYED, due_s=1.0),
+                attempt(5, state=State.DESTROYED),
+                attempt(6, state=State.FAILED),
+                attempt(7, host=ProviderId(UUID(int=8))),
+            ]
+        )
+        return sorted(each.instance.int for each in await store.of_host(HOST))
+
+    assert run_simulated(story()) == [1, 2, 3, 4]
