@@ -1,7 +1,7 @@
 """Replaces one attribute of a module or class within a `with` block: to watch a run from inside, and to plant bugs."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
@@ -14,3 +14,12 @@ def replaced(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, real)
+
+
+@contextmanager
+def replaced_in(owners: Iterable[Any], name: str, by: Callable[[Any], Any]) -> Iterator[None]:
+    """A function that several modules have imported is replaced in each of them."""
+    with ExitStack() as stack:
+        for owner in owners:
+            stack.enter_context(replaced(owner, name, by))
+        yield

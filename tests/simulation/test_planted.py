@@ -61,6 +61,12 @@ def test_a_planted_bug_is_found_and_its_trace_shrunk(
     assert found.needed <= found.size // 2
 
 
+@pytest.mark.parametrize("bug", BUGS)
+def test_what_a_bug_replaces_is_there(bug: str) -> None:
+    with BUGS[bug]():
+        pass
+
+
 def test_each_planted_bug_has_a_seed_that_shows_it() -> None:
     assert _shown_by().keys() == BUGS.keys()
     assert {seed for seeds in _shown_by().values() for seed in seeds} <= {*SEEDS, *SEEDS_OF_NODES}

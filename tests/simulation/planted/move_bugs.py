@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec import structs
 
-from cell_conductor.core import decide, moving
+from cell_conductor.core import decide, move_answers, move_steps, moving
 from placement_worker.core import swaps
-from tests.simulation.replacing import replaced
+from tests.simulation.replacing import replaced, replaced_in
 
 
 def heir_holds_all() -> AbstractContextManager[None]:
@@ -26,7 +26,7 @@ def heir_forgotten() -> AbstractContextManager[None]:
 
         return confirm
 
-    return replaced(moving, "_confirm", planted)
+    return replaced_in((moving, move_steps, move_answers), "confirm", planted)
 
 
 def destination_left_as_it_is() -> AbstractContextManager[None]:
@@ -34,11 +34,11 @@ def destination_left_as_it_is() -> AbstractContextManager[None]:
 
     def planted(_real: Any) -> Any:
         def leave(transition: Any, outcome: Any, reason: str) -> None:
-            moving._return(transition, outcome, reason, was_silent=False)  # noqa: SLF001 - as the real one does later
+            move_steps.return_claim(transition, outcome, reason, was_silent=False)
 
         return leave
 
-    return replaced(moving, "_leave", planted)
+    return replaced(moving, "leave", planted)
 
 
 def source_released_early() -> AbstractContextManager[None]:
@@ -63,9 +63,9 @@ def migration_not_returned() -> AbstractContextManager[None]:
     def planted(real: Any) -> Any:
         return lambda transition: structs.replace(real(transition), returns=None)
 
-    return replaced(moving, "next_move_swap", planted)
+    return replaced(move_answers, "next_move_swap", planted)
 
 
 def received_while_it_runs() -> AbstractContextManager[None]:
     """A cold move does not wait until the source has stopped the instance."""
-    return replaced(moving, "_STOPPED", lambda _real: ())
+    return replaced(move_answers, "STOPPED", lambda _real: ())
