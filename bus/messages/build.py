@@ -252,6 +252,10 @@ class Rebuild(Value, frozen=True):
 
 
 MoveKind = Literal["migrate", "live-migrate", "resize", "evacuate", "shelve", "unshelve"]
+# These stop the instance while it moves, and may wait to be confirmed.
+STOPPED: tuple[MoveKind, ...] = ("migrate", "resize")
+# These stay on their host: none is chosen.
+IN_PLACE: tuple[MoveKind, ...] = ("shelve", "unshelve")
 MoveEnd = Literal["confirm", "revert", "abort"]
 
 

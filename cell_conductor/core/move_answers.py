@@ -2,12 +2,12 @@
 
 from msgspec import structs
 
+from bus.messages.build import STOPPED
 from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
 from bus.messages.placement import AlreadyClaimed, Claimed, Heir, ShapeMoved, SwapClaim
 from cell_conductor.core.host_states import awaited
 from cell_conductor.core.instance import MOVES, SPAWNS
 from cell_conductor.core.move_steps import (
-    STOPPED,
     arrive,
     confirm,
     decide_end,

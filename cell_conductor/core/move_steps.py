@@ -5,13 +5,12 @@ from typing import Literal
 
 from msgspec import structs
 
+from bus.messages.build import STOPPED
 from bus.messages.cell import ReceiveInstance, StartInstance, StopInstance
 from cell_conductor.core.instance import MOVES, HeldClaim, Moving, Step, flavor_of, spawn_order
 from cell_conductor.core.transition import Transition
 
 Outcome = Literal["", "reverted", "aborted", "failed", "done"]
-# The source is stopped before the destination takes the instance over.
-STOPPED = ("migrate", "resize")
 
 
 def stop(transition: Transition) -> None:

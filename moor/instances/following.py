@@ -1,9 +1,12 @@
 """What commands about instances share: their order is taken by a scheduler, and the instances are followed to an end state."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import update_wrapper
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TypeVar
 
 import typer
+from msgspec import Struct
 from rich.live import Live
 
 from bus.messages.build import (
@@ -14,10 +17,11 @@ from bus.messages.build import (
     RebuildInstance,
     RequestId,
 )
-from bus.messages.moves import MoveInstance
+from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.asking import NoAnswer
 from moor.client import Client, InstanceFollower
-from moor.options import INTERRUPTED, NOT_IN_TIME, err, fail, out, run
+from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, err, fail, out, run
+from moor.settings import Settings
 from moor.showing import plain, print_json, progress_of
 
 T = TypeVar("T")
@@ -25,7 +29,36 @@ Timeout = Annotated[
     float,
     typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; after that the exit code is 3."),
 ]
+Wait = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait until it has arrived, or until the move is over.")
+]
 ENDED = ("active", "error", "deleted")
+
+
+class Following(Struct, frozen=True):
+    """How a command follows its order: the options that `follows` adds."""
+
+    settings: Settings
+    wait: bool
+    timeout_s: float
+    for_programs: bool
+
+
+def follows(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `Following`, which it gets as its first argument."""
+
+    def with_options(
+        bus: BusUrl = "", *, wait: Wait = True, timeout: Timeout = 120.0, as_json: AsJson = False, **own: Any
+    ) -> None:
+        command(Following(command_settings(bus=bus), wait, timeout, as_json), **own)
+
+    *options, _ = signature(with_options).parameters.values()
+    _, *own_options = signature(command).parameters.values()
+    update_wrapper(with_options, command)
+    # typer reads this.
+    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*own_options, *options)]
+    with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return with_options
 
 
 def run_order(work: Coroutine[Any, Any, None], request: RequestId | None, stays: str) -> None:
@@ -40,7 +73,7 @@ def run_order(work: Coroutine[Any, Any, None], request: RequestId | None, stays:
 
 async def taken(
     asking: Client,
-    order: BuildInstance | RebuildInstance | MoveInstance,
+    order: BuildInstance | RebuildInstance | MoveInstance | EndMove,
     kind: type[T],
     *,
     timeout_s: float,

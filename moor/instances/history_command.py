@@ -9,8 +9,8 @@ import typer
 from bus.messages.build import InstanceId
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from moor.client import Client, answer_of, ask_bus
-from moor.instances.following import Timeout
-from moor.instances.move_commands import Wait, end
+from moor.instances.following import Following, follows
+from moor.instances.move_commands import end
 from moor.options import AsJson, BusUrl, Project, fail
 from moor.showing import moment, print_all
 from moor.tables import Rows, table_of
@@ -72,17 +72,15 @@ def show_moves(
 
 
 @app.command("abort")
+@follows
 def abort(
+    following: Following,
     id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance that moves.")],
-    bus: BusUrl = "",
     *,
     project: Project = "",
-    wait: Wait = True,
-    timeout: Timeout = 120.0,
-    as_json: AsJson = False,
 ) -> None:
     """Abort the move of an instance that has not arrived: it stays on its host, or comes back there."""
-    end(id_, bus, "abort", project, timeout_s=timeout, wait=wait, for_programs=as_json)
+    end(following, id_, "abort", project)
 
 
 async def _history(asking: Client, instance: InstanceId, project: str) -> list[Change]:

@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from bus.messages.build import BuildInstance, BuildRejected, InstanceId, NoValidHost
+from bus.messages.build import IN_PLACE, BuildInstance, BuildRejected, InstanceId, NoValidHost
 from bus.messages.cell import Choice
 from bus.messages.hosts import NODE
 from bus.messages.moves import EndMove, MoveInstance
@@ -20,7 +20,6 @@ from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.moves import (
-    IN_PLACE,
     MoveRoom,
     is_taken,
     move_ended,

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.build import BuildRejected, Move
+from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, Move
 from bus.messages.cell import Choice
 from bus.messages.moves import Change, EndMove, MoveInstance
 from scheduler_worker.core.instances.rebuilds import CHANGES_MAX
@@ -30,8 +30,6 @@ from scheduler_worker.core.instances.rows import (
 )
 from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
 
-# These stay on their host: none is chosen.
-IN_PLACE = ("shelve", "unshelve")
 # These do not count as moves of their hosts.
 _BESIDE_HOSTS = (*IN_PLACE, "evacuate")
 CONFIRM_S_MAX = 30 * 86_400
@@ -106,14 +104,13 @@ def moved(
     """The row with the move on its way to the cell. The order was checked."""
     told = row.told
     number = told.sequence + 1
-    waits = order.kind in ("migrate", "resize")
     move = Move(
         request_id=order.request_id,
         number=number,
         kind=order.kind,
         source=told.host,
         ends_by=now + timedelta(seconds=timeout_s if order.deadline_s is None else order.deadline_s),
-        confirm_s=(confirm_s if order.confirm_s is None else order.confirm_s) if waits else 0,
+        confirm_s=(confirm_s if order.confirm_s is None else order.confirm_s) if order.kind in STOPPED else 0,
         flavor=order.flavor,
     )
     return structs.replace(
