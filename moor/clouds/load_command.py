@@ -38,6 +38,14 @@ COUNTS = {"placement": 1, "scheduler": 1, "conductor": 1}
 def load(
     *,
     boots: Annotated[int, typer.Option(min=1, max=10_000_000, help="How many instances to build.")] = 20_000,
+    moves: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=10_000_000,
+            help="After these, how many migrations, live migrations and resizes in turn, mixed with further boots and deletes.",
+        ),
+    ] = 0,
     hosts: Annotated[int, typer.Option(min=1, max=100_000, help="Over how many simulated hosts.")] = 1000,
     cells: Annotated[int, typer.Option(min=1, max=100, help="In how many cells.")] = 2,
     bus: BusUrl = "",
@@ -46,14 +54,17 @@ def load(
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
     failing: Annotated[
-        float, typer.Option(min=0, max=1, help="The share of spawns that fail, from 0 to 1.")
+        float,
+        typer.Option(
+            min=0, max=1, help="The share of spawns, and of moves' arrivals, that fail, from 0 to 1."
+        ),
     ] = 0.05,
     in_flight: Annotated[
         int | None,
         typer.Option(
             min=1,
             show_default=False,
-            help="How many boots, or state changes, are under way at most. Default: 2000, or 100 on bare metal.",
+            help="How many boots, moves or state changes are under way at most. Default: 2000, or 100 on bare metal.",
         ),
     ] = None,
     bare_metal: Annotated[
@@ -125,6 +136,7 @@ def load(
         return
     plan = Plan(
         boots=boots,
+        moves=moves,
         cells=_spread(hosts, cells),
         failing=failing,
         in_flight=in_flight or IN_FLIGHT,

@@ -24,10 +24,9 @@ from bus.workers.station import Station
 from moor.books.auditing import problems_in_books
 from moor.client import hosts_of, pages_of, providers_of
 from moor.clouds.temporary_cloud import TemporaryCloud
-from moor.load.firing import FLAVOR, Boot, amounts_of
+from moor.load.firing import Boot, amounts_of
 
-HELD = amounts_of(FLAVOR)
-ENDS = ("active", "error")
+ENDS = ("active", "error", "deleted")
 # Longer than hosts take to report their number of instances.
 PATIENCE_S = 15.0
 PAUSE_S = 0.1
@@ -60,17 +59,15 @@ async def problems_left(find: Callable[[], Awaitable[list[str]]]) -> list[str]:
     return problems
 
 
-async def problems_of(
-    cloud: TemporaryCloud, boots: Mapping[InstanceId, Boot], should_hold: Mapping[str, int]
-) -> list[str]:
-    """List all problems as sentences. Each active instance should hold these amounts."""
+async def problems_of(cloud: TemporaryCloud, boots: Mapping[InstanceId, Boot]) -> list[str]:
+    """List all problems as sentences."""
     rows = await instances_of(cloud.client, list(boots))
     shares = await _held(cloud.client, list(boots))
     providers = {provider.id: provider for provider in await providers_of(cloud.client)}
     problems = [
         *await problems_in_books(cloud.client),
         *problems_of_ends(boots, rows),
-        *problems_of_shares(rows, shares, providers, should_hold),
+        *problems_of_shares(boots, rows, shares, providers),
         *problems_of_usage(shares, providers),
         *problems_of_hosts(await hosts_of(cloud.client), rows),
     ]
@@ -141,10 +138,10 @@ def problems_of_ends(boots: Mapping[InstanceId, Boot], rows: Mapping[InstanceId,
 
 
 def problems_of_shares(
+    boots: Mapping[InstanceId, Boot],
     rows: Mapping[InstanceId, InstanceState],
     shares: Mapping[InstanceId, Share],
     providers: Mapping[ProviderId, ProviderState],
-    should_hold: Mapping[str, int],
 ) -> list[str]:
     problems = []
     for id_, row in rows.items():
@@ -158,8 +155,10 @@ def problems_of_shares(
             problems.append(f"instance {id_} is active on {row.host}, but holds nothing")
         elif host.name != row.host:
             problems.append(f"instance {id_} is active on {row.host}, but holds a share of {host.name}")
-        elif (amounts := {each.resource: each.amount for each in share.amounts}) != should_hold:
-            problems.append(f"instance {id_} holds {amounts}, but should hold {should_hold}")
+        elif (amounts := {each.resource: each.amount for each in share.amounts}) != (
+            wanted := amounts_of(boots[id_].flavor)
+        ):
+            problems.append(f"instance {id_} holds {amounts}, but should hold {wanted}")
     return problems
 
 

@@ -7,6 +7,7 @@ instance is active, or in error, is received.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from msgspec import Struct, structs
 
@@ -22,7 +23,6 @@ from bus.messages.build import (
     InstanceState,
     RequestId,
 )
-from bus.workers.handling import Received
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from moor.client import Feed
@@ -38,23 +38,66 @@ SILENCE_S_MAX = 60.0
 
 
 class NoProgress(Failure):
-    """Boots are under way, but none has ended for SILENCE_S_MAX."""
+    """Orders are under way, but none has ended for SILENCE_S_MAX."""
 
 
 class Boot(Struct):
-    """One request for one instance."""
+    """One request for one instance: what it was last heard to be, and the flavor that it has now."""
 
-    sent_s: float
+    flavor: Flavor
+    sent_s: float = 0.0
     ended_s: float = 0.0
     state: InstanceState | None = None
 
 
-class FiredBoots(Struct):
-    """All boots of a run, with the times of the first request and of the last end."""
+class Run(Protocol):
+    """Orders that are given one after the other; `ended` of them have ended."""
 
-    boots: dict[RequestId, Boot]
-    began_s: float
-    ended_s: float = 0.0
+    count: int
+    ended: int
+
+    @property
+    def sent(self) -> int: ...
+
+    def next_orders(self, count: int) -> Sequence[Message]:
+        """So many more orders at most, which are sent now."""
+
+    def hear(self, message: Message) -> None: ...
+
+
+async def fire(
+    run: Run, client: Station, feed: Feed, in_flight: int, progress: Callable[[int], None]
+) -> None:
+    """Give all orders of a run, with at most `in_flight` under way; call `progress` with the number that has ended."""
+    while run.ended < run.count:
+        if room := min(in_flight - (run.sent - run.ended), run.count - run.sent):
+            client.publisher.send_all([Outgoing(each) for each in run.next_orders(room)])
+        try:
+            async with asyncio.timeout(SILENCE_S_MAX):
+                heard = await anext(feed)
+        except TimeoutError:
+            raise NoProgress(
+                f"{run.ended} of {run.count} orders have ended, and none in the last {SILENCE_S_MAX:.0f} s"
+            ) from None
+        for each in heard:
+            run.hear(each.message)
+        progress(run.ended)
+
+
+class BootRun:
+    """Boots of one flavor, with the times of the first request and of the last end."""
+
+    def __init__(self, count: int, flavor: Flavor) -> None:
+        self.count = count
+        self.ended = 0
+        self.boots: dict[RequestId, Boot] = {}
+        self.began_s = time.perf_counter()
+        self.ended_s = 0.0
+        self._flavor = flavor
+
+    @property
+    def sent(self) -> int:
+        return len(self.boots)
 
     @property
     def instances(self) -> dict[InstanceId, Boot]:
@@ -73,33 +116,28 @@ class FiredBoots(Struct):
             if boot.state is not None and boot.state.state == "active"
         ]
 
+    def next_orders(self, count: int) -> Sequence[Message]:
+        now_s = time.perf_counter()
+        ids = new_request_ids(count)
+        self.boots.update({id_: Boot(self._flavor, now_s) for id_ in ids})
+        return [boot_of(id_, self._flavor) for id_ in ids]
 
-async def fire(
-    client: Station,
-    feed: Feed,
-    boots: int,
-    in_flight: int,
-    progress: Callable[[int], None],
-    *,
-    flavor: Flavor = FLAVOR,
-) -> FiredBoots:
-    """Make `boots` boots, with at most `in_flight` under way; call `progress` with the number that has ended."""
-    fired = FiredBoots({}, time.perf_counter())
-    ended = 0
-    while ended < boots:
-        count = min(boots - len(fired.boots), in_flight - (len(fired.boots) - ended))
-        if count:
-            _ask(client, fired, count, flavor)
-        try:
-            async with asyncio.timeout(SILENCE_S_MAX):
-                heard = await anext(feed)
-        except TimeoutError:
-            raise NoProgress(
-                f"{ended} of {boots} boots have ended, and none in the last {SILENCE_S_MAX:.0f} s"
-            ) from None
-        ended += _hear(fired, heard)
-        progress(ended)
-    return fired
+    def hear(self, message: Message) -> None:
+        match message:
+            case InstanceActive(instance=state) | InstanceFailed(instance=state):
+                boot = self.boots.get(state.request_id)
+                if boot is not None and boot.state is None:
+                    boot.state, boot.ended_s = state, time.perf_counter()
+                    self.ended_s = boot.ended_s
+                    self.ended += 1
+            case BuildRejected() as rejected:
+                raise RuntimeError(f"a request was rejected: {rejected}")
+            case _:
+                pass
+
+
+def boot_of(request: RequestId, flavor: Flavor) -> BuildInstance:
+    return BuildInstance(request_id=request, flavor=flavor, project=PROJECT, deadline_s=DEADLINE_S)
 
 
 def flavor_with(classes: Iterable[str]) -> Flavor:
@@ -112,33 +150,3 @@ def amounts_of(flavor: Flavor) -> dict[str, int]:
     """What each instance of a flavor of the load holds."""
     sizes = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": flavor.root_gb}
     return sizes | {key.removeprefix("resources:"): int(amount) for key, amount in flavor.extra_specs.items()}
-
-
-def _ask(client: Station, fired: FiredBoots, count: int, flavor: Flavor) -> None:
-    requests = []
-    now_s = time.perf_counter()
-    for id_ in new_request_ids(count):
-        fired.boots[id_] = Boot(now_s)
-        requests.append(
-            Outgoing(BuildInstance(request_id=id_, flavor=flavor, project=PROJECT, deadline_s=DEADLINE_S))
-        )
-    client.publisher.send_all(requests)
-
-
-def _hear(fired: FiredBoots, heard: Sequence[Received[Message]]) -> int:
-    """Store the ends of boots; return how many boots these events ended."""
-    now_s = time.perf_counter()
-    count = 0
-    for each in heard:
-        match each.message:
-            case InstanceActive(instance=state) | InstanceFailed(instance=state):
-                boot = fired.boots.get(state.request_id)
-                if boot is not None and boot.state is None:
-                    boot.state, boot.ended_s = state, now_s
-                    fired.ended_s = now_s
-                    count += 1
-            case BuildRejected() as rejected:
-                raise RuntimeError(f"a request was rejected: {rejected}")
-            case _:
-                pass
-    return count

@@ -1,6 +1,6 @@
 """The figures of a load run, as JSON and as a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,33 @@ class Latency(Struct, frozen=True):
     p50: float
     p99: float
     max: float
+
+
+class OfKind(Struct, frozen=True, kw_only=True):
+    """The figures of one kind of order; the latency of those that did what they should."""
+
+    count: int
+    outcomes: Mapping[str, int]
+    per_s: float
+    latency_ms: Latency
+
+
+class Phase(Struct, frozen=True, kw_only=True):
+    """The figures of one part of a run, such as all orders of a mix, all state changes, or all deploys with their undeploys.
+
+    `cpu_us_each` has each process and their `total`. It excludes the load generator, and a simulated Ironic with it, except
+    in an embedded run, where all share one process.
+    """
+
+    count: int
+    seconds: float
+    per_s: float
+    latency_ms: Latency
+    cpu_us_each: Mapping[str, float]
+    generator_us_each: float | None
+    # The shares of all processors' time that this run used, and that other processes used.
+    share_of_machine: float
+    share_of_others: float
 
 
 class Audited(Struct, frozen=True):
@@ -58,6 +85,9 @@ class LoadResult(RunResult, frozen=True, kw_only=True):
     # The shares of all processors' time that this run used, and that other processes used.
     share_of_machine: float
     share_of_others: float
+    # The moves that came after the boots, mixed with further boots and deletes, and the figures of each kind of order.
+    orders: Phase | None = None
+    kinds: Mapping[str, OfKind] = {}
 
 
 def latency_of(unsorted_s: Sequence[float]) -> Latency:
@@ -74,21 +104,27 @@ def as_json(result: RunResult) -> bytes:
 
 
 def as_table(result: LoadResult) -> RenderableType:
+    cpu = _cpu(
+        "a boot",
+        result.cpu_us_per_boot,
+        result.load_generator_us_per_boot,
+        _shares(result, result.share_of_machine, result.share_of_others),
+    )
     return framed(
         result,
-        _headline(result),
-        _cpu(result),
+        (_headline(result), cpu, *_mixed(result)),
         "every request ended, every active instance holds exactly its share on its host,\n"
         "nothing else is in use, no host is over capacity, and no host has an extra instance",
     )
 
 
-def framed(result: RunResult, headline: Table, cpu: Table, well: str) -> RenderableType:
+def framed(result: RunResult, tables: Iterable[Table], well: str) -> RenderableType:
     """The tables, the notes, and `well` if the audit passed, or else its problems."""
     passed = Text.from_markup(f"[green]audit passed[/green]: {well}")
     failed = (Text("audit failed", style="bold red"), *map(Text, result.audit.problems))
     notes = (Text(note, style="yellow") for note in result.notes)
-    return Group(headline, "", cpu, "", *notes, *((passed,) if result.audit.passed else failed))
+    spaced = (part for table in tables for part in (table, ""))
+    return Group(*spaced, *notes, *((passed,) if result.audit.passed else failed))
 
 
 def _headline(result: LoadResult) -> Table:
@@ -112,21 +148,50 @@ def _headline(result: LoadResult) -> Table:
     return table
 
 
-def _cpu(result: LoadResult) -> Table:
+def _mixed(result: LoadResult) -> Iterator[Table]:
+    orders = result.orders
+    if orders is None:
+        return
+    table = Table(box=None, padding=(0, 3, 0, 0))
+    table.add_column(f"{orders.count:,} orders in {orders.seconds:.1f} s")
+    for name in ("number", "a second", "p50 ms", "p99 ms"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for kind, each in result.kinds.items():
+        outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(each.outcomes.items()))
+        latency = each.latency_ms
+        table.add_row(
+            kind,
+            f"{each.count:,}",
+            f"{each.per_s:,.1f}",
+            f"{latency.p50:,.0f}",
+            f"{latency.p99:,.0f}",
+            f"[dim]{outcomes}[/dim]",
+        )
+    yield table
+    yield _cpu(
+        "an order",
+        orders.cpu_us_each,
+        orders.generator_us_each,
+        _shares(result, orders.share_of_machine, orders.share_of_others),
+    )
+
+
+def _cpu(what: str, cpu_us: Mapping[str, float], generator_us: float | None, shares: str) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0))
     table.add_column("process")
-    table.add_column("µs a boot", justify="right")
+    table.add_column(f"µs {what}", justify="right")
     table.add_column("")
-    entries = {name: us for name, us in result.cpu_us_per_boot.items() if name != "total"}
+    entries = {name: us for name, us in cpu_us.items() if name != "total"}
     most = max(entries.values())
     for name, us in sorted(entries.items(), key=lambda entry: -entry[1]):
         table.add_row(name, f"{us:,.1f}", f"[cyan]{'█' * round(40 * us / most)}[/cyan]")
-    table.add_row("[bold]total[/bold]", f"[bold]{result.cpu_us_per_boot['total']:,.1f}[/bold]", "")
-    if result.load_generator_us_per_boot is not None:
-        us = result.load_generator_us_per_boot
-        table.add_row("[dim]load generator, not in the total[/dim]", f"[dim]{us:,.1f}[/dim]", "")
-    table.add_row(
-        f"[dim]of this machine's {result.processors} processors: this run used {result.share_of_machine:.0%}, "
-        f"other processes {result.share_of_others:.0%}[/dim]"
-    )
+    table.add_row("[bold]total[/bold]", f"[bold]{cpu_us['total']:,.1f}[/bold]", "")
+    if generator_us is not None:
+        table.add_row("[dim]load generator, not in the total[/dim]", f"[dim]{generator_us:,.1f}[/dim]", "")
+    table.add_row(shares)
     return table
+
+
+def _shares(result: RunResult, ours: float, others: float) -> str:
+    return f"[dim]of this machine's {result.processors} processors: this run used {ours:.0%}, other processes {others:.0%}[/dim]"

@@ -12,16 +12,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bus.errors import Failure
 from bus.messages.build import InstanceState
 from bus.messages.placement import ProviderState
-from compute_sim.simulated.faults import FailsToBuild, FaultScript
+from compute_sim.simulated.faults import FailsToBuild, FailsToReceive, FaultScript
 from moor.client import hearing, providers_of, until_choosable
 from moor.clouds.cloud_processes import Servers, WorkerProcess
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.load.auditing import claims_of, instances_of, problems_left, problems_of, until_quiet
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.load.firing import FiredBoots, amounts_of, fire, flavor_with
+from moor.load.firing import BootRun, fire, flavor_with
 from moor.load.listeners import NotVisible, listener_of
 from moor.load.measuring import Meter
-from moor.load.results import Audited, LoadResult, latency_of
+from moor.load.mixing import MixedRun, figures_of, latencies_of, mix_of
+from moor.load.results import Audited, LoadResult, Phase, latency_of
 from moor.options import err
 from moor.showing import shortened
 from moor.tuning import CloudSettings
@@ -29,14 +30,15 @@ from moor.tuning import CloudSettings
 SPAWN_MS = 50.0
 # How the names of the servers' processes start.
 BROKER, DATABASE = ("beam", "erl"), ("postgres", "postmaster")
-ENDS_OF_BOOTS = ("instance.active.#", "instance.error.#", "build.rejected")
+ENDS = ("instance.active.#", "instance.error.#", "instance.deleted.#", "build.rejected")
 OWN_SERVERS = "a load run needs its own servers, a new database and a new virtual host"
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to run. `cells` has the number of hosts of each cell; `failing` is the share of spawns that fail."""
+    """What to run. `cells` has the number of hosts of each cell; `failing` is the share of spawns and of arrivals that fail."""
 
     boots: int
+    moves: int = 0
     cells: Mapping[str, int]
     failing: float
     in_flight: int
@@ -45,7 +47,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def cloud(self) -> CloudPlan:
-        faults = (FailsToBuild(probability=self.failing),) if self.failing else ()
+        share = self.failing
+        faults = (FailsToBuild(probability=share), FailsToReceive(probability=share)) if share else ()
         return CloudPlan(
             role="load",
             cells=self.cells,
@@ -73,21 +76,22 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
     async with temporary_cloud(plan.cloud, servers) as cloud:
         clocks = clocks_of(cloud.workers, servers)
         meter = Meter(clocks.processes, plan.boots, clocks.generator)
-        fired, problems = await cloud.during(_measured(plan, cloud, meter))
-        rows = await cloud.during(instances_of(cloud.client, list(fired.instances)))
-    seconds = fired.ended_s - fired.began_s
+        of_mix = Meter(clocks.processes, len(mix_of(plan.moves)), clocks.generator)
+        boots, mixed, problems = await cloud.during(_measured(plan, cloud, meter, of_mix))
+        rows = await cloud.during(instances_of(cloud.client, list(boots.instances)))
+    seconds = boots.ended_s - boots.began_s
     claims, conflicts = claims_of(rows.values())
     tenths = meter.parts_us_per_boot()
     ours, others = meter.shares(os.cpu_count() or 1)
     return LoadResult(
-        **summary_of(fired.states, problems, clocks, servers, plan.counts),
+        **summary_of(boots.states, problems, clocks, servers, plan.counts),
         boots=plan.boots,
         hosts=sum(plan.cells.values()),
         cells=len(plan.cells),
         failing=plan.failing,
         seconds=seconds,
         boots_per_s=plan.boots / seconds,
-        latency_ms=latency_of(fired.latencies_s),
+        latency_ms=latency_of(boots.latencies_s),
         claims=claims,
         conflicts=conflicts,
         cpu_us_per_boot=meter.us_per_boot(),
@@ -96,6 +100,8 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
         flatness=tenths[-1] / tenths[1] if len(tenths) > 1 else 1.0,
         share_of_machine=ours,
         share_of_others=others,
+        orders=phase_of(of_mix, mixed.seconds, latencies_of(mixed.orders)) if mixed else None,
+        kinds=figures_of(mixed.orders, mixed.seconds) if mixed else {},
     )
 
 
@@ -126,20 +132,26 @@ def clocks_of(workers: Sequence[WorkerProcess], servers: Servers | None) -> Cloc
     return Clocks(clocks, own, tuple(notes))
 
 
-async def _measured(plan: Plan, cloud: TemporaryCloud, meter: Meter) -> tuple[FiredBoots, list[str]]:
-    """Fire and measure the boots, then audit; return the boots and the problems."""
+async def _measured(
+    plan: Plan, cloud: TemporaryCloud, meter: Meter, of_mix: Meter
+) -> tuple[BootRun, MixedRun | None, list[str]]:
+    """Fire and measure the boots, then the mix, then audit; return both runs and the problems."""
     pools = plan.cloud.pools
     flavor = flavor_with(pool.resource for pool in pools)
     providers = await until_ready(cloud, plan.cloud.host_names, {pool.name for pool in pools})
     if any(stock.used for provider in providers for stock in provider.inventories.values()):
         raise ServersInUse(f"some inventory is already in use: {OWN_SERVERS}")
-    async with (
-        hearing(cloud.client, *ENDS_OF_BOOTS) as feed,
-        measuring(plan.cloud, cloud, meter, "boots") as tell,
-    ):
-        fired = await fire(cloud.client, feed, plan.boots, plan.in_flight, tell, flavor=flavor)
-    should_hold = amounts_of(flavor)
-    return fired, await problems_left(lambda: problems_of(cloud, fired.instances, should_hold))
+    mixed: MixedRun | None = None
+    async with hearing(cloud.client, *ENDS) as feed:
+        async with measuring(plan.cloud, cloud, meter, "boots") as tell:
+            boots = BootRun(plan.boots, flavor)
+            await fire(boots, cloud.client, feed, plan.in_flight, tell)
+        if plan.moves:
+            async with measuring(plan.cloud, cloud, of_mix, "moves, boots and deletes") as tell:
+                mixed = MixedRun(boots.instances, plan.moves, flavor)
+                await fire(mixed, cloud.client, feed, plan.in_flight, tell)
+    instances = mixed.instances if mixed else boots.instances
+    return boots, mixed, await problems_left(lambda: problems_of(cloud, instances))
 
 
 async def until_ready(
@@ -206,3 +218,17 @@ def summary_of(
         "notes": clocks.notes,
         "audit": Audited(passed=not problems, problems=tuple(shortened(problems))),
     }
+
+
+def phase_of(meter: Meter, seconds: float, latencies_s: Sequence[float]) -> Phase:
+    ours, others = meter.shares(os.cpu_count() or 1)
+    return Phase(
+        count=meter.count,
+        seconds=seconds,
+        per_s=meter.count / seconds,
+        latency_ms=latency_of(latencies_s),
+        cpu_us_each=meter.us_per_boot(),
+        generator_us_each=meter.generator_us_per_boot(),
+        share_of_machine=ours,
+        share_of_others=others,
+    )

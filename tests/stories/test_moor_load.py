@@ -56,6 +56,64 @@ async def test_spawns_that_fail_go_to_alternates(tmp_path: Path) -> None:
     assert found["in_error"] > 0, "some fail on every host that they may have"
 
 
+MIXED = (*SMALL, "--moves", "61")
+
+
+def assert_moves_were_measured(ran: Result, found: dict[str, Any]) -> None:
+    assert ran.code == 0, ran.err + ran.out
+    assert "audit passed" in ran.out
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["active"] + found["in_error"] == found["boots"] == 200
+    kinds, orders = found["kinds"], found["orders"]
+    assert {kind: each["count"] for kind, each in kinds.items()} == {
+        "migrate": 21,
+        "live-migrate": 20,
+        "resize": 20,
+        "boot": 20,
+        "delete": 20,
+    }
+    assert orders["count"] == 101
+    for each in kinds.values():
+        assert sum(each["outcomes"].values()) == each["count"]
+        assert each["per_s"] > 0
+        assert 0 < each["latency_ms"]["p50"] <= each["latency_ms"]["p99"] <= each["latency_ms"]["max"]
+    assert kinds["delete"]["outcomes"] == {"deleted": 20}
+    spent = orders["cpu_us_each"]
+    assert spent.keys() == found["cpu_us_per_boot"].keys()
+    assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
+
+
+async def test_moves_are_mixed_with_boots_and_deletes_and_each_kind_is_measured(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*MIXED, "--failing", "0", "--json", str(file))
+
+    assert_moves_were_measured(ran, found := figures(file))
+    assert found["active"] == 200, "what became of them later does not count here"
+    assert found["kinds"]["resize"]["outcomes"] == {"confirmed": 20}
+    assert "resize 20" in " ".join(ran.out.split())
+
+
+async def test_moves_that_fail_are_told_by_kind(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*MIXED, "--failing", "0.7", "--json", str(file))
+
+    assert_moves_were_measured(ran, found := figures(file))
+    assert sum(each["outcomes"].get("failed", 0) for each in found["kinds"].values()) > 0
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+async def test_moves_on_real_servers_leave_clean_books(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+    async with real_servers() as (bus, database):
+        servers = ("--bus", bus, "--db", database, "--workers", "conductor=2")
+        ran = await moor(*MIXED, *servers, "--json", str(file))
+
+    assert_moves_were_measured(ran, figures(file))
+
+
 @pytest.mark.rabbitmq
 @pytest.mark.postgresql
 async def test_on_real_servers_the_cpu_of_every_process_is_counted_once(

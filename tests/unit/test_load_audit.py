@@ -11,22 +11,23 @@ from bus.message import ProviderId
 from bus.messages.build import InstanceId, InstanceState, RequestId
 from bus.messages.placement import InventoryState, ProviderState, ResourceAmount, Share
 from moor.load.auditing import (
-    HELD,
     capacity_problems,
     problems_of_ends,
     problems_of_shares,
     problems_of_usage,
 )
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.load.firing import Boot
+from moor.load.firing import FLAVOR, Boot, amounts_of
 from moor.load.listeners import NotVisible, listener_of
 from moor.load.measuring import Meter
 
+HELD = amounts_of(FLAVOR)
 ONE = InstanceId(UUID(int=1))
 HERE, THERE = ProviderId(UUID(int=10)), ProviderId(UUID(int=11))
 ACTIVE = InstanceState(
     id=ONE, request_id=RequestId(UUID(int=5)), sequence=103, state="active", cell="c1", host="here", attempt=1
 )
+BOOT = Boot(FLAVOR, state=ACTIVE)
 SHARE = Share(
     host=HERE,
     amounts=tuple(ResourceAmount(provider=HERE, resource=name, amount=much) for name, much in HELD.items()),
@@ -54,17 +55,17 @@ def a_provider(id_: ProviderId, name: str, *, times: int = 0, vcpus: int = 8) ->
 def test_an_instance_that_holds_its_share_where_it_runs_is_right() -> None:
     providers = {HERE: a_provider(HERE, "here", times=1), THERE: a_provider(THERE, "there")}
 
-    assert problems_of_ends({ONE: Boot(0.0, 1.0, ACTIVE)}, {ONE: ACTIVE}) == []
-    assert problems_of_shares({ONE: ACTIVE}, {ONE: SHARE}, providers, HELD) == []
+    assert problems_of_ends({ONE: BOOT}, {ONE: ACTIVE}) == []
+    assert problems_of_shares({ONE: BOOT}, {ONE: ACTIVE}, {ONE: SHARE}, providers) == []
     assert problems_of_usage({ONE: SHARE}, providers) == []
 
 
 def test_missing_and_contradicting_end_events_are_named() -> None:
     failed = structs.replace(ACTIVE, state="error")
 
-    assert "heard nothing" in problems_of_ends({ONE: Boot(0.0)}, {ONE: ACTIVE})[0]
-    assert "the API level has error" in problems_of_ends({ONE: Boot(0.0, 1.0, ACTIVE)}, {ONE: failed})[0]
-    assert "the API level has nothing" in problems_of_ends({ONE: Boot(0.0, 1.0, ACTIVE)}, {})[0]
+    assert "heard nothing" in problems_of_ends({ONE: Boot(FLAVOR)}, {ONE: ACTIVE})[0]
+    assert "the API level has error" in problems_of_ends({ONE: BOOT}, {ONE: failed})[0]
+    assert "the API level has nothing" in problems_of_ends({ONE: BOOT}, {})[0]
 
 
 def test_shares_that_are_missing_on_another_host_or_without_instance_are_named() -> None:
@@ -79,7 +80,7 @@ def test_shares_that_are_missing_on_another_host_or_without_instance_are_named()
         (ACTIVE, {ONE: less}, "but should hold"),
         (failed, {ONE: SHARE}, "is error, but holds a share"),
     ):
-        (problem,) = problems_of_shares({ONE: row}, shares, providers, HELD)
+        (problem,) = problems_of_shares({ONE: BOOT}, {ONE: row}, shares, providers)
         assert said in problem
 
 

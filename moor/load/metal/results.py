@@ -1,30 +1,9 @@
 """The figures of a load run on bare metal, as JSON and as a table."""
 
-from collections.abc import Mapping
-
-from msgspec import Struct
 from rich.console import RenderableType
 from rich.table import Table
 
-from moor.load.results import Latency, RunResult, framed
-
-
-class Phase(Struct, frozen=True, kw_only=True):
-    """The figures of all state changes, or of all deploys with their undeploys.
-
-    `cpu_us_each` has each process and their `total`. It excludes the load generator with the simulated Ironic, except in an
-    embedded run, where all share one process.
-    """
-
-    count: int
-    seconds: float
-    per_s: float
-    latency_ms: Latency
-    cpu_us_each: Mapping[str, float]
-    generator_us_each: float | None
-    # The shares of all processors' time that this run used, and that other processes used.
-    share_of_machine: float
-    share_of_others: float
+from moor.load.results import Latency, Phase, RunResult, framed
 
 
 class MetalLoadResult(RunResult, frozen=True, kw_only=True):
@@ -42,8 +21,7 @@ class MetalLoadResult(RunResult, frozen=True, kw_only=True):
 def as_table(result: MetalLoadResult) -> RenderableType:
     return framed(
         result,
-        _headlines(result),
-        _cpu(result),
+        (_headlines(result), _cpu(result)),
         f"{result.active:,} active ({result.by_alternate:,} by an alternate), {result.in_error:,} in error, all deleted "
         "again;\nevery node is clean and owned, placement offers what Ironic has available, and nothing is in use",
     )

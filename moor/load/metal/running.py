@@ -1,6 +1,5 @@
 """Runs a bare-metal load run: starts the workers, waits for the nodes, fires and measures, and audits the result."""
 
-import os
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -18,11 +17,19 @@ from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_clo
 from moor.load.auditing import problems_left
 from moor.load.measuring import Meter
 from moor.load.metal.firing import DeployRun, Deploys, Timings, end_maintenance, fire_changes
-from moor.load.metal.results import MetalLoadResult, Phase
+from moor.load.metal.results import MetalLoadResult
 from moor.load.metal.watching import NodeWatch
 from moor.load.node_auditing import problems_of, reported_by
 from moor.load.results import latency_of
-from moor.load.running import OWN_SERVERS, ServersInUse, clocks_of, measuring, summary_of, until_ready
+from moor.load.running import (
+    OWN_SERVERS,
+    ServersInUse,
+    clocks_of,
+    measuring,
+    phase_of,
+    summary_of,
+    until_ready,
+)
 from moor.tuning import CloudSettings
 
 # A simulated deploy and cleaning take only about a tenth of a second, so that Moorage's own part is what is measured.
@@ -93,8 +100,10 @@ async def run_load(plan: MetalPlan, servers: Servers | None) -> MetalLoadResult:
         cells=plan.cells,
         failing=plan.failing,
         rate=plan.rate,
-        changes=_phase(changes, of_changes),
-        deploys=_phase(deploys.fired, of_deploys),
+        changes=phase_of(of_changes, changes.ended_s - changes.began_s, changes.latencies_s),
+        deploys=phase_of(
+            of_deploys, deploys.fired.ended_s - deploys.fired.began_s, deploys.fired.latencies_s
+        ),
         free_again_ms=latency_of(deploys.free_again_s),
     )
 
@@ -146,18 +155,3 @@ async def _problems(plan: MetalPlan, cloud: TemporaryCloud, deploys: Deploys) ->
         if host.instances
     ]
     return [*problems_of(reported), *left_over]
-
-
-def _phase(fired: Timings, meter: Meter) -> Phase:
-    seconds = fired.ended_s - fired.began_s
-    ours, others = meter.shares(os.cpu_count() or 1)
-    return Phase(
-        count=meter.count,
-        seconds=seconds,
-        per_s=meter.count / seconds,
-        latency_ms=latency_of(fired.latencies_s),
-        cpu_us_each=meter.us_per_boot(),
-        generator_us_each=meter.generator_us_per_boot(),
-        share_of_machine=ours,
-        share_of_others=others,
-    )

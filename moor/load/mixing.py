@@ -1,0 +1,164 @@
+"""Sends moves, mixed with boots and deletes, and hears events until each order has ended.
+
+The latency of an order is what a client sees: from the moment when it is handed to the publisher until the event of its end.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from bus.message import Message
+from bus.messages.build import (
+    BuildInstance,
+    BuildRejected,
+    DeleteInstance,
+    Flavor,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceId,
+    InstanceState,
+    MoveKind,
+    RequestId,
+)
+from bus.messages.moves import MoveInstance
+from moor.instances.request_ids import new_request_ids
+from moor.load.firing import Boot, boot_of
+from moor.load.results import OfKind, latency_of
+from scheduler_worker.requests.instance_ids import instance_id_of
+
+Kind = MoveKind | Literal["boot", "delete"]
+MOVES: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize")
+MIX: tuple[Kind, ...] = (*MOVES, "boot", "delete")
+# How an order ends that did what it should.
+DONE = ("active", "deleted", "confirmed")
+
+
+class Order(Struct):
+    """`outcome`: the end of the move, or the state of the instance; empty while the order is under way."""
+
+    kind: Kind
+    request: RequestId
+    sent_s: float
+    ended_s: float = 0.0
+    outcome: str = ""
+
+
+def mix_of(moves: int) -> list[Kind]:
+    """So many moves, of each kind in turn; a boot and a delete after each round."""
+    rounds, more = divmod(moves, len(MOVES))
+    return [*MIX * rounds, *MOVES[:more]]
+
+
+class MixedRun:
+    """Moves, boots and deletes. An order takes the instance that has been without one for the longest time: the schedulers know
+    of its last end by then. A resize gives it the larger flavor, and the next one the smaller.
+    """
+
+    def __init__(self, boots: Mapping[InstanceId, Boot], moves: int, flavor: Flavor) -> None:
+        self._kinds = mix_of(moves)
+        self._flavors = (flavor, structs.replace(flavor, vcpus=2 * flavor.vcpus))
+        self.count = len(self._kinds)
+        self.orders: list[Order] = []
+        self.ended = 0
+        self.instances = {id_: structs.replace(boot) for id_, boot in boots.items()}
+        self._under_way: dict[InstanceId, Order] = {}
+        self._idle = deque(id_ for id_, boot in boots.items() if boot.state and boot.state.state == "active")
+        self.began_s = time.perf_counter()
+
+    @property
+    def sent(self) -> int:
+        return len(self.orders)
+
+    @property
+    def seconds(self) -> float:
+        return max(each.ended_s for each in self.orders) - self.began_s
+
+    def next_orders(self, count: int) -> Sequence[Message]:
+        """Fewer, if too few instances are idle."""
+        messages: list[Message] = []
+        for request in new_request_ids(count):
+            kind = self._kinds[self.sent]
+            if kind != "boot" and not self._idle:
+                break
+            message = self._message(kind, request)
+            instance = instance_id_of(request, 0) if isinstance(message, BuildInstance) else message.instance
+            self._under_way[instance] = order = Order(kind, request, time.perf_counter())
+            self.orders.append(order)
+            messages.append(message)
+        return messages
+
+    def _message(self, kind: Kind, request: RequestId) -> BuildInstance | DeleteInstance | MoveInstance:
+        if kind == "boot":
+            self.instances[instance_id_of(request, 0)] = Boot(self._flavors[0])
+            return boot_of(request, self._flavors[0])
+        instance = self._idle.popleft()
+        if kind == "delete":
+            return DeleteInstance(instance=instance)
+        flavor = self._other_flavor(instance) if kind == "resize" else None
+        return MoveInstance(request_id=request, instance=instance, kind=kind, flavor=flavor, confirm_s=0)
+
+    def _other_flavor(self, instance: InstanceId) -> Flavor:
+        small, large = self._flavors
+        return large if self.instances[instance].flavor == small else small
+
+    def hear(self, message: Message) -> None:
+        match message:
+            case (
+                InstanceActive(instance=state)
+                | InstanceFailed(instance=state)
+                | InstanceDeleted(instance=state)
+            ) if (order := self._under_way.get(state.id)) and (outcome := _outcome(order, state)):
+                boot = self.instances[state.id]
+                boot.state = state
+                if order.kind == "resize" and outcome in DONE:
+                    boot.flavor = self._other_flavor(state.id)
+                self._end(state.id, outcome)
+            case BuildRejected(request_id=request):
+                for id_ in [id_ for id_, each in self._under_way.items() if each.request == request]:
+                    self._end(id_, "rejected")
+            case _:
+                pass
+
+    def _end(self, instance: InstanceId, outcome: str) -> None:
+        order = self._under_way.pop(instance)
+        order.outcome, order.ended_s = outcome, time.perf_counter()
+        self.ended += 1
+        state = self.instances[instance].state
+        if state is not None and state.state == "active":
+            self._idle.append(instance)
+
+
+def _outcome(order: Order, state: InstanceState) -> str:
+    """How the order ended, if this state says so; empty while it is under way."""
+    match order.kind:
+        case "boot":
+            return state.state
+        case "delete":
+            return "deleted" if state.state == "deleted" else ""
+        case _:
+            return state.move.outcome if state.move and state.move.request_id == order.request else ""
+
+
+def figures_of(orders: Iterable[Order], seconds: float) -> dict[str, OfKind]:
+    """The figures of each kind of order."""
+    by_kind: dict[str, list[Order]] = {}
+    for each in orders:
+        by_kind.setdefault(each.kind, []).append(each)
+    return {
+        kind: OfKind(
+            count=len(some),
+            outcomes=Counter(each.outcome for each in some),
+            per_s=len(some) / seconds,
+            latency_ms=latency_of(latencies_of(some)),
+        )
+        for kind, some in by_kind.items()
+    }
+
+
+def latencies_of(orders: Iterable[Order]) -> list[float]:
+    """The latencies of the orders that did what they should."""
+    return [each.ended_s - each.sent_s for each in orders if each.outcome in DONE]
