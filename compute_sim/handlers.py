@@ -7,7 +7,7 @@ power. The conductor's attempt then times out and it treats the host as silent. 
 before that, which does no harm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bus.messages.cell import DestroyInstance, ReceiveInstance, SpawnInstance, StartInstance, StopInstance
 from bus.messages.host_modes import CheckHost
@@ -23,10 +23,13 @@ from compute_sim.core.attempts import (
     answered_later,
     begun,
     due,
+    failed,
     key_of,
     next_step,
     refusal_of,
+    source_key_of,
     waiting,
+    why_not_received,
 )
 from compute_sim.core.holding import holdings
 from compute_sim.drivers import Driver, begin
@@ -40,7 +43,10 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
     async def on_orders(orders: Sequence[Received[HostOrder]], tx: ComputeTransaction) -> list[Said]:
         at_s = fleet.clock_s()
         keys = [key_of(order.message) for order in orders]
-        attempts = dict(await tx.load(keys))
+        sources = [
+            source_key_of(each.message) for each in orders if isinstance(each.message, ReceiveInstance)
+        ]
+        attempts = dict(await tx.load([*keys, *sources]))
         said: list[Said] = []
         touched: dict[AttemptKey, None] = {}
         slots = BuildSlots(tx, fleet, builds_at_once_max)
@@ -54,7 +60,7 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
             if isinstance(condition, Dead):
                 continue
             before = attempts.get(key)
-            after = _ordered(before, item, driver, slots, at_s)
+            after = _ordered(attempts, item, driver, slots, at_s)
             if after is None:
                 # Nothing is saved about it: a host that cannot send now does not answer later, either.
                 if condition == WELL and isinstance(order, StopInstance | StartInstance):
@@ -99,11 +105,21 @@ def _unknown(item: Received[HostOrder | CheckHost]) -> Bury:
 
 
 def _ordered(
-    known: AttemptRecord | None, item: Received[HostOrder], driver: Driver, slots: BuildSlots, at_s: float
+    attempts: Mapping[AttemptKey, AttemptRecord],
+    item: Received[HostOrder],
+    driver: Driver,
+    slots: BuildSlots,
+    at_s: float,
 ) -> AttemptRecord | None:
-    """The attempt after the order; None if the order is refused."""
-    order, step = item.message, next_step(known, item.message)
+    """The attempt after the order; None if the order is refused. `attempts` has the known ones, and the sources of moves."""
+    order = item.message
+    known = attempts.get(key_of(order))
+    step = next_step(known, order)
     if step == "begins":
+        if isinstance(order, ReceiveInstance) and (
+            why := why_not_received(attempts.get(source_key_of(order)), order)
+        ):
+            return failed(order, why, at_s, cause=item.id, trace=item.trace)
         if isinstance(order, SpawnInstance | ReceiveInstance) and not slots.is_free(order.host):
             return waiting(order, cause=item.id, trace=item.trace)
         return begun(order, begin(driver, order, at_s), at_s, cause=item.id, trace=item.trace)

@@ -23,6 +23,9 @@ answer, and an attempt that was destroyed never runs.
 An instance is stopped and started once by each move, and later moves have higher numbers. Orders may overtake each other: an
 order to stop or to start that is older than the last one obeyed is handled as a repeated spawn order.
 
+A host receives what the source has: a stopped instance, or any if the move is live. Otherwise the attempt fails at once. So a
+late copy of the order never takes over an instance that its source has lost, or runs again.
+
 An instance that could not be stopped is `built`, and one that could not be started is `stopped`; its `failure` says why. The
 next order to stop or to start it begins the work once more.
 
@@ -147,6 +150,19 @@ def key_of(order: HostOrder) -> AttemptKey:
     return (order.host.int, order.instance.int, order.attempt)
 
 
+def source_key_of(order: ReceiveInstance) -> AttemptKey:
+    return (order.source.int, order.instance.int, order.source_attempt)
+
+
+def why_not_received(source: AttemptRecord | None, order: ReceiveInstance) -> str:
+    """Why the source's attempt cannot be taken over; empty if it can."""
+    if source is None or source.state.is_over:
+        return f"the source does not have attempt {order.source_attempt} of it"
+    if order.live or source.state is State.STOPPED:
+        return ""
+    return f"attempt {order.source_attempt} is not stopped on the source"
+
+
 def rank_of(order: HostOrder) -> int:
     """The order's place among those to stop and to start this attempt: a move stops the instance, and then may start it."""
     match order:
@@ -191,6 +207,14 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         trace=trace,
         rank=rank_of(order),
     )
+
+
+def failed(
+    order: BuildOrder, failure: str, at_s: float, *, cause: str = "", trace: str = ""
+) -> AttemptRecord:
+    """An attempt that its driver cannot begin."""
+    building = begun(order, Work(failure=failure), at_s, cause=cause, trace=trace)
+    return structs.replace(building, state=State.FAILED)
 
 
 def _state_after(order: HostOrder) -> State:

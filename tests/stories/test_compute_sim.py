@@ -384,6 +384,24 @@ async def test_an_instance_moves_from_host_to_host_and_another_one_comes_back(bu
         )
 
 
+async def test_a_late_copy_of_an_order_takes_over_nothing_that_its_source_has_lost_or_runs_again() -> None:
+    source, other = "c1-host-00001", "c1-host-00002"
+    async with compute_setup("memory") as setup, setup.computing(equal_hosts("c1", 2)):
+
+        async def expect_refusal(order: ReceiveInstance, reason: str) -> None:
+            setup.answers.clear()
+            await setup.order(order)
+            await until(lambda: len(setup.answers) == 1)
+            (answer,) = setup.answers
+            assert isinstance(answer, SpawnFailed)
+            assert (answer.attempt, answer.reason) == (order.attempt, reason)
+
+        await expect_refusal(receive(1, other, 2, source), "the source does not have attempt 1 of it")
+        await setup.order(spawn(2, source))
+        await until(lambda: setup.answers[1:] == [spawned(2, source)])
+        await expect_refusal(receive(2, other, 2, source), "attempt 1 is not stopped on the source")
+
+
 async def test_a_stopped_instance_stays_stopped_over_a_restart_and_without_a_store_it_is_forgotten() -> None:
     host = "c1-host-00001"
     async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
