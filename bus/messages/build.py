@@ -373,7 +373,7 @@ class AskInstances(StrictMessage, frozen=True, tag="instance.query"):
 
 class CellHeard(Value, frozen=True):
     """A cell as one scheduler has heard it. `heard_at`: the last heartbeat of a conductor that can work. `life` is `unknown`
-    where no heartbeat of a conductor was ever heard.
+    as long as no such conductor was heard, unless the cell is down.
     """
 
     cell: Label

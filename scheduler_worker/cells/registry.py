@@ -1,8 +1,8 @@
 """The cells that this process knows: when a conductor of each was last heard, and which cells are down.
 
 Only heartbeats of conductors that can work count. A cell is down when there was none for `down_after`; one whose row was read
-at start counts as heard then, as hosts do. A cell that no conductor was ever heard of is unknown, and counts as up: its
-conductors may be of a release without heartbeats.
+at start, or whose first conductor cannot work, counts as heard then, as hosts do. A cell that no conductor was ever heard of is
+unknown, and counts as up: its conductors may be of a release without heartbeats.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -97,11 +97,11 @@ class CellRegistry:
 
     def heard(self, name: str) -> CellHeard:
         cell = self._cells.get(name)
-        if cell is None or cell.heard_at is None:
+        if cell is None:
             return CellHeard(cell=name, life="unknown")
-        return CellHeard(
-            cell=name, life="down" if cell.told else "up", heard_at=cell.heard_at, reason=cell.told
-        )
+        if cell.told:
+            return CellHeard(cell=name, life="down", heard_at=cell.heard_at, reason=cell.told)
+        return CellHeard(cell=name, life="up" if cell.heard_at else "unknown", heard_at=cell.heard_at)
 
     def excuses(self, name: str, for_long: timedelta) -> bool:
         """Is the silence of this cell's hosts the cell's, and not theirs? Only where new instances wait for cells that are down;
@@ -138,9 +138,11 @@ class CellRegistry:
         ]
 
     def _why_down(self, name: str, cell: _Cell) -> str:
-        if cell.heard_at is None or not self._is_long_ago(cell.counts_from):
+        if not self._is_long_ago(cell.counts_from):
             return ""
-        last = f"no conductor that can work was heard since {cell.heard_at:%Y-%m-%d %H:%M:%S %Z}"
+        last = "no conductor that can work was ever heard"
+        if cell.heard_at is not None:
+            last = f"no conductor that can work was heard since {cell.heard_at:%Y-%m-%d %H:%M:%S %Z}"
         said = [
             f"{beat.conductor} says: {beat.trouble}"
             for at, beat in reversed(cell.conductors.values())

@@ -140,6 +140,23 @@ def test_a_conductor_that_cannot_reach_its_database_keeps_no_cell_up() -> None:
     assert [each.name for each in world.cells.conductors_of("c1")] == ["conductor-2", "conductor-1"]
 
 
+def test_a_cell_whose_conductors_never_could_work_is_down_too() -> None:
+    clock, picture = Clock(), two_cells()
+    cells = CellRegistry(picture, DOWN_AFTER, clock)
+    cells.hear(a_beat(trouble="its database: no connection"))
+    cells.look()
+    assert (cells.heard("c1").life, cells.rows()) == ("unknown", [])
+
+    clock.pass_s(20)
+    cells.hear(a_beat(trouble="its database: no connection"))
+    cells.look()
+
+    assert hosts_chosen(picture) == {"h2"}
+    assert cells.heard("c1").reason == (
+        "no conductor that can work was ever heard; conductor-1 says: its database: no connection"
+    )
+
+
 def test_a_cell_of_which_no_conductor_was_ever_heard_is_unknown_and_counts_as_up() -> None:
     clock, picture = Clock(), two_cells()
     cells = CellRegistry(picture, DOWN_AFTER, clock)
