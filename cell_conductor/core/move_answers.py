@@ -101,7 +101,8 @@ def _on_claimed(transition: Transition, host: Choice) -> None:
     )
     if moving.outcome:
         return_claim(transition, moving.outcome, moving.reason, was_silent=False)
-    elif move.kind in STOPPED and not moving.is_stopped:
+    elif move.kind in STOPPED:
+        # Also for the next choice, and after an earlier move: the source may have started it again by now.
         stop(transition)
     else:
         receive(transition)

@@ -154,7 +154,8 @@ def test_a_failed_destination_is_left_for_the_next_choice() -> None:
     assert cell.hear(failed(2, "h2")) == []
     cell.swap(CLAIMED)
     assert cell.row.attempt == 3
-    (take_over,) = cell.swap(CLAIMED)
+    assert kinds(cell.swap(CLAIMED)) == [StopInstance]
+    (take_over,) = cell.hear(stopped(1, "h1"))
     assert isinstance(take_over, ReceiveInstance)
     assert (take_over.attempt, take_over.host, take_over.source_attempt) == (4, host("h3"), 1)
 
@@ -262,6 +263,21 @@ def test_a_source_that_does_not_run_it_again_is_asked_until_it_does() -> None:
     assert cell.row.state == "broken"
     assert kinds(cell.after_s(100)) == [StartInstance]
     assert kinds(cell.hear(spawned(1, "h1"))) == [InstanceActive]
+
+
+def test_a_source_that_may_run_it_again_by_now_is_stopped_before_another_host_receives_it() -> None:
+    cell = active()
+    cell.hear(move())
+    cell.swap(CLAIMED)
+    cell.hear(stopped(1, "h1", "it hangs"))
+    assert kinds(cell.swap(CLAIMED)) == [StartInstance]
+    cell.after_s(60)
+    assert cell.row.state == "broken"
+
+    cell.hear(move("migrate", "h3", number=70))
+    assert cell.swap(CLAIMED) == [
+        StopInstance(cell="c1", instance=ONE, attempt=1, host=host("h1"), number=70)
+    ]
 
 
 def test_a_late_word_of_the_source_destroys_nothing() -> None:

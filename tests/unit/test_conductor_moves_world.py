@@ -36,7 +36,8 @@ SEEDS = range(60)
 STEPS = 500
 MACHINES = tuple(host for host in HOSTS if host not in NODES)
 KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize", "evacuate")
-ENDS: tuple[MoveEnd, ...] = ("confirm", "revert", "abort")
+# To be reverted takes more steps than to be confirmed, and messages are lost.
+ENDS: tuple[MoveEnd, ...] = ("confirm", "revert", "revert", "revert", "revert")
 
 
 def share(host: ProviderId, amount: int = 1) -> Share:
@@ -64,7 +65,7 @@ class MovingWorld(World):
         if not self.has_faults or told.id in self.removed:
             return
         if told.state == "moved" and told.move is not None and self.of_moves.random() < 0.8:
-            self._end(told, told.move, self.of_moves.choice(ENDS[:2]))
+            self._end(told, told.move, self.of_moves.choice(ENDS))
         elif told.state == "active" and self.of_moves.random() < 0.95:
             self._move(told)
         if self.of_moves.random() < 0.04:
