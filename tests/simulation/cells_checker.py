@@ -10,6 +10,7 @@ from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.moving_checker import MovesInCells
 from tests.simulation.real_instances import RealInstances
+from tests.simulation.silence_checker import SilenceChecker
 
 NEXT = {
     "": {"building", "error", "deleting", "deleted"},
@@ -34,6 +35,7 @@ MODE_LATE_S = 8.0
 class CellsChecker:
     def __init__(self, findings: Findings, real_instances: RealInstances, hosts: HostHistories) -> None:
         self._findings = findings
+        self.silence = SilenceChecker(findings, hosts)
         self._hosts = hosts
         self._real_instances = real_instances
         self._moves = MovesInCells(findings, real_instances)
@@ -68,8 +70,13 @@ class CellsChecker:
             self._check_built(row)
         if row.state == "active" and row.rebuild is not None and was != "active":
             self._check_rebuilt(row, row.rebuild)
-        if before is None:
-            return
+        if before is not None:
+            self._follow_attempt(before, row)
+
+    def _follow_attempt(self, before: Instance, row: Instance) -> None:
+        if before.state == "building" and before.host is not None and before.order is not None:
+            for failure in row.failures[len(before.failures) :]:
+                self.silence.failed(failure, before.host, before.order.cell)
         if row.attempt < before.attempt:
             self._findings.breaks(
                 "nothing is done twice",

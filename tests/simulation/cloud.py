@@ -169,6 +169,7 @@ class Cloud:
             away.append((self._away_since.pop(name), self._loop.time()))
         self.findings.log(process.full_name, "starts")
         self._suffers(process)
+        self.cells.silence.disturbed(name)
         if name in API:
             self.outages.scheduler_started()
         hands_over = self.plan.seed % 3 > 0
@@ -196,6 +197,7 @@ class Cloud:
         if self._is_over:
             return
         self.findings.log(process.full_name, "dies")
+        self.cells.silence.disturbed(process.name)
         self.traffic.died(process)
         role, _, cell = process.name.partition("-")
         if role == "compute":
@@ -210,6 +212,10 @@ class Cloud:
 
     def fired(self, fault: str, process: str) -> None:
         self.traffic.fired(fault, process)
+        if fault == "broker_restart":
+            self.cells.silence.all_disturbed()
+        else:
+            self.cells.silence.disturbed(process.partition(".")[0])
         if process.startswith("ironic") or fault == "broker_restart":
             self._nodes_may_be_down()
 

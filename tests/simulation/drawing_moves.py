@@ -25,10 +25,11 @@ from compute_sim.simulated.faults import Fault as HostFault
 from tests.simulation.faults import Duplicate, Fault, Nack
 from tests.simulation.plan import Boot, EndOfMove, Evacuation, Plan, PlannedMove
 
-# Seeds without groups, with groups, and with pools.
+# Seeds without groups, with groups, with pools, and in which a cell is down for long.
 MOVES_EVERY, MOVES_AT = 20, 7
 MOVES_IN_GROUPS_EVERY, MOVES_IN_GROUPS_AT = 40, 10
 MOVES_IN_POOLS_EVERY, MOVES_IN_POOLS_AT = 60, 49
+MOVES_IN_OUTAGES_EVERY, MOVES_IN_OUTAGES_AT = 60, 51
 # Of the instances that are booted.
 SHARE_MOVED = 0.6
 # They are not moved: their boots wait for room that a move would take or free at another time than planned.
@@ -87,6 +88,7 @@ def has_moves(seed: int) -> bool:
         seed % MOVES_EVERY == MOVES_AT
         or seed % MOVES_IN_GROUPS_EVERY == MOVES_IN_GROUPS_AT
         or seed % MOVES_IN_POOLS_EVERY == MOVES_IN_POOLS_AT
+        or seed % MOVES_IN_OUTAGES_EVERY == MOVES_IN_OUTAGES_AT
     )
 
 

@@ -1,6 +1,7 @@
 """The state of each host over time, so that a refusal is judged by the whole time during which it was considered."""
 
 from collections.abc import Callable, Collection
+from math import inf
 from uuid import UUID
 
 from msgspec import Struct
@@ -9,7 +10,16 @@ from bus.message import ProviderId
 from bus.messages.hosts import HostState
 from cell_conductor.core.host_states import CellHost
 from compute_sim.core.attempts import WELL
-from compute_sim.simulated.faults import Fault, FaultScript, condition_of, faults_of
+from compute_sim.simulated.faults import (
+    ComesBackLate,
+    Dies,
+    FallsSilent,
+    Fault,
+    FaultScript,
+    condition_of,
+    faults_of,
+    is_on,
+)
 from tests.simulation.findings import Findings
 from tests.simulation.plan import CELLS
 
@@ -69,6 +79,16 @@ class HostHistories:
     def is_dead(self, host: ProviderId) -> bool:
         """Dead or silent now."""
         return condition_of(self._hosts[host].faults, self._findings.now_s) != WELL
+
+    def silent_since_s(self, host: ProviderId) -> float:
+        """Since when it is dead or silent; infinite if it is not."""
+        now_s = self._findings.now_s
+        since = [
+            fault.after_s
+            for fault in self._hosts[host].faults
+            if isinstance(fault, FallsSilent | ComesBackLate | Dies) and is_on(fault, now_s)
+        ]
+        return min(since, default=inf)
 
     def tree_written(self, host: ProviderId, name: str, cell: str, traits: frozenset[str]) -> None:
         seen = self._history_of(host, name, cell)

@@ -82,6 +82,7 @@ BUGS: dict[str, PlantedBug] = {
     "duplicate provider names accepted": admin_write_bugs.name_not_checked,
     "a cell that is down not avoided": cell_bugs.cell_not_avoided,
     "a row forgotten when its conductor dies": cell_bugs.rows_of_others_not_taken,
+    "two conductors decide on one row at once": cell_bugs.rows_not_locked,
     "a wake-up lost": waiting_bugs.wake_up_lost,
     "the deadline of what waits forgotten": waiting_bugs.deadline_forgotten,
     "the policy of a group not judged": group_bugs.policy_not_judged,
@@ -91,6 +92,7 @@ BUGS: dict[str, PlantedBug] = {
 # Bugs that only seeds with hosts that are set can show.
 OF_HOST_MODES: dict[str, PlantedBug] = {
     "the cleanups of a dead host kept": host_bugs.cleanups_of_the_dead_kept,
+    "the silence of hosts not noticed": host_bugs.silence_not_noticed,
     "a returned host not asked what it has": host_bugs.returned_host_not_asked,
     "a draining alternate taken": host_bugs.draining_alternate_taken,
     "a mode noted as told and not sent": host_bugs.word_noted_and_not_sent,
@@ -121,6 +123,8 @@ OF_MOVES: dict[str, PlantedBug] = {
     "a delete while it moves releases the source early": move_bugs.source_released_early,
     "a way back without its migration": move_bugs.migration_not_returned,
     "received while the source runs it": move_bugs.received_while_it_runs,
+    "an evacuated host released at once": move_bugs.evacuated_host_released_at_once,
+    "an instance in error released though its host has it": move_bugs.broken_instance_released,
 }
 BUGS |= OF_MOVES
 

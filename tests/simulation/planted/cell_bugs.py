@@ -1,7 +1,8 @@
 """Planted bugs in what several conductors share, and in what schedulers know of cells."""
 
+import asyncio
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from scheduler_worker.core.choosing.filters.cell_up import CellUp
@@ -9,10 +10,39 @@ from tests.memory_stores import conductor
 from tests.simulation.process import RUNNING
 from tests.simulation.replacing import replaced
 
+# How long it takes to read rows: another transaction may begin meanwhile.
+READING_S = 0.02
+
 
 def cell_not_avoided() -> AbstractContextManager[None]:
     """New instances are placed in a cell that is known to be down."""
     return replaced(CellUp, "passes", lambda _real: lambda _self, hosts, _spec: hosts.everyone())
+
+
+@contextmanager
+def rows_not_locked() -> Iterator[None]:
+    """Two conductors of a cell decide on the same row at the same time, each as if it were alone."""
+
+    def without_lock(real: Any) -> Any:
+        def init(self: Any) -> None:
+            real(self)
+            self.lock = nullcontext()
+
+        return init
+
+    def slowly(real: Any) -> Any:
+        async def load(self: Any, instances: Any) -> Any:
+            rows = await real(self, instances)
+            await asyncio.sleep(READING_S)
+            return rows
+
+        return load
+
+    with (
+        replaced(conductor._Cell, "__init__", without_lock),  # noqa: SLF001 - it is this piece that is replaced
+        replaced(conductor._Transaction, "load", slowly),  # noqa: SLF001 - it is this piece that is replaced
+    ):
+        yield
 
 
 @contextmanager

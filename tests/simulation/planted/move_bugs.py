@@ -6,6 +6,8 @@ from typing import Any
 from msgspec import structs
 
 from cell_conductor.core import decide, move_answers, move_steps, moving
+from cell_conductor.core.instance import HeldClaim
+from cell_conductor.core.transition import Transition
 from placement_worker.core import swaps
 from tests.simulation.replacing import replaced, replaced_in
 
@@ -27,6 +29,35 @@ def heir_forgotten() -> AbstractContextManager[None]:
         return confirm
 
     return replaced_in((moving, move_steps, move_answers), "confirm", planted)
+
+
+def evacuated_host_released_at_once() -> AbstractContextManager[None]:
+    """The rest of an evacuated host's share is released as soon as the instance runs elsewhere."""
+
+    def planted(real: Any) -> Any:
+        def confirm(transition: Any) -> None:
+            real(transition)
+            if transition.row.move.kind == "evacuate":
+                transition.release(claim for each in transition.row.cleanups for claim in each.release)
+                cleanups = [structs.replace(each, release=()) for each in transition.row.cleanups]
+                transition.change(cleanups=tuple(cleanups))
+
+        return confirm
+
+    return replaced_in((moving, move_steps, move_answers), "confirm", planted)
+
+
+def broken_instance_released() -> AbstractContextManager[None]:
+    """An instance that is reported in error is released, though its host has it."""
+
+    def planted(real: Any) -> Any:
+        def end_broken(transition: Any, reason: str) -> None:
+            real(transition, reason)
+            transition.release((HeldClaim(transition.row.id, transition.row.attempt),))
+
+        return end_broken
+
+    return replaced(Transition, "end_broken", planted)
 
 
 def destination_left_as_it_is() -> AbstractContextManager[None]:

@@ -1,0 +1,43 @@
+"""A build leaves a host that is silent when its cell notices that, and not only when the time of its attempt is up."""
+
+from bus.messages.build import AttemptFailed
+from bus.messages.cell import Choice
+from tests.simulation.findings import Findings
+from tests.simulation.host_history import HostHistories
+from tests.simulation.workers import BUS
+
+# A conductor looks after its hosts now and then, and its database or the broker may be slow.
+SLOW_S = 6.0
+TIMED_OUT = "no message from the host within"
+
+
+class SilenceChecker:
+    def __init__(self, findings: Findings, hosts: HostHistories) -> None:
+        self._findings = findings
+        self._hosts = hosts
+        # Since when each conductor has listened without a fault.
+        self._listens_since_s: dict[str, float] = {}
+
+    def disturbed(self, process: str) -> None:
+        """The process starts, dies or suffers from a fault: it counts silence anew."""
+        if process.startswith("conductor"):
+            self._listens_since_s[process] = self._findings.now_s
+
+    def all_disturbed(self) -> None:
+        for process in self._listens_since_s:
+            self.disturbed(process)
+
+    def failed(self, failure: AttemptFailed, host: Choice, cell: str) -> None:
+        if not failure.reason.startswith(TIMED_OUT):
+            return
+        silent_s = self._hosts.silent_since_s(host.share.host)
+        listens_s = min(
+            (since_s for name, since_s in self._listens_since_s.items() if f"-{cell}-" in name),
+            default=self._findings.now_s,
+        )
+        known_s = max(silent_s, listens_s) + BUS.host_down_s + SLOW_S
+        if known_s < self._findings.now_s:
+            self._findings.breaks(
+                "a build leaves a silent host",
+                f"{failure.host} is silent since {silent_s:.1f}, and attempt {failure.attempt} there waited for its whole time",
+            )
