@@ -1,13 +1,10 @@
-"""Connects to RabbitMQ, and explains failures. Only this file imports aio-pika."""
+"""Connects to RabbitMQ, and explains failures."""
 
 import asyncio
 import logging
-from typing import cast
 from urllib.parse import unquote, urlsplit
 
-import aio_pika
 import aiormq
-from aio_pika.connection import make_url
 
 from bus.broker import AccessRefused, ConnectionLost
 from bus.rabbit.connection import RabbitConnection
@@ -28,7 +25,8 @@ class RabbitBroker:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._url = url if "heartbeat=" in parts.query else str(make_url(url, heartbeat=HEARTBEAT_S))
+        query = parts.query if "heartbeat=" in parts.query else f"{parts.query}&heartbeat={HEARTBEAT_S}"
+        self._url = parts._replace(query=query.lstrip("&")).geturl()
         self.user = unquote(parts.username or "guest")
         self._feeds: dict[str, str] = {}
         # For messages, without the password.
@@ -36,18 +34,16 @@ class RabbitBroker:
         self._name = f"RabbitMQ at {host}{parts.path} as {self.user!r}"
 
     async def connect(self) -> RabbitConnection:
-        connection = aio_pika.Connection(make_url(self._url))
+        client = aiormq.Connection(self._url)
         try:
-            await asyncio.wait_for(connection.connect(), CONNECT_S_MAX)
+            async with asyncio.timeout(CONNECT_S_MAX):
+                await client.connect()
+                await client.ready()
         except BaseException as problem:  # noqa: BLE001 - raised again below
             # Close it now; otherwise the destructor closes it later.
-            await bounded(connection.close())
+            await bounded(client.close())
             raise self._explained(problem) from None
-        if connection.transport is None:
-            raise ConnectionLost(f"{self._name}: closed the connection at once")
-        wire = Wire(
-            cast("aiormq.Connection", connection.transport.connection), self._name, hang_up=connection.close
-        )
+        wire = Wire(client, self._name, hang_up=client.close)
         return RabbitConnection(wire, self.user, self._feeds)
 
     def _explained(self, problem: BaseException) -> BaseException:
