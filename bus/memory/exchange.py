@@ -1,6 +1,6 @@
 """Topic routing as in AMQP: which queues a routing key reaches."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from bus.memory.queue import MemoryQueue
@@ -28,10 +28,10 @@ class MemoryExchange:
         return True
 
     def unbind_all(self, queue: MemoryQueue) -> None:
-        for pattern, bound in [*self._bindings]:
-            if bound is queue:
-                del self._bindings[pattern, bound]
-        self.route.cache_clear()
+        bindings = {key: words for key, words in self._bindings.items() if key[1] is not queue}
+        if len(bindings) < len(self._bindings):
+            self._bindings = bindings
+            self.route.cache_clear()
 
     def _route(self, routing_key: str) -> tuple[MemoryQueue, ...]:
         """The queues for this key, in the order in which they were bound."""
@@ -45,7 +45,8 @@ def words_of(key: str) -> tuple[str, ...]:
     return tuple(key.split(".")) if key else ()
 
 
-def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
+@lru_cache(maxsize=10_000)
+def matches(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
     """Does the pattern match? `*` stands for one word, `#` for any number of words, none included.
 
     `reached[n]` says whether the pattern so far can match exactly the first n words. So several `#` cost no more than
