@@ -53,7 +53,9 @@ def a_cloud(random: Random) -> Picture:
                 total=kind.randrange(2_000, 20_000), max_unit=kind.choice((1_500, 20_000))
             ),
         }
-        traits = ("CUSTOM_A",) * kind.randrange(2)
+        if devices := kind.randrange(3):
+            inventories["PCI_DEVICE"] = InventoryState(total=devices)
+        traits = kind.choice(((), ("CUSTOM_A",), ("CUSTOM_B",)))
         states.append(
             ProviderState(
                 internal=number + 1,
@@ -83,9 +85,13 @@ def a_cloud(random: Random) -> Picture:
 
 def different_specs(random: Random, count: int) -> Iterator[InstanceSpec]:
     for number in range(count):
+        # Hosts with such devices are better for some, and worse for the others.
+        devices = random.choice(((), (), (("PCI_DEVICE", 1),)))
+        memory = 100 * random.randrange(1, 30) + number
         yield InstanceSpec(
-            amounts=(("MEMORY_MB", 100 * random.randrange(1, 30) + number), ("VCPU", random.randrange(1, 9))),
+            amounts=(("MEMORY_MB", memory), *devices, ("VCPU", random.randrange(1, 9))),
             required=random.choice(((), (), ("CUSTOM_A",))),
+            preferred=random.choice(((), (), (("CUSTOM_A", 1.0),), (("CUSTOM_B", 1.0),))),
             availability_zone=random.choice(("", "", "z1")),
             server_group=random.choice((None, None, *GROUPS)),
         )

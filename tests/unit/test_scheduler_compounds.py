@@ -492,7 +492,7 @@ def test_what_is_taken_and_what_is_barred_count_where_one_host_is_searched_apart
     (first,) = search(row)
     compounds.take(first)
 
-    assert {NAMES[picture.index.state(each.row).id] for each in first} == {"h", "pool"}
+    assert {NAMES[picture.index.state(each[0]).id] for each in first} == {"h", "pool"}
     assert search(row) == []
 
 

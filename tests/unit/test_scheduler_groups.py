@@ -423,6 +423,21 @@ def test_a_preferred_trait_is_no_requirement() -> None:
     assert [one.choice.name for one in found if isinstance(one, Chosen)] == ["fast", "slow", "slow"]
 
 
+def test_two_of_a_batch_that_prefer_different_traits_get_different_hosts() -> None:
+    picture = a_picture(
+        *(a_state(f"h{number}", vcpus(16)) for number in range(6)),
+        a_state("fast", vcpus(16), traits=("CUSTOM_FAST",)),
+        a_state("quiet", vcpus(16), traits=("CUSTOM_QUIET",)),
+    )
+    specs = [
+        structs.replace(a_spec(), preferred=((trait, 1.0),)) for trait in ("CUSTOM_FAST", "CUSTOM_QUIET")
+    ]
+
+    found = choose(picture, specs, PLUGINS, salt=0)
+
+    assert [one.choice.name for one in found if isinstance(one, Chosen)] == ["fast", "quiet"]
+
+
 def test_a_preferred_class_draws_to_hosts_that_have_it_and_takes_nothing() -> None:
     spec = structs.replace(a_spec(), preferred_classes=(("VGPU", 1.0),))
     picture = a_picture(a_state("roomy", vcpus(64)), a_state("gpu", {**vcpus(8), **some(VGPU=1)}))

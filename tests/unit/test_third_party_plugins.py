@@ -23,6 +23,7 @@ from scheduler_worker.core.choosing.plugins import Filter, Weigher
 from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
 from scheduler_worker.core.choosing.weighers.build_failure import BuildFailure
 from scheduler_worker.core.choosing.weighers.io_ops import IoOps as IoOpsWeight
+from scheduler_worker.core.choosing.weighers.pci import Pci
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.plugin_check import PLAIN, a_cloud, breaches
 from scheduler_worker.settings import SECTION, SchedulerSettings
@@ -87,6 +88,11 @@ class Scribbling(IoOpsWeight):
         return np.zeros(len(hosts), dtype=np.int64)
 
 
+class Counting(Pci):
+    def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Ints:
+        return hosts.free("VCPU") // dict(spec.amounts).get("VCPU", 1)
+
+
 class Refilling(IoOps):
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         passed: Flags = hosts.io_ops % 2 == 0
@@ -97,6 +103,7 @@ class Refilling(IoOps):
     ("plugin", "said"),
     [
         (SaysNothing(), "it reads 'availability_zone' of the request, which `reads` does not name"),
+        (Counting(1.0), "it reads 'amounts' of the request, which `reads` does not name"),
         (Silent(), "it gives no reason for a host that does not pass"),
         (Forgetful(), "asked twice, it answers differently"),
         (Comparing(1.0), "it judges a host otherwise when others are asked about"),

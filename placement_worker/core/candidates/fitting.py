@@ -4,6 +4,7 @@ One pass over the columns for each property that is asked for. Conditions betwee
 how much is left when two take from one provider) are checked later.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
@@ -33,26 +34,36 @@ class ByRow(Protocol[Value_co]):
 class Slot(Struct, frozen=True):
     """A part of the query that one provider must give: a group with a suffix, or one class of the group without.
 
-    `fits` tells of each row whether it suits and has room in its own tree. `shared` tells the same for each tree that the row
-    shares with, if any provider shares. `worth` is the weight of preferred traits of each row, if there are any.
+    `worth` is the weight of preferred traits of each row, if there are any.
     """
 
     suffix: str
     resources: Amounts
-    fits: ByRow[bool]
-    shared: ByRow[bool] | None
     worth: Floats | None
 
     @property
     def is_suffixed(self) -> bool:
         return self.suffix != UNSUFFIXED
 
+    @abstractmethod
+    def domain(self, rows: tuple[int, ...], own: int) -> int:
+        """As bits, the places that suit and have room, of a tree with these rows: first `own` ones, then pools."""
+
 
 class SlotOfAll(Slot, frozen=True):
-    """A slot with the columns of all rows."""
+    """`fits` tells of each row whether it suits and has room in its own tree. `shared` tells the same for each tree that the
+    row shares with, if any provider shares.
+    """
 
     fits: Flags
     shared: Flags | None
+
+    def domain(self, rows: tuple[int, ...], own: int) -> int:
+        domain, fits, shared = 0, self.fits, self.shared
+        for place, row in enumerate(rows):
+            if fits[row] if place < own else shared is not None and shared[row]:
+                domain |= 1 << place
+        return domain
 
 
 class Fitting(Struct, frozen=True):
@@ -100,7 +111,7 @@ def fit(index: ProviderIndex, query: CandidatesQuery, scope: Scope, budget: Budg
                 giving = _giving(index, resource, amount, scope.taken)
                 fits = fits & giving
                 shared = None if shared is None else shared & giving
-            slots.append(SlotOfAll(group.suffix, resources, fits, shared, suits.worth))
+            slots.append(SlotOfAll(group.suffix, resources, suits.worth, fits, shared))
     pools = {
         row: index.reached_from(row)
         for row in sorted(index.sharing - scope.barred)

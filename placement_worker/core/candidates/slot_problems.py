@@ -66,7 +66,7 @@ class ProblemBuilder:
         rows, places = (*own, *pools), len(own)
         # Lists are faster to make than to draw from generators, and single trees are searched for each boot.
         return SlotProblem(
-            domains=tuple([self._domain(slot, rows, places) for slot in self._slots]),
+            domains=tuple([slot.domain(rows, places) for slot in self._slots]),
             under=(*layout.under, *self._under_pools(pools, places)) if pools else layout.under,
             differing=self._suffixed if self._isolates else frozenset(),
             subtrees=self._subtrees,
@@ -106,13 +106,6 @@ class ProblemBuilder:
         budget.spend(looks)
         budget.hold(size)
         return size
-
-    def _domain(self, slot: Slot, rows: Sequence[int], own: int) -> int:
-        domain, fits, shared = 0, slot.fits, slot.shared
-        for place, row in enumerate(rows):
-            if fits[row] if place < own else shared is not None and shared[row]:
-                domain |= 1 << place
-        return domain
 
     def _under_pools(self, pools: Sequence[int], first: int) -> list[int]:
         if len(pools) == 1:

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from placement_worker.core.candidates.blocks import BlockMaker, Patterns
+from placement_worker.core.candidates.blocks import BlockMaker, Columns, Patterns
 from placement_worker.core.candidates.budget import Budget, CutError, SharedBudget
 from placement_worker.core.candidates.columns import Flags, Rows, Stock
 from placement_worker.core.candidates.coupling import Coupled, coupled_amounts
 from placement_worker.core.candidates.fitting import Scope, Slot
 from placement_worker.core.candidates.found import Block, CandidatePattern
+from placement_worker.core.candidates.layouts import TreeLayout
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import problems_of
@@ -92,7 +93,9 @@ class TreeSearch:
         self._index = index
         self._taken = taken
         self._shared = shared
-        self._suiting: dict[tuple[object, ...], Suiting] = {}
+        self._suited: dict[tuple[object, ...], _Suited] = {}
+        # By root and barred pools: the layout, its rows and its pools.
+        self._trees: dict[tuple[int, frozenset[int]], tuple[TreeLayout, list[int], list[int]] | None] = {}
         self._anchors: dict[tuple[object, ...], Flags] = {}
         # The first solutions of each problem, as many as were asked for.
         self._solved: dict[tuple[SlotProblem, int], tuple[tuple[int, ...], ...]] = {}
@@ -107,24 +110,24 @@ class TreeSearch:
         index = self._index
         if any(_is_unknown(index, group) for group in query.groups):
             return lambda _root, _barred: []
-        parts = [(group, self._suits(group)) for group in query.groups]
+        parts = [(group, self._suited_for(group)) for group in query.groups]
         slots = [
-            self._slot(group, resources, suits) for group, suits in parts for resources in slots_of(group)
+            self._slot(group, resources, suited) for group, suited in parts for resources in slots_of(group)
         ]
-        together = next((suits.together for _, suits in parts if suits.together), ())
+        together = next((suited.suits.together for _, suited in parts if suited.suits.together), ())
         coupled = [
             Coupled(amounts, _RoomAt(index, resource, self._taken.setdefault(resource, {})))
             for resource, amounts in coupled_amounts(slots, isolate=query.group_policy == "isolate")
         ]
         builder = ProblemBuilder(index, query, slots, together, coupled)
         anchors, patterns = self._may_anchor(query), Patterns(slots)
+        columns: dict[tuple[int, ...], Columns] = {}
 
         def ways(root: int, barred: frozenset[int]) -> list[TreeWay]:
-            tree = index.tree_of(root) if anchors[root] else None
+            tree = self._tree(root, barred) if anchors[root] else None
             if tree is None:
                 return []
-            layout, own = tree
-            pools = [row for row in index.pools_of(root) if row not in barred]
+            layout, own, pools = tree
             needs = 0 if may_be_shared_whole else _own_places(len(own))
             problem = builder.of_tree(layout, own, pools, needs=needs)
             if not all(problem.domains):
@@ -133,24 +136,34 @@ class TreeSearch:
             worth = problem.worth
             found = []
             for solution in self._solutions(problem, len(own), most, may_be_shared_whole=may_be_shared_whole):
-                pattern, places, _ = patterns.of(solution)
+                if (known := columns.get(solution)) is None:
+                    known = columns[solution] = patterns.of(solution)
                 preference = (
                     sum([worth[slot][place] for slot, place in enumerate(solution)]) if worth else 0.0
                 )
-                found.append(TreeWay(pattern, tuple([rows[place] for place in places]), preference))
+                found.append(
+                    TreeWay(known.pattern, tuple([rows[place] for place in known.places]), preference)
+                )
             return found
 
         return ways
 
-    def _suits(self, group: Group) -> Suiting:
+    def _tree(self, root: int, barred: frozenset[int]) -> tuple[TreeLayout, list[int], list[int]] | None:
+        known = self._trees.get((root, barred))
+        if known is None and (found := self._index.tree_of(root)) is not None:
+            pools = [row for row in self._index.pools_of(root) if row not in barred]
+            known = self._trees[root, barred] = *found, pools
+        return known
+
+    def _suited_for(self, group: Group) -> "_Suited":
         """Groups that differ in their amounts alone have one answer."""
         conditions = (
             *(group.suffix == "", len(group.resources), group.required, group.forbidden, group.preferred),
             *(group.member_of, group.forbidden_aggregates, group.in_tree),
         )
-        found = self._suiting.get(conditions)
+        found = self._suited.get(conditions)
         if found is None:
-            found = self._suiting[conditions] = suiting(self._index, group)
+            found = self._suited[conditions] = _Suited(suiting(self._index, group))
         return found
 
     def _may_anchor(self, query: CandidatesQuery) -> Flags:
@@ -161,13 +174,12 @@ class TreeSearch:
             found = self._anchors[asked] = may_anchor(self._index, query)
         return found
 
-    def _slot(self, group: Group, resources: Amounts, suits: Suiting) -> Slot:
+    def _slot(self, group: Group, resources: Amounts, suited: "_Suited") -> Slot:
         asked = [
             (self._index.stocks[resource], amount, self._taken.setdefault(resource, {}))
             for resource, amount in resources
         ]
-        shared = None if suits.shared is None else _FitsAt(suits.shared, asked)
-        return Slot(group.suffix, resources, _FitsAt(suits.own, asked), shared, suits.worth)
+        return _SlotOfTrees(group.suffix, resources, suited.suits.worth, suited, asked)
 
     def _solutions(
         self, problem: SlotProblem, places: int, most: int, *, may_be_shared_whole: bool
@@ -185,21 +197,43 @@ class TreeSearch:
         return solved
 
 
-class _FitsAt:
-    """Which rows fit a slot, asked one by one."""
+class _Suited:
+    """The places that suit a group whatever the amounts: each tree is read once for all requests of a batch."""
 
-    __slots__ = ("_asked", "_suits")
+    __slots__ = ("_known", "suits")
 
-    def __init__(self, suits: Flags, asked: Sequence[tuple[Stock, int, Mapping[int, int]]]) -> None:
-        self._suits = suits
-        self._asked = asked
+    def __init__(self, suits: Suiting) -> None:
+        self.suits = suits
+        self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
-    def __getitem__(self, row: int) -> bool:
-        fits = bool(self._suits[row])
-        # This is asked so often that a generator would cost too much.
-        for stock, amount, taken in self._asked:
-            fits = fits and stock.gives(amount, row, taken.get(row, 0))
-        return fits
+    def places(self, rows: tuple[int, ...], own: int) -> list[tuple[int, int]]:
+        """Each as a bit, with its row."""
+        places = self._known.get(rows)
+        if places is None:
+            there, shared = self.suits.own, self.suits.shared
+            places = self._known[rows] = [
+                (1 << place, row)
+                for place, row in enumerate(rows)
+                if (there[row] if place < own else shared is not None and shared[row])
+            ]
+        return places
+
+
+class _SlotOfTrees(Slot, frozen=True):
+    """The rows of one tree after another are asked for their room."""
+
+    suited: _Suited
+    asked: Sequence[tuple[Stock, int, Mapping[int, int]]]
+
+    def domain(self, rows: tuple[int, ...], own: int) -> int:
+        domain = 0
+        for bit, row in self.suited.places(rows, own):
+            for stock, amount, taken in self.asked:
+                if not stock.gives(amount, row, taken.get(row, 0)):
+                    break
+            else:
+                domain |= bit
+        return domain
 
 
 class _RoomAt:

@@ -263,8 +263,9 @@ def _choose_in_pool(
     filling = draft.filling(spec)
     subset = _Subset(plugins.subset, draw) if plugins.subset > 1 else None
     placings = _place(heap, pool.tolist(), scores_by_count, instances, filling, subset=subset)
-    times = Counter(placings.places)
-    draft.take(pool[[*times]], np.array([*times.values()], dtype=np.int64), spec)
+    times = np.array(placings.taken, dtype=np.int64)
+    takers = times.nonzero()[0]
+    draft.take(pool[takers], times[takers], spec)
     still_open = pool[np.array([place for _, place in sorted(heap)], dtype=np.intp)]
     choices = Choices(draft, spec, filling, plugins.instances_max)
     pools = AlternatePools(choices, scoring, best.positions, still_open, alternates, instances=instances)
@@ -297,11 +298,12 @@ def _with_alternates(
 
 
 class _Placings(NamedTuple):
-    """The position in the pool that each instance took, and its amounts there if that is a compound host. Cut short: a
-    compound host turned out to be full, and no host of the pool was untouched any more.
+    """The position in the pool that each instance took, and its amounts there if that is a compound host; and how many each
+    position took. Cut short: a compound host turned out to be full, and no host of the pool was untouched any more.
     """
 
     places: list[int]
+    taken: list[int]
     parts: dict[int, Parts]
     is_cut_short: bool
 
@@ -347,7 +349,7 @@ def _place(
                 heapq.heappop(heap)
                 if untouched:
                     continue
-                return _Placings(places, parts, is_cut_short=True)
+                return _Placings(places, taken, parts, is_cut_short=True)
             parts[len(places)] = given
         places.append(place)
         taken[place] += 1
@@ -357,4 +359,4 @@ def _place(
             heapq.heappop(heap)
         else:
             heapq.heapreplace(heap, (-score, place))
-    return _Placings(places, parts, is_cut_short=False)
+    return _Placings(places, taken, parts, is_cut_short=False)

@@ -24,7 +24,7 @@ from placement_worker.core.candidates.fitting import Scope
 from placement_worker.core.candidates.ways import CutInTrees, TreeSearch, TreeWay, ways_of_trees
 from scheduler_worker.core.choosing.needs import Needs, query_of
 from scheduler_worker.core.choosing.pools import Pools
-from scheduler_worker.core.choosing.provider_room import Parts, ProviderAmount, ProviderRoom
+from scheduler_worker.core.choosing.provider_room import Parts, ProviderRoom
 from scheduler_worker.core.choosing.ways.judge import Way, WayJudge
 from scheduler_worker.core.picture.picture import Picture
 
@@ -229,7 +229,7 @@ class Compounds:
 def _parts_of(way: TreeWay) -> Parts:
     return tuple(
         [
-            ProviderAmount(row, resource, amount)
+            (row, resource, amount)
             for row, amounts in zip(way.rows, way.pattern.amounts, strict=True)
             for resource, amount in amounts.items()
         ]

@@ -40,6 +40,8 @@ class Draft:
         self._differ: dict[str, bool] = {}
         # Answers about all hosts that do not depend on what is taken, by the question.
         self.kept_answers: dict[Hashable, Flags] = {}
+        # The hosts that give so much of a class, and after how many `takers` they did.
+        self.giving: dict[tuple[str, int], tuple[Flags, int]] = {}
         # By group: the number of members on each host, and the ids of all that are known.
         self._groups: dict[int, tuple[Ints, Sequence[GroupMember]]] = {}
 
@@ -142,5 +144,6 @@ class Draft:
             free[rows] -= times * amount
         for busy in (self._holding, *self._busy.values()):
             busy[rows] += times
+        most = times if isinstance(times, int) else int(times.max(initial=0))
         for column in self._busiest:
-            self._busiest[column] += int(np.max(times, initial=0))
+            self._busiest[column] += most

@@ -1,6 +1,7 @@
 """The columns of hosts that plugins see while a batch is decided: the choices of the batch count already."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from scheduler_worker.core.choosing.host_facts import HostFacts
 from scheduler_worker.core.choosing.needs import Needs
 from scheduler_worker.core.choosing.pools import FreeAtProvider, Pool
 from scheduler_worker.core.requests import InstanceSpec
+
+# Of more hosts, all hosts are looked at: that costs less.
+LOOKED_AT_AGAIN_MAX = 32
 
 
 class Hosts(HostFacts):
@@ -61,7 +65,25 @@ class Hosts(HostFacts):
         )
 
     def giving(self, resource: str, amount: int) -> Flags:
-        """The hosts that have this amount free, and whose inventories allow it: min_unit, max_unit and step_size."""
+        """The hosts that have this amount free, and whose inventories allow it: min_unit, max_unit and step_size. The flags of
+        all hosts are kept, as specs of a batch often ask for the same amount: callers must not write into them.
+        """
+        if self._rows is not None:
+            return self._look_up_giving(resource, amount)
+        kept, takers = self._draft.giving, self._draft.takers
+        flags, seen = kept.get((resource, amount), (None, 0))
+        if flags is None or len(takers) - seen > LOOKED_AT_AGAIN_MAX:
+            flags = self._look_up_giving(resource, amount)
+        elif seen < len(takers):
+            free = self.free(resource)
+            for row in takers[seen:]:
+                # In a batch, free amounts only become less.
+                if free.item(row) < amount:
+                    flags[row] = False
+        kept[resource, amount] = flags, len(takers)
+        return flags
+
+    def _look_up_giving(self, resource: str, amount: int) -> Flags:
         giving: Flags = self.free(resource) >= amount
         stock = self.columns.stocks.get(resource)
         if stock is not None and stock.has_limits:
@@ -111,7 +133,9 @@ class Hosts(HostFacts):
         """The hosts that may take this amount from one pool; None if no pool has the class."""
         compounds = self._draft.compounds
         shared = None if compounds is None else compounds.pools.most_at_first(resource)
-        return None if shared is None else self.of(shared) >= amount
+        if shared is None:
+            return None
+        return self.kept(("shared", resource, amount), partial(np.greater_equal, self.of(shared), amount))
 
     def may_have_all(self, traits: Iterable[str]) -> Flags:
         """The hosts with all of these traits in their trees, but for those that any pool has."""
@@ -125,12 +149,12 @@ class Hosts(HostFacts):
 
     def cut(self, needs: Needs) -> Ints | None:
         """The number of steps after which the search of each host was cut, 0 if it was not; None if none was searched."""
-        compounds = None if self.before_search else self._draft.searched(needs)
+        compounds = self._draft.searched(needs)
         return None if compounds is None else self.of(compounds.found(needs).cut)
 
     def struck(self, needs: Needs) -> Ints | None:
         """The number of ways that plugins struck, of hosts that were left with none; None if they struck none."""
-        compounds = None if self.before_search else self._draft.searched(needs)
+        compounds = self._draft.searched(needs)
         if compounds is None:
             return None
         found = compounds.found(needs)

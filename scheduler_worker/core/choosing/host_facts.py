@@ -142,10 +142,10 @@ class HostFacts:
         # Without an inventory the step is 0.
         return ~self.everyone() if stock is None else self.of(stock.step_size) > 0
 
-    def stocked_with_any(self, amounts: Iterable[tuple[str, int]]) -> Flags:
+    def stocked_with_any(self, classes: Iterable[str]) -> Flags:
         """The hosts that have an inventory, not a shared one, of one of these classes."""
         stocked = ~self.everyone()
-        for resource, _ in amounts:
+        for resource in classes:
             stocked |= self.stocked(resource)
         return stocked
 

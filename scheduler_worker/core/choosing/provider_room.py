@@ -1,20 +1,13 @@
 """The free amounts at each provider: what its unanswered choices hold there, and what the batch has taken, is not free."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from bus.message import ProviderId
 from scheduler_worker.core.picture.picture import Picture
 
-
-class ProviderAmount(NamedTuple):
-    """The amount of one class that an instance takes from one provider. `row` is the provider's row in the index."""
-
-    row: int
-    resource: str
-    amount: int
-
-
+# The row of a provider in the index, a class, and the amount that an instance takes. A search makes so many of these that
+# names for the three would cost too much.
+ProviderAmount = tuple[int, str, int]
 Parts = Sequence[ProviderAmount]
 
 

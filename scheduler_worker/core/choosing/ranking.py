@@ -61,8 +61,8 @@ class Scoring:
             own = weigher.weigh(hosts, spec)
             if own is None:
                 continue
-            least = -most(-own, qualify) if weigher.minimum is None else weigher.minimum
             highest = most(own, qualify)
+            least = -most(-own, qualify) if weigher.minimum is None else weigher.minimum
             # A weigher that gives all hosts the same weight does not count.
             if highest > least:
                 self._scales.append(Scale(weigher, least, multiplier / (highest - least) / BAND))
@@ -70,7 +70,7 @@ class Scoring:
         bands = weighing.kept_bands(hosts, self._scales, spec)
         if bands is None:
             bands = bands_on(self._scales, hosts, weights)
-            weighing.keep_bands(hosts, self._scales, bands)
+            weighing.keep_bands(hosts, self._scales, spec, bands)
         self._bands = bands
         # The first band ends with the best host, so that hosts close to it are its equals.
         self._top = most(bands, qualify) + _ROUNDING

@@ -30,8 +30,8 @@ class Scale(NamedTuple):
 class Weighing:
     """The weighers that count in a batch, with their multipliers: a number for all hosts, or one for each set of aggregates.
 
-    Specs that differ in their amounts alone are mostly weighed alike. So the bands of all hosts are kept, and only hosts
-    that took an instance meanwhile are weighed again.
+    Specs that differ in their amounts alone are mostly weighed alike. So the bands of all hosts are kept for specs that are
+    equal in what weighers read, and only hosts that took an instance meanwhile are weighed again.
     """
 
     def __init__(self, draft: Draft, weighers: Sequence[Weigher]) -> None:
@@ -48,12 +48,18 @@ class Weighing:
         self.compares = any(hasattr(each, "among") for each, _ in self.weighers)
         self._are_alike = not self.compares and not metadata.has_multipliers
         self._scales: list[Scale] = []
+        self._read: tuple[object, ...] = ()
         self._bands: Floats | None = None
         self._takers_seen = 0
 
     def kept_bands(self, hosts: Hosts, scales: list[Scale], spec: InstanceSpec) -> Floats | None:
         """The bands of all hosts on these scales, if they are kept; callers must not write into them."""
-        if self._bands is None or hosts.are_some or scales != self._scales:
+        if (
+            self._bands is None
+            or hosts.are_some
+            or scales != self._scales
+            or _read(scales, spec) != self._read
+        ):
             return None
         takers = self._draft.takers[self._takers_seen :]
         if len(takers) > len(hosts) // 8:
@@ -68,10 +74,14 @@ class Weighing:
             self._takers_seen += len(takers)
         return self._bands
 
-    def keep_bands(self, hosts: Hosts, scales: list[Scale], bands: Floats) -> None:
-        if not self._are_alike or hosts.are_some or any(scale.weigher.reads for scale in scales):
-            return
-        self._scales, self._bands, self._takers_seen = scales, bands, len(self._draft.takers)
+    def keep_bands(self, hosts: Hosts, scales: list[Scale], spec: InstanceSpec, bands: Floats) -> None:
+        if self._are_alike and not hosts.are_some:
+            self._scales, self._read, self._bands = scales, _read(scales, spec), bands
+            self._takers_seen = len(self._draft.takers)
+
+
+def _read(scales: Sequence[Scale], spec: InstanceSpec) -> tuple[object, ...]:
+    return tuple([getattr(spec, field) for scale in scales for field in scale.weigher.reads])
 
 
 def weights_on(scales: Sequence[Scale], hosts: Hosts, spec: InstanceSpec) -> Weights:

@@ -50,7 +50,7 @@ class Tree:
     @property
     def shape(self) -> int:
         # A child's state may arrive before its root's; both name the shape of the tree.
-        return max((state.shape for state in self.providers.values()), default=0)
+        return max([state.shape for state in self.providers.values()], default=0)
 
 
 class Merged(NamedTuple):

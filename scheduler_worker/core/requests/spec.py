@@ -66,5 +66,10 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
     cell: str = ""
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """The resource classes that it asks for, whatever the amounts."""
+        return tuple([resource for resource, _ in self.amounts])
+
+    @property
     def prefers_something(self) -> bool:
         return bool(self.preferred or self.preferred_classes or any(group.preferred for group in self.groups))

@@ -13,7 +13,7 @@ class AllowedWays(Filter):
     woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        if not hosts.some_are_searched(spec):
+        if hosts.before_search or not hosts.some_are_searched(spec):
             return hosts.everyone()
         struck = hosts.struck(needs_of(spec))
         return hosts.everyone() if struck is None else struck == 0

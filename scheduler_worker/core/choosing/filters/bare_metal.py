@@ -11,14 +11,14 @@ from scheduler_worker.core.requests import InstanceSpec
 
 class BareMetal(Filter):
     name = "bare metal"
-    reads = ("amounts", "is_for_nodes")
+    reads = ("classes", "is_for_nodes")
     woken_by = (Change.FACTS, Change.PROVIDERS)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if spec.is_for_nodes:
-            return hosts.nodes & hosts.stocked_with_any(spec.amounts)
+            return hosts.nodes & hosts.stocked_with_any(spec.classes)
         return (
-            ~hosts.nodes | hosts.stocked_with_any(spec.amounts) if hosts.some_are_nodes else hosts.everyone()
+            ~hosts.nodes | hosts.stocked_with_any(spec.classes) if hosts.some_are_nodes else hosts.everyone()
         )
 
     def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:

@@ -8,13 +8,13 @@ from scheduler_worker.core.requests import InstanceSpec
 
 class Projects(Filter):
     name = "projects"
-    reads = ("amounts", "project")
+    reads = ("classes", "project")
     woken_by = (Change.FACTS, Change.PROVIDERS)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if not hosts.some_are_nodes:
             return hosts.everyone()
-        return hosts.open_to(spec.project) | ~hosts.stocked_with_any(spec.amounts)
+        return hosts.open_to(spec.project) | ~hosts.stocked_with_any(spec.classes)
 
     def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
         projects = hosts.projects(at)

@@ -15,7 +15,7 @@ class Searched(Filter):
     woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
-        if not hosts.some_are_searched(spec):
+        if hosts.before_search or not hosts.some_are_searched(spec):
             return hosts.everyone()
         cut = hosts.cut(needs_of(spec))
         return hosts.everyone() if cut is None else np.equal(cut, 0)

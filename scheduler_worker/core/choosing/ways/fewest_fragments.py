@@ -13,10 +13,6 @@ class FewestFragments:
         return bool(needs.groups)
 
     def judge(self, way: Way, _needs: Needs) -> float:
-        giving, left = 0, 0.0
-        for number, amounts in enumerate(way.amounts):
-            if amounts:
-                giving += 1
-                left += sum([way.left(number, resource) for resource in amounts]) / len(amounts)
+        left = way.left
         # One provider fewer counts more than any room that is left.
-        return -(giving + left / giving)
+        return -(len(left) + sum(left) / len(left))

@@ -31,11 +31,17 @@ class Way:
         """The free amount of a class, before the instance takes its own."""
         return self._room.free(self._way.rows[provider], resource)
 
-    def left(self, provider: int, resource: str) -> float:
-        """The part of the capacity that stays free after the instance has taken its own."""
-        row = self._way.rows[provider]
-        left = self._room.free(row, resource) - self.amounts[provider][resource]
-        return left / self._index.stocks[resource].capacity.item(row)
+    @property
+    def left(self) -> list[float]:
+        """Of each provider that gives something, the part of its capacity that stays free afterwards: the mean of the classes."""
+        stocks, room, parts = self._index.stocks, self._room, []
+        for row, amounts in zip(self._way.rows, self.amounts, strict=True):
+            if amounts:
+                left = 0.0
+                for resource, amount in amounts.items():
+                    left += (room.free(row, resource) - amount) / stocks[resource].capacity.item(row)
+                parts.append(left / len(amounts))
+        return parts
 
     def has(self, provider: int, trait: str) -> bool:
         return trait in self._index.state(self._way.rows[provider]).traits

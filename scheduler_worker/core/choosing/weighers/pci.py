@@ -17,14 +17,14 @@ def _is_pci(resource: str) -> bool:
 
 class Pci(Weigher):
     name = "pci"
-    reads = ("amounts",)
+    reads = ("classes",)
     woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
         classes = [resource for resource in hosts.stocked_classes if _is_pci(resource)]
         if not classes:
             return None
-        free = np.zeros(len(hosts), dtype=np.int64)
-        for resource in classes:
-            free += np.maximum(hosts.free(resource), 0)
-        return free if any(_is_pci(resource) for resource, _ in spec.amounts) else -free
+        free, *others = [np.maximum(hosts.free(resource), 0) for resource in classes]
+        for other in others:
+            free += other
+        return free if any(_is_pci(resource) for resource in spec.classes) else -free
