@@ -273,7 +273,7 @@ def import_definitions(*definitions: Mapping[str, Sequence[Mapping[str, Any]]]) 
 class RabbitMQUnderTest:
     """One virtual host, and the test's proxy to it."""
 
-    def __init__(self, host: str, proxy: "_Proxy") -> None:
+    def __init__(self, host: str, proxy: "Proxy") -> None:
         self.virtual_host = host
         self._proxy = proxy
         self._undo: dict[str, str] = {}
@@ -283,7 +283,7 @@ class RabbitMQUnderTest:
     @classmethod
     async def start(cls) -> Self:
         server = urlsplit(_variable(URL_VARIABLE))
-        proxy = _Proxy(server.hostname or "127.0.0.1", server.port or 5672)
+        proxy = Proxy(server.hostname or "127.0.0.1", server.port or 5672)
         await proxy.start()
         return cls(await asyncio.to_thread(_hosts.take), proxy)
 
@@ -414,7 +414,7 @@ class RabbitMQUnderTest:
         return True
 
 
-class _Proxy:
+class Proxy:
     """Passes bytes through until the test breaks it."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -437,26 +437,37 @@ class _Proxy:
         self._ends.clear()
 
     async def close(self) -> None:
+        self.refuses = True
         if self._listening is not None:
             self._listening.close()
         self.cut()
-        await asyncio.gather(*self._passing)
+        # Also those that are being accepted.
+        while self._passing:
+            await asyncio.wait(self._passing)
 
     async def _accept(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
-        if self.refuses:
-            client_out.transport.abort()
-            return
+        self._note(asyncio.current_task())
         self._ends.add(client_out)
-        try:
-            server_in, server_out = await asyncio.open_connection(*self._server_address)
-        except OSError:
+        streams = None
+        if not self.refuses:
+            with suppress(OSError):
+                streams = await asyncio.open_connection(*self._server_address)
+        if streams is None:
             client_out.transport.abort()
             return
+        server_in, server_out = streams
         self._ends.add(server_out)
+        if self.refuses:
+            # Unplugged or closed meanwhile.
+            self.cut()
+            return
         for reader, writer in ((client_in, server_out), (server_in, client_out)):
-            passing = asyncio.get_running_loop().create_task(self._pass(reader, writer))
-            self._passing.add(passing)
-            passing.add_done_callback(self._passing.discard)
+            self._note(asyncio.get_running_loop().create_task(self._pass(reader, writer)))
+
+    def _note(self, task: asyncio.Task[None] | None) -> None:
+        assert task is not None, "a connection is accepted by a task"
+        self._passing.add(task)
+        task.add_done_callback(self._passing.discard)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
