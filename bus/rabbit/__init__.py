@@ -1,7 +1,7 @@
 """RabbitMQ behind the broker port. Only this package speaks AMQP.
 
-aiormq makes the connection: addresses, TLS, login, heartbeats, frames. The channels on it are our own. A channel of
-aio-pika costs a task, several futures and a lock per message, walks all unconfirmed parcels at each confirm, and
+aio-pika makes the connection: addresses, TLS, login, heartbeats, frames. The channels on it are our own. A channel of
+the library costs a task, several futures and a lock per message, walks all unconfirmed parcels at each confirm, and
 reports a broken connection as a cancellation that no caller asked for. Ours pass each frame on as it is read, and send
 the frames of many callers in one write, which lowers the broker's cost most.
 

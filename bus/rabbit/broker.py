@@ -1,10 +1,13 @@
-"""Connects to RabbitMQ, and explains failures."""
+"""Connects to RabbitMQ, and explains failures. Only this file imports aio-pika."""
 
 import asyncio
 import logging
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
+import aio_pika
 import aiormq
+from aio_pika.connection import make_url
 
 from bus.broker import AccessRefused, ConnectionLost
 from bus.rabbit.connection import RabbitConnection
@@ -25,8 +28,7 @@ class RabbitBroker:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        query = parts.query if "heartbeat=" in parts.query else f"{parts.query}&heartbeat={HEARTBEAT_S}"
-        self._url = parts._replace(query=query.lstrip("&")).geturl()
+        self._url = url if "heartbeat=" in parts.query else str(make_url(url, heartbeat=HEARTBEAT_S))
         self.user = unquote(parts.username or "guest")
         self._feeds: dict[str, str] = {}
         # For messages, without the password.
@@ -34,16 +36,21 @@ class RabbitBroker:
         self._name = f"RabbitMQ at {host}{parts.path} as {self.user!r}"
 
     async def connect(self) -> RabbitConnection:
-        client = aiormq.Connection(self._url)
+        connection = aio_pika.Connection(make_url(self._url))
+        connecting = asyncio.ensure_future(connection.connect(timeout=CONNECT_S_MAX))
         try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                await client.connect()
-                await client.ready()
+            await asyncio.shield(connecting)
         except BaseException as problem:  # noqa: BLE001 - raised again below
+            # Cancelled at its last moment, the library would forget a connection that is open: let it end first.
+            await bounded(connecting)
             # Close it now; otherwise the destructor closes it later.
-            await bounded(client.close())
+            await bounded(connection.close())
             raise self._explained(problem) from None
-        wire = Wire(client, self._name, hang_up=client.close)
+        if connection.transport is None:
+            raise ConnectionLost(f"{self._name}: closed the connection at once")
+        wire = Wire(
+            cast("aiormq.Connection", connection.transport.connection), self._name, hang_up=connection.close
+        )
         return RabbitConnection(wire, self.user, self._feeds)
 
     def _explained(self, problem: BaseException) -> BaseException:

@@ -1,6 +1,6 @@
 """The stream of frames to the broker, shared by all channels of a connection.
 
-It uses aiormq, which reads and writes the socket and passes each channel its frames.
+It uses aiormq, the client below aio-pika, which reads and writes the socket and passes each channel its frames.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from placement_worker.api.http.protocol import PlacementProtocol
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-BOUNDED = ("aiormq", "pamqp", "uvicorn")
+BOUNDED = ("aio-pika", "aiormq", "pamqp", "uvicorn")
 # Methods of uvicorn's protocol that placement_worker/api/http/protocol.py extends or calls.
 PROTOCOL_METHODS = (
     *("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing"),
