@@ -24,7 +24,7 @@ from sqlalchemy.engine import make_url
 
 from bus.rabbit import RabbitBroker
 from bus.topology import objects_of
-from tests.contracts.rabbitmq_under_test import RabbitMQUnderTest, ctl
+from tests.contracts.rabbitmq_under_test import Proxy, RabbitMQUnderTest, ctl
 from tests.contracts.sql_stores import VARIABLE, empty_database
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.postgresql, pytest.mark.timeout(400)]
@@ -157,7 +157,7 @@ async def test_a_database_that_is_mended_step_by_step() -> None:
     name = f"moor_test_late_{secrets.token_hex(4)}"
     server = make_url(os.environ[VARIABLE])
     port = free_port()
-    proxy = _Forwarder(server.host or "127.0.0.1", server.port or 5432)
+    proxy = Proxy(server.host or "127.0.0.1", server.port or 5432)
     url = server.set(
         drivername="postgresql+asyncpg", host="127.0.0.1", port=port, username=name, database=name, query={}
     ).render_as_string(hide_password=False)
@@ -186,40 +186,3 @@ async def test_a_database_that_is_mended_step_by_step() -> None:
         await under_test.close()
         await administer(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         await administer(f'DROP ROLE IF EXISTS "{name}"')
-
-
-class _Forwarder:
-    """A server that starts on demand and passes bytes to the real one."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._address = (host, port)
-        self._server: asyncio.Server | None = None
-        self._passing: set[asyncio.Task[None]] = set()
-
-    async def start(self, port: int) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
-
-    async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for task in self._passing:
-            task.cancel()
-        await asyncio.gather(*self._passing, return_exceptions=True)
-
-    async def _accept(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
-        server_in, server_out = await asyncio.open_connection(*self._address)
-        for reader, writer in ((client_in, server_out), (server_in, client_out)):
-            task = asyncio.get_running_loop().create_task(_pass(reader, writer))
-            self._passing.add(task)
-            task.add_done_callback(self._passing.discard)
-
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(2**16):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        pass
-    finally:
-        writer.close()

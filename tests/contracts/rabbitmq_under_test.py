@@ -426,8 +426,8 @@ class Proxy:
         self.swallows = False
         self.refuses = False
 
-    async def start(self) -> None:
-        self._listening = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+    async def start(self, port: int = 0) -> None:
+        self._listening = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self.port = self._listening.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
