@@ -93,12 +93,12 @@ class HostWatch(PartGroup):
                 await self._timers.carry_out(concerned)
 
     async def _miss_hosts(self, states: HostStates) -> None:
-        """This process may have started after a host fell silent: a host that builds, and was never heard, is silent."""
+        """This process may have started after a host fell silent: a host that builds or rebuilds, and was never heard, is silent."""
         async for page in self._waiting():
             self._beats.miss(
                 row.host.share.host
                 for row in page
-                if row.state == "building" and row.host is not None and row.host.kind != NODE
+                if row.state in ("building", "rebuilding") and row.host is not None and row.host.kind != NODE
             )
         if silent := frozenset(self._beats.silent()) - states.silent:
             self._known.states = HostStates(states.set, states.silent | silent)

@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, assert_never
 
 from bus.message import ProviderId
-from bus.messages.cell import DestroyInstance, ReceiveInstance, SpawnInstance, StartInstance, StopInstance
+from bus.messages.cell import (
+    DestroyInstance,
+    ReceiveInstance,
+    RespawnInstance,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
 from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.hosts import Host
 from compute_sim.core.tree import ProviderTree
@@ -61,6 +68,11 @@ class Driver(Reported, Protocol):
     def start(self, order: StartInstance, at_s: float) -> Work:
         """Begin to run the instance again, even while it is being stopped. If the work fails, the instance stays stopped."""
 
+    def respawn(self, order: RespawnInstance, at_s: float) -> Work:
+        """Begin to destroy the instance's disk and to build it anew, whatever is being done to it. If the work fails, nothing
+        runs, and the host keeps the attempt.
+        """
+
     def destroy(self, order: DestroyInstance, at_s: float) -> Work:
         """Begin to remove all of the attempt, whatever is being done to it, and even if it is unknown here. It may be repeated."""
 
@@ -82,5 +94,7 @@ def begin(driver: Driver, order: HostOrder, at_s: float) -> Work:
             return driver.stop(order, at_s)
         case StartInstance():
             return driver.start(order, at_s)
+        case RespawnInstance():
+            return driver.respawn(order, at_s)
         case _:
             assert_never(order)

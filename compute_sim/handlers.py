@@ -9,7 +9,14 @@ before that, which does no harm.
 
 from collections.abc import Mapping, Sequence
 
-from bus.messages.cell import DestroyInstance, ReceiveInstance, SpawnInstance, StartInstance, StopInstance
+from bus.messages.cell import (
+    DestroyInstance,
+    ReceiveInstance,
+    RespawnInstance,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
 from bus.messages.host_modes import CheckHost
 from bus.workers.handling import Bury, Handler, Handlers, Received, Said, Tell
 from compute_sim.build_slots import BuildSlots
@@ -17,6 +24,7 @@ from compute_sim.core.attempts import (
     WELL,
     AttemptKey,
     AttemptRecord,
+    BuildOrder,
     Dead,
     HostOrder,
     answered_again,
@@ -36,7 +44,7 @@ from compute_sim.drivers import Driver, begin
 from compute_sim.fleet import Fleet
 from compute_sim.store import ComputeTransaction
 
-ORDERS = (SpawnInstance, ReceiveInstance, StopInstance, StartInstance, DestroyInstance)
+ORDERS = (SpawnInstance, ReceiveInstance, StopInstance, StartInstance, RespawnInstance, DestroyInstance)
 
 
 def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
@@ -63,7 +71,7 @@ def handlers(fleet: Fleet, builds_at_once_max: int = 0) -> Handlers:
             after = _ordered(attempts, item, driver, slots, at_s)
             if after is None:
                 # Nothing is saved about it: a host that cannot send now does not answer later, either.
-                if condition == WELL and isinstance(order, StopInstance | StartInstance):
+                if condition == WELL and isinstance(order, StopInstance | StartInstance | RespawnInstance):
                     said.append(Tell(refusal_of(before, order), item))
                 continue
             if after.due_s is not None and after.due_s <= at_s:
@@ -120,7 +128,7 @@ def _ordered(
             why := why_not_received(attempts.get(source_key_of(order)), order)
         ):
             return failed(order, why, at_s, cause=item.id, trace=item.trace)
-        if isinstance(order, SpawnInstance | ReceiveInstance) and not slots.is_free(order.host):
+        if isinstance(order, BuildOrder) and not slots.is_free(order.host):
             return waiting(order, cause=item.id, trace=item.trace)
         return begun(order, begin(driver, order, at_s), at_s, cause=item.id, trace=item.trace)
     if known is None or step == "refused":

@@ -59,6 +59,7 @@ def request_handlers(
     clock: Clock,
     settings: SchedulerSettings,
     *,
+    picture: Picture,
     aggregates: AggregateOrders,
     mover: Mover,
 ) -> Handlers:
@@ -67,7 +68,7 @@ def request_handlers(
         BuildInstance: Weighed(builder.on_builds, _instances_of, INSTANCES_AT_ONCE_MAX),
         **delete_handlers(clock),
         **mover.handlers(),
-        **rebuild_handlers(clock, timeout_s=settings.node_request_timeout_s),
+        **rebuild_handlers(picture, clock, timeout_s=settings.node_request_timeout_s),
         **mend_handlers(),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),

@@ -163,7 +163,14 @@ def scheduler_parts(
         store, picture, plugins, reader, clock, settings=settings, make_sure=make_sure, chance=chance
     )
     requests = request_handlers(
-        builder, registry, applications, clock, settings, aggregates=aggregates, mover=mover
+        builder,
+        registry,
+        applications,
+        clock,
+        settings,
+        picture=picture,
+        aggregates=aggregates,
+        mover=mover,
     )
     # One loop sweeps the outbox for all; each clears what it has published itself.
     sweeps: list[Outbox | OutboxWithoutSweep] = [outbox, OutboxWithoutSweep(outbox)]

@@ -47,6 +47,7 @@ ALL: tuple[type[Message], ...] = (
     cell.MoveInCell,
     cell.EndMoveInCell,
     cell.SpawnInstance,
+    cell.RespawnInstance,
     cell.DestroyInstance,
     cell.StopInstance,
     cell.StartInstance,

@@ -182,8 +182,8 @@ class DeleteInstance(StrictMessage, frozen=True, tag="instance.delete"):
 
 
 class RebuildInstance(StrictMessage, frozen=True, tag="instance.rebuild"):
-    """Write this image onto the node of the instance, in place of the old one; host and share stay. Only an active
-    instance can be rebuilt, or one whose last rebuild failed. The client chooses `request_id`; a repeated request with
+    """Build the instance anew on its host, from this image; what is on its disk is lost. Host and share stay. Only an
+    active instance can be rebuilt, or one in error that keeps its host. The client chooses `request_id`; a repeated request with
     the same content is not done twice. The answer is the instance's current state (`InstancesFound`), or the reason of
     a refusal (`BuildRejected`).
 
@@ -296,7 +296,7 @@ class InstanceState(Value, frozen=True):
     States: accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, error, deleting, deleted. An
     instance that is `moved` has arrived, and waits for the client to confirm or to revert. One that is `shelved` is stopped, and
     keeps its host. `host` is empty while there is none. `keeps_share`: the instance is deleted or in error, but its host has not confirmed that it is gone; until then
-    its share stays held. An instance in error with a `rebuild` keeps its host and its share, and may be rebuilt again.
+    its share stays held. An instance in error that has a `host` keeps it and its share, and may be rebuilt.
     """
 
     id: InstanceId

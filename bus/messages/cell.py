@@ -1,7 +1,6 @@
 """Messages inside one cell: orders of the API level to the conductor, and messages between the conductor and its hosts.
 
-Hypervisors spawn and destroy, bare-metal nodes are deployed and undeployed; the answers are the same. Only nodes can be
-rebuilt.
+Hypervisors spawn, respawn and destroy; bare-metal nodes are deployed, redeployed and undeployed. The answers are the same.
 """
 
 from typing import Annotated
@@ -124,6 +123,18 @@ class SpawnInstance(AttemptMessage, frozen=True, tag="spawn"):
     image: Image | None = None
 
 
+class RespawnInstance(AttemptMessage, frozen=True, tag="respawn"):
+    """Order to a host: destroy the disk of the instance that has this attempt, and create it anew from this image. `number`
+    tells this rebuild from others; an order that arrives after one of a later rebuild or move is not obeyed.
+    """
+
+    number: Counter
+    flavor: Flavor
+    share: Share
+    image: Image
+    name: Label = ""
+
+
 class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
     """Order to a host: remove everything of this attempt. Also confirmed where there is nothing."""
 
@@ -224,7 +235,7 @@ class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
 
 class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):
     """The result of the rebuild with this number; `failure` is empty if it succeeded. `is_active`: an instance runs on
-    the node; after a failure, the old one.
+    the host; after a failure, the old one.
     """
 
     number: Counter

@@ -169,7 +169,7 @@ QUEUES: tuple[Queue, ...] = (
         QueueKind.WORK,
         tuple(
             Binding(CELL, f"{key}.{{cell}}")
-            for key in ("spawn", "destroy", "stop", "start", "receive", "host.check")
+            for key in ("spawn", "respawn", "destroy", "stop", "start", "receive", "host.check")
         ),
         Site.CELL,
     ),

@@ -97,7 +97,7 @@ ROLES: tuple[Role, ...] = (
                 tuple(
                     f"{key}.{{cell}}"
                     for key in (
-                        *("spawn", "destroy", "stop", "start", "receive", "host.check"),
+                        *("spawn", "respawn", "destroy", "stop", "start", "receive", "host.check"),
                         *("deploy", "undeploy", "redeploy"),
                     )
                 ),
@@ -122,7 +122,10 @@ ROLES: tuple[Role, ...] = (
                 CELL,
                 tuple(
                     f"{key}.{{cell}}"
-                    for key in ("spawned", "spawn.failed", "destroyed", "stopped", "host.holds")
+                    for key in (
+                        *("spawned", "spawn.failed", "redeployed", "destroyed", "stopped"),
+                        "host.holds",
+                    )
                 ),
             ),
             # Not `host.changed`: only the API level may say that.

@@ -58,6 +58,7 @@ ROUTES: dict[str, Route] = {
     "move": _CELL_ORDER,
     "settle": _CELL_ORDER,
     "spawn": _CELL_ORDER,
+    "respawn": _CELL_ORDER,
     "destroy": _CELL_ORDER,
     "stop": _CELL_ORDER,
     "start": _CELL_ORDER,

@@ -52,7 +52,7 @@ from cell_conductor.core.move_answers import (
     on_stopped,
 )
 from cell_conductor.core.moving import free_both_hosts, on_end_move, on_move
-from cell_conductor.core.rebuilding import on_rebuild, on_rebuild_time_up, on_redeployed
+from cell_conductor.core.rebuilding import leave_lost_rebuild, on_rebuild, on_rebuild_time_up, on_redeployed
 from cell_conductor.core.swapping import (
     SwapAnswered,
     build,
@@ -216,6 +216,8 @@ def _apply(transition: Transition, each: Input) -> tuple[SwapClaim, ...]:  # noq
             on_swap_answered(transition, each)
         case HostsLost() if transition.row.moving is not None:
             lose_host(transition)
+        case HostsLost() if transition.row.state == "rebuilding":
+            leave_lost_rebuild(transition)
         case HostsLost():
             leave_lost_host(transition)
         case Due():
@@ -361,7 +363,7 @@ def _on_due(transition: Transition) -> tuple[SwapClaim, ...]:
     match row.state:
         case "building" | "swapping":
             return _on_time_up(transition)
-        case "rebuilding":
+        case "rebuilding" | "broken":
             on_rebuild_time_up(transition)
         case "deleting":
             _on_delete_unanswered(transition)
@@ -369,7 +371,7 @@ def _on_due(transition: Transition) -> tuple[SwapClaim, ...]:
             # A host that must still clean up, or an unconfirmed message, needs the row when the answer comes.
             transition.is_over = not (row.cleanups or row.outbox)
             transition.change(state_ends_at=now + transition.rules.kept_after_end)
-        case "active" | "moving" | "moved" | "shelved" | "broken" | "error" | "unknown":
+        case "active" | "moving" | "moved" | "shelved" | "error" | "unknown":
             transition.change(state_ends_at=None)
     return ()
 

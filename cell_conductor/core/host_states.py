@@ -94,8 +94,8 @@ def concerns(row: Instance, hosts: HostStates) -> bool:
 
 
 def awaited(row: Instance) -> Choice | None:
-    """The host that must do the next step of a build or of a move. A source that is to run the instance again is waited for."""
-    if row.state == "building":
+    """The host that must do the next step of a build, a rebuild or a move. A source that is to run the instance again is waited for."""
+    if row.state in ("building", "rebuilding"):
         return row.host
     if row.state != "moving" or row.moving is None:
         return None

@@ -4,7 +4,7 @@
     building   an attempt is with a host; it ends with the host's answer, or by a timeout
     swapping   the host failed or fell silent; placement is asked to move the claim to the next alternate
     active     built
-    rebuilding the host writes another image; it ends with the host's answer, or by a timeout
+    rebuilding the host builds it anew, from another image; it ends with the host's answer, or by a timeout
     moving     on its way to another host, or back (moving.py)
     shelved    stopped on its host, and keeps its share (moving.py)
     moved      runs on the other host; the move waits to be confirmed or reverted
@@ -26,6 +26,7 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.build import (
     AttemptFailed,
     Flavor,
+    Image,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
@@ -42,6 +43,7 @@ from bus.messages.cell import (
     PlaceInCell,
     ReceiveInstance,
     RedeployInstance,
+    RespawnInstance,
     SpawnInstance,
     StartInstance,
     StopInstance,
@@ -67,11 +69,12 @@ State = Literal[
 # The orders to a host, which is a hypervisor or a bare-metal node.
 Spawn = SpawnInstance | DeployInstance
 Destroy = DestroyInstance | UndeployInstance
-HostOrder = Spawn | Destroy | RedeployInstance | StopInstance | StartInstance | ReceiveInstance
+Rebuilding = RespawnInstance | RedeployInstance
+HostOrder = Spawn | Destroy | Rebuilding | StopInstance | StartInstance | ReceiveInstance
 OutboxMessage = HostOrder | ReleaseClaim | InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted
 SPAWNS = (SpawnInstance, DeployInstance)
 DESTROYS = (DestroyInstance, UndeployInstance)
-REBUILDS = (RedeployInstance,)
+REBUILDS = (RespawnInstance, RedeployInstance)
 MOVES = (StopInstance, StartInstance, ReceiveInstance)
 ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS, *MOVES)
 
@@ -130,7 +133,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
 
     `order` is None if the instance was removed before it was placed. `alternates` are those not tried yet.
     `was_silent`: the host of the attempt did not answer, so it is unknown what it has. `is_clean`: it confirmed that it
-    has nothing. `rebuild` and `move` are the last ones that were ordered. `flavor` is set after a resize.
+    has nothing. `rebuild` and `move` are the last ones that were ordered. `flavor` is set after a resize, and `image` after a rebuild.
     """
 
     id: InstanceId
@@ -155,6 +158,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     move: Move | None = None
     moving: Moving | None = None
     flavor: Flavor | None = None
+    image: Image | None = None
     kept_attempt: int = 0
     # Of its last message. Each order of the API level names the sequence that the instance has there, and the cell continues
     # above it: readers drop states with lower ones, also after another cell.
@@ -201,7 +205,7 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         flavor=flavor_of(row, order),
         share=host.share,
         name=order.name,
-        image=order.image,
+        image=row.image or order.image,
     )
 
 
@@ -223,8 +227,24 @@ def _deploy_order(row: Instance, order: PlaceInCell, node: Choice) -> DeployInst
     )
 
 
-def redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Rebuild) -> RedeployInstance:
-    """The order to the node of the attempt to write this image; everything else is as in the order to place it."""
+def rebuild_order(row: Instance, order: PlaceInCell, host: Choice, rebuild: Rebuild) -> Rebuilding:
+    """The order to the host of the attempt to build it anew from this image; everything else is as it was."""
+    if host.kind == NODE:
+        return _redeploy_order(row, order, host, rebuild)
+    return RespawnInstance(
+        cell=order.cell,
+        instance=row.id,
+        attempt=row.host_attempt,
+        host=host.share.host,
+        number=rebuild.number,
+        flavor=flavor_of(row, order),
+        share=host.share,
+        image=rebuild.image,
+        name=order.name,
+    )
+
+
+def _redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Rebuild) -> RedeployInstance:
     return RedeployInstance(
         cell=order.cell,
         instance=row.id,

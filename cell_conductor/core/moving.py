@@ -26,7 +26,7 @@ from msgspec import structs
 
 from bus.messages.cell import EndMoveInCell, MoveInCell
 from bus.messages.hosts import NODE
-from cell_conductor.core.instance import MOVES, HeldClaim, Moving
+from cell_conductor.core.instance import MOVES, REBUILDS, HeldClaim, Moving
 from cell_conductor.core.move_steps import (
     confirm,
     decide_end,
@@ -53,7 +53,7 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
         return
     assert row.host is not None, "an instance that exists has a host"
     transition.continue_from(move.number)
-    transition.withdraw(MOVES, attempt=row.host_attempt)
+    transition.withdraw((*REBUILDS, *MOVES), attempt=row.host_attempt)
     moving = Moving(
         step="claiming",
         source=row.host,

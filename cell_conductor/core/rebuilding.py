@@ -1,21 +1,20 @@
-"""Rebuilds: an active instance gets another image on its host. Attempt, host and share stay.
+"""Rebuilds: an instance gets another image on its host. Attempt, host and share stay.
 
     active, broken ──▶ rebuilding ──▶ active   done; or it failed, and the old instance still runs
-                                 └──▶ broken   it failed, and nothing runs there; or it timed out
+                                 └──▶ broken   it failed, and nothing runs there; or its host is silent or lost
 
 Rebuilds of an instance are numbered. The API level orders the next one only when it knows the result of the last one.
-So a later number counts, and messages about an earlier rebuild change nothing. A rebuild that timed out may still be
-done, or turn out never to have begun: then the instance is active after all. A delete ends a rebuild at any time.
+So a later number counts, and messages about an earlier rebuild change nothing. A host that was given up is asked again
+and again: its rebuild may still be done, or turn out never to have begun, and then the instance is active after all. A delete
+ends a rebuild at any time, and another order takes its place.
 """
 
 from msgspec import structs
 
+from bus.messages.build import Rebuild
 from bus.messages.cell import InstanceRedeployed, RebuildInCell
-from bus.messages.hosts import NODE
-from cell_conductor.core.instance import REBUILDS, redeploy_order
+from cell_conductor.core.instance import MOVES, REBUILDS, rebuild_order
 from cell_conductor.core.transition import Transition
-
-NOT_YET = "only an instance on a bare-metal node can be rebuilt yet, not one on a hypervisor"
 
 
 def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
@@ -24,45 +23,78 @@ def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
         return
     if row.rebuild is not None and rebuild.number <= row.rebuild.number:
         return
-    assert row.order is not None, "an active instance was placed"
-    assert row.host is not None, "an active instance has a host"
+    assert row.host is not None, "an instance that was built has a host"
     was_active = row.state == "active"
     transition.withdraw(REBUILDS, attempt=row.host_attempt)
     transition.continue_from(rebuild.number)
     transition.change(rebuild=rebuild, reason="")
-    if row.host.kind != NODE:
-        _end_failed(transition, NOT_YET, is_active=True)
-    elif transition.now >= rebuild.ends_by:
+    if transition.now >= rebuild.ends_by:
         _end_failed(transition, "the order reached its cell after the deadline", is_active=was_active)
+        if row.moving is not None:
+            # The host is still asked to run it again.
+            transition.change(state_ends_at=row.state_ends_at)
+    elif was_active and (why := transition.hosts.why_lost(row.host.share.host, row.host.kind)):
+        _end_failed(transition, why, is_active=True)
     else:
-        transition.send(redeploy_order(row, row.order, row.host, rebuild), state="rebuilding")
+        # A move that left it broken waits no more for the instance to run again.
+        transition.withdraw(MOVES, attempt=row.host_attempt)
+        transition.change(state="rebuilding", moving=None)
+        _send_order(transition, rebuild)
         transition.wait_longer(rebuild.ends_by)
+
+
+def _send_order(transition: Transition, rebuild: Rebuild) -> None:
+    row = transition.row
+    assert row.order is not None, "an instance that was built was placed"
+    assert row.host is not None, "an instance that was built has a host"
+    transition.send(rebuild_order(row, row.order, row.host, rebuild))
 
 
 def on_redeployed(transition: Transition, word: InstanceRedeployed) -> None:
     row = transition.row
     is_known = row.host_attempt == word.attempt and row.host is not None and row.host.share.host == word.host
-    if not is_known or row.rebuild is None or row.rebuild.number != word.number:
+    if not is_known or row.moving is not None or row.rebuild is None or row.rebuild.number != word.number:
         return
-    if not word.failure and row.state in ("rebuilding", "broken"):
-        transition.withdraw(REBUILDS, attempt=row.host_attempt)
-        transition.change(rebuild=structs.replace(row.rebuild, failure=""), reason="")
-        transition.end_active()
-    elif row.state == "rebuilding" or (row.state == "broken" and word.is_active):
+    is_asked = row.state == "rebuilding" or (row.state == "broken" and row.state_ends_at is not None)
+    if not is_asked and not (row.state == "broken" and word.is_active):
+        return
+    if word.failure:
         _end_failed(transition, word.failure, is_active=word.is_active)
+    else:
+        transition.withdraw(REBUILDS, attempt=row.host_attempt)
+        transition.change(
+            rebuild=structs.replace(row.rebuild, failure=""), image=row.rebuild.image, reason=""
+        )
+        transition.end_active()
+
+
+def leave_lost_rebuild(transition: Transition) -> None:
+    """The host that is to rebuild the instance is lost by now."""
+    host = transition.row.host
+    assert host is not None, "an instance that is rebuilt has a host"
+    if why := transition.hosts.why_lost(host.share.host, host.kind):
+        _leave_host(transition, why)
 
 
 def on_rebuild_time_up(transition: Transition) -> None:
     row = transition.row
     assert row.rebuild is not None, "an instance that is rebuilt has a rebuild"
     assert row.host is not None, "an instance that is rebuilt has a host"
-    if transition.now >= row.rebuild.ends_by:
-        reason = "not rebuilt by its deadline"
+    if row.state == "broken":
+        transition.withdraw(REBUILDS, attempt=row.host_attempt)
+        _send_order(transition, row.rebuild)
+        transition.change(state_ends_at=transition.now + transition.rules.remind_every)
+    elif transition.now >= row.rebuild.ends_by:
+        _leave_host(transition, "not rebuilt by its deadline")
     else:
-        reason = (
-            f"no message from the host within {transition.rules.time_to_build(row.host).total_seconds():g} s"
-        )
+        seconds = transition.rules.time_to_build(row.host).total_seconds()
+        _leave_host(transition, f"no message from the host within {seconds:g} s")
+
+
+def _leave_host(transition: Transition, reason: str) -> None:
+    """What the host has is unknown: it is asked until it says how the rebuild has ended."""
     _end_failed(transition, reason, is_active=False)
+    transition.change(state_ends_at=transition.now + transition.rules.remind_every)
 
 
 def _end_failed(transition: Transition, failure: str, *, is_active: bool) -> None:

@@ -1,35 +1,39 @@
 """The life of an attempt to have an instance on a host: built there or received from another host, stopped and started
-again, destroyed; and the answers.
+again, rebuilt from another image, destroyed; and the answers.
 
 An attempt is identified by its host, instance and number. The host's answer to an order follows from the attempt's state:
 
-    state      | spawn, receive | stop    | start   | destroy
-    -----------|----------------|---------|---------|--------
-    unknown    | begins         | refused | refused | begins
-    waiting    | later          | refused | later   | begins
-    building   | later          | refused | later   | begins
-    receiving  | later          | refused | later   | begins
-    built      | again          | begins  | again   | begins
-    stopping   | later          | later   | begins  | begins
-    stopped    | again          | again   | begins  | begins
-    starting   | later          | begins  | later   | begins
-    failed     | again          | refused | again   | begins
-    destroyed  | again          | refused | refused | begins
+    state      | spawn, receive | stop    | start   | respawn | destroy
+    -----------|----------------|---------|---------|---------|--------
+    unknown    | begins         | refused | refused | refused | begins
+    waiting    | later          | refused | later   | begins  | begins
+    building   | later          | refused | later   | refused | begins
+    receiving  | later          | refused | later   | refused | begins
+    built      | again          | begins  | again   | begins  | begins
+    stopping   | later          | later   | begins  | begins  | begins
+    stopped    | again          | again   | begins  | begins  | begins
+    starting   | later          | begins  | later   | begins  | begins
+    rebuilding | later          | refused | later   | begins  | begins
+    broken     | again          | refused | refused | begins  | begins
+    failed     | again          | refused | again   | refused | begins
+    destroyed  | again          | refused | refused | refused | begins
 
 `begins`: the driver begins the work. `later`: the answer to the work that goes on answers this order, too. `again`: the host
 answers what the attempt is now. `refused`: the host answers the reason, and does nothing. So a repeated order gets the same
 answer, and an attempt that was destroyed never runs.
 
-An instance is stopped and started once by each move, and later moves have higher numbers. Orders may overtake each other: an
-order to stop or to start that is older than the last one obeyed is handled as a repeated spawn order.
+An instance is stopped and started once by each move, and rebuilt once by each rebuild; later ones have higher numbers. Orders
+may overtake each other: an order of a move or a rebuild that is older than the last one obeyed, or of the same rebuild, is
+handled as a repeated spawn order.
 
 A host receives what the source has: a stopped instance, or any if the move is live. Otherwise the attempt fails at once. So a
 late copy of the order never takes over an instance that its source has lost, or runs again.
 
 An instance that could not be stopped is `built`, and one that could not be started is `stopped`; its `failure` says why. The
-next order to stop or to start it begins the work once more.
+next order to stop or to start it begins the work once more. An instance that could not be rebuilt is `broken`: its old disk is
+gone, and nothing runs. The next rebuild begins anew.
 
-A host has so many builds at once, and what it receives counts as a build. Further attempts wait for their turn, the earliest
+A host has so many builds at once, and what it receives or rebuilds counts as a build. Further attempts wait for their turn, the earliest
 first; the conductor's deadline for an attempt runs on meanwhile, and a destroyed attempt waits no more.
 
 A host forgets attempts: all of them when it restarts, unless its store keeps them; finished ones after a long time. It builds
@@ -47,16 +51,18 @@ from bus.messages.build import InstanceId
 from bus.messages.cell import (
     DestroyInstance,
     InstanceDestroyed,
+    InstanceRedeployed,
     InstanceSpawned,
     InstanceStopped,
     ReceiveInstance,
+    RespawnInstance,
     SpawnFailed,
     SpawnInstance,
     StartInstance,
     StopInstance,
 )
 
-BuildOrder = SpawnInstance | ReceiveInstance
+BuildOrder = SpawnInstance | ReceiveInstance | RespawnInstance
 HostOrder = BuildOrder | StopInstance | StartInstance | DestroyInstance
 # Host, instance and attempt, as integers, since Python computes the hash of a UUID at each lookup.
 AttemptKey = tuple[int, int, int]
@@ -95,6 +101,8 @@ class State(Enum):
     STOPPING = "stopping"
     STOPPED = "stopped"
     STARTING = "starting"
+    REBUILDING = "rebuilding"
+    BROKEN = "broken"
     FAILED = "failed"
     DESTROYED = "destroyed"
 
@@ -102,14 +110,15 @@ class State(Enum):
         # Attributes, not properties: they are read a dozen times a boot, and to look up a member takes long.
         self.is_over = state in ("failed", "destroyed")
         # Is it one of the builds that a host has at once?
-        self.takes_slot = state in ("building", "receiving")
+        self.takes_slot = state in ("building", "receiving", "rebuilding")
 
 
 class AttemptRecord(Struct, frozen=True, gc=False):
     """An attempt on its host. Its answer is due at `due_s`; None after it was sent.
 
     `cause` and `trace` are those of the order that will be answered. `order` is kept while the attempt waits. `rank` is that
-    of the last order to stop or to start that was obeyed.
+    of the last order to stop, to start or to rebuild that was obeyed. `rebuild` is the number of the rebuild that the attempt
+    answers for, until it is stopped or started.
     """
 
     cell: str
@@ -123,6 +132,7 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     trace: str = ""
     order: BuildOrder | None = None
     rank: int = -1
+    rebuild: int = 0
 
     @property
     def key(self) -> AttemptKey:
@@ -131,18 +141,29 @@ class AttemptRecord(Struct, frozen=True, gc=False):
 
 Step = Literal["begins", "later", "again", "refused"]
 
-# By state: what follows from an order to spawn or to receive, to stop, to start, and to destroy.
-_STEPS: dict[State | None, tuple[Step, Step, Step, Step]] = {
-    None: ("begins", "refused", "refused", "begins"),
-    State.WAITING: ("later", "refused", "later", "begins"),
-    State.BUILDING: ("later", "refused", "later", "begins"),
-    State.RECEIVING: ("later", "refused", "later", "begins"),
-    State.BUILT: ("again", "begins", "again", "begins"),
-    State.STOPPING: ("later", "later", "begins", "begins"),
-    State.STOPPED: ("again", "again", "begins", "begins"),
-    State.STARTING: ("later", "begins", "later", "begins"),
-    State.FAILED: ("again", "refused", "again", "begins"),
-    State.DESTROYED: ("again", "refused", "refused", "begins"),
+# By state: what follows from an order to spawn or to receive, to stop, to start, to respawn, and to destroy.
+_STEPS: dict[State | None, tuple[Step, Step, Step, Step, Step]] = {
+    None: ("begins", "refused", "refused", "refused", "begins"),
+    State.WAITING: ("later", "refused", "later", "begins", "begins"),
+    State.BUILDING: ("later", "refused", "later", "refused", "begins"),
+    State.RECEIVING: ("later", "refused", "later", "refused", "begins"),
+    State.BUILT: ("again", "begins", "again", "begins", "begins"),
+    State.STOPPING: ("later", "later", "begins", "begins", "begins"),
+    State.STOPPED: ("again", "again", "begins", "begins", "begins"),
+    State.STARTING: ("later", "begins", "later", "begins", "begins"),
+    State.REBUILDING: ("later", "refused", "later", "begins", "begins"),
+    State.BROKEN: ("again", "refused", "refused", "begins", "begins"),
+    State.FAILED: ("again", "refused", "again", "refused", "begins"),
+    State.DESTROYED: ("again", "refused", "refused", "refused", "begins"),
+}
+
+_COLUMNS: dict[type[HostOrder], int] = {
+    SpawnInstance: 0,
+    ReceiveInstance: 0,
+    StopInstance: 1,
+    StartInstance: 2,
+    RespawnInstance: 3,
+    DestroyInstance: 4,
 }
 
 
@@ -164,9 +185,11 @@ def why_not_received(source: AttemptRecord | None, order: ReceiveInstance) -> st
 
 
 def rank_of(order: HostOrder) -> int:
-    """The order's place among those to stop and to start this attempt: a move stops the instance, and then may start it."""
+    """The order's place among those to stop, to start and to rebuild this attempt: a move stops the instance, and then may
+    start it.
+    """
     match order:
-        case StopInstance(number=number):
+        case StopInstance(number=number) | RespawnInstance(number=number):
             return 2 * number
         case StartInstance(number=number):
             return 2 * number + 1
@@ -176,20 +199,19 @@ def rank_of(order: HostOrder) -> int:
 
 def next_step(known: AttemptRecord | None, order: HostOrder) -> Step:
     """The host's way to handle this order."""
-    on_spawn, on_stop, on_start, on_destroy = _STEPS[known.state if known is not None else None]
+    steps = _STEPS[known.state if known is not None else None]
+    return steps[0 if known is not None and _is_late(known, order) else _COLUMNS[type(order)]]
+
+
+def _is_late(known: AttemptRecord, order: HostOrder) -> bool:
+    """Was this order of a move or a rebuild obeyed before, or a later one?"""
     match order:
-        case SpawnInstance() | ReceiveInstance():
-            return on_spawn
-        case DestroyInstance():
-            return on_destroy
-        case StopInstance() | StartInstance() if known is not None and rank_of(order) < known.rank:
-            return on_spawn
-        case StopInstance():
-            return on_stop
-        case StartInstance():
-            return on_start
+        case RespawnInstance(number=number) if number == known.rebuild:
+            return True
+        case StopInstance() | StartInstance() | RespawnInstance():
+            return rank_of(order) < known.rank
         case _:
-            assert_never(order)
+            return False
 
 
 def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
@@ -206,6 +228,7 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         cause=cause,
         trace=trace,
         rank=rank_of(order),
+        rebuild=_rebuild_of(order),
     )
 
 
@@ -215,6 +238,10 @@ def failed(
     """An attempt that its driver cannot begin."""
     building = begun(order, Work(failure=failure), at_s, cause=cause, trace=trace)
     return structs.replace(building, state=State.FAILED)
+
+
+def _rebuild_of(order: HostOrder) -> int:
+    return order.number if isinstance(order, RespawnInstance) else 0
 
 
 def _state_after(order: HostOrder) -> State:
@@ -229,12 +256,14 @@ def _state_after(order: HostOrder) -> State:
             return State.STOPPING
         case StartInstance():
             return State.STARTING
+        case RespawnInstance():
+            return State.REBUILDING
         case _:
             assert_never(order)
 
 
 def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRecord:
-    """A new attempt on a host that has enough builds."""
+    """An attempt that is to be built, on a host that has enough builds."""
     return AttemptRecord(
         cell=order.cell,
         host=order.host,
@@ -244,6 +273,8 @@ def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRe
         cause=cause,
         trace=trace,
         order=order,
+        rank=rank_of(order),
+        rebuild=_rebuild_of(order),
     )
 
 
@@ -256,23 +287,35 @@ def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
 def answered_again(
     known: AttemptRecord, order: HostOrder, at_s: float, *, cause: str = "", trace: str = ""
 ) -> AttemptRecord:
-    """A known attempt after an order that changes nothing."""
+    """A known attempt after an order that changes nothing. A later order to stop or to start asks no more for a rebuild."""
+    rank = rank_of(order)
     return structs.replace(
         known,
-        failure=known.failure if known.state is State.FAILED else "",
+        failure=known.failure if known.state in (State.BROKEN, State.FAILED) else "",
         due_s=at_s,
         cause=cause,
         trace=trace,
-        rank=max(known.rank, rank_of(order)),
+        rank=max(known.rank, rank),
+        rebuild=known.rebuild if rank <= known.rank else 0,
     )
 
 
-def refusal_of(known: AttemptRecord | None, order: StopInstance | StartInstance) -> Message:
+def refusal_of(known: AttemptRecord | None, order: StopInstance | StartInstance | RespawnInstance) -> Message:
     """The answer to an order that the host refuses."""
     reason = _why_refused(known, order)
     cell, instance, number, host = order.cell, order.instance, order.attempt, order.host
     if isinstance(order, StopInstance):
         return InstanceStopped(cell=cell, instance=instance, attempt=number, host=host, failure=reason)
+    if isinstance(order, RespawnInstance):
+        return InstanceRedeployed(
+            cell=cell,
+            instance=instance,
+            attempt=number,
+            host=host,
+            number=order.number,
+            failure=reason,
+            is_active=False,
+        )
     return SpawnFailed(cell=cell, instance=instance, attempt=number, host=host, reason=reason)
 
 
@@ -284,6 +327,8 @@ def _why_refused(known: AttemptRecord | None, order: HostOrder) -> str:
             return "it was destroyed"
         case State.FAILED:
             return f"the host does not have it: {known.failure}"
+        case State.BROKEN:
+            return f"it could not be rebuilt: {known.failure}"
         case _:
             return "it does not run yet"
 
@@ -311,6 +356,8 @@ def _ended(attempt: AttemptRecord, work: Work) -> tuple[State, str]:
     match attempt.state:
         case State.BUILDING | State.RECEIVING:
             return State.FAILED if work.failure else State.BUILT, work.failure
+        case State.REBUILDING:
+            return State.BROKEN if work.failure else State.BUILT, work.failure
         case State.STOPPING:
             return State.BUILT if work.failure else State.STOPPED, work.failure
         case State.STARTING:
@@ -321,6 +368,16 @@ def _ended(attempt: AttemptRecord, work: Work) -> tuple[State, str]:
 
 def answer_of(attempt: AttemptRecord) -> Message:
     cell, instance, number, host = attempt.cell, attempt.instance, attempt.attempt, attempt.host
+    if attempt.rebuild and attempt.state in (State.BUILT, State.BROKEN):
+        return InstanceRedeployed(
+            cell=cell,
+            instance=instance,
+            attempt=number,
+            host=host,
+            number=attempt.rebuild,
+            failure=attempt.failure,
+            is_active=attempt.state is State.BUILT,
+        )
     match attempt.state, attempt.failure:
         case State.BUILT, "":
             return InstanceSpawned(cell=cell, instance=instance, attempt=number, host=host)

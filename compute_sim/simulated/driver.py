@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID, uuid5
 
 from bus.message import ProviderId
-from bus.messages.cell import DestroyInstance, ReceiveInstance, SpawnInstance, StartInstance, StopInstance
+from bus.messages.cell import (
+    DestroyInstance,
+    ReceiveInstance,
+    RespawnInstance,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
 from bus.messages.placement import ReportedInventory
 from compute_sim.core.attempts import WELL, AttemptRecord, Condition, Work
 from compute_sim.core.pools import Pool
@@ -85,6 +92,10 @@ class SimulatedDriver:
         return self._work(order, at_s)
 
     def start(self, order: StartInstance, at_s: float) -> Work:
+        return self._work(order, at_s)
+
+    def respawn(self, order: RespawnInstance, at_s: float) -> Work:
+        self._download(order.image.source)
         return self._work(order, at_s)
 
     def _work(self, order: WorkOrder, at_s: float) -> Work:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from bus.messages.cell import ReceiveInstance, SpawnInstance, StartInstance, StopInstance
+from bus.messages.cell import ReceiveInstance, RespawnInstance, SpawnInstance, StartInstance, StopInstance
 from bus.messages.placement import Trait, Value, Variant
 from compute_sim.core.attempts import WELL, Condition, Dead, Silent, Work
 
@@ -59,7 +59,7 @@ class WorkFault(HostFault, frozen=True, kw_only=True):
 
 
 class FailsToBuild(WorkFault, frozen=True, kw_only=True, tag="fails_to_build"):
-    """Builds fail, and are cleaned up."""
+    """Builds fail, and are cleaned up. Rebuilds fail, too, and leave nothing that runs."""
 
     reason: str = "the hypervisor could not start it"
 
@@ -83,7 +83,7 @@ class FailsToStart(WorkFault, frozen=True, kw_only=True, tag="fails_to_start"):
 
 
 class BuildsSlowly(WorkFault, frozen=True, kw_only=True, tag="builds_slowly"):
-    """Builds take this long."""
+    """Builds and rebuilds take this long."""
 
     spawn_ms: float
 
@@ -166,7 +166,7 @@ class FaultScript(Value, frozen=True):
     faults: tuple[Fault, ...] = ()
 
 
-WorkOrder = SpawnInstance | ReceiveInstance | StopInstance | StartInstance
+WorkOrder = SpawnInstance | ReceiveInstance | StopInstance | StartInstance | RespawnInstance
 
 
 class WorkKind(Struct, frozen=True):
@@ -184,6 +184,7 @@ KINDS: dict[type[WorkOrder], WorkKind] = {
     SpawnInstance: WorkKind("build", "spawn_ms", FailsToBuild, BuildsSlowly),
     ReceiveInstance: WorkKind("receive", "receive_ms", FailsToReceive, ReceivesSlowly),
     StopInstance: WorkKind("stop", "stop_ms", FailsToStop, StopsSlowly),
+    RespawnInstance: WorkKind("rebuild", "spawn_ms", FailsToBuild, BuildsSlowly),
     StartInstance: WorkKind("start", "start_ms", FailsToStart, StartsSlowly),
 }
 
@@ -226,8 +227,10 @@ def work_of(
 ) -> Work:
     """How the work that this order begins will end on a host with these faults of it."""
     takes_ms, failure = getattr(script, kind.time), ""
+    # An attempt may be rebuilt often.
+    which = order.number if isinstance(order, RespawnInstance) else order.attempt
     for number, fault in enumerate(faults):
-        about = f"{kind.name} {number} {order.instance.int:x} {order.attempt}"
+        about = f"{kind.name} {number} {order.instance.int:x} {which}"
         if not is_on(fault, at_s) or not happens(fault.probability, script.seed, about):
             continue
         if isinstance(fault, kind.fails):

@@ -14,7 +14,6 @@ from msgspec import Struct, structs
 
 from bus.messages.build import IN_PLACE, BuildInstance, BuildRejected, InstanceId, NoValidHost
 from bus.messages.cell import Choice
-from bus.messages.hosts import NODE
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.choosing.choosing import Chosen, choose
@@ -223,11 +222,9 @@ class Mover:
         )
 
     def _problem_with_source(self, order: MoveInstance, host: str) -> str:
-        columns = self._picture.columns
-        rows = list(self._picture.rows_named(host.lower()))
-        if any(columns.kinds[row] == NODE for row in rows):
+        if self._picture.is_node(host):
             return f"it is on bare-metal node {host}: its disk is there, so it cannot move or be shelved"
-        is_up = any(columns.up[row] for row in rows)
+        is_up = self._picture.is_up(host)
         if order.kind == "evacuate" and is_up:
             return f"its host {host} is up: migrate it, or say first that the host is down"
         if order.kind in IN_PLACE and not is_up:

@@ -8,12 +8,17 @@ from bus.messages.build import BuildRejected, RebuildInstance
 from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.locked_rows import Ordered, answered, take_steps
 
 
-def rebuild_handlers(clock: Callable[[], datetime], *, timeout_s: int) -> Handlers:
+def rebuild_handlers(picture: Picture, clock: Callable[[], datetime], *, timeout_s: int) -> Handlers:
     """`timeout_s` is how long a rebuild may take that names no deadline."""
+
+    def why_no_work(host: str) -> str:
+        """Ironic works on while the daemons of its nodes are away."""
+        return "" if picture.is_node(host) or picture.is_up(host) else f"its host {host} is down"
 
     async def on_rebuilds(
         asks: Sequence[Received[RebuildInstance]], transaction: OutboxTransaction
@@ -21,7 +26,8 @@ def rebuild_handlers(clock: Callable[[], datetime], *, timeout_s: int) -> Handle
         verdicts: list[InstanceRow | BuildRejected] = []
 
         def step(row: InstanceRow | None, order: RebuildInstance) -> InstanceRow | None:
-            verdicts.append(verdict := rebuilt(row, order, clock(), timeout_s=timeout_s))
+            verdict = rebuilt(row, order, clock(), timeout_s=timeout_s, why_no_work=why_no_work)
+            verdicts.append(verdict)
             return verdict if isinstance(verdict, InstanceRow) else None
 
         steps = [Ordered(ask.message.instance, partial(step, order=ask.message), ask.sender) for ask in asks]

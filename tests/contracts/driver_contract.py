@@ -14,10 +14,11 @@ from uuid import UUID, uuid5
 from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.build import Flavor
+from bus.messages.build import Flavor, Image
 from bus.messages.cell import (
     DestroyInstance,
     ReceiveInstance,
+    RespawnInstance,
     SpawnInstance,
     StartInstance,
     StopInstance,
@@ -121,6 +122,16 @@ class _Orders:
         )
         self.stop = StopInstance(cell="c1", instance=instance, attempt=1, host=host, number=1)
         self.start = StartInstance(cell="c1", instance=instance, attempt=1, host=host, number=1)
+        self.respawn = RespawnInstance(
+            cell="c1",
+            instance=instance,
+            attempt=1,
+            host=host,
+            number=2,
+            flavor=Flavor(vcpus=1),
+            share=share,
+            image=Image(source="another"),
+        )
         self.receive = ReceiveInstance(
             cell="c1",
             instance=instance,
@@ -141,6 +152,7 @@ _RESULTS = {
     State.RECEIVING: State.BUILT,
     State.STOPPING: State.STOPPED,
     State.STARTING: State.BUILT,
+    State.REBUILDING: State.BUILT,
     State.DESTROYED: State.DESTROYED,
 }
 
@@ -169,6 +181,7 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
 
     of = _Orders(driver.root, "one order after the other")
     yield from obey("twice", of.spawn, of.stop, of.start, of.stop, of.start)
+    yield from obey("in place", of.respawn, of.stop, of.respawn)
     yield from obey("from itself", of.stop, of.receive)
     yield from obey("and again", of.destroy, of.destroy_received, of.destroy_received)
     of = _Orders(driver.root, "live")
@@ -190,7 +203,7 @@ def _interrupted(
     host: ProviderId, name: str = ""
 ) -> Iterator[tuple[tuple[HostOrder, ...], HostOrder, HostOrder]]:
     """Orders to an instance, the order whose work is interrupted, and the next one. Each time it is another instance."""
-    for number in range(6):
+    for number in range(8):
         of = _Orders(host, f"interrupted {number} {name}")
         yield (
             ((), of.spawn, of.destroy),
@@ -199,4 +212,6 @@ def _interrupted(
             ((of.spawn, of.stop), of.start, of.stop),
             ((of.spawn, of.stop), of.start, of.destroy),
             ((of.spawn, of.stop), of.receive, of.destroy_received),
+            ((of.spawn,), of.respawn, of.respawn),
+            ((of.spawn,), of.respawn, of.destroy),
         )[number]

@@ -1,4 +1,4 @@
-"""Draws the state machine of moves from the code, for docs/moves.md: the picture is the docstring of the conductor's module, and
+"""Draws the state machine of moves and rebuilds from the code, for docs/moves.md: the picture is the docstring of the conductor's module, and
 the table is what its decisions lead to. `python -m tests.pages` writes both; a test fails when the page is out of date.
 
 The table is found by trying: every message that is about the current attempts is heard in every row that can be reached.
@@ -30,6 +30,7 @@ from tests.unit.test_conductor import (
     spawned,
 )
 from tests.unit.test_conductor_moves import active, end, move, stopped
+from tests.unit.test_conductor_rebuilds import rebuild, redeployed
 
 if TYPE_CHECKING:
     from bus.messages.placement import ClaimVerdict
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 BEGIN, END = "<!-- moves: begin -->", "<!-- moves: end -->"
 # A second move, of the instance that the first one shelved.
 KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize", "evacuate", "shelve", "unshelve")
+# How a rebuild ends: its failure, and whether the instance runs.
+REBUILT = (("rebuilt", "", True), ("not rebuilt", "no image", False), ("not begun", "refused", True))
 LATER = timedelta(days=1)
 # In these a move is over, and another one begins it all again.
 ENDS = ("deleting", "deleted")
@@ -72,7 +75,9 @@ def heard() -> list[Heard]:
 
 
 def place_of(row: Instance) -> str:
-    return row.state if row.moving is None or row.state == "moved" else f"{row.state}: {row.moving.step}"
+    if row.moving is not None and row.state != "moved":
+        return f"{row.state}: {row.moving.step}"
+    return "broken: host is asked" if row.state == "broken" and row.state_ends_at is not None else row.state
 
 
 def _table() -> Iterator[str]:
@@ -104,6 +109,7 @@ def _plain(row: Instance) -> Instance:
         remind_at=None if row.remind_at is None else NOON + LATER * 2,
         move=row.move and structs.replace(row.move, asked="", destination="", confirm_by=None, failure=""),
         moving=row.moving and structs.replace(row.moving, reason=""),
+        rebuild=row.rebuild and structs.replace(row.rebuild, failure=""),
     )
 
 
@@ -127,6 +133,14 @@ def _messages(row: Instance) -> Iterator[tuple[str, tuple[Input, ...]]]:
         order = structs.replace(move(), move=row.move)
         for how in ("confirm", "revert", "abort"):
             yield how, (end(order, how),)
+    if row.rebuild is None:
+        yield "rebuild", (rebuild(80),)
+    else:
+        for name, failure, is_active in REBUILT:
+            word = redeployed(
+                80, failure=failure, is_active=is_active, attempt=row.host_attempt, name=_host(row)
+            )
+            yield f"the host: {name}", (word,)
     yield "delete", (REMOVE,)
     source = row.moving.source_attempt if row.moving is not None else row.host_attempt
     at_source = row.moving.source.name if row.moving is not None else _host(row)

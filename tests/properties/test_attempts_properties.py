@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from bus.message import ConsumerId, Message
-from bus.messages.build import Flavor
+from bus.messages.build import Flavor, Image
 from bus.messages.cell import (
     AttemptMessage,
     DestroyInstance,
     InstanceDestroyed,
+    InstanceRedeployed,
     InstanceSpawned,
     InstanceStopped,
     ReceiveInstance,
+    RespawnInstance,
     SpawnFailed,
     SpawnInstance,
     StartInstance,
@@ -80,17 +82,32 @@ def start(attempt: Attempt, number: int) -> StartInstance:
     return StartInstance(cell="c1", instance=attempt[0], attempt=attempt[1], host=HOST, number=number)
 
 
+def respawn(attempt: Attempt, number: int) -> RespawnInstance:
+    return RespawnInstance(
+        cell="c1",
+        instance=attempt[0],
+        attempt=attempt[1],
+        host=HOST,
+        number=number,
+        flavor=Flavor(),
+        share=SHARE,
+        image=Image(source=f"image-{number}"),
+    )
+
+
 def destroy(attempt: Attempt) -> DestroyInstance:
     return DestroyInstance(cell="c1", instance=attempt[0], attempt=attempt[1], host=HOST)
 
 
 instances = st.sampled_from(INSTANCES)
 attempts = st.tuples(instances, st.sampled_from(ATTEMPTS))
-numbers = st.integers(1, 3)
+# Moves and rebuilds have one sequence of numbers.
+numbers = st.sampled_from([1, 3, 5])
 orders: st.SearchStrategy[HostOrder] = st.one_of(
     instances.map(lambda instance: spawn(instance, 1)),
     st.builds(receive, instances, st.just(2), live=st.booleans()),
     *(st.builds(kind, attempts, numbers) for kind in (stop, stop, start, start)),
+    st.builds(respawn, attempts, st.sampled_from([2, 4])),
     attempts.map(destroy),
 )
 FAULTS: list[Fault] = [
@@ -141,6 +158,9 @@ class Watched(SimulatedDriver):
 
     def start(self, order: StartInstance, at_s: float) -> Work:
         return self._noted(order, super().start(order, at_s))
+
+    def respawn(self, order: RespawnInstance, at_s: float) -> Work:
+        return self._noted(order, super().respawn(order, at_s))
 
     def destroy(self, order: DestroyInstance, at_s: float) -> Work:
         return self._noted(order, super().destroy(order, at_s))
@@ -216,25 +236,32 @@ def last_state(begun: list[Begun]) -> State | None:
             return State.BUILT if fails else State.STOPPED
         case StartInstance(), fails:
             return State.STOPPED if fails else State.BUILT
+        case RespawnInstance(), fails:
+            return State.BROKEN if fails else State.BUILT
 
 
 def assert_lawful(begun: list[Begun]) -> None:
-    """The attempt is built once, stopped and started in the order of its moves, and left alone when it was destroyed."""
+    """The attempt is built once, stopped, started and rebuilt in the order of its moves and rebuilds, and left alone when it
+    was destroyed.
+    """
     kinds = [type(each.order) for each in begun]
     if DestroyInstance in kinds:
         destroyed_at = kinds.index(DestroyInstance)
         assert set(kinds[destroyed_at:]) == {DestroyInstance}
         begun, kinds = begun[:destroyed_at], kinds[:destroyed_at]
     if kinds:
-        assert kinds[0] in (SpawnInstance, ReceiveInstance)
-        assert set(kinds[1:]) <= {StopInstance, StartInstance}
-        assert len(kinds) == 1 or not begun[0].work.failure
+        # What waits to be built may be rebuilt at once.
+        assert kinds[0] in (SpawnInstance, ReceiveInstance, RespawnInstance)
+        assert set(kinds[1:]) <= {StopInstance, StartInstance, RespawnInstance}
+        assert len(kinds) == 1 or kinds[0] is RespawnInstance or not begun[0].work.failure
     ranks = [
         (each.order.number, isinstance(each.order, StartInstance))
         for each in begun
-        if isinstance(each.order, StopInstance | StartInstance)
+        if isinstance(each.order, StopInstance | StartInstance | RespawnInstance)
     ]
     assert ranks == sorted(ranks)
+    rebuilds = [each.order.number for each in begun if isinstance(each.order, RespawnInstance)]
+    assert len(rebuilds) == len(set(rebuilds))
 
 
 async def check_host(world: World) -> None:
@@ -309,6 +336,13 @@ async def check_answers(world: World, attempt: Attempt, state: State | None) -> 
     else:
         assert exists
         assert isinstance(started, InstanceSpawned)
+    rebuilt = await answers(respawn(attempt, 10))
+    assert isinstance(rebuilt, InstanceRedeployed)
+    assert rebuilt.is_active == (not rebuilt.failure)
+    if exists or state is State.BROKEN:
+        assert rebuilt.failure == world.begun(attempt)[-1].work.failure
+    else:
+        assert rebuilt.failure
     assert isinstance(await answers(destroy(attempt)), InstanceDestroyed)
     assert isinstance(await answers(spawn(*attempt)), InstanceDestroyed)
     assert isinstance(await answers(receive(*attempt)), InstanceDestroyed)

@@ -7,6 +7,7 @@ from bus.messages.cell import (
     AttemptMessage,
     DestroyInstance,
     ReceiveInstance,
+    RespawnInstance,
     SpawnInstance,
     StartInstance,
     StopInstance,
@@ -75,6 +76,9 @@ class HeldDriver:
 
     def start(self, order: StartInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
         return self._held(order, self._driver.start(order, self._clock.at_s))
+
+    def respawn(self, order: RespawnInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
+        return self._held(order, self._driver.respawn(order, self._clock.at_s))
 
     def _held(self, order: AttemptMessage, work: Work) -> Work:
         self._ends_at_s[order.instance, order.attempt] = self._clock.at_s + work.left_ms / 1000

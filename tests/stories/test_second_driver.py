@@ -15,6 +15,7 @@ from bus.messages.cell import (
     DestroyInstance,
     InstanceSpawned,
     ReceiveInstance,
+    RespawnInstance,
     SpawnFailed,
     SpawnInstance,
     StartInstance,
@@ -109,6 +110,13 @@ class DomainDriver:
         self._hypervisor.starting.add(domain)
         return BUSY
 
+    def respawn(self, order: RespawnInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        domain = (order.instance, order.attempt)
+        self._hypervisor.stopping.discard(domain)
+        self._hypervisor.running.discard(domain)
+        self._hypervisor.starting.add(domain)
+        return BUSY
+
     def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
         domain = (order.instance, order.attempt)
         self._hypervisor.starting.discard(domain)
@@ -124,7 +132,7 @@ class DomainDriver:
         if domain in self._hypervisor.starting | self._hypervisor.stopping | self._hypervisor.removing:
             return BUSY
         runs = domain in self._hypervisor.running
-        if attempt.state in (State.BUILDING, State.RECEIVING, State.STARTING) and not runs:
+        if attempt.state in (State.BUILDING, State.RECEIVING, State.STARTING, State.REBUILDING) and not runs:
             return Work(failure="the domain did not start")
         if attempt.state is State.STOPPING and runs:
             return Work(failure="the domain did not stop")

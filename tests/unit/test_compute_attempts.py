@@ -7,13 +7,15 @@ import pytest
 from msgspec import structs
 
 from bus.message import ConsumerId, Message
-from bus.messages.build import Flavor
+from bus.messages.build import Flavor, Image
 from bus.messages.cell import (
     DestroyInstance,
     InstanceDestroyed,
+    InstanceRedeployed,
     InstanceSpawned,
     InstanceStopped,
     ReceiveInstance,
+    RespawnInstance,
     SpawnFailed,
     SpawnInstance,
     StartInstance,
@@ -67,9 +69,34 @@ def start(number: int = 5) -> StartInstance:
     return StartInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST, number=number)
 
 
+def respawn(number: int = 6) -> RespawnInstance:
+    return RespawnInstance(
+        cell="c1",
+        instance=INSTANCE,
+        attempt=1,
+        host=HOST,
+        number=number,
+        flavor=Flavor(),
+        share=SHARE,
+        image=Image(source="http://images/fedora"),
+    )
+
+
 SPAWNED = InstanceSpawned(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
 STOPPED = InstanceStopped(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
 GONE = InstanceDestroyed(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
+
+
+def rebuilt(number: int = 6, failure: str = "") -> InstanceRedeployed:
+    return InstanceRedeployed(
+        cell="c1",
+        instance=INSTANCE,
+        attempt=1,
+        host=HOST,
+        number=number,
+        failure=failure,
+        is_active=not failure,
+    )
 
 
 def spawn_failed(reason: str) -> SpawnFailed:
@@ -101,6 +128,8 @@ KNOWN: dict[State | None, AttemptRecord | None] = {
     State.STOPPING: begun(stop(), Work(50), 10.0),
     State.STOPPED: ended(stop()),
     State.STARTING: begun(start(), Work(50), 10.0),
+    State.REBUILDING: begun(respawn(5), Work(50), 10.0),
+    State.BROKEN: ended(respawn(5), "no image"),
     State.FAILED: ended(SPAWN, "no image"),
     State.DESTROYED: ended(DESTROY),
 }
@@ -110,12 +139,13 @@ def test_each_order_in_each_state_is_decided_as_the_table_says() -> None:
     rows = [
         [cell.strip() for cell in line.split("|")]
         for line in (attempts.__doc__ or "").splitlines()
-        if line.count("|") == 4
+        if line.count("|") == 5
     ]
     orders = {
         "spawn, receive": (SPAWN, RECEIVE),
         "stop": (stop(6),),
         "start": (start(6),),
+        "respawn": (respawn(7),),
         "destroy": (DESTROY,),
     }
     header, ruler, *drawn = rows
@@ -146,7 +176,7 @@ def test_a_build_is_due_when_it_is_over_and_the_same_order_changes_nothing_until
     assert over(answered_again(built, order, 11.0)) == (built, SPAWNED)
 
 
-@pytest.mark.parametrize("order", [SPAWN, RECEIVE, stop(), start(), DESTROY])
+@pytest.mark.parametrize("order", [SPAWN, RECEIVE, stop(), start(), respawn(), DESTROY])
 def test_an_attempt_is_due_again_while_its_driver_still_works_on_it(order: HostOrder) -> None:
     attempt = begun(order, Work(50), 10.0)
 
@@ -287,3 +317,62 @@ def test_an_attempt_without_an_answer_yet_has_none() -> None:
         assert known is not None
         with pytest.raises(ValueError, match=re.escape(f"is {state.value} and has no answer yet")):
             answer_of(known)
+
+
+# Rebuilding
+
+
+def test_an_instance_is_rebuilt_and_answers_for_its_rebuild_as_often_as_it_is_asked() -> None:
+    rebuilding = begun(respawn(), Work(50), 10.0)
+
+    assert (rebuilding.state.takes_slot, rebuilding.due_s) == (True, 10.05)
+    assert next_step(rebuilding, respawn()) == "later"
+    built, answer = over(rebuilding)
+    assert (built.state, answer) == (State.BUILT, rebuilt())
+    for order in (respawn(), SPAWN, stop(5), start(5), respawn(4)):
+        assert next_step(built, order) == "again"
+        assert over(answered_again(built, order, 20.0)) == (built, rebuilt())
+
+
+def test_an_instance_that_could_not_be_rebuilt_is_broken_until_a_later_rebuild_succeeds() -> None:
+    broken, answer = over(begun(respawn(), Work(), 0.0), failure="no image")
+
+    assert (broken.state, broken.state.is_over, answer) == (State.BROKEN, False, rebuilt(6, "no image"))
+    for order in (respawn(), SPAWN, start(5)):
+        assert next_step(broken, order) == "again"
+        assert over(answered_again(broken, order, 5.0))[1] == answer
+    assert refusal_of(broken, stop(8)) == not_stopped("it could not be rebuilt: no image")
+    assert next_step(broken, respawn(7)) == "begins"
+    assert over(begun(respawn(7), Work(), 6.0))[1] == rebuilt(7)
+
+
+def test_a_later_rebuild_takes_the_place_of_one_that_goes_on_or_waits_and_never_an_earlier_one() -> None:
+    for known in (begun(respawn(), Work(50), 10.0), waiting(respawn())):
+        assert next_step(known, respawn(7)) == "begins"
+        assert next_step(known, respawn(5)) == "later"
+        assert next_step(known, respawn()) == "later"
+
+
+def test_a_later_move_is_answered_by_what_it_asks_for_and_not_by_the_rebuild_before() -> None:
+    built = ended(respawn())
+
+    # It overtook the order to stop.
+    assert next_step(built, start(8)) == "again"
+    started, answer = over(answered_again(built, start(8), 20.0))
+    assert answer == SPAWNED
+    assert next_step(started, respawn()) == "again"
+    assert next_step(ended(stop(8)), respawn()) == "again"
+    assert over(answered_again(ended(stop(8)), respawn(), 21.0))[1] == STOPPED
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        (None, "the host has no attempt 1 of it"),
+        (KNOWN[State.BUILDING], "it does not run yet"),
+        (KNOWN[State.FAILED], "the host does not have it: no image"),
+        (KNOWN[State.DESTROYED], "it was destroyed"),
+    ],
+)
+def test_what_the_host_does_not_have_is_not_rebuilt(known: AttemptRecord | None, why: str) -> None:
+    assert refusal_of(known, respawn()) == rebuilt(6, why)

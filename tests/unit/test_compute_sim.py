@@ -11,7 +11,13 @@ from msgspec import structs
 
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.build import Flavor, Image
-from bus.messages.cell import ReceiveInstance, SpawnInstance, StartInstance, StopInstance
+from bus.messages.cell import (
+    ReceiveInstance,
+    RespawnInstance,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
 from bus.messages.hosts import HostFacts, in_messages
 from bus.messages.placement import (
     InventoryInUse,
@@ -232,7 +238,7 @@ class BadDriver:
         self.spawn, self.destroy = self._honest.spawn, self._honest.destroy
         self.receive, self.stop, self.start = self._honest.receive, self._honest.stop, self._honest.start
         self.look_at, self.metrics = self._honest.look_at, self._honest.metrics
-        self.images = self._honest.images
+        self.images, self.respawn = self._honest.images, self._honest.respawn
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
         return self._wrong(tree, self._honest.update_provider_tree(tree, at_s))
@@ -487,6 +493,30 @@ def a_receive(number: int = 1) -> ReceiveInstance:
         source=root_of("h2"),
         source_attempt=1,
     )
+
+
+def a_respawn(number: int, rebuild: int) -> RespawnInstance:
+    spawn = a_spawn(number)
+    return RespawnInstance(
+        cell="c1",
+        instance=spawn.instance,
+        attempt=1,
+        host=HOST,
+        number=rebuild,
+        flavor=spawn.flavor,
+        share=spawn.share,
+        image=Image(source="http://images/fedora"),
+    )
+
+
+def test_a_rebuild_takes_as_long_as_a_build_has_its_faults_and_needs_its_image() -> None:
+    script = FaultScript(spawn_ms=7, faults=(FailsToBuild(probability=0.5, reason="no disk"),))
+    driver = SimulatedDriver(SimulatedHost(name="h1"), script)
+
+    works = {driver.respawn(a_respawn(1, number), 0.0) for number in range(20)}
+
+    assert works == {Work(7), Work(7, "no disk")}
+    assert driver.images() == ("http://images/fedora",)
 
 
 def test_each_kind_of_work_has_its_own_time_and_its_own_faults() -> None:

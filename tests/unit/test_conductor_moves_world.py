@@ -1,4 +1,4 @@
-"""Random worlds around the conductor's decisions in which instances move: messages are lost, late and doubled, hosts fail and
+"""Random worlds around the conductor's decisions in which instances move and are rebuilt: messages are lost, late and doubled, hosts fail and
 keep silent, clients confirm, revert, abort and delete at any moment.
 """
 
@@ -15,12 +15,15 @@ from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import InstanceId, InstanceMoved, InstanceState, Move, MoveEnd, MoveKind, RequestId
 from bus.messages.cell import (
     Choice,
+    DeployInstance,
     EndMoveInCell,
     InstanceSpawned,
     InstanceStopped,
     MoveInCell,
     ReceiveInstance,
+    RedeployInstance,
     RemoveFromCell,
+    RespawnInstance,
     SpawnFailed,
     SpawnInstance,
     StartInstance,
@@ -62,17 +65,26 @@ class MovingWorld(World):
         """After each word of the cell: the next move, or an end of the last one, or a delete."""
         if told.move is not None:
             self.outcomes.append((told.move.kind, told.move.outcome))
-        if not self.has_faults or told.id in self.removed:
+        if not self.has_faults or told.id in self.removed or self._is_before(told):
             return
         if told.state == "moved" and told.move is not None and self.of_moves.random() < 0.8:
             self._end(told, told.move, self.of_moves.choice(ENDS))
+        elif told.state in ("active", "error") and told.host and self.of_rebuilds.random() < 0.2:
+            self._order_rebuild(told)
         elif told.state == "active" and self.of_moves.random() < 0.95:
             self._move(told)
+        elif told.state == "error" and told.host and self.of_moves.random() < 0.5:
+            self._move(told, "evacuate")
         if self.of_moves.random() < 0.04:
             self._remove(told)
 
-    def _move(self, told: InstanceState) -> None:
-        kind = self.of_moves.choice(KINDS)
+    def _is_before(self, told: InstanceState) -> bool:
+        """Did the cell say this before it received the last order? Then it does not count at API level."""
+        numbers = [each.number for each in (told.rebuild, told.move) if each is not None]
+        return max(numbers, default=0) < self.ordered.get(told.id, 0)
+
+    def _move(self, told: InstanceState, kind: MoveKind | None = None) -> None:
+        kind = kind or self.of_moves.choice(KINDS)
         number = max(self.told[told.id]) + 1
         size = self.of_moves.choice((1, 2, 3)) if kind == "resize" else 1
         hosts = [host for host in MACHINES if str(host) != told.host]
@@ -88,6 +100,7 @@ class MovingWorld(World):
             confirm_s=self.of_moves.choice((0, 50, 500)) if kind in ("migrate", "resize") else 0,
         )
         choices = tuple(Choice(name=str(host), share=share(host, size)) for host in hosts[:2])
+        self.ordered[told.id] = number
         self.under_way.append(MoveInCell(cell="c1", instance=told.id, move=move, choices=choices))
         if self.of_moves.random() < 0.2:
             self._end(told, move, "abort")
@@ -143,6 +156,21 @@ class MovingWorld(World):
             assert (order.source, source) not in self.running, "it is taken over while it runs"
         super()._spawn(order)  # type: ignore[arg-type]
         self._runs(*where, was=was)
+
+    def _redeploy(self, order: RedeployInstance | RespawnInstance) -> None:
+        where = (order.host, (order.instance, order.attempt))
+        if order.number < self.last.get(where, (0, False))[0]:
+            return  # a later move stopped it
+        super()._redeploy(order)
+        if where[1] in self.attempts[order.host]:
+            runs = self.rebuilds[order.instance, order.number].is_active
+            self.last[where] = order.number, True
+            self.running = self.running | {where} if runs else self.running - {where}
+
+    def _image_for(self, order: SpawnInstance | DeployInstance | ReceiveInstance) -> str:
+        if isinstance(order, ReceiveInstance):
+            return self.images.get((order.source, (order.instance, order.source_attempt)), "")
+        return super()._image_for(order)
 
     def _runs(self, host: ProviderId, attempt: Attempt, *, was: bool) -> None:
         if not was and attempt in self.attempts[host]:
@@ -211,7 +239,7 @@ class MovingWorld(World):
         for order in self.orders:
             row = self.rows[order.instance]
             assert row.cleanups == (), row
-            assert row.state in ("active", "error", "deleted"), row
+            assert row.state in ("active", "broken", "error", "deleted"), row
             assert (row.state == "deleted") == (row.id in self.removed)
             stands = [
                 (host, each) for host, all_ in self.attempts.items() for each in all_ if each[0] == row.id
@@ -219,14 +247,16 @@ class MovingWorld(World):
             held = [host for host in HOSTS if await self.amount_of(row.id, host)]
             for heir in self._holders(row.id)[1:]:
                 assert not any([await self.amount_of(heir, host) for host in HOSTS]), row
-            if row.state != "active":
+            if row.state not in ("active", "broken"):
                 assert (stands, held) == ([], []), row
                 continue
             assert row.host is not None
             assert stands == [(row.host.share.host, (row.id, row.host_attempt))], row
             assert held == [row.host.share.host]
             assert await self.amount_of(row.id, held[0]) == row.host.share.amounts[0].amount
-            assert stands[0] in self.running, row
+            if row.state == "active":
+                assert stands[0] in self.running, row
+                self.check_image(row)
         assert await self.books.audit() == ()
 
 
@@ -253,7 +283,11 @@ def test_in_every_world_moves_end_and_leave_one_instance_with_one_share(block: i
 
 def test_the_worlds_cover_every_kind_and_every_end() -> None:
     seen: set[tuple[str, str]] = set()
+    rebuilt: set[str] = set()
     for seed in SEEDS:
-        seen |= set(asyncio.run(run_world(seed)).outcomes)
+        world = asyncio.run(run_world(seed))
+        seen |= set(world.outcomes)
+        rebuilt |= world.told_failures
     ends = {(kind, end) for kind in KINDS for end in ("confirmed", "failed", "aborted")}
+    assert rebuilt >= {"", "no image", "not rebuilt by its deadline"}
     assert seen >= ends | {("migrate", "reverted"), ("resize", "reverted"), ("migrate", ""), ("resize", "")}

@@ -15,7 +15,6 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import InstanceRedeployed, RebuildInCell, RedeployInstance, UndeployInstance
-from cell_conductor.core.rebuilding import NOT_YET
 from cell_conductor.row_codec import assemble_row, decode_body, encode_body
 from tests.contracts.placement_orders import an_id
 from tests.unit.test_conductor import (
@@ -26,7 +25,6 @@ from tests.unit.test_conductor import (
     destroyed,
     host,
     kinds,
-    place,
     released,
     spawned,
 )
@@ -233,16 +231,6 @@ def test_a_rebuild_that_comes_to_its_cell_too_late_is_not_begun() -> None:
     assert state_in(said).rebuild == structs.replace(
         rebuild(ends_in_s=100).rebuild, failure="the order reached its cell after the deadline"
     )
-
-
-def test_an_instance_on_a_hypervisor_is_not_rebuilt_yet_and_stays_active() -> None:
-    cell = Cell(place(), spawned(1, "h1"))
-    cell.confirm_all()
-
-    (said,) = cell.hear(rebuild())
-
-    assert isinstance(said, InstanceActive)
-    assert state_in(said).rebuild == structs.replace(rebuild().rebuild, failure=NOT_YET)
 
 
 def test_an_instance_that_is_not_active_is_not_rebuilt() -> None:

@@ -24,6 +24,8 @@ def test_every_place_of_a_move_is_reached_and_left() -> None:
         "moved",
         "shelved",
         "broken: restarting",
+        "rebuilding",
+        "broken: host is asked",
         *(f"moving: {step}" for step in STEPS),
     }
     assert {place_of(each.before) for each in found} == places

@@ -15,6 +15,7 @@ from bus.messages.build import (
     InstanceFailed,
     InstanceId,
     InstanceState,
+    Move,
     Rebuild,
     RebuildInstance,
     RequestId,
@@ -23,13 +24,28 @@ from bus.messages.cell import RebuildInCell, RemoveFromCell
 from scheduler_worker.core.instances.lifecycle import accepted, deleted, deleted_unseen, heard, is_whole
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, rebuilt
-from scheduler_worker.core.instances.rows import ACTIVE, ERROR, REBUILDING, InstanceRow
+from scheduler_worker.core.instances.rows import (
+    ACTIVE,
+    ERROR,
+    MOVED,
+    MOVING,
+    REBUILDING,
+    SHELVED,
+    InstanceRow,
+)
 from tests.contracts.placement_orders import an_id
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ONE = InstanceId(an_id("one"))
 NEW = Image(source="http://images/fedora", checksum="1b2c")
 OTHER = Image(source="http://images/debian", checksum="0a1b")
+A_MOVE = Move(
+    request_id=RequestId(an_id("move")),
+    number=102,
+    kind="migrate",
+    source="n1",
+    ends_by=NOON + timedelta(hours=1),
+)
 
 
 def an_order(number: int = 1, **fields: Any) -> RebuildInstance:
@@ -44,8 +60,13 @@ def a_row(state: str = ACTIVE, **told: Any) -> InstanceRow:
     return structs.replace(row, told=structs.replace(row.told, state=state, **values), heard=102)
 
 
-def judged(row: InstanceRow | None, order: RebuildInstance | None = None) -> InstanceRow | BuildRejected:
-    return rebuilt(row, order or an_order(), NOON, timeout_s=7_200)
+def judged(
+    row: InstanceRow | None, order: RebuildInstance | None = None, down: str = ""
+) -> InstanceRow | BuildRejected:
+    def why_no_work(host: str) -> str:
+        return f"{host} is down" if host == down else ""
+
+    return rebuilt(row, order or an_order(), NOON, timeout_s=7_200, why_no_work=why_no_work)
 
 
 def taken(row: InstanceRow, order: RebuildInstance | None = None) -> InstanceRow:
@@ -137,8 +158,14 @@ def test_the_last_requests_are_remembered() -> None:
     [
         (None, "there is no such instance"),
         (deleted_unseen(ONE, NOON), "there is no such instance"),
-        *((a_row(state), f"it is {state}: only an active") for state in ("accepted", "placed", "deleting")),
-        (a_row(ERROR), "it is error: only an active"),
+        *(
+            (a_row(state), f"it is {state}: only an active")
+            for state in ("accepted", "placed", SHELVED, "deleting")
+        ),
+        (a_row(ERROR), "it is error: only an active instance can be rebuilt, or one in error that keeps"),
+        (a_row(ERROR, keeps_share=True, host=""), "it is error: only an active"),
+        (a_row(MOVING, move=A_MOVE), f"it moves already, by request {A_MOVE.request_id} (migrate)"),
+        (a_row(MOVED, move=A_MOVE), "it has moved, and that is not confirmed or reverted yet, by request"),
         (a_row("deleted", keeps_share=True), "it is deleted: only an active"),
     ],
 )
@@ -147,6 +174,19 @@ def test_what_is_not_active_is_refused_with_field_and_value(row: InstanceRow | N
 
     assert (answer.request_id, answer.field, answer.value) == (an_order().request_id, "instance", str(ONE))
     assert why in answer.reason
+
+
+def test_an_instance_in_error_that_keeps_its_host_is_rebuilt_whatever_broke_it() -> None:
+    assert taken(a_row(ERROR, keeps_share=True, move=A_MOVE)).told.state == REBUILDING
+
+
+def test_nothing_is_rebuilt_on_a_host_that_is_down_and_a_repeated_order_is_answered_all_the_same() -> None:
+    answer = judged(a_row(), down="n1")
+    row = taken(a_row())
+
+    assert isinstance(answer, BuildRejected)
+    assert (answer.field, answer.value, answer.reason) == ("instance", str(ONE), "n1 is down")
+    assert judged(row, down="n1") is row
 
 
 def test_of_another_project_there_is_no_such_instance() -> None:

@@ -123,6 +123,7 @@ class Worker:
                 self.applications,
                 lambda: NOON,
                 settings,
+                picture=self.picture,
                 aggregates=aggregates,
                 mover=Mover(
                     self.store,

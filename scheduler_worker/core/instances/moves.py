@@ -17,7 +17,7 @@ from msgspec import structs
 from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, Move
 from bus.messages.cell import Choice
 from bus.messages.moves import Change, EndMove, MoveInstance
-from scheduler_worker.core.instances.rebuilds import CHANGES_MAX
+from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, what_goes_on
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
     ERROR,
@@ -78,13 +78,8 @@ def is_taken(row: InstanceRow, order: MoveInstance) -> bool:
 
 def _why_not_now(row: InstanceRow, order: MoveInstance) -> str:
     told = row.told
-    if told.state in (MOVING, MOVED) and told.move is not None:
-        what = (
-            "moves already"
-            if told.state == MOVING
-            else "has moved, and that is not confirmed or reverted yet"
-        )
-        return f"it {what}, by request {told.move.request_id} ({told.move.kind})"
+    if reason := what_goes_on(told):
+        return reason
     if order.kind == "unshelve":
         return f"it is {told.state}: only a shelved instance can be unshelved"
     others = ", or one in error that keeps its host" if order.kind == "evacuate" else ""

@@ -1,15 +1,25 @@
 """Orders to rebuild an instance: each is accepted once, answered again when it is repeated, or refused.
 
-An instance can be rebuilt while it is active, or in error after a failed rebuild: then its host still has it. There is
-one rebuild at a time. A delete ends it, and later events of the cell about it do not count.
+An instance can be rebuilt while it is active, or in error if its host still has it: after a rebuild or a move that failed. Its
+host must be up. There is one rebuild at a time. A delete ends it, and later events of the cell about it do not count.
 """
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.build import BuildRejected, Rebuild, RebuildInstance
-from scheduler_worker.core.instances.rows import ACTIVE, ERROR, NO_REQUEST, REBUILDING, InstanceRow, is_of
+from bus.messages.build import BuildRejected, InstanceState, Rebuild, RebuildInstance
+from scheduler_worker.core.instances.rows import (
+    ACTIVE,
+    ERROR,
+    MOVED,
+    MOVING,
+    NO_REQUEST,
+    REBUILDING,
+    InstanceRow,
+    is_of,
+)
 from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
 
 # How many requests for rebuilds and moves a row remembers. An older one would be done again if it was delivered again.
@@ -17,9 +27,16 @@ CHANGES_MAX = 16
 
 
 def rebuilt(
-    row: InstanceRow | None, order: RebuildInstance, now: datetime, *, timeout_s: int
+    row: InstanceRow | None,
+    order: RebuildInstance,
+    now: datetime,
+    *,
+    timeout_s: int,
+    why_no_work: Callable[[str], str],
 ) -> InstanceRow | BuildRejected:
-    """The row with the rebuild on its way to the cell; the same object if the order was accepted before."""
+    """The row with the rebuild on its way to the cell; the same object if the order was accepted before. `why_no_work` says
+    why a host cannot work now.
+    """
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
         return _refused(order, "instance", order.instance, "there is no such instance")
     told, last = row.told, row.told.rebuild
@@ -35,7 +52,7 @@ def rebuilt(
     if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
         reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
         return _refused(order, "deadline_s", order.deadline_s, reason)
-    if reason := _why_not(row):
+    if reason := _why_not(told) or why_no_work(told.host):
         return _refused(order, "instance", order.instance, reason)
     number = told.sequence + 1
     rebuild = Rebuild(
@@ -61,13 +78,24 @@ def rebuilt(
     )
 
 
-def _why_not(row: InstanceRow) -> str:
-    told = row.told
+def what_goes_on(told: InstanceState) -> str:
+    """The rebuild or the move that must end before the next one; empty if there is none."""
     if told.state == REBUILDING and told.rebuild is not None:
-        return f"it is rebuilt already, by request {told.rebuild.request_id}: wait for the end of that"
-    if told.state == ACTIVE or (told.state == ERROR and told.rebuild is not None and told.keeps_share):
+        return f"it is rebuilt already, by request {told.rebuild.request_id}"
+    if told.state == MOVING and told.move is not None:
+        return f"it moves already, by request {told.move.request_id} ({told.move.kind})"
+    if told.state == MOVED and told.move is not None:
+        return f"it has moved, and that is not confirmed or reverted yet, by request {told.move.request_id} ({told.move.kind})"
+    return ""
+
+
+def _why_not(told: InstanceState) -> str:
+    if told.state == ACTIVE or (told.state == ERROR and told.keeps_share and told.host):
         return ""
-    return f"it is {told.state}: only an active instance can be rebuilt, or one whose last rebuild failed"
+    return (
+        what_goes_on(told)
+        or f"it is {told.state}: only an active instance can be rebuilt, or one in error that keeps its host"
+    )
 
 
 def _refused(order: RebuildInstance, field: str, value: object, reason: str) -> BuildRejected:

@@ -242,6 +242,12 @@ class Picture:
         """The rows of the hosts with this name, which is in lower case."""
         return self._named.get(name, ())
 
+    def is_up(self, host: str) -> bool:
+        return any(self.columns.up[row] for row in self.rows_named(host.lower()))
+
+    def is_node(self, host: str) -> bool:
+        return any(self.columns.kinds[row] == NODE for row in self.rows_named(host.lower()))
+
     @property
     def index(self) -> ProviderIndex:
         """All providers, as placement told of them."""
