@@ -1,4 +1,4 @@
-"""`moor rebuild`: writes another image onto the bare-metal node of an instance; the instance keeps its node."""
+"""`moor rebuild`: builds an instance anew from another image; it keeps its host, or its bare-metal node."""
 
 import asyncio
 from typing import Annotated
@@ -33,11 +33,11 @@ from moor.tables import print_table
 
 def rebuild(
     id_: Annotated[
-        UUID, typer.Argument(metavar="ID", help="An instance that is active on a bare-metal node.")
+        UUID, typer.Argument(metavar="ID", help="An instance that is active, or in error on its host.")
     ],
     bus: BusUrl = "",
     *,
-    image: Annotated[str, typer.Option(metavar="ID|URL", help="The image to write onto its node.")],
+    image: Annotated[str, typer.Option(metavar="ID|URL", help="The image to build it from.")],
     image_checksum: Annotated[
         str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
     ] = "",
@@ -67,10 +67,10 @@ def rebuild(
     timeout: Timeout = 120.0,
     as_json: AsJson = False,
 ) -> None:
-    """Write another image onto the instance's node; what is on the node is overwritten."""
+    """Build the instance anew on its host, from another image; what is on its disk is lost."""
     wanted = image_of(image, image_checksum, image_kernel, image_ramdisk)
     if wanted is None:
-        raise typer.BadParameter("--image is empty: name the image to write onto the node")
+        raise typer.BadParameter("--image is empty: name the image to build it from")
     order = RebuildInstance(
         request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
         instance=InstanceId(id_),
@@ -121,7 +121,7 @@ async def _rebuild(
     if not in_time:
         fail(f"the rebuild has not ended within {timeout_s:g} s, and goes on: {how_to_follow}", NOT_IN_TIME)
     if wait and (why := _why_not_done(state, order)):
-        fail(f"{order.image.source} is not on the node: {why}", NOT_DONE)
+        fail(f"the instance was not rebuilt from {order.image.source}: {why}", NOT_DONE)
 
 
 def _why_not_done(state: InstanceState, order: RebuildInstance) -> str:

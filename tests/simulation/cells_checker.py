@@ -4,7 +4,7 @@ may still have the instance. A moving instance runs on one host.
 
 from collections.abc import Sequence
 
-from bus.messages.build import InstanceId, Rebuild
+from bus.messages.build import InstanceId
 from cell_conductor.core.instance import Instance
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
@@ -40,6 +40,8 @@ class CellsChecker:
         self._real_instances = real_instances
         self._moves = MovesInCells(findings, real_instances)
         self.rows: dict[InstanceId, Instance] = {}
+        # The images of the last rebuilds that were done.
+        self._images: dict[InstanceId, str] = {}
 
     def written(self, rows: Sequence[Instance], forgotten: Sequence[InstanceId]) -> None:
         for row in rows:
@@ -68,8 +70,7 @@ class CellsChecker:
             self._check_mode(row)
         if row.state == "active" and was != "active":
             self._check_built(row)
-        if row.state == "active" and row.rebuild is not None and was != "active":
-            self._check_rebuilt(row, row.rebuild)
+            self._check_image(row)
         if before is not None:
             self._follow_attempt(before, row)
 
@@ -112,14 +113,25 @@ class CellsChecker:
                 f"{short_id(row.id)} is active by attempt {row.host_attempt}, which {row.host.name} has not built",
             )
 
-    def _check_rebuilt(self, row: Instance, rebuild: Rebuild) -> None:
+    def _check_image(self, row: Instance) -> None:
+        if row.rebuild is not None and not row.rebuild.failure:
+            self._images[row.id] = row.rebuild.image.source
+        if problem := self.wrong_image(row):
+            self._findings.breaks("an active instance runs the image that was ordered last", problem)
+
+    def wrong_image(self, row: Instance) -> str:
+        """An active instance runs the image that was ordered last, of those that could be written (the host may have lost it)."""
         assert row.host is not None, "an active instance has a host"
-        host = row.host.share.host
-        if not rebuild.failure and not self._real_instances.has_image(row.id, host, rebuild.image.source):
-            self._findings.breaks(
-                "an instance that is rebuilt has its image",
-                f"{short_id(row.id)} is active by rebuild {rebuild.number}, and {row.host.name} has another image",
-            )
+        host, rebuild = row.host.share.host, row.rebuild
+        is_rebuilt = rebuild is not None and not rebuild.failure
+        if is_rebuilt and not self._real_instances.node_has_image(row.id, host, self._images[row.id]):
+            return f"{short_id(row.id)} is active, and {row.host.name} has another image"
+        first = row.order.image.source if row.order is not None and row.order.image is not None else ""
+        ordered = self._images.get(row.id, first)
+        image = self._real_instances.image_of(row.id, host, row.host_attempt)
+        if image is None or image == ordered:
+            return ""
+        return f"{short_id(row.id)} is active, and {row.host.name} has {image!r} instead of {ordered!r}"
 
 
 def _in_one_batch(was: str, now: str) -> bool:

@@ -172,9 +172,7 @@ class Client:
         await _send_until_taken(station, DeleteInstance(instance=instance))
 
     async def _rebuild(self, station: Station, rebuild: Rebuild) -> None:
-        """Rebuild once the instance is active, or its last rebuild has failed. An instance that gets to neither is not
-        rebuilt.
-        """
+        """Rebuild once the instance is active, or in error on its host. An instance that gets to neither is not rebuilt."""
         await until_s(rebuild.at_s)
         instance = instance_id_of(RequestId(rebuild.request), rebuild.index)
         loop = asyncio.get_running_loop()
@@ -419,7 +417,7 @@ def build_of(boot: Boot) -> BuildInstance:
 def _may_be_rebuilt(state: InstanceState | None) -> bool:
     if state is None:
         return False
-    return state.state == "active" or (state.state == "error" and state.rebuild is not None)
+    return state.state == "active" or (state.state == "error" and bool(state.host))
 
 
 async def _send_until_taken(station: Station, order: Message) -> None:

@@ -17,7 +17,7 @@ from bus.messages.hosts import HostState
 from bus.topology import Limits, objects_of, user_of
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
-from compute_sim.core.attempts import AttemptRecord
+from compute_sim.core.attempts import AttemptRecord, BuildOrder
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -431,6 +431,9 @@ class Cloud:
 
     def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
         self.real_instances.attempts_changed(attempts)
+
+    def disk_written(self, order: BuildOrder) -> None:
+        self.real_instances.disk_written(order)
 
 
 def _is_in(name: str, fault: may.CellDown) -> bool:

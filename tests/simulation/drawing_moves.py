@@ -1,7 +1,8 @@
 """Draws the moves of some seeds: of every kind, to every end, several at once. Some hosts are silent for long, and their
-instances are evacuated. Hosts have faults while they stop, start and receive instances.
+instances are evacuated. Hosts have faults while they stop, start and receive instances. Some instances are rebuilt before,
+while or after they move.
 
-All of it comes from a random source of its own: everything else in these plans stays as it is.
+All of it comes from random sources of its own: everything else in these plans stays as it is.
 """
 
 import random
@@ -23,7 +24,7 @@ from compute_sim.simulated.faults import (
 )
 from compute_sim.simulated.faults import Fault as HostFault
 from tests.simulation.faults import Duplicate, Fault, Nack
-from tests.simulation.plan import Boot, EndOfMove, Evacuation, Plan, PlannedMove
+from tests.simulation.plan import Boot, EndOfMove, Evacuation, Plan, PlannedMove, Rebuild
 
 # Seeds without groups, with groups, with pools, and in which a cell is down for long.
 MOVES_EVERY, MOVES_AT = 20, 7
@@ -76,6 +77,7 @@ KEYS = (
     "receive",
     "instance.moved",
 )
+KEYS_OF_REBUILDS = ("instance.rebuild", "rebuild.", "respawn.", "redeployed.")
 # Longer than a host must be silent to count as down.
 SILENT_S = (17.0, 22.0)
 # An evacuation begins some time after its host has fallen silent: before it counts as down, or when it comes back.
@@ -97,11 +99,13 @@ def with_moves(plan: Plan, chance: random.Random) -> Plan:
     dying: list[FallsSilent | Dies] = [each for each in plan.script.faults if isinstance(each, Dies)]
     evacuations = tuple(_evacuation(each, chance) for each in silent + dying)
     faults = (*plan.faults, *_faults(chance))
+    of_rebuilds = random.Random(f"{plan.seed} rebuilds on hosts")
     return structs.replace(
         plan,
         moves=tuple(sorted(_moves(plan, chance), key=lambda each: each.at_s)),
         evacuations=evacuations,
-        faults=tuple(sorted(faults, key=lambda each: each.at_s)),
+        rebuilds=tuple(sorted(_rebuilds(plan, of_rebuilds), key=lambda each: each.at_s)),
+        faults=tuple(sorted((*faults, *_faults_of_rebuilds(of_rebuilds)), key=lambda each: each.at_s)),
         script=structs.replace(
             plan.script,
             receive_ms=chance.choice((50.0, 300.0, 900.0)),
@@ -126,6 +130,24 @@ def _moves(plan: Plan, chance: random.Random) -> Iterator[PlannedMove]:
                     # Two at once, or one after the other.
                     again_s = at_s + chance.choice((0.0, 0.0, 0.05, 5.0))
                     yield _move(boot, index, min(BUSY_S[1], again_s), chance)
+
+
+def _rebuilds(plan: Plan, chance: random.Random) -> Iterator[Rebuild]:
+    for boot in plan.boots:
+        if boot.name.startswith(NOT_MOVED):
+            continue
+        for index in range(boot.count):
+            for _ in range(chance.choice((0, 0, 0, 0, 1, 2))):
+                at_s = min(BUSY_S[1], boot.at_s + chance.uniform(0, 25))
+                repeated_at_s = tuple(at_s + chance.uniform(0, 8) for _ in range(chance.random() < 0.3))
+                yield Rebuild(UUID(int=chance.getrandbits(128)), boot.id, index, at_s, repeated_at_s)
+
+
+def _faults_of_rebuilds(chance: random.Random) -> Iterator[Fault]:
+    for key in KEYS_OF_REBUILDS:
+        for after_s in (0.0, 0.3, 6.0):
+            yield Duplicate(chance.uniform(*BUSY_S), "", key, after_s)
+        yield Nack(chance.uniform(*BUSY_S), "", key, chance.choice((1, 2)))
 
 
 def _move(boot: Boot, index: int, at_s: float, chance: random.Random) -> PlannedMove:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
-from compute_sim.core.attempts import AttemptKey, AttemptRecord, State
+from bus.messages.cell import ReceiveInstance
+from compute_sim.core.attempts import AttemptKey, AttemptRecord, BuildOrder, State
 from tests.simulation.findings import Findings
 from tests.simulation.nodes_checker import NodesChecker
 
@@ -25,6 +26,8 @@ class RealInstances:
         # Attempts that have ended. If a late order builds one of them again, it will be destroyed again.
         self._ended: set[tuple[InstanceId, ProviderId, int]] = set()
         self._begun_s: dict[AttemptKey, float] = {}
+        # What is on the disks; without an image it is empty.
+        self._images: dict[tuple[InstanceId, HostAttempt], str] = {}
         self._cells: dict[tuple[InstanceId, HostAttempt], str] = {}
 
     def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
@@ -46,6 +49,13 @@ class RealInstances:
         if self._builds_at_once_max:
             for host in dict.fromkeys(each.host for each in attempts if each.state.takes_slot):
                 self._check_builds(host)
+
+    def disk_written(self, order: BuildOrder) -> None:
+        if isinstance(order, ReceiveInstance):
+            image = self._images.get((order.instance, (order.source, order.source_attempt)), "")
+        else:
+            image = order.image.source if order.image is not None else ""
+        self._images[order.instance, (order.host, order.attempt)] = image
 
     def _check_builds(self, host: ProviderId) -> None:
         """How many builds the host has now; called at a commit that began one."""
@@ -70,6 +80,10 @@ class RealInstances:
                 self._begun_s[attempt.key] = now_s
             case State.FAILED if attempt.key in self._begun_s:
                 self._findings.count("host", "fails_to_build")
+            case State.BUILT | State.BROKEN if attempt.rebuild:
+                self._findings.count(
+                    "host", "rebuilds" if attempt.state is State.BUILT else "fails to rebuild"
+                )
             case State.BUILT if now_s - self._begun_s.pop(attempt.key, now_s) > SLOW_S:
                 self._findings.count("host", "builds_slowly")
             case _:
@@ -96,8 +110,13 @@ class RealInstances:
             return None
         return self.running.get(instance, {}).get((host, attempt))
 
-    def has_image(self, instance: InstanceId, host: ProviderId, image: str) -> bool:
-        return self._nodes is None or self._nodes.has_image(instance, host, image)
+    def image_of(self, instance: InstanceId, host: ProviderId, attempt: int) -> str | None:
+        """None if the host does not have the attempt, or has lost it before."""
+        exists = self.state_of(instance, host, attempt) in EXISTS
+        return self._images.get((instance, (host, attempt)), "") if exists else None
+
+    def node_has_image(self, instance: InstanceId, node: ProviderId, image: str) -> bool:
+        return self._nodes is None or self._nodes.has_image(instance, node, image)
 
     def still_there(self, instance: InstanceId, host: ProviderId) -> list[int]:
         """Attempts on this host that are not known to have ended. Ironic does not know the number of an attempt: 0

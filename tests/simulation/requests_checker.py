@@ -103,10 +103,12 @@ class RequestsChecker:
 
     def _check_same(self, before: InstanceRow | None, row: InstanceRow) -> None:
         """An end is not written again with other details. A delete that came before its request learns the project
-        later.
+        later, and an instance in error whose host was silent about its rebuild learns how that ended.
         """
         assert before is not None, "a row with an earlier state exists"
         if before.told.request_id == NO_REQUEST or row.told.state not in ("active", "error"):
+            return
+        if before.told.rebuild != row.told.rebuild:
             return
         if (before.told.host, before.told.reason) != (row.told.host, row.told.reason):
             self._findings.breaks(

@@ -8,6 +8,7 @@ from bus.message import ProviderId
 from bus.messages.build import InstanceId, RequestId
 from bus.topology import IRONIC_EVENTS
 from bus.workers.dead_letters import DeadLetter, open_dead_letters
+from cell_conductor.core.instance import Instance
 from compute_sim.core.attempts import State
 from ironic_sync.core.ring import names_alive
 from scheduler_worker.core.picture.picture import Picture
@@ -121,6 +122,11 @@ def _unsettled_books(cloud: Cloud) -> Iterator[str]:
         if row.told.state in EXISTS and row.id not in cloud.books.held:
             yield f"{short_id(row.id)} is {row.told.state}, and holds nothing"
     yield from _wrong_shares(cloud)
+    yield from filter(None, map(cloud.cells.wrong_image, _active(cloud)))
+
+
+def _active(cloud: Cloud) -> Iterator[Instance]:
+    return (row for row in cloud.cells.rows.values() if row.state == "active")
 
 
 def _wrong_shares(cloud: Cloud) -> Iterator[str]:
@@ -139,7 +145,9 @@ def _releases(release: tuple[object, ...], consumer: object) -> bool:
 
 
 def _unsettled_hosts(cloud: Cloud) -> Iterator[str]:
-    """A host that answers runs exactly the instances that are active on it, and has those that are shelved there."""
+    """A host that answers runs exactly the instances that are active on it, and has those that are shelved there, or that it
+    could not rebuild.
+    """
     for instance, there in cloud.real_instances.running.items():
         own = cloud.cells.rows.get(instance)
         for (host, attempt), state in there.items():
@@ -147,8 +155,9 @@ def _unsettled_hosts(cloud: Cloud) -> Iterator[str]:
                 continue
             is_wanted = (
                 own is not None
-                and own.state in EXISTS
+                and own.state in (*EXISTS, "broken")
                 and (state is State.STOPPED) is (own.state == "shelved")
+                and (state is State.BROKEN) is (own.state == "broken")
                 and own.host_attempt == attempt
                 and own.host is not None
                 and own.host.share.host == host

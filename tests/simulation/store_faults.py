@@ -13,7 +13,7 @@ from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
-from compute_sim.core.attempts import AttemptRecord
+from compute_sim.core.attempts import AttemptRecord, BuildOrder
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, TreeChanges
 from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -42,6 +42,9 @@ class CommitObserver(Protocol):
     def cell_hosts_written(self, hosts: Sequence[CellHost]) -> None: ...
 
     def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None: ...
+
+    def disk_written(self, order: BuildOrder) -> None:
+        """A host begins to write an instance's disk."""
 
 
 # The errors that bus/sql/errors.py makes of a database's errors.

@@ -15,8 +15,10 @@ from bus.workers.link import Link
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
+from compute_sim.core.pools import pools_of, read_pools
 from compute_sim.settings import ComputeSettings
-from compute_sim.wiring import simulated_parts
+from compute_sim.simulated.pools import SimulatedPool
+from compute_sim.wiring import compute_parts
 from ironic_sync.core.cells import CellMap
 from ironic_sync.membership import Membership
 from ironic_sync.settings import IronicSettings
@@ -40,6 +42,7 @@ from tests.simulation.plan import CELLS, GROUPS_OF_NODES, Plan
 from tests.simulation.process import EPOCH, SimProcess
 from tests.simulation.replacing import replaced
 from tests.simulation.store_faults import CommitObserver
+from tests.simulation.watched_driver import WatchedDriver
 from tests.simulation.write_oracle import InspectableStore
 
 # Short timeouts, but no busy polling: a seed simulates two minutes.
@@ -186,9 +189,14 @@ class Workers:
                 parts = conductor_parts(station, own, conducting, cell, station.ask_all, clock=process.clock)
                 return (*parts, station)
             case "compute":
-                return simulated_parts(
+                pools = read_pools(self._plan.pools, cell)
+                told = self._observer.disk_written
+                return compute_parts(
                     station,
-                    self._plan.hosts[cell],
+                    [
+                        WatchedDriver(host, self._plan.script, pools_of(pools, host.name), told)
+                        for host in self._plan.hosts[cell]
+                    ],
                     ComputeSettings(
                         cell=cell,
                         beat_s=BEAT_S,
@@ -197,8 +205,8 @@ class Workers:
                         pools=self._plan.pools,
                         builds_at_once_max=self._plan.builds_at_once_max,
                     ),
-                    self._plan.script,
                     process.clock,
+                    pools=[*map(SimulatedPool, pools)],
                     clock_s=asyncio.get_running_loop().time,
                     store=WatchedComputeStore(process, self._observer),
                 )

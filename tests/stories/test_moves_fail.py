@@ -206,10 +206,15 @@ async def test_of_two_moves_at_once_one_wins_and_the_other_gets_its_reason(bus: 
         await here.until_used(**{host: int(host in ("h1", there.host)) for host in ("h1", "h2", "h3")})
 
 
+# By the held clock.
+SILENT = FallsSilent(hosts=("h1",), after_s=10, for_s=10)
+
+
 @asynccontextmanager
-async def a_host_that_falls_silent(bus: str, books: str, held: HeldClock) -> AsyncIterator[Movers]:
-    """h1 is silent from 10 s to 20 s by the held clock."""
-    silent = FaultScript(spawn_ms=0, receive_ms=0, faults=(FallsSilent(hosts=("h1",), after_s=10, for_s=10),))
+async def hosts_of_held_time(
+    bus: str, books: str, held: HeldClock, fault: Fault
+) -> AsyncIterator[tuple[Movers, list[HeldDriver]]]:
+    script = FaultScript(spawn_ms=0, receive_ms=0, faults=(fault,))
     hosts = [SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2")]
     conducting = structs.replace(CONDUCTING, remind_every_s=0.2)
     async with (
@@ -222,7 +227,7 @@ async def a_host_that_falls_silent(bus: str, books: str, held: HeldClock) -> Asy
             Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
             for role in ("conductor", "compute")
         )
-        drivers = [HeldDriver(SimulatedDriver(host, silent), held) for host in hosts]
+        drivers = [HeldDriver(SimulatedDriver(host, script), held) for host in hosts]
         parts = (
             *conductor_parts(conductor, rows, conducting, "c1", conductor.ask_all),
             *compute_parts(computes, drivers, PRETENDING),
@@ -230,13 +235,13 @@ async def a_host_that_falls_silent(bus: str, books: str, held: HeldClock) -> Asy
         )
         async with setup.running(parts, conductor, computes):
             await setup.until_reported("h1", "h2")
-            yield Movers(setup)
+            yield Movers(setup), drivers
 
 
 @REAL_TOO
 async def test_an_evacuated_host_holds_its_share_until_it_returns_and_cleans_up(bus: str, books: str) -> None:
     held = HeldClock()
-    async with a_host_that_falls_silent(bus, books, held) as here:
+    async with hosts_of_held_time(bus, books, held, SILENT) as (here, _):
         instance = await here.booted()
         held.move(10)
         await down(here, "h1")

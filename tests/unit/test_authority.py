@@ -45,11 +45,11 @@ OF_C1 = BrokerFacts(has_users=True, cells=frozenset({"c1"}))
 BUILD = BuildInstance(request_id=RequestId(UUID(int=1)), project="shop")
 RELEASE = next(each for each in EXAMPLES if type(each).__name__ == "ReleaseClaim")
 FACTS, BEAT = HostsReported(cell="c1", hosts=()), HostsAlive(cell="c1", hosts=())
-DEPLOY, UNDEPLOY, PROGRESS, REBUILD_IN_CELL, REDEPLOY, REDEPLOYED = (
+DEPLOY, UNDEPLOY, PROGRESS, REBUILD_IN_CELL, REDEPLOY, REDEPLOYED, RESPAWN = (
     next(each for each in EXAMPLES if type(each).__name__ == name)
     for name in (
         *("DeployInstance", "UndeployInstance", "DeployProgressed"),
-        *("RebuildInCell", "RedeployInstance", "InstanceRedeployed"),
+        *("RebuildInCell", "RedeployInstance", "InstanceRedeployed", "RespawnInstance"),
     )
 )
 REBUILD = RebuildInstance(
@@ -146,7 +146,9 @@ def test_a_key_of_another_type_project_or_cell_is_refused_and_named(message: Mes
         ("moor-conductor-c1", REDEPLOY, True),
         ("moor-ironic", REDEPLOY, False),
         ("moor-ironic", REDEPLOYED, True),
-        ("moor-compute-c1", REDEPLOYED, False),
+        ("moor-compute-c1", REDEPLOYED, True),
+        ("moor-compute-c1", RESPAWN, False),
+        ("moor-conductor-c1", RESPAWN, True),
         ("moor-ironic", PROGRESS, True),
         ("moor-compute-c1", PROGRESS, False),
         ("moor-conductor-c1", PROGRESS, False),

@@ -74,7 +74,7 @@ class MovingWorld(World):
         elif told.state == "active" and self.of_moves.random() < 0.95:
             self._move(told)
         elif told.state == "error" and told.host and self.of_moves.random() < 0.5:
-            self._move(told, "evacuate")
+            self._move(told, ("evacuate",))
         if self.of_moves.random() < 0.04:
             self._remove(told)
 
@@ -83,8 +83,8 @@ class MovingWorld(World):
         numbers = [each.number for each in (told.rebuild, told.move) if each is not None]
         return max(numbers, default=0) < self.ordered.get(told.id, 0)
 
-    def _move(self, told: InstanceState, kind: MoveKind | None = None) -> None:
-        kind = kind or self.of_moves.choice(KINDS)
+    def _move(self, told: InstanceState, kinds: Sequence[MoveKind] = KINDS) -> None:
+        kind = self.of_moves.choice(kinds)
         number = max(self.told[told.id]) + 1
         size = self.of_moves.choice((1, 2, 3)) if kind == "resize" else 1
         hosts = [host for host in MACHINES if str(host) != told.host]

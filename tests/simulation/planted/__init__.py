@@ -125,6 +125,8 @@ OF_MOVES: dict[str, PlantedBug] = {
     "received while the source runs it": move_bugs.received_while_it_runs,
     "an evacuated host released at once": move_bugs.evacuated_host_released_at_once,
     "an instance in error released though its host has it": move_bugs.broken_instance_released,
+    "an evacuation builds with the first image": move_bugs.evacuated_with_first_image,
+    "an earlier rebuild is obeyed after a later one": move_bugs.earlier_rebuild_obeyed,
 }
 BUGS |= OF_MOVES
 

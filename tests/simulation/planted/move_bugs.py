@@ -1,13 +1,15 @@
-"""Planted bugs in moves: what is held, what hosts are told, and in which order."""
+"""Planted bugs in moves and rebuilds: what is held, what hosts are told, and in which order."""
 
 from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import structs
 
+from bus.messages.cell import RespawnInstance
 from cell_conductor.core import decide, move_answers, move_steps, moving
 from cell_conductor.core.instance import HeldClaim
 from cell_conductor.core.transition import Transition
+from compute_sim.core import attempts
 from placement_worker.core import swaps
 from tests.simulation.replacing import replaced, replaced_in
 
@@ -100,3 +102,21 @@ def migration_not_returned() -> AbstractContextManager[None]:
 def received_while_it_runs() -> AbstractContextManager[None]:
     """A cold move does not wait until the source has stopped the instance."""
     return replaced(move_answers, "STOPPED", lambda _real: ())
+
+
+def evacuated_with_first_image() -> AbstractContextManager[None]:
+    """An evacuation builds with the image of the boot, whatever the instance was rebuilt with since."""
+
+    def planted(real: Any) -> Any:
+        return lambda row, order, host: real(structs.replace(row, image=None), order, host)
+
+    return replaced(move_steps, "spawn_order", planted)
+
+
+def earlier_rebuild_obeyed() -> AbstractContextManager[None]:
+    """A host obeys an order to rebuild whenever it comes, even after a later one."""
+
+    def planted(real: Any) -> Any:
+        return lambda known, order: not isinstance(order, RespawnInstance) and real(known, order)
+
+    return replaced(attempts, "_is_late", planted)
