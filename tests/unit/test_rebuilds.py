@@ -21,6 +21,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import RebuildInCell, RemoveFromCell
+from scheduler_worker.core.instances.history import change_between
 from scheduler_worker.core.instances.lifecycle import accepted, deleted, deleted_unseen, heard, is_whole
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, rebuilt
@@ -266,3 +267,23 @@ def test_a_word_about_a_rebuild_is_not_heard_without_looking_at_the_row() -> Non
 
     assert not is_whole(said(InstanceActive, row, 105, row.told.rebuild))
     assert is_whole(said(InstanceActive, row, 105, None))
+
+
+def test_the_history_of_a_rebuild_has_its_last_end() -> None:
+    """Its host was silent, and said later that it is done."""
+    row = taken(a_row())
+    rebuild = row.told.rebuild
+    assert rebuild is not None
+    silent = structs.replace(rebuild, failure="no message")
+    failed = heard(row, said(InstanceFailed, row, 105, silent, state=ERROR, keeps_share=True), NOON)
+    assert failed is not None
+    done = heard(failed, said(InstanceActive, row, 106, rebuild), NOON)
+    assert done is not None
+
+    changes = [change_between(*pair, "") for pair in ((row, failed), (failed, done), (done, done))]
+
+    assert [each and (each.what, each.outcome, each.failure) for each in changes] == [
+        ("rebuild", "failed", "no message"),
+        ("rebuild", "done", ""),
+        None,
+    ]

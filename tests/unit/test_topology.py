@@ -153,7 +153,6 @@ def test_bare_metal_orders_are_read_by_ironics_daemons_alone_on_a_cells_own_brok
             ("deploy.c1", "conductor-c1"),
             ("undeploy.c1", "conductor-c1"),
             ("redeploy.c1", "conductor-c1"),
-            ("redeployed.c1", "ironic"),
             ("deploy.progress.c1", "ironic"),
         ):
             may = {user for user, each in rights.items() if each.may_publish("moor.cell.c1", key)}

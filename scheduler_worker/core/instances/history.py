@@ -6,7 +6,7 @@ A change has the number that its order got on the row. The step that ends it has
 from msgspec import structs
 
 from bus.messages.moves import Change
-from scheduler_worker.core.instances.rows import DELETED, DELETING, REBUILDING, InstanceRow
+from scheduler_worker.core.instances.rows import ACTIVE, DELETED, DELETING, ERROR, REBUILDING, InstanceRow
 
 
 def change_between(before: InstanceRow | None, after: InstanceRow, by: str) -> Change | None:
@@ -26,7 +26,7 @@ def change_between(before: InstanceRow | None, after: InstanceRow, by: str) -> C
             return structs.replace(
                 _change(after, "rebuild", is_.rebuild.number, by), request_id=is_.rebuild.request_id
             )
-        if was.state == REBUILDING != is_.state:
+        if is_.state in (ACTIVE, ERROR) and (was.state == REBUILDING or was.rebuild != is_.rebuild):
             failure = is_.rebuild.failure
             return structs.replace(
                 _change(after, "rebuild", is_.rebuild.number, ""),
