@@ -66,6 +66,7 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
             ("migrate", "reverted"),
             ("resize", "confirmed"),
             ("live-migrate", "confirmed"),
+            ("rebuild", "done"),
             ("shelve", "done"),
             ("unshelve", "done"),
         ]
