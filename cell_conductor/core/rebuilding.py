@@ -92,7 +92,7 @@ def on_rebuild_time_up(transition: Transition) -> None:
 
 
 def _leave_host(transition: Transition, reason: str) -> None:
-    """What the host has is unknown: it is asked until it says how the rebuild has ended."""
+    """Nobody knows how the rebuild has ended: the host is asked until it says so."""
     _end_failed(transition, reason, is_active=False)
     transition.change(state_ends_at=transition.now + transition.rules.remind_every)
 

@@ -26,7 +26,7 @@ class RealInstances:
         # Attempts that have ended. If a late order builds one of them again, it will be destroyed again.
         self._ended: set[tuple[InstanceId, ProviderId, int]] = set()
         self._begun_s: dict[AttemptKey, float] = {}
-        # What is on the disks; without an image it is empty.
+        # The images on the disks; empty without one.
         self._images: dict[tuple[InstanceId, HostAttempt], str] = {}
         self._cells: dict[tuple[InstanceId, HostAttempt], str] = {}
 

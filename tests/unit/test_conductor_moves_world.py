@@ -1,4 +1,4 @@
-"""Random worlds around the conductor's decisions in which instances move and are rebuilt: messages are lost, late and doubled, hosts fail and
+"""Random worlds around the conductor's decisions in which instances move and are rebuilt. Messages are lost, late and doubled, hosts fail and
 keep silent, clients confirm, revert, abort and delete at any moment.
 """
 
