@@ -251,8 +251,8 @@ class _RoomAt:
 
 def _is_unknown(index: ProviderIndex, group: Group) -> bool:
     """Does the group ask for something that nothing has?"""
-    return (group.in_tree is not None and index.row_of(group.in_tree) is None) or any(
-        resource not in index.stocks for resource in group.resources
+    return (group.in_tree is not None and index.row_of(group.in_tree) is None) or not (
+        group.resources.keys() <= index.stocks.keys()
     )
 
 

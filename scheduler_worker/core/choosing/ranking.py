@@ -8,7 +8,7 @@ from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter, compared
-from scheduler_worker.core.choosing.weighing import BAND, Scale, Weighing, bands_on, most, weights_on
+from scheduler_worker.core.choosing.weighing import BAND, Scale, Weighing, bands_on, least, most, weights_on
 from scheduler_worker.core.picture.preferences import Preferences
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -62,10 +62,10 @@ class Scoring:
             if own is None:
                 continue
             highest = most(own, qualify)
-            least = -most(-own, qualify) if weigher.minimum is None else weigher.minimum
+            lowest = least(own, qualify) if weigher.minimum is None else weigher.minimum
             # A weigher that gives all hosts the same weight does not count.
-            if highest > least:
-                self._scales.append(Scale(weigher, least, multiplier / (highest - least) / BAND))
+            if highest > lowest:
+                self._scales.append(Scale(weigher, lowest, multiplier / (highest - lowest) / BAND))
                 weights.append(own)
         bands = weighing.kept_bands(hosts, self._scales, spec)
         if bands is None:

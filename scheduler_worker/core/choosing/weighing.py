@@ -102,3 +102,9 @@ def most(values: Floats | Ints, qualify: Flags | None) -> float:
     """The largest value of a host that qualifies: usually that of all hosts."""
     at = int(values.argmax())
     return float(values[at] if qualify is None or qualify[at] else values[qualify].max())
+
+
+def least(values: Floats | Ints, qualify: Flags | None) -> float:
+    """The smallest value of a host that qualifies."""
+    at = int(values.argmin())
+    return float(values[at] if qualify is None or qualify[at] else values[qualify].min())

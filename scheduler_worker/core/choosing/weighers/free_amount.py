@@ -17,5 +17,5 @@ class FreeAmount(Weigher):
         self.resource = resource
         self.multiplier = multiplier
 
-    def weigh(self, hosts: Hosts, _spec: InstanceSpec) -> Ints:
-        return hosts.free(self.resource)
+    def weigh(self, hosts: Hosts, _spec: InstanceSpec) -> Ints | None:
+        return hosts.free(self.resource) if self.resource in hosts.columns.stocks else None
