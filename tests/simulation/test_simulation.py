@@ -6,10 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from msgspec import structs
 
+from tests.simulation.drawing import draw
 from tests.simulation.drawing_nodes import NODE_SEEDS
 from tests.simulation.expected_coverage import EVERYTHING, IN_EACH_SEED, IN_EACH_SEED_OF_NODES
 from tests.simulation.many_seeds import SeedsResult, failing_seeds, run_many
+from tests.simulation.seeds import run
 
 SEEDS = range(1, 201)
 SEEDS_OF_NODES = range(NODE_SEEDS + 1, NODE_SEEDS + 41)
@@ -58,6 +61,12 @@ def test_every_seed_covers_the_required_minimum(ran: SeedsResult, ran_nodes: See
         if ran_nodes.seeds_with[each] < of_nodes
     }
     assert not missing
+
+
+def test_boots_alone_without_any_fault_keep_every_promise() -> None:
+    outcome = run(structs.replace(draw(4), faults=(), admin_ops=()))
+
+    assert outcome.broken is None
 
 
 def _seeds(*, of_nodes: bool) -> list[int]:

@@ -73,6 +73,8 @@ SCHEDULER = SchedulerSettings(
     # What waits for longer than placement's horizon is claimed as of so long ago.
     host_row_wait_s=8.0,
     wake_lease_s=4.0,
+    # Longer than the time between the heartbeats of conductors, which are seldom.
+    cell_down_s=1_200.0,
 )
 CONDUCTOR = ConductorSettings(
     attempt_timeout_s=5.0,
