@@ -25,6 +25,8 @@ SCRIPTS = ("script", "ironic")
 LINES_MAX = 60
 PIECES_MAX = 128
 EXTRA_S = 3.0
+# A guess that removes less than this is not worth its run.
+GUESS_LEAVES_MAX = 0.9
 # A plan with so few elements is small enough to read completely.
 SMALL_ENOUGH = 60
 
@@ -69,21 +71,26 @@ def _shrunk(bug: str, outcome: Outcome, broken: Broken, runs_max: int, small_eno
     guesses: tuple[Callable[[Plan], Plan], ...] = (
         lambda plan: _until(plan, outcome.ended_s),
         lambda plan: _only_named(plan, broken.how),
+        _only_admin_ops,
+        _only_boots,
         _without_admin_ops,
         _without_boots,
         _without_flips,
         _without_intruders,
         _without_deletes,
-        _only_admin_ops,
     )
     smaller = plan
     for guess in guesses:
         less = guess(smaller)
-        if size_of(smaller) > small_enough and size_of(less) < size_of(smaller) and breaks(less):
+        if size_of(smaller) > small_enough and _is_worth_a_run(less, smaller) and breaks(less):
             smaller = less
     small = shrink(smaller, breaks, runs_max, small_enough)
     story = tuple(_story_of(breaks.latest))
     return FoundBug(bug, plan.seed, broken.promise, size_of(plan), size_of(small), story)
+
+
+def _is_worth_a_run(less: Plan, than: Plan) -> bool:
+    return size_of(less) <= GUESS_LEAVES_MAX * size_of(than)
 
 
 def _run(bug: str, plan: Plan, end_s: float | None = None) -> Outcome:
@@ -131,6 +138,11 @@ def _until(plan: Plan, end_s: float) -> Plan:
 def _only_admin_ops(plan: Plan) -> Plan:
     """The administrators alone may be enough."""
     return _consistent(structs.replace(plan, boots=(), faults=(), disabled_hosts=(), host_orders=()))
+
+
+def _only_boots(plan: Plan) -> Plan:
+    """Neither faults nor administrators may be needed."""
+    return structs.replace(plan, faults=(), flips=(), admin_ops=())
 
 
 def _without_admin_ops(plan: Plan) -> Plan:
