@@ -116,6 +116,10 @@ def load(
         raise typer.BadParameter(
             f"--workers is {', '.join(workers)} without --bus and --db: then one worker of each kind runs in this process"
         )
+    if bare_metal and moves:
+        raise typer.BadParameter(
+            f"--moves is {moves} with --bare-metal: an instance on a node has its disk there, and cannot move"
+        )
     if bare_metal:
         # Deploys fail on purpose.
         log_as(os.environ, level="ERROR")

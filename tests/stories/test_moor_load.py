@@ -217,6 +217,7 @@ async def test_mistakes_are_reported_in_one_line() -> None:
     for arguments, said in (
         (("--bus", "amqp://localhost/"), "only one of --bus and --db is given"),
         (("--workers", "scheduler=2"), "--workers is scheduler=2 without --bus and --db"),
+        (("--bare-metal", "--moves", "3"), "--moves is 3 with --bare-metal"),
     ):
         ran = await moor("load", *arguments)
         assert ran.code == 2, ran.out
