@@ -327,7 +327,7 @@ def _fields_that_differ(told: InstanceState, of_cell: InstanceState) -> Iterator
     if of_cell.state == "deleted":
         # A delete before the placement has no cell at API level.
         fields = ["state"]
-    elif of_cell.state == "active":
+    elif of_cell.host:
         fields += ["host", "attempt"]
     for field in fields:
         if (has := getattr(told, field)) != (should := getattr(of_cell, field)):
@@ -349,7 +349,8 @@ def _on_hosts(view: View, entry: CellEntry | None, sight: Sight, places: Places)
                 mend,
                 "" if mend else "no row says whether it is wanted: look what runs there",
             )
-    if entry is None or entry.kind == NODE or entry.instance.state != "active" or entry.host is None:
+    # A row names the host only of an instance that is there.
+    if entry is None or entry.kind == NODE or not entry.instance.host or entry.host is None:
         return
     could_be_asked = sight.asked is None or entry.host in sight.asked
     if entry.instance.cell not in sight.computes or not could_be_asked:
@@ -358,8 +359,8 @@ def _on_hosts(view: View, entry: CellEntry | None, sight: Sight, places: Places)
         yield _fault(
             LOST,
             view,
-            f"it is active on {places.name(entry.host)} in cell {entry.instance.cell}, and that host does not have its attempt "
-            f"{entry.on_hosts[0].attempt}",
+            f"it is {entry.instance.state} on {places.name(entry.host)} in cell {entry.instance.cell}, and that host does not "
+            f"have its attempt {entry.on_hosts[0].attempt}",
             advice="the host has lost it: recover it there, or `moor delete` it",
         )
 

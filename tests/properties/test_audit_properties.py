@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 from msgspec import structs
 
@@ -166,6 +167,7 @@ damages: st.SearchStrategy[tuple[str, Damage]] = st.one_of(
     st.just((judging.ATTEMPT, _consumer(cell="c2"))),
     st.sampled_from(["placed", "rebuilding", "moving"]).map(lambda state: (judging.DRIFT, _row(state=state))),
     st.just((judging.DRIFT, _row(cell="c2"))),
+    st.just((judging.DRIFT, _row(host="elsewhere"))),
     st.sampled_from(["deleted", "deleting"]).map(lambda state: (judging.DRIFT, _row(state=state))),
     st.just((judging.UNLISTED, lambda view: structs.replace(view, at_api=None))),
     st.just((judging.STRAY, lambda view: structs.replace(view, on_hosts=(*view.on_hosts, OnHost("c1", HostEntry(ID, HOSTS[2], 1)))))),
@@ -301,8 +303,11 @@ def test_a_deleted_instance_that_still_holds_something_is_an_orphan_unless_its_h
     assert faults(structs.replace(deleted, in_cells=(waits,))) == []
 
 
-def test_a_host_without_an_active_instance_is_found_only_if_it_could_be_asked() -> None:
-    lost = structs.replace(a_view(), on_hosts=())
+@pytest.mark.parametrize("state", ["active", "moved", "broken"])
+def test_a_host_without_the_instance_that_it_should_have_is_found_only_if_it_could_be_asked(
+    state: str,
+) -> None:
+    lost = structs.replace(a_view(state), on_hosts=())
 
     assert [(each.kind, each.mend) for each in faults(lost)] == [(judging.LOST, None)]
     unasked = structs.replace(SIGHT, asked=frozenset())
