@@ -64,21 +64,24 @@ async def empty(
 ) -> Emptied:
     """Order the first kind of move for each instance, and the next kind for those that did not move by it."""
     begun = time.monotonic()
-    by_s = asyncio.get_running_loop().time() + timeout_s
+    loop = asyncio.get_running_loop()
+    by_s = loop.time() + timeout_s
     moved: dict[InstanceId, InstanceState] = {}
     waiting = await instances_on(asking, host)
-    stayed: dict[InstanceId, Stayed] = {}
+    stayed = {each.id: Stayed(each.id, each.name, "its turn did not come in time") for each in waiting}
     for kind in kinds:
         for start in range(0, len(waiting), at_once):
+            if loop.time() >= by_s:
+                break
             some = waiting[start : start + at_once]
             for state, reason in await _move(asking, some, kind, hosts, by_s):
                 if reason:
                     stayed[state.id] = Stayed(state.id, state.name, reason)
                 else:
                     moved[state.id] = state
-                    stayed.pop(state.id, None)
+                    del stayed[state.id]
             if not quiet:
-                err.print(f"{len(moved)} moved, {len(stayed)} not", style="dim", highlight=False)
+                err.print(f"{len(moved)} moved, {len(stayed)} not yet", style="dim", highlight=False)
         waiting = [each for each in waiting if each.id in stayed]
     return Emptied(host, tuple(moved.values()), tuple(stayed.values()), time.monotonic() - begun)
 
