@@ -209,18 +209,20 @@ class DeployProgressed(AttemptMessage, frozen=True, tag="deploy.progress"):
 
 class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
     """The instance runs on the host. `kind` is the host's: a conductor that has no row of the instance needs it to
-    order its removal.
+    order its removal. `number` is that of the last order to stop or to start it that the host has obeyed; 0: there was none.
     """
 
     kind: Label = ""
+    number: Counter = 0
 
 
 class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
     """The host could not create or receive the instance, and has cleaned up. Or it could not start it again: then it still has
-    the instance, unless the reason says that there is none.
+    the instance, unless the reason says that there is none. `number` is as in `spawned`; that of the order, if it was refused.
     """
 
     reason: str
+    number: Counter = 0
 
 
 class InstanceDestroyed(AttemptMessage, frozen=True, tag="destroyed"):
@@ -228,9 +230,12 @@ class InstanceDestroyed(AttemptMessage, frozen=True, tag="destroyed"):
 
 
 class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
-    """The host has stopped the instance. `failure` says why it could not: the instance runs on, if the host has it."""
+    """The host has stopped the instance. `failure` says why it could not: the instance runs on, if the host has it. `number` is
+    as in `spawn.failed`.
+    """
 
     failure: str = ""
+    number: Counter = 0
 
 
 class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):

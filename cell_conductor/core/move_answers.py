@@ -128,7 +128,7 @@ def on_stopped(transition: Transition, word: InstanceStopped) -> None:
     row, moving = transition.row, transition.row.moving
     if row.state != "moving" or moving is None or moving.step != "stopping":
         return
-    if (word.attempt, word.host) != (moving.source_attempt, moving.source.share.host):
+    if not _is_of_this_move(transition, word):
         return
     transition.withdraw((StopInstance,), attempt=word.attempt)
     if word.failure:
@@ -146,7 +146,7 @@ def on_moving_spawned(transition: Transition, word: InstanceSpawned) -> bool:
     row, moving = transition.row, moving_of(transition)
     is_source = (word.attempt, word.host) == (moving.source_attempt, moving.source.share.host)
     is_host = row.host is not None and (word.attempt, word.host) == (row.host_attempt, row.host.share.host)
-    if is_source and moving.step == "restarting":
+    if moving.step == "restarting" and _is_of_this_move(transition, word):
         transition.withdraw(MOVES, attempt=word.attempt)
         assert moving.outcome, "a move that ends has an outcome"
         end(transition, moving.outcome, moving.reason)
@@ -167,9 +167,17 @@ def on_moving_failed(transition: Transition, word: SpawnFailed) -> None:
         transition.withdraw((*MOVES, *SPAWNS), attempt=word.attempt)
         transition.failed(row.host.name, word.reason, attempt=row.attempt)
         return_claim(transition, "", "", was_silent=False)
-    elif moving.step == "restarting":
+    elif moving.step == "restarting" and _is_of_this_move(transition, word):
         transition.withdraw(MOVES, attempt=word.attempt)
         wait_for_source(transition, f"{row.host.name} could not run it again: {word.reason}")
+
+
+def _is_of_this_move(transition: Transition, word: InstanceSpawned | SpawnFailed | InstanceStopped) -> bool:
+    """Does the source answer this move? Its late words may be about an earlier one, or about its build."""
+    moving, move = moving_of(transition), transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    source = (moving.source_attempt, moving.source.share.host, move.number)
+    return (word.attempt, word.host, word.number) == source
 
 
 def on_moving_destroyed(transition: Transition) -> None:

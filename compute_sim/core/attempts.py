@@ -305,7 +305,9 @@ def refusal_of(known: AttemptRecord | None, order: StopInstance | StartInstance 
     reason = _why_refused(known, order)
     cell, instance, number, host = order.cell, order.instance, order.attempt, order.host
     if isinstance(order, StopInstance):
-        return InstanceStopped(cell=cell, instance=instance, attempt=number, host=host, failure=reason)
+        return InstanceStopped(
+            cell=cell, instance=instance, attempt=number, host=host, failure=reason, number=order.number
+        )
     if isinstance(order, RespawnInstance):
         return InstanceRedeployed(
             cell=cell,
@@ -316,7 +318,9 @@ def refusal_of(known: AttemptRecord | None, order: StopInstance | StartInstance 
             failure=reason,
             is_active=False,
         )
-    return SpawnFailed(cell=cell, instance=instance, attempt=number, host=host, reason=reason)
+    return SpawnFailed(
+        cell=cell, instance=instance, attempt=number, host=host, reason=reason, number=order.number
+    )
 
 
 def _why_refused(known: AttemptRecord | None, order: HostOrder) -> str:
@@ -367,6 +371,14 @@ def _ended(attempt: AttemptRecord, work: Work) -> tuple[State, str]:
 
 
 def answer_of(attempt: AttemptRecord) -> Message:
+    """What the attempt is now, and by which order it was last stopped or started."""
+    answer = _answer_of(attempt)
+    if attempt.rank >= 0 and isinstance(answer, InstanceSpawned | InstanceStopped | SpawnFailed):
+        return structs.replace(answer, number=attempt.rank // 2)
+    return answer
+
+
+def _answer_of(attempt: AttemptRecord) -> Message:
     cell, instance, number, host = attempt.cell, attempt.instance, attempt.attempt, attempt.host
     if attempt.rebuild and attempt.state in (State.BUILT, State.BROKEN):
         return InstanceRedeployed(

@@ -144,10 +144,11 @@ def _messages(row: Instance) -> Iterator[tuple[str, tuple[Input, ...]]]:
     yield "delete", (REMOVE,)
     source = row.moving.source_attempt if row.moving is not None else row.host_attempt
     at_source = row.moving.source.name if row.moving is not None else _host(row)
-    yield "the source: stopped", (stopped(source, at_source),)
-    yield "the source: not stopped", (stopped(source, at_source, "it hangs"),)
-    yield "the source: it runs", (spawned(source, at_source),)
-    yield "the source: it does not start", (failed(source, at_source),)
+    number = row.move.number if row.move is not None else 0
+    yield "the source: stopped", (stopped(source, at_source, number=number),)
+    yield "the source: not stopped", (stopped(source, at_source, "it hangs", number=number),)
+    yield "the source: it runs", (structs.replace(spawned(source, at_source), number=number),)
+    yield "the source: it does not start", (structs.replace(failed(source, at_source), number=number),)
     if row.host_attempt != source:
         yield "the destination: it runs", (spawned(row.host_attempt, _host(row)),)
         yield "the destination: it failed", (failed(row.host_attempt, _host(row)),)

@@ -243,10 +243,20 @@ def start(number: int, host: str, move: int = 1) -> StartInstance:
     )
 
 
-def stopped(number: int, host: str, failure: str = "") -> InstanceStopped:
+def stopped(number: int, host: str, failure: str = "", move: int = 1) -> InstanceStopped:
     return InstanceStopped(
-        cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=root_of(host), failure=failure
+        cell="c1",
+        instance=ConsumerId(UUID(int=number)),
+        attempt=1,
+        host=root_of(host),
+        failure=failure,
+        number=move,
     )
+
+
+def started(number: int, host: str) -> InstanceSpawned:
+    """Again, by the first move."""
+    return structs.replace(spawned(number, host), number=1)
 
 
 @BUSES
@@ -378,7 +388,7 @@ async def test_an_instance_moves_from_host_to_host_and_another_one_comes_back(bu
             cell="c1", instance=in_place.instance, attempt=2, host=in_place.host, reason="no room"
         )
         await expect(in_place, refusal)
-        await expect(start(2, source), spawned(2, source))
+        await expect(start(2, source), started(2, source))
         await until(
             lambda: {name: facts.instances for name, facts in setup.facts().items()} == {source: 1, other: 1}
         )
@@ -417,13 +427,13 @@ async def test_a_stopped_instance_stays_stopped_over_a_restart_and_without_a_sto
             await setup.order(spawn(1, host), start(1, host, move=0))
             await until(lambda: setup.answers == [stopped(1, host)] * 2)
             await setup.order(start(1, host))
-            await until(lambda: setup.answers[2:] == [spawned(1, host)])
+            await until(lambda: setup.answers[2:] == [started(1, host)])
         setup.answers.clear()
 
         async with setup.computing(equal_hosts("c1", 1)):
             unknown = "the host has no attempt 1 of it"
             await setup.order(stop(1, host, move=2))
-            await until(lambda: setup.answers == [stopped(1, host, unknown)])
+            await until(lambda: setup.answers == [stopped(1, host, unknown, move=2)])
             await setup.order(start(1, host, move=2))
             await until(lambda: len(setup.answers) == 2)
             assert isinstance(setup.answers[1], SpawnFailed)

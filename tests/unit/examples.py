@@ -551,7 +551,7 @@ EXAMPLES: tuple[Message, ...] = (
         live=True,
         name="web-1",
     ),
-    InstanceStopped(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, failure="it is not here"),
+    InstanceStopped(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, failure="it is not here", number=9),
     SpawnInstance(
         cell="c1",
         instance=CONSUMER,
@@ -603,8 +603,8 @@ EXAMPLES: tuple[Message, ...] = (
         config_drive="http://drives/web",
     ),
     DeployProgressed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, words="wait call-back"),
-    InstanceSpawned(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, kind="ironic"),
-    SpawnFailed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, reason="no disk"),
+    InstanceSpawned(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, kind="ironic", number=9),
+    SpawnFailed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT, reason="no disk", number=9),
     InstanceDestroyed(cell="c1", instance=CONSUMER, attempt=2, host=ROOT),
     InstanceRedeployed(
         cell="c1",

@@ -83,7 +83,8 @@ def respawn(number: int = 6) -> RespawnInstance:
 
 
 SPAWNED = InstanceSpawned(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
-STOPPED = InstanceStopped(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
+STOPPED = InstanceStopped(cell="c1", instance=INSTANCE, attempt=1, host=HOST, number=5)
+STARTED = structs.replace(SPAWNED, number=5)
 GONE = InstanceDestroyed(cell="c1", instance=INSTANCE, attempt=1, host=HOST)
 
 
@@ -99,8 +100,8 @@ def rebuilt(number: int = 6, failure: str = "") -> InstanceRedeployed:
     )
 
 
-def spawn_failed(reason: str) -> SpawnFailed:
-    return SpawnFailed(cell="c1", instance=INSTANCE, attempt=1, host=HOST, reason=reason)
+def spawn_failed(reason: str, number: int = 0) -> SpawnFailed:
+    return SpawnFailed(cell="c1", instance=INSTANCE, attempt=1, host=HOST, reason=reason, number=number)
 
 
 def not_stopped(failure: str) -> InstanceStopped:
@@ -192,8 +193,8 @@ def test_a_failed_build_gives_its_reason_each_time_it_is_asked(
     failed, answer = over(begun(order, Work(1), 0.0), failure="no image")
 
     assert (failed.state, answer) == (State.FAILED, spawn_failed("no image"))
-    for again in (order, start()):
-        assert over(answered_again(failed, again, 5.0))[1] == answer
+    assert over(answered_again(failed, order, 5.0))[1] == answer
+    assert over(answered_again(failed, start(), 5.0))[1] == spawn_failed("no image", 5)
     assert refusal_of(failed, stop()) == not_stopped("the host does not have it: no image")
 
 
@@ -204,7 +205,7 @@ def test_an_attempt_that_was_destroyed_is_never_built(order: SpawnInstance | Rec
     assert answer == GONE
     assert over(answered_again(gone, order, 2.0)) == (gone, GONE)
     assert refusal_of(gone, stop()) == not_stopped("it was destroyed")
-    assert refusal_of(gone, start()) == spawn_failed("it was destroyed")
+    assert refusal_of(gone, start()) == spawn_failed("it was destroyed", 5)
 
 
 def test_a_silent_host_loses_its_answers_a_late_one_keeps_them_a_dead_one_has_none() -> None:
@@ -231,8 +232,8 @@ def test_an_instance_is_stopped_and_started_again_and_answers_each_order_as_ofte
         assert over(answered_again(stopped, order, 2.0))[1] == STOPPED
 
     runs, answer = over(begun(start(), Work(50), 3.0))
-    assert (runs.state, answer) == (State.BUILT, SPAWNED)
-    assert over(answered_again(runs, start(), 4.0))[1] == SPAWNED
+    assert (runs.state, answer) == (State.BUILT, STARTED)
+    assert over(answered_again(runs, start(), 4.0))[1] == STARTED
 
 
 def test_an_instance_that_cannot_be_stopped_runs_on_and_may_be_ordered_to_stop_again() -> None:
@@ -242,16 +243,16 @@ def test_an_instance_that_cannot_be_stopped_runs_on_and_may_be_ordered_to_stop_a
     # Its answer may be due for long.
     assert over(runs)[1] == answer
     assert next_step(runs, stop()) == "begins"
-    assert over(answered_again(runs, start(), 2.0))[1] == SPAWNED
+    assert over(answered_again(runs, start(), 2.0))[1] == STARTED
 
 
 def test_an_instance_that_cannot_be_started_stays_stopped_and_may_be_ordered_to_start_again() -> None:
     stopped, answer = over(begun(start(), Work(), 1.0), failure="no memory")
 
-    assert (stopped.state, answer) == (State.STOPPED, spawn_failed("no memory"))
+    assert (stopped.state, answer) == (State.STOPPED, spawn_failed("no memory", 5))
     assert over(stopped)[1] == answer
     assert next_step(stopped, start()) == "begins"
-    assert over(answered_again(stopped, stop(6), 2.0))[1] == STOPPED
+    assert over(answered_again(stopped, stop(6), 2.0))[1] == structs.replace(STOPPED, number=6)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +269,7 @@ def test_what_does_not_run_is_not_stopped_and_the_answer_says_why(state: State |
 
 
 def test_an_unknown_attempt_is_not_started() -> None:
-    assert refusal_of(None, start()) == spawn_failed("the host has no attempt 1 of it")
+    assert refusal_of(None, start()) == spawn_failed("the host has no attempt 1 of it", 5)
 
 
 # Orders that overtake each other
@@ -298,7 +299,7 @@ def test_an_order_to_start_what_is_still_being_built_counts_against_the_order_to
 
     built, answer = over(building)
 
-    assert (built.state, answer) == (State.BUILT, SPAWNED)
+    assert (built.state, answer) == (State.BUILT, STARTED)
     assert next_step(built, stop()) == "again"
     assert next_step(built, stop(6)) == "begins"
 
@@ -341,7 +342,9 @@ def test_an_instance_that_could_not_be_rebuilt_is_broken_until_a_later_rebuild_s
     for order in (respawn(), SPAWN, start(5)):
         assert next_step(broken, order) == "again"
         assert over(answered_again(broken, order, 5.0))[1] == answer
-    assert refusal_of(broken, stop(8)) == not_stopped("it could not be rebuilt: no image")
+    assert refusal_of(broken, stop(8)) == structs.replace(
+        not_stopped("it could not be rebuilt: no image"), number=8
+    )
     assert next_step(broken, respawn(7)) == "begins"
     assert over(begun(respawn(7), Work(), 6.0))[1] == rebuilt(7)
 
@@ -359,10 +362,10 @@ def test_a_later_move_is_answered_by_what_it_asks_for_and_not_by_the_rebuild_bef
     # It overtook the order to stop.
     assert next_step(built, start(8)) == "again"
     started, answer = over(answered_again(built, start(8), 20.0))
-    assert answer == SPAWNED
+    assert answer == structs.replace(SPAWNED, number=8)
     assert next_step(started, respawn()) == "again"
     assert next_step(ended(stop(8)), respawn()) == "again"
-    assert over(answered_again(ended(stop(8)), respawn(), 21.0))[1] == STOPPED
+    assert over(answered_again(ended(stop(8)), respawn(), 21.0))[1] == structs.replace(STOPPED, number=8)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from bus.messages.build import (
 from bus.messages.cell import (
     DestroyInstance,
     EndMoveInCell,
+    InstanceSpawned,
     InstanceStopped,
     MoveInCell,
     ReceiveInstance,
@@ -66,8 +67,15 @@ def end(order: MoveInCell, how: str) -> EndMoveInCell:
     return EndMoveInCell(cell="c1", instance=ONE, move=structs.replace(order.move, asked=how), sequence=60)
 
 
-def stopped(attempt: int, name: str, failure: str = "") -> InstanceStopped:
-    return InstanceStopped(cell="c1", instance=ONE, attempt=attempt, host=host(name), failure=failure)
+def stopped(attempt: int, name: str, failure: str = "", number: int = 50) -> InstanceStopped:
+    return InstanceStopped(
+        cell="c1", instance=ONE, attempt=attempt, host=host(name), failure=failure, number=number
+    )
+
+
+def started(name: str, number: int = 50) -> InstanceSpawned:
+    """The first host runs it again."""
+    return structs.replace(spawned(1, name), number=number)
 
 
 def active() -> Cell:
@@ -136,7 +144,7 @@ def test_a_reverted_move_runs_again_where_it_was() -> None:
     assert (back.heir, back.returns) == (None, heir_of(ONE, 1))
     start = cell.swap(CLAIMED)
     assert start == [StartInstance(cell="c1", instance=ONE, attempt=1, host=host("h1"), number=50)]
-    (told,) = cell.hear(spawned(1, "h1"))
+    (told,) = cell.hear(started("h1"))
     assert isinstance(told, InstanceActive)
     assert told.instance.move is not None
     assert (told.instance.host, told.instance.attempt, told.instance.move.outcome) == ("h1", 3, "reverted")
@@ -167,7 +175,7 @@ def test_when_no_choice_is_left_it_runs_again_and_the_move_has_failed() -> None:
     cell.hear(stopped(1, "h1"))
     cell.hear(failed(2, "h2"))
     assert kinds(cell.swap(CLAIMED)) == [StartInstance]
-    (told,) = cell.hear(spawned(1, "h1"))
+    (told,) = cell.hear(started("h1"))
     assert isinstance(told, InstanceActive)
     assert told.instance.move is not None
     assert (told.instance.move.outcome, told.instance.move.failure) == ("failed", "no other host took it")
@@ -218,7 +226,7 @@ def test_a_move_that_is_aborted_while_it_is_received_comes_back(how: MoveKind) -
     said = cell.swap(CLAIMED)
     if how == "migrate":
         assert kinds(said) == [StartInstance]
-        said = cell.hear(spawned(1, "h1"))
+        said = cell.hear(started("h1"))
     assert kinds(said) == [InstanceActive]
     assert cell.row.move is not None
     assert cell.row.move.outcome == "aborted"
@@ -262,7 +270,7 @@ def test_a_source_that_does_not_run_it_again_is_asked_until_it_does() -> None:
     assert kinds(said) == [InstanceFailed, StartInstance]
     assert cell.row.state == "broken"
     assert kinds(cell.after_s(100)) == [StartInstance]
-    assert kinds(cell.hear(spawned(1, "h1"))) == [InstanceActive]
+    assert kinds(cell.hear(started("h1"))) == [InstanceActive]
 
 
 def test_a_source_that_may_run_it_again_by_now_is_stopped_before_another_host_receives_it() -> None:
@@ -278,6 +286,27 @@ def test_a_source_that_may_run_it_again_by_now_is_stopped_before_another_host_re
     assert cell.swap(CLAIMED) == [
         StopInstance(cell="c1", instance=ONE, attempt=1, host=host("h1"), number=70)
     ]
+
+
+def test_a_late_word_of_the_source_about_its_build_or_an_earlier_move_answers_no_move() -> None:
+    cell = active()
+    cell.hear(move())
+    cell.swap(CLAIMED)
+    cell.hear(stopped(1, "h1", "it hangs"))
+    cell.swap(CLAIMED)
+    cell.confirm_all()
+    assert cell.hear(spawned(1, "h1")) == []
+    late = structs.replace(failed(1, "h1"), number=40)
+    assert cell.hear(late) == []
+    assert (cell.row.state, cell.row.moving is not None) == ("moving", True)
+    assert kinds(cell.hear(started("h1"))) == [InstanceActive]
+    cell.confirm_all()
+
+    cell.hear(move(number=70))
+    cell.swap(CLAIMED)
+    cell.confirm_all()
+    assert cell.hear(stopped(1, "h1", number=50)) == []
+    assert kinds(cell.hear(stopped(1, "h1", number=70))) == [ReceiveInstance]
 
 
 def test_a_late_word_of_the_source_destroys_nothing() -> None:
@@ -320,7 +349,7 @@ def test_a_shelved_instance_keeps_its_host_and_runs_there_again() -> None:
     cell.confirm_all()
     assert cell.hear(move("migrate", number=60)) == []
     assert kinds(cell.hear(move("unshelve", number=70))) == [StartInstance]
-    (again,) = cell.hear(spawned(1, "h1"))
+    (again,) = cell.hear(started("h1", number=70))
     assert isinstance(again, InstanceActive)
     assert again.instance.move is not None
     assert again.instance.move.outcome == "done"
@@ -339,7 +368,7 @@ def test_an_instance_that_cannot_be_stopped_is_not_shelved() -> None:
     cell = active()
     cell.hear(move("shelve"))
     assert kinds(cell.hear(stopped(1, "h1", "it hangs"))) == [StartInstance]
-    (told,) = cell.hear(spawned(1, "h1"))
+    (told,) = cell.hear(started("h1"))
     assert isinstance(told, InstanceActive)
     assert told.instance.move is not None
     assert (told.instance.move.outcome, told.instance.move.failure) == ("failed", "h1 could not stop it")

@@ -180,13 +180,19 @@ class MovingWorld(World):
         where = (order.host, (order.instance, order.attempt))
         starts = isinstance(order, StartInstance)
         is_there = where[1] in self.attempts[order.host]
-        about = {"cell": "c1", "instance": order.instance, "attempt": order.attempt, "host": order.host}
         if is_there and (order.number, starts) >= self.last.get(where, (0, False)):
             self.last[where] = order.number, starts
             if starts:
                 self.running.add(where)
             else:
                 self.running.discard(where)
+        about = {
+            "cell": "c1",
+            "instance": order.instance,
+            "attempt": order.attempt,
+            "host": order.host,
+            "number": max(order.number, self.last.get(where, (0, False))[0]),
+        }
         answer: Message
         if self.last.get(where, (0, starts))[1] and is_there:
             answer = InstanceSpawned(**about)  # type: ignore[arg-type]

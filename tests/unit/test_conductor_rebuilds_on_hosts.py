@@ -31,7 +31,7 @@ from tests.unit.test_conductor import (
     spawned,
 )
 from tests.unit.test_conductor_hosts import DEAD, DOWN, SILENT
-from tests.unit.test_conductor_moves import arrived, end, move, stopped
+from tests.unit.test_conductor_moves import arrived, end, move, started, stopped
 from tests.unit.test_conductor_rebuilds import NEW, rebuild, redeployed, state_in
 
 FIRST, OTHER = Image(source="http://images/debian"), Image(source="http://images/arch")
@@ -66,7 +66,7 @@ def not_restarted() -> Cell:
     cell.swap(CLAIMED)
     cell.hear(stopped(1, "h1"), failed(2, "h2"))
     cell.swap(CLAIMED)
-    cell.hear(failed(1, "h1"))
+    cell.hear(structs.replace(failed(1, "h1"), number=50))
     cell.confirm_all()
     assert cell.row.state == "broken"
     return cell
@@ -109,7 +109,7 @@ def test_after_a_resize_it_is_rebuilt_with_its_new_flavor_and_after_a_revert_as_
     cell, order = arrived()
     cell.hear(end(order, "revert"), destroyed(2, "h2"))
     cell.swap(CLAIMED)
-    cell.hear(spawned(1, "h1"))
+    cell.hear(started("h1"))
     cell.confirm_all()
 
     (said,) = cell.hear(rebuild())
@@ -272,7 +272,7 @@ def test_a_word_about_the_last_rebuild_does_not_end_the_restart_after_a_failed_m
     assert cell.hear(done(10)) == []
 
     assert cell.row.state == "broken"
-    assert isinstance(cell.hear(spawned(1, "h1"))[-1], InstanceActive)
+    assert isinstance(cell.hear(started("h1"))[-1], InstanceActive)
 
 
 def test_a_rebuild_that_comes_too_late_leaves_the_restart_after_a_failed_move_as_it_was() -> None:
@@ -282,7 +282,7 @@ def test_a_rebuild_that_comes_too_late_leaves_the_restart_after_a_failed_move_as
 
     assert "after the deadline" in state_in(said).reason
     assert kinds(cell.after_s(REMIND_S)) == [StartInstance]
-    assert isinstance(cell.hear(spawned(1, "h1"))[-1], InstanceActive)
+    assert isinstance(cell.hear(started("h1"))[-1], InstanceActive)
 
 
 def test_an_evacuation_of_what_a_silent_host_rebuilds_goes_its_way_whatever_that_host_says() -> None:
