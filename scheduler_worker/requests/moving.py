@@ -46,10 +46,13 @@ _Verdict = tuple[InstanceRow | BuildRejected, bool]
 
 
 class _Wanted(Struct, frozen=True):
-    """What an order needs of a host. `next_spec` is what its instance needs after a resize, encoded."""
+    """What an order needs of a host. `next_spec` is what its instance needs after a resize, encoded. `leaving`: it may stay on
+    the host of this row of the picture, and gives back what it needs there now.
+    """
 
     spec: InstanceSpec
     next_spec: bytes = b""
+    leaving: tuple[int, InstanceSpec] | None = None
 
 
 class Mover:
@@ -200,7 +203,7 @@ class Mover:
         spec, build = decoded(row.current_spec), request_of(row.current_spec)
         if spec is None or build is None:
             return refused(order, "instance", order.instance, "what it needs of a host is not known any more")
-        next_spec = b""
+        now, next_spec = spec, b""
         if order.flavor is not None:
             resized = self._resized(order, spec, build)
             if isinstance(resized, BuildRejected):
@@ -219,6 +222,7 @@ class Mover:
                 spec, hosts=named, ignore_hosts=ignored, cell=told.cell, server_group=group, count=1
             ),
             next_spec,
+            (next(iter(self._picture.rows_named(told.host.lower()))), now) if stays else None,
         )
 
     def _problem_with_source(self, order: MoveInstance, host: str) -> str:
@@ -261,12 +265,23 @@ class Mover:
         return found
 
     def _choose(self, wanted: Sequence[_Wanted]) -> list[Chosen | NoValidHost]:
+        """An instance that may stay on its host is decided alone: nobody else may take what it gives back."""
+        others = iter(self._chosen([each.spec for each in wanted if each.leaving is None]))
+        return [
+            next(others) if each.leaving is None else self._chosen([each.spec], each.leaving)[0]
+            for each in wanted
+        ]
+
+    def _chosen(
+        self, specs: Sequence[InstanceSpec], leaving: tuple[int, InstanceSpec] | None = None
+    ) -> list[Chosen | NoValidHost]:
         return choose(
             self._picture,
-            [each.spec for each in wanted],
+            specs,
             self._plugins,
             self._salt,
             self._settings.alternates_max,
+            leaving=leaving,
         )
 
     def _hold(self, rows: Sequence[InstanceRow]) -> None:

@@ -140,6 +140,29 @@ async def test_a_resize_in_place_counts_the_larger_size_once(bus: str, books: st
         await here.until_used(h1=1, h2=0)
 
 
+@pytest.mark.parametrize(("bus", "books"), [("memory", "sqlite")])
+async def test_a_resize_in_place_that_only_fits_without_its_present_share_is_granted(
+    bus: str, books: str
+) -> None:
+    ram_mb = HostSize().ram_mb
+    async with movers(bus, books, "h1") as here:
+        build = a_build(1, flavor=Flavor(vcpus=1, ram_mb=ram_mb * 6 // 10, root_gb=1), hosts=("h1",))
+        await here.setup.send(build)
+        instance = instance_of(build)
+        await here.setup.until_state(instance, "active")
+        larger = Flavor(vcpus=2, ram_mb=ram_mb * 8 // 10, root_gb=1)
+
+        nowhere = await here.move(instance, "resize", flavor=larger)
+        taken = await here.move(
+            instance, "resize", request_id=RequestId(UUID(int=1001)), flavor=larger, hosts=("h1",)
+        )
+
+        assert isinstance(nowhere, BuildRejected)
+        assert isinstance(taken, InstancesFound), taken
+        assert (await here.until(instance, "moved")).host == "h1"
+        await here.until_used(h1=2)
+
+
 @STAGES
 async def test_a_live_migration_needs_no_confirmation(bus: str, books: str) -> None:
     async with movers(bus, books, "h1", "h2") as here:

@@ -18,7 +18,7 @@ from scheduler_worker.core.choosing.verdicts import NewChoice, refused_by_group
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import DB, HOST, WEB, an_id, consumer, provider
-from tests.unit.scheduler_worlds import a_picture, a_state, vcpus
+from tests.unit.scheduler_worlds import a_host, a_picture, a_state, vcpus
 
 GROUP = GroupId(an_id("group"))
 PLUGINS = standard_plugins()
@@ -212,3 +212,24 @@ def test_instances_of_as_many_new_groups_are_decided_in_one_pass() -> None:
     picture.groups.join([a_member(WEB, "h0", GroupId(UUID(int=1)))])
     assert passes_for(picture, specs) == 2, "one of the groups has a member now"
     assert passes_for(picture, [*specs[1:], of_group(2)]) == 2, "one of the groups is named twice"
+
+
+def test_an_instance_that_stays_on_its_host_meets_neither_its_own_share_nor_its_place_nor_its_membership() -> (
+    None
+):
+    full = a_state("h0", vcpus(16, 14), internal=1)
+    picture = a_picture(full, hosts=(a_host("h0", instances=2),))
+    picture.groups.join([a_member(WEB, "h0")])
+    now, then = a_spec("anti-affinity", vcpu=10), a_spec("anti-affinity", vcpu=12)
+    plugins = standard_plugins(instances_max=2)
+    leaving = picture.row_of(provider("h0")), now
+
+    for before in (None, leaving, None, leaving):
+        (found,) = choose(picture, [then], plugins, SALT, leaving=before)
+        assert isinstance(found, NoValidHost if before is None else Chosen)
+    (too_much,) = choose(picture, [a_spec("anti-affinity", vcpu=13)], plugins, SALT, leaving=leaving)
+    assert isinstance(too_much, NoValidHost)
+    (step,) = too_much.steps
+    assert step.example == "h0: VCPU asked 13, free 12 of 16"
+    picture.groups.join([a_member(DB, "h0")])
+    assert isinstance(choose(picture, [then], plugins, SALT, leaving=leaving)[0], NoValidHost)

@@ -128,6 +128,13 @@ class Draft:
         else:
             self._write(rows, times, amounts, spec.server_group)
 
+    def give_back(self, row: int, spec: InstanceSpec) -> None:
+        """Before any choice: as if an instance with these needs had left this host. Which providers of a compound host gave its
+        amounts is unknown here: of these only its place and its membership of a group come back.
+        """
+        amounts = {} if self.picture.compound[row] else dict(spec.amounts)
+        self._write(row, -1, amounts, spec.server_group)
+
     def _write(
         self, rows: Rows | int, times: Ints | int, amounts: Mapping[str, int], group: ServerGroup | None
     ) -> None:
