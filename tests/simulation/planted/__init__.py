@@ -123,6 +123,7 @@ OF_MOVES: dict[str, PlantedBug] = {
     "a delete while it moves releases the source early": move_bugs.source_released_early,
     "a way back without its migration": move_bugs.migration_not_returned,
     "received while the source runs it": move_bugs.received_while_it_runs,
+    "a late word of the source believed": move_bugs.late_word_of_the_source_believed,
     "an evacuated host released at once": move_bugs.evacuated_host_released_at_once,
     "an instance in error released though its host has it": move_bugs.broken_instance_released,
     "an evacuation builds with the first image": move_bugs.evacuated_with_first_image,

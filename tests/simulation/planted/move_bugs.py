@@ -62,6 +62,21 @@ def broken_instance_released() -> AbstractContextManager[None]:
     return replaced(Transition, "end_broken", planted)
 
 
+def late_word_of_the_source_believed() -> AbstractContextManager[None]:
+    """The source is believed when it says late that it has stopped the instance, though the move goes back by then."""
+
+    def planted(real: Any) -> Any:
+        def on_stopped(transition: Any, word: Any) -> None:
+            moving = transition.row.moving
+            if moving is not None:
+                transition.change(state="moving", moving=structs.replace(moving, step="stopping"))
+            real(transition, word)
+
+        return on_stopped
+
+    return replaced(decide, "on_stopped", planted)
+
+
 def destination_left_as_it_is() -> AbstractContextManager[None]:
     """A move comes back without an order to its destination."""
 
