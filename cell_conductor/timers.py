@@ -14,14 +14,14 @@ import tenacity
 
 from bus.errors import Operational, Transient, WrongAnswer
 from bus.message import Message
-from bus.messages.placement import ClaimAnswered, SwapClaim
+from bus.messages.placement import ClaimAnswered
 from bus.parts import Background, Periodic, Status, wait_at_most
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost, decide
 from cell_conductor.core.host_states import HostStates
 from cell_conductor.core.instance import Instance, Rules
-from cell_conductor.core.swapping import SwapAnswered
+from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
 
@@ -151,7 +151,7 @@ class Timers:
         if decision.swaps:
             self._background.start(_with_status(self._swapping, partial(self._swap, decision.swaps)))
 
-    async def _swap(self, swaps: Sequence[SwapClaim]) -> None:
+    async def _swap(self, swaps: Sequence[Question]) -> None:
         answered, problem = await self._answers_to(swaps)
         # If saving still fails, the question is asked again when the lease ends.
         await self.carry_out(answered)
@@ -182,7 +182,7 @@ class Timers:
         return decision, kept
 
     async def _answers_to(
-        self, swaps: Sequence[SwapClaim]
+        self, swaps: Sequence[Question]
     ) -> tuple[Sequence[SwapAnswered], Operational | None]:
         """The verdict on each swap as far as it is known, and the error if one is not."""
         try:

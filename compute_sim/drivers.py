@@ -63,7 +63,9 @@ class Driver(Reported, Protocol):
         """
 
     def stop(self, order: StopInstance, at_s: float) -> Work:
-        """Begin to stop the instance, even while it is being started. If the work fails, the instance runs on."""
+        """Begin to stop the instance, even while it is being started. If the work fails, the instance runs on. With `save_as`,
+        also save it as this image, even if it is stopped already. If that fails, it stays stopped.
+        """
 
     def start(self, order: StartInstance, at_s: float) -> Work:
         """Begin to run the instance again, even while it is being stopped. If the work fails, the instance stays stopped."""

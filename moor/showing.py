@@ -31,6 +31,7 @@ COLOURS: Mapping[str, str] = {
     "moving": "cyan",
     "moved": "yellow",
     "shelved": "dim",
+    "offloaded": "dim",
     "error": "red",
     "deleting": "yellow",
     "deleted": "dim",

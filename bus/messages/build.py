@@ -251,21 +251,22 @@ class Rebuild(Value, frozen=True):
     failure: str = ""
 
 
-MoveKind = Literal["migrate", "live-migrate", "resize", "evacuate", "shelve", "unshelve"]
+MoveKind = Literal["migrate", "live-migrate", "resize", "evacuate", "shelve", "offload", "unshelve"]
 # These stop the instance while it moves, and may wait to be confirmed.
 STOPPED: tuple[MoveKind, ...] = ("migrate", "resize")
-# These stay on their host: none is chosen.
-IN_PLACE: tuple[MoveKind, ...] = ("shelve", "unshelve")
+# No host is chosen for these; nor for an unshelve, unless the instance was offloaded.
+IN_PLACE: tuple[MoveKind, ...] = ("shelve", "offload")
 MoveEnd = Literal["confirm", "revert", "abort"]
 
 
 class Move(Value, frozen=True):
-    """The last move of an instance to another host, or that it was shelved or unshelved. Later moves have a higher `number`. `source` and `destination` are the
-    names of the hosts; the destination is empty while none has granted its share.
+    """The last move of an instance to another host, or that it was shelved, offloaded or unshelved. Later moves have a higher
+    `number`. `source` and `destination` are the names of the hosts; the destination is empty while none has granted its
+    share, and the source of an instance that was offloaded is empty.
 
     A resize has the new `flavor`. After the arrival, the client confirms or reverts the move; it confirms itself after
-    `confirm_s` seconds, at `confirm_by`. To shelve and to unshelve need no confirmation, and are `done`. `asked` is the end that a
-    client asked for. `outcome` is empty while the move goes on;
+    `confirm_s` seconds, at `confirm_by`. To shelve, to offload and to unshelve need no confirmation, and are `done`. `asked` is
+    the end that a client asked for. `outcome` is empty while the move goes on;
     `failure` says why it failed.
     """
 
@@ -293,10 +294,11 @@ class Waiting(Value, frozen=True):
 class InstanceState(Value, frozen=True):
     """The full state of an instance as of `sequence`. A state with a lower sequence is outdated.
 
-    States: accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, error, deleting, deleted. An
-    instance that is `moved` has arrived, and waits for the client to confirm or to revert. One that is `shelved` is stopped, and
-    keeps its host. `host` is empty while there is none. `keeps_share`: the instance is deleted or in error, but its host has not confirmed that it is gone; until then
-    its share stays held. An instance in error that has a `host` keeps it and its share, and may be rebuilt.
+    States: accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting, deleted.
+    An instance that is `moved` has arrived, and waits for the client to confirm or to revert. One that is `shelved` is stopped,
+    and keeps its host. One that is `offloaded` is saved as an image, and has neither a host nor a share. `host` is empty while
+    there is none. `keeps_share`: the instance is deleted, offloaded or in error, but its host has not confirmed that it is gone;
+    until then its share stays held. An instance in error that has a `host` keeps it and its share, and may be rebuilt.
     """
 
     id: InstanceId
@@ -343,7 +345,7 @@ class InstanceActive(InstanceEvent, frozen=True, tag="instance.active"):
 
 
 class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
-    """By its state: the instance is `moved`, and waits to be confirmed or reverted; or it is `shelved`."""
+    """By its state: the instance is `moved`, and waits to be confirmed or reverted; or it is `shelved` or `offloaded`."""
 
 
 class InstanceFailed(InstanceEvent, frozen=True, tag="instance.error"):

@@ -84,8 +84,8 @@ class RebuildInCell(Message, frozen=True, tag="rebuild"):
 
 
 class MoveInCell(Message, frozen=True, tag="move"):
-    """Move the instance to the first of these hosts that takes it; without any, shelve or unshelve it. The cell continues its
-    sequence from the move's number.
+    """Move the instance to the first of these hosts that takes it; without any, shelve, offload or unshelve it where it is. The
+    cell continues its sequence from the move's number.
     """
 
     cell: CellName
@@ -141,10 +141,12 @@ class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
 
 class StopInstance(AttemptMessage, frozen=True, tag="stop"):
     """Order to a host: stop the instance, and keep what it has of it. `number` is that of the move. An order that arrives
-    after one of a later number, or after the order to start of its own, is not obeyed.
+    after one of a later number, or after the order to start of its own, is not obeyed. With `save_as`, the host also uploads
+    the disk as the image of this name, even if the instance is stopped already.
     """
 
     number: Counter
+    save_as: Label = ""
 
 
 class StartInstance(AttemptMessage, frozen=True, tag="start"):
@@ -230,11 +232,13 @@ class InstanceDestroyed(AttemptMessage, frozen=True, tag="destroyed"):
 
 
 class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
-    """The host has stopped the instance. `failure` says why it could not: the instance runs on, if the host has it. `number` is
-    as in `spawn.failed`.
+    """The host has stopped the instance. `failure` says why it could not: the instance runs on, if the host has it. If it was
+    to be saved, it may be stopped all the same. `saved` is the image that was made of it since it was stopped. `number` is as
+    in `spawn.failed`.
     """
 
     failure: str = ""
+    saved: Label = ""
     number: Counter = 0
 
 

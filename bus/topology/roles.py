@@ -91,7 +91,8 @@ ROLES: tuple[Role, ...] = (
     Role(
         "conductor",
         writes=(
-            Grant(PLACEMENT, ("swap.{cell}", "release.{cell}")),
+            # It claims for instances that were offloaded.
+            Grant(PLACEMENT, ("swap.{cell}", "release.{cell}", "claim.{cell}")),
             Grant(
                 CELL,
                 tuple(

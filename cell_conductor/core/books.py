@@ -40,7 +40,7 @@ def expected_claims(row: Instance, rules: Rules) -> Iterator[ExpectedClaim]:
         assert row.host is not None, "an attempt has a host"
         share = Share(host=row.host.share.host, amounts=row.host.share.amounts)
         yield ExpectedClaim(consumer=row.id, attempt=row.attempt, share=share)
-    elif row.state in _MAY_HOLD or any(held.consumer == row.id for held in cleaning_up):
+    elif row.state in _MAY_HOLD or row.keeps_share:
         yield ExpectedClaim(consumer=row.id, attempt=row.attempt)
     beside = {held.consumer: held.attempt for held in cleaning_up if held.consumer != row.id}
     if row.state in _MAY_HOLD:

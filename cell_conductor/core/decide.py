@@ -29,7 +29,6 @@ from bus.messages.cell import (
     SpawnFailed,
 )
 from bus.messages.hosts import NODE
-from bus.messages.placement import SwapClaim
 from cell_conductor.core.host_states import ALL_UP, HostStates, is_current
 from cell_conductor.core.instance import (
     DESTROYS,
@@ -51,9 +50,11 @@ from cell_conductor.core.move_answers import (
     on_moving_spawned,
     on_stopped,
 )
+from cell_conductor.core.move_steps import end_freed
 from cell_conductor.core.moving import free_both_hosts, on_end_move, on_move
 from cell_conductor.core.rebuilding import leave_lost_rebuild, on_rebuild, on_rebuild_time_up, on_redeployed
 from cell_conductor.core.swapping import (
+    Question,
     SwapAnswered,
     build,
     leave_host,
@@ -63,6 +64,7 @@ from cell_conductor.core.swapping import (
     pass_over_lost,
 )
 from cell_conductor.core.transition import Transition, destroy_order
+from cell_conductor.core.unshelving import end_built, end_unbuilt
 
 # The attempt that the scheduler claims before the cell has heard of the instance.
 FIRST_ATTEMPT = 1
@@ -111,7 +113,7 @@ class Decision(Struct, frozen=True):
     rows: tuple[Instance, ...]
     forgotten: tuple[InstanceId, ...]
     said: tuple[DecidedMessage, ...]
-    swaps: tuple[SwapClaim, ...]
+    swaps: tuple[Question, ...]
 
     @property
     def kept(self) -> list[tuple[bytes, int]]:
@@ -132,7 +134,7 @@ def decide(
     over: dict[int, InstanceId] = {}
     # A message is sent once, however often the batch repeats it.
     said: dict[tuple[int, int], DecidedMessage] = {}
-    swaps: list[SwapClaim] = []
+    swaps: list[Question] = []
     for cause, each in enumerate(inputs):
         number = each.instance.int
         before = changed.get(number) or rows.get(each.instance) or _new_row(each, now)
@@ -186,7 +188,7 @@ def _answers_without_row(each: Input, cause: int, rules: Rules) -> dict[tuple[in
     return {(each.instance.int, -each.attempt): DecidedMessage(each.instance, None, order, cause)}
 
 
-def _apply(transition: Transition, each: Input) -> tuple[SwapClaim, ...]:  # noqa: C901, PLR0912 - one for each input
+def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa: C901, PLR0912 - one for each input
     match each:
         case PlaceInCell():
             _on_place(transition, each)
@@ -271,7 +273,7 @@ def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
         )
     elif row.state == "building":
         transition.withdraw(SPAWNS, attempt=spawned.attempt)
-        transition.end_active()
+        end_built(transition)
 
 
 def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None:
@@ -325,15 +327,26 @@ def _on_clean(transition: Transition, attempt: int, host: ProviderId) -> None:
     waited_for = {claim for each in left for claim in each.release}
     free = [claim for claim in claims if claim not in waited_for]
     transition.release(free)
-    if row.state == "deleting":
-        if any(claim.consumer == row.id for claim in free):
-            transition.end_deleted()
+    own = next((claim for claim in free if claim.consumer == row.id), None)
+    if own is not None:
+        _on_own_share_free(transition, own.attempt)
     elif row.host_attempt != attempt:
         return
     elif row.state == "swapping":
         transition.change(is_clean=True)
     elif row.state == "moving":
         on_moving_destroyed(transition)
+
+
+def _on_own_share_free(transition: Transition, attempt: int) -> None:
+    row = transition.row
+    if row.state == "deleting":
+        transition.end_deleted()
+    elif row.state == "offloaded":
+        transition.hold_nothing(attempt)
+        transition.end_offloaded()
+    elif row.moving is not None and row.moving.step == "freeing":
+        end_freed(transition)
 
 
 def _with_claims_at(
@@ -348,7 +361,7 @@ def _with_claims_at(
     )
 
 
-def _on_due(transition: Transition) -> tuple[SwapClaim, ...]:
+def _on_due(transition: Transition) -> tuple[Question, ...]:
     row, now = transition.row, transition.now
     if row.remind_at is not None and row.remind_at <= now:
         for cleanup in row.cleanups:
@@ -371,7 +384,7 @@ def _on_due(transition: Transition) -> tuple[SwapClaim, ...]:
             # A host that must still clean up, or an unconfirmed message, needs the row when the answer comes.
             transition.is_over = not (row.cleanups or row.outbox)
             transition.change(state_ends_at=now + transition.rules.kept_after_end)
-        case "active" | "moving" | "moved" | "shelved" | "error" | "unknown":
+        case "active" | "moving" | "moved" | "shelved" | "offloaded" | "error" | "unknown":
             transition.change(state_ends_at=None)
     return ()
 
@@ -389,17 +402,15 @@ def _on_delete_unanswered(transition: Transition) -> None:
     transition.end_deleted("it never came to its cell")
 
 
-def _on_time_up(transition: Transition) -> tuple[SwapClaim, ...]:
-    row, order = transition.row, transition.row.order
-    assert order is not None, "an instance that is built was placed"
-    assert row.host is not None, "an instance that is built has a host"
-    if transition.now >= order.ends_by:
-        if row.state == "building":
+def _on_time_up(transition: Transition) -> tuple[Question, ...]:
+    row = transition.row
+    if transition.now >= row.ends_by:
+        if row.state == "building" and row.host is not None:
             transition.failed(row.host.name, "not built by the deadline of the request", attempt=row.attempt)
         transition.free_share()
-        transition.end_in_error("the time of the request is up")
+        end_unbuilt(transition, "the time of the request is up")
         return ()
-    if row.state == "building":
+    if row.state == "building" and row.host is not None:
         seconds = transition.rules.time_to_build(row.host).total_seconds()
         leave_host(transition, f"no message from the host within {seconds:g} s", was_silent=True)
     if transition.row.state == "swapping":

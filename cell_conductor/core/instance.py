@@ -7,6 +7,7 @@
     rebuilding the host builds it anew, from another image; it ends with the host's answer, or by a timeout
     moving     on its way to another host, or back (moving.py)
     shelved    stopped on its host, and keeps its share (moving.py)
+    offloaded  saved as an image: no host has it, and it holds nothing; but a silent host may keep something (unshelving.py)
     moved      runs on the other host; the move waits to be confirmed or reverted
     broken     a rebuild or a move failed: the host still has the instance, but it does not run; the API level sees an error
     error      given up, with the reason of every attempt
@@ -61,6 +62,7 @@ State = Literal[
     "moving",
     "moved",
     "shelved",
+    "offloaded",
     "broken",
     "error",
     "deleting",
@@ -105,14 +107,15 @@ class Cleanup(Struct, frozen=True, gc=False):
 
 
 # The steps of a move (moving.py).
-Step = Literal["claiming", "stopping", "receiving", "leaving", "returning", "restarting"]
+Step = Literal["claiming", "stopping", "freeing", "receiving", "leaving", "returning", "restarting"]
 
 
 class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
     """A move under way. `source` has the instance as `source_attempt`. The heir of `heir_attempt` holds the
     rest of the source's share; 0: placement has granted no destination yet.
 
-    `is_stopped`: the source was ordered to stop it. `outcome` is set when the move is to end, and no other choice is tried;
+    `is_stopped`: the source was ordered to stop it. `has_asked`: placement may yet grant the next attempt, by a late copy of a
+    question that it refused at first. `outcome` is set when the move is to end, and no other choice is tried;
     `reason` says why. `was`: the instance's state before the move.
     """
 
@@ -122,8 +125,18 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
     was: State
     heir_attempt: int = 0
     is_stopped: bool = False
+    has_asked: bool = False
     outcome: Literal["", "reverted", "aborted", "failed", "done"] = ""
     reason: str = ""
+
+    @property
+    def attempts_asked(self) -> int:
+        """How far above the row's attempt the one is that placement is asked for now. A way back from no destination leaves out
+        one: it was asked for before, and what late copies ask for is refused from then on.
+        """
+        if self.step == "returning":
+            return 1 if self.heir_attempt else 2
+        return 1 if self.step == "claiming" else 0
 
 
 class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -131,7 +144,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     already hold it. The host has the instance as `attempt`, or as `kept_attempt` after a move that came back: then the share
     was claimed anew, but nothing was built.
 
-    `order` is None if the instance was removed before it was placed. `alternates` are those not tried yet.
+    `order` is None if the instance was removed before it was placed. `alternates` are those not tried yet. `host` is None also
+    when the instance was offloaded, and holds nothing. `saved` is the image that it was saved as, until it runs again.
     `was_silent`: the host of the attempt did not answer, so it is unknown what it has. `is_clean`: it confirmed that it
     has nothing. `rebuild` and `move` are the last ones that were ordered. `flavor` is set after a resize, and `image` after a rebuild.
     """
@@ -160,6 +174,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     flavor: Flavor | None = None
     image: Image | None = None
     kept_attempt: int = 0
+    saved: str = ""
     # Of its last message. Each order of the API level names the sequence that the instance has there, and the cell continues
     # above it: readers drop states with lower ones, also after another cell.
     sequence: int = 0
@@ -176,12 +191,27 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def last_attempt(self) -> int:
         """The highest attempt that placement may have granted."""
-        asks = self.state == "swapping" or (
-            self.state == "moving"
-            and self.moving is not None
-            and self.moving.step in ("claiming", "returning")
-        )
-        return self.attempt + 1 if asks else self.attempt
+        if self.state == "moving" and self.moving is not None:
+            return self.attempt + self.moving.attempts_asked
+        return self.attempt + 1 if self.state == "swapping" else self.attempt
+
+    @property
+    def ends_by(self) -> datetime:
+        """The deadline of what is built now: of the request, or of the move by which the instance is unshelved."""
+        if self.saved and self.move is not None:
+            return self.move.ends_by
+        assert self.order is not None, "an instance that is built was placed"
+        return self.order.ends_by
+
+    @property
+    def is_unshelving(self) -> bool:
+        """Is it offloaded, and built anew?"""
+        return bool(self.saved) and self.state in ("swapping", "building")
+
+    @property
+    def keeps_share(self) -> bool:
+        """Does a silent host hold back the instance's own share, until it has cleaned up?"""
+        return any(held.consumer == self.id for each in self.cleanups for held in each.release)
 
     @property
     def host_attempt(self) -> int:
@@ -205,7 +235,7 @@ def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
         flavor=flavor_of(row, order),
         share=host.share,
         name=order.name,
-        image=row.image or order.image,
+        image=Image(source=row.saved) if row.saved else row.image or order.image,
     )
 
 

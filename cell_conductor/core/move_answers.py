@@ -4,7 +4,7 @@ from msgspec import structs
 
 from bus.messages.build import STOPPED
 from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
-from bus.messages.placement import AlreadyClaimed, Claimed, Heir, ShapeMoved, SwapClaim
+from bus.messages.placement import AlreadyClaimed, Claimed, Heir, ShapeMoved, Superseded, SwapClaim
 from cell_conductor.core.host_states import awaited
 from cell_conductor.core.instance import MOVES, SPAWNS
 from cell_conductor.core.move_steps import (
@@ -12,7 +12,9 @@ from cell_conductor.core.move_steps import (
     confirm,
     decide_end,
     end,
+    free,
     go_on,
+    image_of,
     moving_of,
     receive,
     return_claim,
@@ -36,7 +38,11 @@ def next_move_swap(transition: Transition) -> SwapClaim:
     """The question to placement, equal in every repeat: there, or back."""
     row, order, moving, rules = transition.row, transition.row.order, moving_of(transition), transition.rules
     assert order is not None, "an instance that moves was placed"
-    transition.change(tries=row.tries + 1, state_ends_at=transition.now + rules.ask_lease)
+    transition.change(
+        tries=row.tries + 1,
+        state_ends_at=transition.now + rules.ask_lease,
+        moving=structs.replace(moving, has_asked=True),
+    )
     own = rules.heir(row.id, row.attempt)
     is_back = moving.step == "returning"
     if is_back:
@@ -47,18 +53,18 @@ def next_move_swap(transition: Transition) -> SwapClaim:
         cell=rules.cell,
         consumer=row.id,
         held_attempt=row.attempt,
-        attempt=row.attempt + 1,
+        attempt=row.attempt + moving.attempts_asked,
         issued_at=row.changed_at,
         share=moving.source.share if is_back else row.alternates[0].share,
         heir=heir,
-        returns=rules.heir(row.id, moving.heir_attempt) if is_back else None,
+        returns=rules.heir(row.id, moving.heir_attempt or row.attempt) if is_back else None,
         group=order.group,
     )
 
 
 def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
     row, swap, verdict, moving = transition.row, answered.swap, answered.verdict, transition.row.moving
-    if moving is None or row.attempt != swap.held_attempt or not row.tries:
+    if moving is None or row.attempt + moving.attempts_asked != swap.attempt or not row.tries:
         return
     is_back = moving.step == "returning"
     asked = moving.source if is_back else row.alternates[0] if moving.step == "claiming" else None
@@ -68,11 +74,16 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
         case None:
             wait_for_placement(transition, None)
         case Claimed() | AlreadyClaimed() if is_back:
-            _on_claimed_back(transition)
+            _on_claimed_back(transition, swap.attempt)
         case Claimed():
             _on_claimed(transition, asked)
         case AlreadyClaimed():
             _on_claimed(transition, choice_of(row, verdict.share))
+        case Superseded() if is_back and not moving.heir_attempt and verdict.attempt == row.attempt + 1:
+            # A late copy of a question was granted after all: the way back is from there.
+            transition.change(attempt=row.attempt + 1, kept_attempt=moving.source_attempt, tries=0)
+            transition.change(moving=structs.replace(moving, heir_attempt=row.attempt))
+            transition.change(state_ends_at=transition.now)
         case _ if is_back:
             # Nobody else may have taken the way back; whatever is wrong, the instance is safe while this is asked again.
             transition.change(reason=why_not(verdict))
@@ -96,7 +107,7 @@ def _on_claimed(transition: Transition, host: Choice) -> None:
         kept_attempt=0,
         alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
         was_silent=False,
-        moving=structs.replace(moving, heir_attempt=row.attempt),
+        moving=structs.replace(moving, heir_attempt=row.attempt, has_asked=False),
         move=structs.replace(move, destination=host.name),
     )
     if moving.outcome:
@@ -108,15 +119,15 @@ def _on_claimed(transition: Transition, host: Choice) -> None:
         receive(transition)
 
 
-def _on_claimed_back(transition: Transition) -> None:
-    row, moving = transition.row, moving_of(transition)
+def _on_claimed_back(transition: Transition, attempt: int) -> None:
+    moving = moving_of(transition)
     transition.change(
-        attempt=row.attempt + 1,
+        attempt=attempt,
         host=moving.source,
         kept_attempt=moving.source_attempt,
         reason="",
         was_silent=False,
-        moving=structs.replace(moving, heir_attempt=0),
+        moving=structs.replace(moving, heir_attempt=0, has_asked=False),
     )
     go_on(transition)
 
@@ -125,18 +136,24 @@ def _on_claimed_back(transition: Transition) -> None:
 
 
 def on_stopped(transition: Transition, word: InstanceStopped) -> None:
-    row, moving = transition.row, transition.row.moving
-    if row.state != "moving" or moving is None or moving.step != "stopping":
+    row, moving, move = transition.row, transition.row.moving, transition.row.move
+    if row.state != "moving" or moving is None or move is None or moving.step != "stopping":
         return
     if not _is_of_this_move(transition, word):
+        return
+    if move.kind == "offload" and not word.failure and word.saved != image_of(row.id, move):
+        # It is about an earlier stop: the host has yet to save it.
         return
     transition.withdraw((StopInstance,), attempt=word.attempt)
     if word.failure:
         transition.failed(moving.source.name, word.failure, attempt=word.attempt)
-        return_claim(transition, "failed", f"{moving.source.name} could not stop it", was_silent=False)
-    elif row.move is not None and row.move.kind == "shelve":
-        transition.change(moving=None, move=structs.replace(row.move, outcome="done"))
+        what = "stop and save it" if move.kind == "offload" else "stop it"
+        return_claim(transition, "failed", f"{moving.source.name} could not {what}", was_silent=False)
+    elif move.kind == "shelve":
+        transition.change(moving=None, move=structs.replace(move, outcome="done"))
         transition.end_shelved()
+    elif move.kind == "offload":
+        free(transition, word.saved)
     else:
         receive(transition)
 
@@ -153,7 +170,7 @@ def on_moving_spawned(transition: Transition, word: InstanceSpawned) -> bool:
     elif is_host and row.state == "moving" and moving.step == "receiving":
         transition.withdraw((*MOVES, *SPAWNS), attempt=word.attempt)
         arrive(transition)
-    elif is_host and row.state == "moving" and moving.step in ("leaving", "returning"):
+    elif is_host and not is_source and moving.step in ("leaving", "returning"):
         # A late copy of the order was obeyed by a host that had forgotten the destroy.
         transition.answer_by_destroy(word.attempt, word.host, word.kind)
     return is_source or is_host

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from bus.messages.build import STOPPED
+from bus.messages.build import STOPPED, InstanceId, Move
 from bus.messages.cell import ReceiveInstance, StartInstance, StopInstance
 from cell_conductor.core.instance import MOVES, HeldClaim, Moving, Step, flavor_of, spawn_order
 from cell_conductor.core.transition import Transition
@@ -16,7 +16,8 @@ Outcome = Literal["", "reverted", "aborted", "failed", "done"]
 def stop(transition: Transition) -> None:
     row, moving, move = transition.row, moving_of(transition), transition.row.move
     assert move is not None, "an instance that moves has a move"
-    _go_to(transition, "stopping", until=transition.rules.time_to_build(moving.source), is_stopped=True)
+    runs = moving.was != "shelved"
+    _go_to(transition, "stopping", until=transition.rules.time_to_build(moving.source), is_stopped=runs)
     transition.send(
         StopInstance(
             cell=transition.rules.cell,
@@ -24,8 +25,30 @@ def stop(transition: Transition) -> None:
             attempt=moving.source_attempt,
             host=moving.source.share.host,
             number=move.number,
+            save_as=image_of(row.id, move) if move.kind == "offload" else "",
         )
     )
+
+
+def image_of(instance: InstanceId, move: Move) -> str:
+    """The image that this move saves the instance as: another one than those of earlier moves."""
+    return f"{instance}-{move.number}"
+
+
+def free(transition: Transition, saved: str) -> None:
+    """The host destroys what it has, and only then the share is free. There is no way back."""
+    row = transition.row
+    transition.clean_up(HeldClaim(row.id, row.attempt))
+    _go_to(transition, "freeing")
+    transition.change(saved=saved, state_ends_at=None)
+
+
+def end_freed(transition: Transition) -> None:
+    row, move = transition.row, transition.row.move
+    assert move is not None, "an instance that moves has a move"
+    transition.hold_nothing(row.attempt)
+    transition.change(moving=None, reason="", move=structs.replace(move, outcome="done"))
+    transition.end_offloaded()
 
 
 def receive(transition: Transition) -> None:
@@ -156,6 +179,8 @@ def tell_end(transition: Transition, was: str, reason: str) -> None:
         transition.end_active()
     elif was == "shelved":
         transition.end_shelved()
+    elif was == "offloaded":
+        transition.end_offloaded()
     else:
         transition.end_broken(reason)
 
@@ -171,6 +196,8 @@ def go_on(transition: Transition) -> None:
     moving = moving_of(transition)
     if not moving.outcome:
         _go_to(transition, "claiming")
+    elif moving.has_asked:
+        _go_to(transition, "returning")
     elif moving.is_stopped:
         restart(transition)
     else:

@@ -3,11 +3,14 @@
     active ──▶ moving ──▶ moved ──▶ active           confirmed, by the client or after a time
                   │         └─▶ moving ──▶ active    reverted: it runs on the first host again
                   ├──▶ active, broken                no host took it, or the move was aborted
-                  └──▶ shelved ──▶ moving ──▶ active stopped on its host, and started again
+                  ├──▶ shelved ──▶ moving ──▶ active stopped on its host, and started again
+                  └──▶ offloaded ──▶ swapping, building ──▶ active
+                                                     saved as an image, and built from it anywhere (unshelving.py)
 
     step        what the cell waits for              then
     claiming    placement moves the claim            stopping; receiving if it is not stopped; the next choice
-    stopping    the source stops the instance        receiving; shelved; returning
+    stopping    the source stops the instance        receiving; shelved; returning; freeing if it is saved, too
+    freeing     the source destroys it               offloaded: it holds nothing
     receiving   the destination has the instance     moved; returning
     leaving     the destination destroys it          returning
     returning   placement moves the claim back       claiming the next choice; restarting if it was stopped; the end
@@ -16,14 +19,19 @@
 The instance holds what the destination needs. The rest of the source's share is held by the heir of the attempt there, a
 consumer of type migration, so the way back is always free. A confirmed move leaves the heir until the source has cleaned up.
 
+A late copy of a question may be granted although placement refused it before. So a move that was refused everywhere claims its
+own share again, by an attempt above the refused one: then all such copies are superseded, or what they got comes back.
+
 An evacuation spawns the instance at its destination: its source is down. The source gets the order to destroy what it has
-only after that, and does so when it returns. A host that keeps silent about a step is given up, as in a build.
+only after that, and does so when it returns. A host that keeps silent about a step is given up, as in a build; only one that
+is freeing its share is waited for, until it has destroyed the instance or is dead. So an instance that is offloaded is nowhere.
 """
 
 from typing import assert_never
 
 from msgspec import structs
 
+from bus.messages.build import MoveKind
 from bus.messages.cell import EndMoveInCell, MoveInCell
 from bus.messages.hosts import NODE
 from cell_conductor.core.instance import MOVES, REBUILDS, HeldClaim, Moving
@@ -41,18 +49,30 @@ from cell_conductor.core.move_steps import (
     tell_end,
 )
 from cell_conductor.core.transition import Transition
+from cell_conductor.core.unshelving import abort_unshelve, unshelve
 
+# The states in which a move begins.
+_EXISTS = ("active", "broken")
+_BEGIN_IN: dict[MoveKind, tuple[str, ...]] = {
+    "evacuate": (*_EXISTS, "shelved"),
+    "offload": (*_EXISTS, "shelved"),
+    "unshelve": ("shelved", "offloaded"),
+}
 ON_NODE = "an instance on a bare-metal node has its disk there, and cannot move"
 
 
 def on_move(transition: Transition, order: MoveInCell) -> None:
     row, move = transition.row, order.move
-    if row.state not in (("shelved",) if move.kind == "unshelve" else ("active", "broken")):
+    if row.state not in _BEGIN_IN.get(move.kind, _EXISTS):
         return
     if row.move is not None and move.number <= row.move.number:
         return
-    assert row.host is not None, "an instance that exists has a host"
     transition.continue_from(move.number)
+    if row.state == "offloaded":
+        transition.change(move=move, failures=())
+        unshelve(transition, order)
+        return
+    assert row.host is not None, "an instance that exists has a host"
     transition.withdraw((*REBUILDS, *MOVES), attempt=row.host_attempt)
     moving = Moving(
         step="claiming",
@@ -68,7 +88,7 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
     elif transition.now >= move.ends_by:
         decide_end(transition, "failed", "the order reached its cell after the deadline")
         go_on(transition)
-    elif move.kind == "shelve":
+    elif move.kind in ("shelve", "offload"):
         stop(transition)
     elif move.kind == "unshelve":
         transition.change(moving=structs.replace(moving, is_stopped=True, outcome="done"))
@@ -82,19 +102,21 @@ def on_end_move(transition: Transition, order: EndMoveInCell) -> None:
     transition.continue_from(order.sequence)
     if row.move is None or row.move.number < move.number:
         # The order to move may come later, and then counts no more.
-        if row.state in ("active", "shelved", "broken") and row.moving is None:
+        if row.state in ("active", "shelved", "offloaded", "broken") and row.moving is None:
             transition.change(move=structs.replace(move, outcome="aborted"))
             tell_end(transition, row.state, row.reason)
         return
-    if row.move.number > move.number or row.moving is None:
+    if row.move.number > move.number or (row.moving is None and not row.is_unshelving):
         return
     transition.change(move=structs.replace(row.move, asked=move.asked))
     match move.asked:
+        case "abort" if row.moving is None:
+            abort_unshelve(transition)
         case "confirm" if row.state == "moved":
             confirm(transition)
         case "revert" if row.state == "moved":
             leave(transition, "reverted", "")
-        case "abort" if row.state == "moving" and not row.moving.outcome:
+        case "abort" if row.state == "moving" and not moving_of(transition).outcome:
             _abort(transition)
 
 
@@ -110,6 +132,9 @@ def _abort(transition: Transition) -> None:
             leave(transition, "aborted", "")
         case "leaving" | "returning" | "restarting":
             decide_end(transition, "aborted", "")
+        case "freeing":
+            # It is saved, and its host destroys it.
+            pass
         case _:
             assert_never(moving.step)
 
@@ -123,7 +148,7 @@ def free_both_hosts(transition: Transition) -> None:
     own = HeldClaim(row.id, row.last_attempt)
     source = moving.source.share.host
     # While placement is asked, it may have granted the next attempt, and its heir.
-    heir = moving.heir_attempt or (row.attempt if moving.step == "claiming" else 0)
+    heir = moving.heir_attempt or (row.attempt if moving.attempts_asked else 0)
     if row.host_attempt != moving.source_attempt:
         cleanup = (heir_claim(transition, row.attempt),) if row.was_silent else ()
         transition.clean_up(own, *cleanup)

@@ -15,6 +15,7 @@ from bus.messages.cell import Choice, PlaceInCell
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
+    ClaimResources,
     ClaimVerdict,
     DoesNotFit,
     GroupRefused,
@@ -33,13 +34,16 @@ from bus.messages.placement import (
 from bus.messages.tree_fingerprint import tree_fingerprint
 from cell_conductor.core.instance import SPAWNS, HeldClaim, Instance, kind_of
 from cell_conductor.core.transition import Transition
+from cell_conductor.core.unshelving import end_unbuilt
+
+Question = SwapClaim | ClaimResources
 
 
 class SwapAnswered(Struct, frozen=True):
-    """Placement's verdict on a swap; None if placement could not be asked or did not answer."""
+    """Placement's verdict on a swap, or on the claim of an instance that was offloaded; None if placement could not be asked or did not answer."""
 
     instance: InstanceId
-    swap: SwapClaim
+    swap: Question
     verdict: ClaimVerdict | None
 
 
@@ -71,7 +75,7 @@ def leave_lost_host(transition: Transition) -> None:
 
 
 def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None:
-    """Give up the attempt: try the next alternate, or end in error."""
+    """Give up the attempt: try the next alternate, or end without a host."""
     row = transition.row
     assert row.host is not None, "an attempt has a host"
     if transition.hosts.is_dead(row.host.share.host):
@@ -85,7 +89,7 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
             transition.clean_up(own)
         else:
             transition.release((own,))
-        transition.end_in_error("no alternate is left")
+        end_unbuilt(transition, "no alternate is left")
         return
     if was_silent:
         transition.clean_up(HeldClaim(transition.rules.heir(row.id, row.attempt), row.attempt))
@@ -99,7 +103,7 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
 
 
 def pass_over_lost(transition: Transition) -> None:
-    """Drop the alternates on which nothing may be built now; if none is left, end in error."""
+    """Drop the alternates on which nothing may be built now; if none is left, end without a host."""
     while transition.row.state == "swapping":
         alternate = transition.row.alternates[0]
         if not (why := transition.hosts.why_not_next(alternate)):
@@ -107,13 +111,24 @@ def pass_over_lost(transition: Transition) -> None:
         _try_next(transition, why)
 
 
-def next_swap(transition: Transition) -> SwapClaim:
+def next_swap(transition: Transition) -> Question:
     """The question to placement. It is equal in every repeat, and belongs to this process until its lease ends."""
     row, order = transition.row, transition.row.order
     assert order is not None, "an instance that swaps was placed"
     transition.change(
-        tries=row.tries + 1, state_ends_at=min(transition.now + transition.rules.ask_lease, order.ends_by)
+        tries=row.tries + 1, state_ends_at=min(transition.now + transition.rules.ask_lease, row.ends_by)
     )
+    if row.host is None:
+        return ClaimResources(
+            cell=transition.rules.cell,
+            consumer=row.id,
+            attempt=row.attempt + 1,
+            issued_at=row.changed_at,
+            share=row.alternates[0].share,
+            project=order.project,
+            user=order.user,
+            group=order.group,
+        )
     return SwapClaim(
         cell=transition.rules.cell,
         consumer=row.id,
@@ -132,12 +147,15 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
         return
     match verdict:
         case None:
-            wait_for_placement(transition, _ends_by(row))
+            wait_for_placement(transition, row.ends_by)
         case Claimed():
             _take_host(transition, row.alternates[0])
+        case AlreadyClaimed() if verdict.attempt <= row.attempt:
+            # The release of the last attempt is still on its way.
+            wait_for_placement(transition, row.ends_by)
         case AlreadyClaimed():
             _take_host(transition, choice_of(row, verdict.share))
-        case Superseded() if verdict.ended:
+        case Superseded() if verdict.ended and not row.saved:
             # The claim was released, which happens only to deleted instances.
             transition.end_deleted("its claim was released")
         case ShapeMoved() if (renewed := with_current_shape(row.alternates[0], verdict)) is not None:
@@ -168,16 +186,11 @@ def with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
     return structs.replace(alternate, share=structs.replace(share, shapes=(seen, *others)))
 
 
-def _is_asked(row: Instance, swap: SwapClaim) -> bool:
+def _is_asked(row: Instance, swap: Question) -> bool:
     """Does the row wait for this swap? Another process may have asked it too, and been faster."""
     return (
-        row.state == "swapping" and row.attempt == swap.held_attempt and row.alternates[0].share == swap.share
+        row.state == "swapping" and row.attempt + 1 == swap.attempt and row.alternates[0].share == swap.share
     )
-
-
-def _ends_by(row: Instance) -> datetime:
-    assert row.order is not None, "an instance that swaps was placed"
-    return row.order.ends_by
 
 
 def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None:
@@ -210,7 +223,7 @@ def _try_next(transition: Transition, reason: str) -> None:
         transition.change(alternates=row.alternates[1:], tries=0, state_ends_at=transition.now)
         return
     transition.free_share()
-    transition.end_in_error("no alternate is left")
+    end_unbuilt(transition, "no alternate is left")
 
 
 def choice_of(row: Instance, held: Share) -> Choice:

@@ -83,7 +83,7 @@ class Transition:
         """Order the host to build, until the timeout of the attempt or the deadline of the request."""
         row = self.row
         assert row.host is not None, "an attempt has a host"
-        ends_at = min(self.now + self.rules.time_to_build(row.host), order.ends_by)
+        ends_at = min(self.now + self.rules.time_to_build(row.host), row.ends_by)
         self.send(spawn_order(row, order, row.host), state="building", state_ends_at=ends_at)
 
     def wait_longer(self, ends_by: datetime) -> None:
@@ -156,10 +156,10 @@ class Transition:
         """
         row = self.row
         own = HeldClaim(row.id, row.last_attempt)
-        if row.state == "error" or row.host is None:
-            return True
         if row.state == "swapping" and row.is_clean:
             self.release((own,))
+            return True
+        if row.state in ("error", "offloaded") or row.host is None:
             return True
         if row.state == "swapping":
             cleanup_claim = HeldClaim(self.rules.heir(row.id, row.attempt), row.attempt)
@@ -167,6 +167,10 @@ class Transition:
         else:
             self.clean_up(own)
         return False
+
+    def hold_nothing(self, attempt: int) -> None:
+        """Its claims are released up to this attempt: the next one is a later one."""
+        self.change(attempt=attempt, host=None, kept_attempt=0)
 
     # Ends
 
@@ -184,6 +188,10 @@ class Transition:
 
     def end_shelved(self) -> None:
         self.change(state="shelved")
+        self.send(InstanceMoved(cell=self.rules.cell, instance=self._state_to_publish()))
+
+    def end_offloaded(self) -> None:
+        self.change(state="offloaded", alternates=())
         self.send(InstanceMoved(cell=self.rules.cell, instance=self._state_to_publish()))
 
     def end_broken(self, reason: str) -> None:
@@ -217,7 +225,7 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
         id=row.id,
         request_id=row.request_id,
         sequence=sequence,
-        state="error" if is_broken else row.state,
+        state="error" if is_broken else "moving" if row.is_unshelving else row.state,
         cell=cell,
         host=row.host.name if row.host and (is_broken or row.state in ("active", "moved", "shelved")) else "",
         attempt=row.attempt,
@@ -226,11 +234,7 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
         failures=row.failures,
         reason=row.reason,
         changed_at=row.changed_at,
-        keeps_share=is_broken
-        or (
-            row.state in ("deleted", "error")
-            and any(held.consumer == row.id for each in row.cleanups for held in each.release)
-        ),
+        keeps_share=is_broken or (row.state in ("deleted", "offloaded", "error") and row.keeps_share),
         rebuild=row.rebuild,
         move=row.move,
     )

@@ -3,20 +3,20 @@ again, rebuilt from another image, destroyed; and the answers.
 
 An attempt is identified by its host, instance and number. The host's answer to an order follows from the attempt's state:
 
-    state      | spawn, receive | stop    | start   | respawn | destroy
-    -----------|----------------|---------|---------|---------|--------
-    unknown    | begins         | refused | refused | refused | begins
-    waiting    | later          | refused | later   | begins  | begins
-    building   | later          | refused | later   | refused | begins
-    receiving  | later          | refused | later   | refused | begins
-    built      | again          | begins  | again   | begins  | begins
-    stopping   | later          | later   | begins  | begins  | begins
-    stopped    | again          | again   | begins  | begins  | begins
-    starting   | later          | begins  | later   | begins  | begins
-    rebuilding | later          | refused | later   | begins  | begins
-    broken     | again          | refused | refused | begins  | begins
-    failed     | again          | refused | again   | refused | begins
-    destroyed  | again          | refused | refused | refused | begins
+    state      | spawn, receive | stop    | save    | start   | respawn | destroy
+    -----------|----------------|---------|---------|---------|---------|--------
+    unknown    | begins         | refused | refused | refused | refused | begins
+    waiting    | later          | refused | refused | later   | begins  | begins
+    building   | later          | refused | refused | later   | refused | begins
+    receiving  | later          | refused | refused | later   | refused | begins
+    built      | again          | begins  | begins  | again   | begins  | begins
+    stopping   | later          | later   | begins  | begins  | begins  | begins
+    stopped    | again          | again   | begins  | begins  | begins  | begins
+    starting   | later          | begins  | begins  | later   | begins  | begins
+    rebuilding | later          | refused | refused | later   | begins  | begins
+    broken     | again          | refused | refused | refused | begins  | begins
+    failed     | again          | refused | refused | again   | refused | begins
+    destroyed  | again          | refused | refused | refused | refused | begins
 
 `begins`: the driver begins the work. `later`: the answer to the work that goes on answers this order, too. `again`: the host
 answers what the attempt is now. `refused`: the host answers the reason, and does nothing. So a repeated order gets the same
@@ -29,9 +29,12 @@ handled as a repeated spawn order.
 A host receives what the source has: a stopped instance, or any if the move is live. Otherwise the attempt fails at once. So a
 late copy of the order never takes over an instance that its source has lost, or runs again.
 
-An instance that could not be stopped is `built`, and one that could not be started is `stopped`; its `failure` says why. The
-next order to stop or to start it begins the work once more. An instance that could not be rebuilt is `broken`: its old disk is
-gone, and nothing runs. The next rebuild begins anew.
+`save` is an order to stop that also saves the instance as an image. While that image is being made, and when it was made, it is
+handled as any order to stop.
+
+An instance that could not be stopped is `built`, and one that could not be started or saved is `stopped`; its `failure` says
+why. The next order to stop or to start it begins the work once more. An instance that could not be rebuilt is `broken`: its old
+disk is gone, and nothing runs. The next rebuild begins anew.
 
 A host has so many builds at once, and what it receives or rebuilds counts as a build. Further attempts wait for their turn, the earliest
 first; the conductor's deadline for an attempt runs on meanwhile, and a destroyed attempt waits no more.
@@ -118,7 +121,8 @@ class AttemptRecord(Struct, frozen=True, gc=False):
 
     `cause` and `trace` are those of the order that will be answered. `order` is kept while the attempt waits. `rank` is that
     of the last order to stop, to start or to rebuild that was obeyed. `rebuild` is the number of the rebuild that the attempt
-    answers for, until it is stopped or started.
+    answers for, until it is stopped or started. `image` is what the instance is saved as since it was stopped; with a `failure`,
+    it is not.
     """
 
     cell: str
@@ -133,6 +137,7 @@ class AttemptRecord(Struct, frozen=True, gc=False):
     order: BuildOrder | None = None
     rank: int = -1
     rebuild: int = 0
+    image: str = ""
 
     @property
     def key(self) -> AttemptKey:
@@ -141,29 +146,30 @@ class AttemptRecord(Struct, frozen=True, gc=False):
 
 Step = Literal["begins", "later", "again", "refused"]
 
-# By state: what follows from an order to spawn or to receive, to stop, to start, to respawn, and to destroy.
-_STEPS: dict[State | None, tuple[Step, Step, Step, Step, Step]] = {
-    None: ("begins", "refused", "refused", "refused", "begins"),
-    State.WAITING: ("later", "refused", "later", "begins", "begins"),
-    State.BUILDING: ("later", "refused", "later", "refused", "begins"),
-    State.RECEIVING: ("later", "refused", "later", "refused", "begins"),
-    State.BUILT: ("again", "begins", "again", "begins", "begins"),
-    State.STOPPING: ("later", "later", "begins", "begins", "begins"),
-    State.STOPPED: ("again", "again", "begins", "begins", "begins"),
-    State.STARTING: ("later", "begins", "later", "begins", "begins"),
-    State.REBUILDING: ("later", "refused", "later", "begins", "begins"),
-    State.BROKEN: ("again", "refused", "refused", "begins", "begins"),
-    State.FAILED: ("again", "refused", "again", "refused", "begins"),
-    State.DESTROYED: ("again", "refused", "refused", "refused", "begins"),
+# By state: what follows from an order to spawn or to receive, to stop, to save, to start, to respawn, and to destroy.
+_STEPS: dict[State | None, tuple[Step, Step, Step, Step, Step, Step]] = {
+    None: ("begins", "refused", "refused", "refused", "refused", "begins"),
+    State.WAITING: ("later", "refused", "refused", "later", "begins", "begins"),
+    State.BUILDING: ("later", "refused", "refused", "later", "refused", "begins"),
+    State.RECEIVING: ("later", "refused", "refused", "later", "refused", "begins"),
+    State.BUILT: ("again", "begins", "begins", "again", "begins", "begins"),
+    State.STOPPING: ("later", "later", "begins", "begins", "begins", "begins"),
+    State.STOPPED: ("again", "again", "begins", "begins", "begins", "begins"),
+    State.STARTING: ("later", "begins", "begins", "later", "begins", "begins"),
+    State.REBUILDING: ("later", "refused", "refused", "later", "begins", "begins"),
+    State.BROKEN: ("again", "refused", "refused", "refused", "begins", "begins"),
+    State.FAILED: ("again", "refused", "refused", "again", "refused", "begins"),
+    State.DESTROYED: ("again", "refused", "refused", "refused", "refused", "begins"),
 }
 
+_SAVE = 2
 _COLUMNS: dict[type[HostOrder], int] = {
     SpawnInstance: 0,
     ReceiveInstance: 0,
     StopInstance: 1,
-    StartInstance: 2,
-    RespawnInstance: 3,
-    DestroyInstance: 4,
+    StartInstance: 3,
+    RespawnInstance: 4,
+    DestroyInstance: 5,
 }
 
 
@@ -200,7 +206,10 @@ def rank_of(order: HostOrder) -> int:
 def next_step(known: AttemptRecord | None, order: HostOrder) -> Step:
     """The host's way to handle this order."""
     steps = _STEPS[known.state if known is not None else None]
-    return steps[0 if known is not None and _is_late(known, order) else _COLUMNS[type(order)]]
+    if known is not None and _is_late(known, order):
+        return steps[0]
+    is_to_save = isinstance(order, StopInstance) and bool(order.save_as) and not _is_saved(known, order)
+    return steps[_SAVE if is_to_save else _COLUMNS[type(order)]]
 
 
 def _is_late(known: AttemptRecord, order: HostOrder) -> bool:
@@ -212,6 +221,13 @@ def _is_late(known: AttemptRecord, order: HostOrder) -> bool:
             return rank_of(order) < known.rank
         case _:
             return False
+
+
+def _is_saved(known: AttemptRecord | None, order: StopInstance) -> bool:
+    """Is it saved as this image, or will it be by the work that goes on?"""
+    if known is None or known.image != order.save_as:
+        return False
+    return known.state is State.STOPPING or not known.failure
 
 
 def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
@@ -229,6 +245,7 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         trace=trace,
         rank=rank_of(order),
         rebuild=_rebuild_of(order),
+        image=order.save_as if isinstance(order, StopInstance) else "",
     )
 
 
@@ -275,6 +292,7 @@ def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRe
         order=order,
         rank=rank_of(order),
         rebuild=_rebuild_of(order),
+        image=order.save_as if isinstance(order, StopInstance) else "",
     )
 
 
@@ -292,6 +310,7 @@ def answered_again(
     return structs.replace(
         known,
         failure=known.failure if known.state in (State.BROKEN, State.FAILED) else "",
+        image="" if known.failure else known.image,
         due_s=at_s,
         cause=cause,
         trace=trace,
@@ -363,7 +382,7 @@ def _ended(attempt: AttemptRecord, work: Work) -> tuple[State, str]:
         case State.REBUILDING:
             return State.BROKEN if work.failure else State.BUILT, work.failure
         case State.STOPPING:
-            return State.BUILT if work.failure else State.STOPPED, work.failure
+            return State.BUILT if work.failure and not attempt.image else State.STOPPED, work.failure
         case State.STARTING:
             return State.STOPPED if work.failure else State.BUILT, work.failure
         case _:
@@ -393,7 +412,10 @@ def _answer_of(attempt: AttemptRecord) -> Message:
     match attempt.state, attempt.failure:
         case State.BUILT, "":
             return InstanceSpawned(cell=cell, instance=instance, attempt=number, host=host)
-        case (State.BUILT, failure) | (State.STOPPED, "" as failure):
+        case State.STOPPED, "":
+            saved = attempt.image
+            return InstanceStopped(cell=cell, instance=instance, attempt=number, host=host, saved=saved)
+        case ((State.BUILT | State.STOPPED), failure) if attempt.image or attempt.state is State.BUILT:
             return InstanceStopped(cell=cell, instance=instance, attempt=number, host=host, failure=failure)
         case ((State.STOPPED | State.FAILED), failure):
             return SpawnFailed(cell=cell, instance=instance, attempt=number, host=host, reason=failure)

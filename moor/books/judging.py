@@ -224,7 +224,8 @@ def _are_same(consumer: BookEntry, wanted: tuple[ResourceAmount, ...], places: P
     """Does it hold what its cell counts on? A reshape may move inventories to other providers of a tree, with what is held
     of them. Then the sums of the tree have to be the same.
 
-    A claim and a swap raise the generation by one, and the attempt, too. A reshape raises the generation alone.
+    A claim and a swap raise the generation with the attempt, and never leave it below that. A reshape raises the generation
+    alone.
     """
     held, should = _by_class(consumer.held), _by_class(wanted)
     if consumer.generation == consumer.attempt:

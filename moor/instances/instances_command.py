@@ -73,7 +73,7 @@ def list_instances(
     state: Annotated[
         str,
         typer.Option(
-            help="accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, error, deleting or deleted."
+            help="accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting or deleted."
         ),
     ] = "",
     cell: Annotated[str, typer.Option(help="Only instances of this cell.")] = "",

@@ -13,7 +13,11 @@ from bus.topology import CELL0
 from moor.client import FOUND_AT_ONCE_MAX, Client, answer_of, pages_of
 
 # The cell's own states that stand behind each state of the API level.
-_SAME = {"placed": ("building", "swapping"), "error": ("error", "broken")}
+_SAME = {
+    "placed": ("building", "swapping"),
+    "moving": ("moving", "swapping", "building"),
+    "error": ("error", "broken"),
+}
 MISSING = "missing"
 _ENDED_ABOVE = ("accepted", "waiting", "deleted")
 

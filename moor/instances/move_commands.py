@@ -105,10 +105,17 @@ def live_migrate(
 
 @follows
 def shelve(
-    following: Following, id_: InstanceArgument, *, project: Project = "", request_id: MoveId = None
+    following: Following,
+    id_: InstanceArgument,
+    *,
+    offload: Annotated[
+        bool, typer.Option("--offload", help="Save it as an image, and free its host; also if it is shelved.")
+    ] = False,
+    project: Project = "",
+    request_id: MoveId = None,
 ) -> None:
-    """Stop an instance; it keeps its host and its share until it is unshelved."""
-    _move(following, id_, "shelve", request_id, project=project)
+    """Stop an instance; it keeps its host and its share until it is unshelved, unless it is offloaded."""
+    _move(following, id_, "offload" if offload else "shelve", request_id, project=project)
 
 
 @follows
@@ -116,11 +123,21 @@ def unshelve(
     following: Following,
     id_: Annotated[UUID, typer.Argument(metavar="ID", help="A shelved instance.")],
     *,
+    to: To = None,
     project: Project = "",
+    deadline: Deadline = None,
     request_id: MoveId = None,
 ) -> None:
-    """Run a shelved instance again, on its host."""
-    _move(following, id_, "unshelve", request_id, project=project)
+    """Run a shelved instance again: on its host; or on any suitable one, if it was offloaded."""
+    _move(
+        following,
+        id_,
+        "unshelve",
+        request_id,
+        hosts=tuple(to or ()),
+        project=project,
+        deadline_s=deadline,
+    )
 
 
 @follows

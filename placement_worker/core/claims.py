@@ -104,7 +104,8 @@ def claimed_consumer(order: ClaimResources, generation: int) -> Consumer:
         project=order.project or NO_OWNER,
         user=order.user or NO_OWNER,
         cell=order.cell,
-        generation=generation + 1,
+        # Not below the attempt: only a reshape or a program's write raises it above that without a claim (moor audit).
+        generation=max(generation + 1, order.attempt),
         attempt=order.attempt,
         host=order.share.host,
         group=order.group.id if order.group else None,

@@ -242,7 +242,7 @@ def _move(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, wanted:
         project=row.project,
         user=row.user,
         cell=row.cell,
-        generation=row.generation + (2 if is_elsewhere else 1),
+        generation=max(row.generation + 1, order.attempt) + is_elsewhere,
         attempt=order.attempt,
         host=order.share.host,
         group=order.group.id if order.group else row.group,

@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from bus.messages.build import IN_PLACE, BuildInstance, BuildRejected, InstanceId, NoValidHost
+from bus.messages.build import BuildInstance, BuildRejected, InstanceId, NoValidHost
 from bus.messages.cell import Choice
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.handling import Handlers, Received, Said
@@ -25,6 +25,7 @@ from scheduler_worker.core.instances.moves import (
     moved,
     problem_with,
     refused,
+    stays_on_host,
 )
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.instances.specs import decoded, encoded, request_of
@@ -142,7 +143,7 @@ class Mover:
                 return chosen
             case Chosen(cell=row.told.cell):
                 return self._accepted(row, order, (chosen.choice, *chosen.alternates), next_spec)
-            case None if order.kind in IN_PLACE:
+            case None if stays_on_host(row, order.kind):
                 return self._accepted(row, order, (), next_spec)
             case NoValidHost():
                 why = f"no valid host: {in_words(chosen)}"
@@ -194,9 +195,9 @@ class Mover:
         assert row is not None, "a row that is not there is a problem"
         if is_taken(row, order):
             return None
-        if why := self._problem_with_source(order, row.told.host):
+        if row.told.host and (why := self._problem_with_source(order, row.told.host)):
             return refused(order, "instance", order.instance, why)
-        return None if order.kind in IN_PLACE else self._needs(order, row)
+        return None if stays_on_host(row, order.kind) else self._needs(order, row)
 
     def _needs(self, order: MoveInstance, row: InstanceRow) -> _Wanted | BuildRejected:
         told = row.told
@@ -211,7 +212,8 @@ class Mover:
             spec, next_spec = resized, encoded(resized, build)
         named = tuple(sorted({name.lower() for name in order.hosts}))
         stays = order.kind == "resize" and told.host.lower() in named
-        ignored = spec.ignore_hosts if stays else (*spec.ignore_hosts, told.host.lower())
+        leaves = bool(told.host) and not stays
+        ignored = (*spec.ignore_hosts, told.host.lower()) if leaves else spec.ignore_hosts
         group = spec.server_group
         if group is not None and all(
             each.consumer == row.id for each in self._picture.groups.of_group(group.id)
@@ -231,8 +233,6 @@ class Mover:
         is_up = self._picture.is_up(host)
         if order.kind == "evacuate" and is_up:
             return f"its host {host} is up: migrate it, or say first that the host is down"
-        if order.kind in IN_PLACE and not is_up:
-            return f"its host {host} is down"
         if order.kind != "evacuate" and not is_up:
             return f"its host {host} is down: evacuate it"
         return ""

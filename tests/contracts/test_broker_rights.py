@@ -43,7 +43,8 @@ OUT_OF_A_CELL = (
     (PLACEMENT, "provider.create"),
     (PLACEMENT, "allocations.set"),
     (PLACEMENT, "holders.query"),
-    (PLACEMENT, "claim.c1"),
+    (PLACEMENT, "claim.c2"),
+    (PLACEMENT, "claims"),
     (PLACEMENT, "swap.c2"),
     (PLACEMENT, "release.c2"),
     (PLACEMENT, "inventory.report.c2"),
@@ -73,6 +74,7 @@ MAY_NOT_SAY = {
         *OUT_OF_A_CELL,
         (PLACEMENT, "swap.c1"),
         (PLACEMENT, "release.c1"),
+        (PLACEMENT, "claim.c1"),
         ("moor.cell.c1", "spawn.c1"),
         (EVENTS, "instance.active.c1"),
         ("moor.retry.conductor.c1", OWN_WORK),
@@ -150,6 +152,7 @@ MAY_NOT_SAY = {
 MAY_SAY = {
     CONDUCTOR: (
         (PLACEMENT, "swap.c1"),
+        (PLACEMENT, "claim.c1"),
         (PLACEMENT, "release.c1"),
         ("moor.cell.c1", "spawn.c1"),
         ("moor.cell.c1", "destroy.c1"),

@@ -137,7 +137,7 @@ _BY_TYPE: dict[str, dict[str, str]] = {
     "MoveInstance": {
         "request_id": "an id of your choice: repeated with the same content, it is the same move; `move.end` names it",
         "instance": "the instance's id",
-        "kind": "`migrate`, `live-migrate`, `resize`, `evacuate`, `shelve` or `unshelve`",
+        "kind": "`migrate`, `live-migrate`, `resize`, `evacuate`, `shelve`, `offload` or `unshelve`",
         "flavor": "the new size, for a resize",
         "hosts": "names of hosts: it moves to one of these. Empty: to any suitable host of its cell",
         "project": "move it only if it belongs to this project. The routing key names the same project, or `-`",
@@ -578,7 +578,7 @@ _BY_TYPE: dict[str, dict[str, str]] = {
         "id": "the instance's id",
         "request_id": "the id of its build request",
         "sequence": "orders the states of an instance: skip one that is not higher than the last",
-        "state": "accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, error, deleting, deleted",
+        "state": "accepted, waiting, placed, building, active, rebuilding, moving, moved, shelved, offloaded, error, deleting, deleted",
         "cell": "its cell",
         "host": "its host's name",
         "attempt": "the number of the present attempt: one host is tried per attempt",

@@ -16,6 +16,7 @@ from cell_conductor.core import moving
 from cell_conductor.core.decide import Due, HostsLost, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import Instance
+from cell_conductor.core.move_steps import image_of
 from cell_conductor.core.swapping import SwapAnswered
 from tests.unit.test_conductor import (
     CLAIMED,
@@ -36,8 +37,17 @@ if TYPE_CHECKING:
     from bus.messages.placement import ClaimVerdict
 
 BEGIN, END = "<!-- moves: begin -->", "<!-- moves: end -->"
-# A second move, of the instance that the first one shelved.
-KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize", "evacuate", "shelve", "unshelve")
+KINDS: tuple[MoveKind, ...] = (
+    "migrate",
+    "live-migrate",
+    "resize",
+    "evacuate",
+    "shelve",
+    "offload",
+    "unshelve",
+)
+# An instance that was offloaded is unshelved once more if that failed.
+TRIES_MAX = 2
 # How a rebuild ends: its failure, and whether the instance runs.
 REBUILT = (("rebuilt", "", True), ("not rebuilt", "no image", False), ("not begun", "refused", True))
 LATER = timedelta(days=1)
@@ -75,6 +85,8 @@ def heard() -> list[Heard]:
 
 
 def place_of(row: Instance) -> str:
+    if row.is_unshelving:
+        return f"unshelving: {row.state}"
     if row.moving is not None and row.state != "moved":
         return f"{row.state}: {row.moving.step}"
     return "broken: host is asked" if row.state == "broken" and row.state_ends_at is not None else row.state
@@ -107,7 +119,9 @@ def _plain(row: Instance) -> Instance:
         tries=min(row.tries, 1),
         state_ends_at=None if row.state_ends_at is None else NOON,
         remind_at=None if row.remind_at is None else NOON + LATER * 2,
-        move=row.move and structs.replace(row.move, asked="", destination="", confirm_by=None, failure=""),
+        move=row.move
+        and structs.replace(row.move, number=50, asked="", destination="", confirm_by=None, failure=""),
+        saved=row.saved and "its image",
         moving=row.moving and structs.replace(row.moving, reason=""),
         rebuild=row.rebuild and structs.replace(row.rebuild, failure=""),
     )
@@ -124,10 +138,10 @@ def _heard_by(row: Instance) -> Iterator[Heard]:
 
 
 def _messages(row: Instance) -> Iterator[tuple[str, tuple[Input, ...]]]:
-    if row.move is None or row.state == "shelved":
-        for number, kind in enumerate(KINDS, 50 if row.move is None else 60):
+    if (first := _next_number(row)) is not None:
+        for number, kind in enumerate(KINDS, first):
             yield kind, (move(kind, "h2", "h3", number=number),)
-        in_place = move("resize", number=70)
+        in_place = move("resize", number=first + len(KINDS))
         yield "resize in place", (structs.replace(in_place, choices=(choice("h1"),)),)
     if row.move is not None:
         order = structs.replace(move(), move=row.move)
@@ -138,27 +152,51 @@ def _messages(row: Instance) -> Iterator[tuple[str, tuple[Input, ...]]]:
     else:
         for name, failure, is_active in REBUILT:
             word = redeployed(
-                80, failure=failure, is_active=is_active, attempt=row.host_attempt, name=_host(row)
+                80,
+                failure=failure,
+                is_active=is_active,
+                attempt=row.host_attempt,
+                name=_host(row) if row.host is not None else "h1",
             )
             yield f"the host: {name}", (word,)
     yield "delete", (REMOVE,)
-    source = row.moving.source_attempt if row.moving is not None else row.host_attempt
-    at_source = row.moving.source.name if row.moving is not None else _host(row)
+    source, at_source = _source(row)
     number = row.move.number if row.move is not None else 0
     yield "the source: stopped", (stopped(source, at_source, number=number),)
+    if row.move is not None:
+        saved = structs.replace(stopped(source, at_source, number=number), saved=image_of(ONE, row.move))
+        yield "the source: saved", (saved,)
     yield "the source: not stopped", (stopped(source, at_source, "it hangs", number=number),)
     yield "the source: it runs", (structs.replace(spawned(source, at_source), number=number),)
     yield "the source: it does not start", (structs.replace(failed(source, at_source), number=number),)
-    if row.host_attempt != source:
+    yield "the source: destroyed", (destroyed(source, at_source),)
+    if row.host is not None and row.host_attempt != source:
         yield "the destination: it runs", (spawned(row.host_attempt, _host(row)),)
         yield "the destination: it failed", (failed(row.host_attempt, _host(row)),)
         yield "the destination: destroyed", (destroyed(row.host_attempt, _host(row)),)
 
 
+def _next_number(row: Instance) -> int | None:
+    """The number of a further move; None if none is tried."""
+    if row.move is None:
+        return 50
+    if row.state == "shelved" and row.move.kind == "shelve":
+        return 60
+    return 60 if row.state == "offloaded" and row.attempt <= TRIES_MAX else None
+
+
+def _source(row: Instance) -> tuple[int, str]:
+    """The attempt and the host from which it moves, or was offloaded."""
+    if row.moving is not None:
+        return row.moving.source_attempt, row.moving.source.name
+    return (1, "h1") if row.saved or row.host is None else (row.host_attempt, _host(row))
+
+
 def _hosts(row: Instance) -> dict[str, str]:
-    if row.moving is None or row.moving.source_attempt == row.host_attempt:
-        return {"the source": _host(row)}
-    return {"the source": row.moving.source.name, "the destination": _host(row)}
+    source, at_source = _source(row)
+    if row.host is None or row.host_attempt == source:
+        return {"the source": at_source}
+    return {"the source": at_source, "the destination": _host(row)}
 
 
 def _host(row: Instance) -> str:
@@ -176,7 +214,7 @@ def _due(row: Instance) -> Iterator[Heard]:
         yield _hear(row, f"placement: {name}", Due(ONE), SwapAnswered(ONE, asked.swaps[0], verdict))
     if asked.swaps:
         yield _hear(row, "placement: no answer", Due(ONE))
-    if row.move is not None and row.state == "moving":
+    if row.move is not None and (row.state == "moving" or row.is_unshelving):
         yield _hear(row, "the move's deadline", Due(ONE), later=LATER)
 
 

@@ -191,7 +191,7 @@ class Oracle:
         self.pasts[consumer] = ConsumerHistory(
             cell=past.cell,
             attempt=attempt,
-            generation=past.generation + 1,
+            generation=max(past.generation + 1, attempt),
             host=share.host,
             holds=summed(share),
             kind=past.kind,

@@ -14,13 +14,14 @@ from tests.simulation.silence_checker import SilenceChecker
 
 NEXT = {
     "": {"building", "error", "deleting", "deleted"},
-    "building": {"swapping", "active", "error", "deleting", "deleted"},
-    "swapping": {"building", "error", "deleting", "deleted"},
+    "building": {"swapping", "active", "offloaded", "error", "deleting", "deleted"},
+    "swapping": {"building", "offloaded", "error", "deleting", "deleted"},
     "active": {"rebuilding", "moving", "deleting", "deleted"},
     "rebuilding": {"active", "broken", "deleting", "deleted"},
-    "moving": {"moved", "shelved", "active", "broken", "deleting", "deleted"},
+    "moving": {"moved", "shelved", "offloaded", "active", "broken", "deleting", "deleted"},
     "moved": {"moving", "active", "deleting", "deleted"},
     "shelved": {"moving", "deleting", "deleted"},
+    "offloaded": {"swapping", "deleted"},
     # A rebuild that ran into its timeout may still succeed, and so may the return of an instance that moved.
     "broken": {"rebuilding", "moving", "active", "deleting", "deleted"},
     "error": {"deleting", "deleted"},
@@ -68,11 +69,17 @@ class CellsChecker:
             )
         if row.state == "building" and (before is None or before.attempt != row.attempt):
             self._check_mode(row)
-        if row.state == "active" and was != "active":
-            self._check_built(row)
-            self._check_image(row)
+        if was != row.state:
+            self._check_end(row, was)
         if before is not None:
             self._follow_attempt(before, row)
+
+    def _check_end(self, row: Instance, was: str) -> None:
+        if row.state == "active":
+            self._check_built(row)
+            self._check_image(row)
+        elif row.state == "offloaded" and was == "moving":
+            self._check_nowhere(row)
 
     def _follow_attempt(self, before: Instance, row: Instance) -> None:
         if before.state == "building" and before.host is not None and before.order is not None:
@@ -83,7 +90,12 @@ class CellsChecker:
                 "nothing is done twice",
                 f"{short_id(row.id)} went from attempt {before.attempt} back to {row.attempt}",
             )
-        if row.attempt == before.attempt and row.host != before.host and before.host is not None:
+        if (
+            row.attempt == before.attempt
+            and row.host != before.host
+            and before.host is not None
+            and (row.host is not None or row.state != "offloaded")
+        ):
             self._findings.breaks(
                 "nothing is done twice",
                 f"attempt {row.attempt} of {short_id(row.id)} moved from {before.host.name} to "
@@ -113,6 +125,16 @@ class CellsChecker:
                 f"{short_id(row.id)} is active by attempt {row.host_attempt}, which {row.host.name} has not built",
             )
 
+    def _check_nowhere(self, row: Instance) -> None:
+        """An instance that was offloaded is on no host, except where it is to be destroyed."""
+        cleaning_up = {each.host for each in row.cleanups}
+        for host in {place for place, _ in self._real_instances.running.get(row.id, {})} - cleaning_up:
+            if self._real_instances.still_there(row.id, host) and not self._hosts.was_dead(host):
+                self._findings.breaks(
+                    "an offloaded instance is nowhere",
+                    f"{short_id(row.id)} is offloaded, and {self._hosts.name(host)} has it",
+                )
+
     def _check_image(self, row: Instance) -> None:
         if row.rebuild is not None and not row.rebuild.failure:
             self._images[row.id] = row.rebuild.image.source
@@ -129,7 +151,8 @@ class CellsChecker:
         first = row.order.image.source if row.order is not None and row.order.image is not None else ""
         ordered = self._images.get(row.id, first)
         image = self._real_instances.image_of(row.id, host, row.host_attempt)
-        if image is None or image == ordered:
+        # It may have been unshelved from its own image since.
+        if image is None or image == ordered or image.startswith(f"{row.id}-"):
             return ""
         return f"{short_id(row.id)} is active, and {row.host.name} has {image!r} instead of {ordered!r}"
 

@@ -1,6 +1,6 @@
 """Draws the moves of some seeds: of every kind, to every end, several at once. Some hosts are silent for long, and their
 instances are evacuated. Hosts have faults while they stop, start and receive instances. Some instances are rebuilt before,
-while or after they move.
+while or after they move. In some of these seeds, instances are offloaded, and unshelved on other hosts.
 
 All of it comes from random sources of its own: everything else in these plans stays as it is.
 """
@@ -31,6 +31,8 @@ MOVES_EVERY, MOVES_AT = 20, 7
 MOVES_IN_GROUPS_EVERY, MOVES_IN_GROUPS_AT = 40, 10
 MOVES_IN_POOLS_EVERY, MOVES_IN_POOLS_AT = 60, 49
 MOVES_IN_OUTAGES_EVERY, MOVES_IN_OUTAGES_AT = 60, 51
+# Some of these seeds also offload instances.
+OFFLOADS_EVERY, OFFLOADS_AT = 160, (50, 67, 130)
 # Of the instances that are booted.
 SHARE_MOVED = 0.6
 # They are not moved: their boots wait for room that a move would take or free at another time than planned.
@@ -44,6 +46,16 @@ KINDS: tuple[MoveKind, ...] = (
     "resize",
     "resize",
     "shelve",
+)
+OFFLOADS: tuple[MoveKind, ...] = ("offload", "offload", "offload", "offload", "shelve")
+UNSHELVE_ENDS: tuple[tuple[EndOfMove, ...], ...] = (
+    (EndOfMove("abort", 0.0, when_arrived=False),),
+    (EndOfMove("abort", 0.3, when_arrived=False),),
+    (EndOfMove("delete", 0.0, when_arrived=False),),
+    (EndOfMove("delete", 0.3, when_arrived=False),),
+    (),
+    (),
+    (),
 )
 # The ends that clients ask for, and how long after the move was taken; sent at once, or when the instance has arrived.
 ENDS: tuple[tuple[EndOfMove, ...], ...] = (
@@ -94,6 +106,10 @@ def has_moves(seed: int) -> bool:
     )
 
 
+def has_offloads(seed: int) -> bool:
+    return seed % OFFLOADS_EVERY in OFFLOADS_AT
+
+
 def with_moves(plan: Plan, chance: random.Random) -> Plan:
     silent: list[FallsSilent | Dies] = [_silence(plan, cell, chance) for cell in plan.hosts]
     dying: list[FallsSilent | Dies] = [each for each in plan.script.faults if isinstance(each, Dies)]
@@ -102,7 +118,9 @@ def with_moves(plan: Plan, chance: random.Random) -> Plan:
     of_rebuilds = random.Random(f"{plan.seed} rebuilds on hosts")
     return structs.replace(
         plan,
-        moves=tuple(sorted(_moves(plan, chance), key=lambda each: each.at_s)),
+        moves=tuple(
+            sorted(_moves(plan, chance, offloads=has_offloads(plan.seed)), key=lambda each: each.at_s)
+        ),
         evacuations=evacuations,
         rebuilds=tuple(sorted(_rebuilds(plan, of_rebuilds), key=lambda each: each.at_s)),
         faults=tuple(sorted((*faults, *_faults_of_rebuilds(plan, of_rebuilds)), key=lambda each: each.at_s)),
@@ -116,7 +134,8 @@ def with_moves(plan: Plan, chance: random.Random) -> Plan:
     )
 
 
-def _moves(plan: Plan, chance: random.Random) -> Iterator[PlannedMove]:
+def _moves(plan: Plan, chance: random.Random, *, offloads: bool) -> Iterator[PlannedMove]:
+    draw = _offload if offloads else _move
     for boot in plan.boots:
         if boot.name.startswith(NOT_MOVED):
             continue
@@ -125,11 +144,27 @@ def _moves(plan: Plan, chance: random.Random) -> Iterator[PlannedMove]:
                 at_s = min(
                     BUSY_S[1], boot.at_s + chance.choice((0.5, 2.0, 6.0, 12.0)) * chance.uniform(0.5, 1.5)
                 )
-                yield _move(boot, index, at_s, chance)
+                yield draw(boot, index, at_s, chance)
                 if chance.random() < 0.25:
                     # Two at once, or one after the other.
                     again_s = at_s + chance.choice((0.0, 0.0, 0.05, 5.0))
-                    yield _move(boot, index, min(BUSY_S[1], again_s), chance)
+                    yield draw(boot, index, min(BUSY_S[1], again_s), chance)
+
+
+def _offload(boot: Boot, index: int, at_s: float, chance: random.Random) -> PlannedMove:
+    """An offload, or a shelve that an offload follows, in most cases; and then the way back."""
+    move = _move(boot, index, at_s, chance)
+    if chance.random() < 0.4:
+        return move
+    kind = chance.choice(OFFLOADS)
+    return structs.replace(
+        move,
+        kind=kind,
+        stays=False,
+        unshelved_after_s=chance.choice((None, 0.0, 1.0, 4.0, 8.0)),
+        unshelve_ends=chance.choice(UNSHELVE_ENDS),
+        offloaded_after_s=chance.choice((None, 0.0, 1.0)) if kind == "shelve" else None,
+    )
 
 
 def _rebuilds(plan: Plan, chance: random.Random) -> Iterator[Rebuild]:

@@ -140,6 +140,8 @@ _MOVES = (
     ),
     *(f"live-migrate {outcome}" for outcome in ("confirmed", "aborted", "failed")),
     *("evacuate confirmed", "received", "received live", "shelve done", "unshelve done"),
+    *(f"offload {outcome}" for outcome in ("done", "aborted", "failed")),
+    *("unshelve aborted", "unshelve failed", "built from its image"),
     *("a migration holds the rest", "a cleanup holds the rest", "a way back", "nothing is left over"),
 )
 

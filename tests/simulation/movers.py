@@ -54,7 +54,11 @@ class Movers:
             for end in planned.ends:
                 tasks.create_task(self._end(ask, order, end))
             if planned.unshelved_after_s is not None:
-                tasks.create_task(self._unshelve(ask, order, planned.unshelved_after_s))
+                tasks.create_task(
+                    self._unshelve(ask, order, planned.unshelved_after_s, planned.unshelve_ends)
+                )
+            if planned.offloaded_after_s is not None:
+                tasks.create_task(self._offload(ask, order, planned.offloaded_after_s))
         await self._look(ask, order)
 
     async def evacuate(self, ask: Ask, planned: Evacuation) -> None:
@@ -90,14 +94,26 @@ class Movers:
         said = EndMove(request_id=order.request_id, instance=order.instance, how=how, project=PROJECT)
         await self._is_taken(ask, said)
 
-    async def _unshelve(self, ask: Ask, order: MoveInstance, after_s: float) -> None:
-        if not await self._is_soon(order.instance, lambda told: told.state == "shelved", MOVE_UNTIL_S):
+    async def _unshelve(
+        self, ask: Ask, order: MoveInstance, after_s: float, ends: tuple[EndOfMove, ...]
+    ) -> None:
+        if not await self._is_soon(
+            order.instance, lambda told: told.state in ("shelved", "offloaded"), MOVE_UNTIL_S
+        ):
             return
         await asyncio.sleep(after_s)
         request = RequestId(UUID(int=order.request_id.int ^ 1))
-        await self._is_taken(
-            ask, structs.replace(order, request_id=request, kind="unshelve", deadline_s=DEADLINE_S)
-        )
+        back = structs.replace(order, request_id=request, kind="unshelve", deadline_s=DEADLINE_S)
+        if await self._is_taken(ask, back):
+            for end in ends:
+                await self._end(ask, back, end)
+
+    async def _offload(self, ask: Ask, order: MoveInstance, after_s: float) -> None:
+        if not await self._is_soon(order.instance, lambda told: told.state == "shelved", MOVE_UNTIL_S):
+            return
+        await asyncio.sleep(after_s)
+        request = RequestId(UUID(int=order.request_id.int ^ 2))
+        await self._is_taken(ask, structs.replace(order, request_id=request, kind="offload"))
 
     async def _look(self, ask: Ask, order: MoveInstance) -> None:
         """The move is in the history of its instance, and among all moves."""
@@ -146,4 +162,4 @@ def order_of(planned: PlannedMove, told: InstanceState) -> MoveInstance:
 
 
 def _is_on(told: InstanceState, host: str) -> bool:
-    return told.host == host and told.state in ("active", "error")
+    return told.host == host and told.state in ("active", "shelved", "error")

@@ -6,7 +6,7 @@ What hosts really have is the truth here, not what they have said.
 
 from collections import Counter
 
-from bus.messages.cell import ReceiveInstance
+from bus.messages.cell import ReceiveInstance, SpawnInstance
 from bus.messages.placement import ResourceAmount
 from cell_conductor.core.instance import Instance, Moving
 from compute_sim.core.attempts import State
@@ -33,6 +33,8 @@ class MovesInCells:
         for pending in row.outbox:
             if pending.sequence not in known and isinstance(pending.message, ReceiveInstance):
                 self._check_received(row, pending.message)
+            if pending.sequence not in known and isinstance(pending.message, SpawnInstance):
+                self._check_image(row, pending.message)
         if row.moving is not None and row.move is not None and row.move.kind in COLD:
             self._check_stopped(row, row.moving)
 
@@ -46,6 +48,16 @@ class MovesInCells:
             f"{short_id(row.id)} is to be received as attempt {order.attempt}, and attempt {order.source_attempt} is "
             f"{state.value}",
         )
+
+    def _check_image(self, row: Instance, order: SpawnInstance) -> None:
+        if not row.saved:
+            return
+        self._findings.count(MOVE, "built from its image")
+        if order.image is None or order.image.source not in self._real_instances.saved:
+            self._findings.breaks(
+                "an offloaded instance is built from its image",
+                f"{short_id(row.id)} is built from {order.image}, and was saved as {row.saved}",
+            )
 
     def _check_stopped(self, row: Instance, moving: Moving) -> None:
         if row.state != "moved" and moving.step not in ("receiving", "leaving"):
@@ -85,7 +97,11 @@ class MovesOfRequests:
 def without_outcome(row: InstanceRow) -> str:
     """The end that a move lacks although nothing goes on; empty if it lacks none."""
     move = row.told.move
-    is_open = move is not None and not move.outcome and row.told.state in ("active", "error")
+    is_open = (
+        move is not None
+        and not move.outcome
+        and row.told.state in ("active", "shelved", "offloaded", "error")
+    )
     return f"{short_id(row.id)} is {row.told.state}, and its move has no outcome" if is_open else ""
 
 

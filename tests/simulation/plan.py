@@ -104,8 +104,11 @@ class PlannedMove(Struct, frozen=True):
     deadline_s: int = 30
     confirm_s: int = 0
     is_repeated: bool = False
-    # How long after it is shelved; None: it stays so.
+    # How long after it is shelved or offloaded; None: it stays so.
     unshelved_after_s: float | None = None
+    unshelve_ends: tuple[EndOfMove, ...] = ()
+    # How long after it is shelved; None: it keeps its host.
+    offloaded_after_s: float | None = None
 
 
 class Evacuation(Struct, frozen=True):

@@ -25,6 +25,8 @@ class RealInstances:
         self.running: dict[InstanceId, dict[HostAttempt, State]] = {}
         # Attempts that have ended. If a late order builds one of them again, it will be destroyed again.
         self._ended: set[tuple[InstanceId, ProviderId, int]] = set()
+        # The images that instances were saved as.
+        self.saved: set[str] = set()
         self._begun_s: dict[AttemptKey, float] = {}
         # The images on the disks; empty without one.
         self._images: dict[tuple[InstanceId, HostAttempt], str] = {}
@@ -33,6 +35,8 @@ class RealInstances:
     def attempts_changed(self, attempts: Sequence[AttemptRecord]) -> None:
         for each in attempts:
             place = (each.host, each.attempt)
+            if each.state is State.STOPPED and each.image and not each.failure:
+                self.saved.add(each.image)
             there = self.running.setdefault(each.instance, {})
             before = there.get(place)
             if each.state.is_over:

@@ -30,9 +30,10 @@ NEXT = {
     "building": {"active", "error", "deleting", "deleted"},
     "active": {"rebuilding", "moving", "deleting", "deleted"},
     "rebuilding": {"active", "error", "deleting", "deleted"},
-    "moving": {"moved", "shelved", "active", "error", "deleting", "deleted"},
+    "moving": {"moved", "shelved", "offloaded", "active", "error", "deleting", "deleted"},
     "moved": {"moving", "active", "error", "deleting", "deleted"},
     "shelved": {"moving", "deleting", "deleted"},
+    "offloaded": {"moving", "deleting", "deleted"},
     # After a rebuild or a move that failed or timed out.
     "error": {"rebuilding", "moving", "active", "deleting", "deleted"},
     "deleting": {"deleted"},

@@ -28,7 +28,7 @@ WORK = (
     *(f"{role}.{cell}.work" for role in ("conductor", "compute", "ironic") for cell in CELLS),
     IRONIC_EVENTS,
 )
-ENDS = ("active", "shelved", "error", "deleted")
+ENDS = ("active", "shelved", "offloaded", "error", "deleted")
 # An instance in one of these states holds its share, and its host has it.
 EXISTS = ("active", "shelved")
 # States that the API level calls by another name than the cell.
@@ -77,11 +77,20 @@ def _unsettled_requests(cloud: Cloud) -> Iterator[str]:
                 yield f"{boot.name} was never accepted"
                 break
             state = row.told.state
+            own = cloud.cells.rows.get(instance)
+            if own is not None and instance not in deleted and _waits_for_dead_host(cloud, own):
+                continue
             if state not in ENDS or (instance in deleted and state != "deleted"):
-                own = cloud.cells.rows.get(instance)
                 yield f"{boot.name}: {short_id(instance)} is {state}: {own.reason if own else ''}"
             elif state == "deleted" and instance not in deleted and "released before" not in row.told.reason:
                 yield f"{boot.name}: {short_id(instance)} is deleted, but no client deleted it: {row.told.reason}"
+
+
+def _waits_for_dead_host(cloud: Cloud, own: Instance) -> bool:
+    """It is offloaded when its host has destroyed it, or when an operator sets the host dead."""
+    if own.moving is None or own.moving.step != "freeing":
+        return False
+    return any(cloud.hosts.is_dead(each.host) for each in own.cleanups)
 
 
 def _unsettled_cells(cloud: Cloud) -> Iterator[str]:

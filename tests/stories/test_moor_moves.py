@@ -59,6 +59,10 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
         refused = await moor("migrate", id_, **environment)
         assert (refused.code, "it is shelved: to migrate, it must be active" in refused.err) == (1, True)
         assert (await moor_json("unshelve", id_, **environment))["state"] == "active"
+        away = await moor_json("shelve", id_, "--offload", **environment)
+        assert (away["state"], away["host"], away["keeps_share"]) == ("offloaded", "", False)
+        named = await moor_json("unshelve", id_, "--to", FIRST, **environment)
+        assert (named["state"], named["host"]) == ("active", FIRST)
 
         history = await moor_json("history", id_, **environment)
         assert [(each["what"], each["outcome"]) for each in history] == [
@@ -68,6 +72,8 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
             ("live-migrate", "confirmed"),
             ("rebuild", "done"),
             ("shelve", "done"),
+            ("unshelve", "done"),
+            ("offload", "done"),
             ("unshelve", "done"),
         ]
         assert "reverted" in (await moor("migration", "show", id_, **environment)).out

@@ -224,3 +224,20 @@ async def test_a_shelved_instance_keeps_its_share_and_runs_again(bus: str, books
         assert refused.reason == "it is shelved: to migrate, it must be active"
         await here.move(instance, "unshelve", request_id=RequestId(UUID(int=1002)))
         assert (await here.until(instance, "active", "done")).host == "h1"
+
+
+@STAGES
+async def test_an_offloaded_instance_holds_nothing_and_is_unshelved_on_another_host(
+    bus: str, books: str
+) -> None:
+    async with movers(bus, books, "h1", "h2") as here:
+        instance = await here.booted()
+        await here.move(instance, "offload")
+        assert (await here.until(instance, "offloaded", "done")).host == ""
+        await here.until_used(h1=0, h2=0)
+        await here.move(instance, "unshelve", request_id=RequestId(UUID(int=1001)), hosts=("h2",))
+        there = await here.until(instance, "active", "done")
+        assert (there.host, there.attempt) == ("h2", 2)
+        await here.until_used(h1=0, h2=1)
+        await here.setup.client.ask(DeleteInstance(instance=instance))
+        await here.until_used(h1=0, h2=0)

@@ -65,6 +65,10 @@ def stop(number: int = 5) -> StopInstance:
     return StopInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST, number=number)
 
 
+def save(number: int = 5, image: str = "saved") -> StopInstance:
+    return structs.replace(stop(number), save_as=image)
+
+
 def start(number: int = 5) -> StartInstance:
     return StartInstance(cell="c1", instance=INSTANCE, attempt=1, host=HOST, number=number)
 
@@ -140,11 +144,12 @@ def test_each_order_in_each_state_is_decided_as_the_table_says() -> None:
     rows = [
         [cell.strip() for cell in line.split("|")]
         for line in (attempts.__doc__ or "").splitlines()
-        if line.count("|") == 5
+        if line.count("|") == 6
     ]
     orders = {
         "spawn, receive": (SPAWN, RECEIVE),
         "stop": (stop(6),),
+        "save": (save(6),),
         "start": (start(6),),
         "respawn": (respawn(7),),
         "destroy": (DESTROY,),
@@ -270,6 +275,50 @@ def test_what_does_not_run_is_not_stopped_and_the_answer_says_why(state: State |
 
 def test_an_unknown_attempt_is_not_started() -> None:
     assert refusal_of(None, start()) == spawn_failed("the host has no attempt 1 of it", 5)
+
+
+# Saving
+
+
+@pytest.mark.parametrize("known", [ended(SPAWN), ended(stop(4)), begun(stop(4), Work(50), 0.0)])
+def test_what_runs_is_stopping_or_stopped_is_saved_once(known: AttemptRecord) -> None:
+    assert next_step(known, save()) == "begins"
+    saving = begun(save(), Work(50), 1.0)
+    assert next_step(saving, save()) == "later"
+    saved, answer = over(saving)
+    assert (saved.state, answer) == (State.STOPPED, structs.replace(STOPPED, saved="saved"))
+    assert next_step(saved, save()) == "again"
+    assert over(answered_again(saved, save(), 2.0))[1] == answer
+
+
+def test_what_is_saved_is_saved_anew_as_another_image() -> None:
+    saved = ended(save())
+
+    assert next_step(saved, save(6, "another")) == "begins"
+    assert next_step(begun(save(), Work(50), 1.0), save(6, "another")) == "begins"
+    assert over(begun(save(6, "another"), Work(), 2.0))[1] == structs.replace(
+        STOPPED, saved="another", number=6
+    )
+
+
+def test_what_runs_again_is_not_saved_any_more() -> None:
+    runs = ended(start())
+
+    assert next_step(runs, save(6)) == "begins"
+    assert over(begun(stop(6), Work(), 2.0))[1] == structs.replace(STOPPED, number=6)
+
+
+def test_what_could_not_be_saved_is_stopped_and_may_be_ordered_to_be_saved_again() -> None:
+    stopped, answer = over(begun(save(), Work(), 1.0), failure="no room for the image")
+
+    assert (stopped.state, answer) == (State.STOPPED, not_stopped("no room for the image"))
+    assert over(stopped)[1] == answer
+    assert next_step(stopped, save()) == "begins"
+    assert next_step(stopped, start()) == "begins"
+    # It was not saved, whatever else it is asked.
+    again = over(answered_again(stopped, stop(6), 2.0))
+    assert again[1] == structs.replace(STOPPED, number=6)
+    assert next_step(again[0], save(7)) == "begins"
 
 
 # Orders that overtake each other

@@ -42,7 +42,7 @@ from bus.messages.tree_fingerprint import tree_fingerprint
 from cell_conductor.core.decide import Decision, Due, Input, decide
 from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import Instance
-from cell_conductor.core.swapping import SwapAnswered
+from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import heir_of, rules_of
 
@@ -134,7 +134,7 @@ class Cell:
     def hear_due(self, hosts: HostStates = ALL_UP) -> list[Message]:
         return self.hear(Due(ONE), hosts=hosts)
 
-    def answer(self, swap: SwapClaim, verdict: ClaimVerdict, hosts: HostStates = ALL_UP) -> list[Message]:
+    def answer(self, swap: Question, verdict: ClaimVerdict, hosts: HostStates = ALL_UP) -> list[Message]:
         """Placement's answer to a swap."""
         return self.hear(SwapAnswered(ONE, swap, verdict), hosts=hosts)
 
@@ -144,6 +144,12 @@ class Cell:
             self.hear(Due(ONE))
         (swap,) = self.last.swaps
         return self.hear(SwapAnswered(ONE, swap, verdict))
+
+    @property
+    def swap_asked(self) -> SwapClaim:
+        (swap,) = self.last.swaps
+        assert isinstance(swap, SwapClaim)
+        return swap
 
     def confirm_all(self) -> None:
         self.rows = {id_: structs.replace(row, outbox=()) for id_, row in self.rows.items()}
@@ -216,7 +222,7 @@ def test_a_failure_asks_for_the_next_alternate_and_its_claim_comes_before_its_sp
     assert cell.hear(failed(1, "h1")) == []
     assert cell.row.due_at == NOON
     assert cell.hear(Due(ONE)) == []
-    (swap,) = cell.last.swaps
+    swap = cell.swap_asked
     assert (swap.held_attempt, swap.attempt, swap.share, swap.heir) == (1, 2, choice("h2").share, None)
     (said,) = cell.swap(CLAIMED)
     assert isinstance(said, SpawnInstance)
@@ -298,7 +304,7 @@ def test_an_alternate_whose_inventory_alone_changed_is_tried_again_as_it_is_now(
 
     assert cell.swap(moved(a_tree("h2", 2, total=4))) == []
     cell.hear(Due(ONE))
-    (swap,) = cell.last.swaps
+    swap = cell.swap_asked
     (said,) = cell.hear(SwapAnswered(ONE, swap, CLAIMED))
 
     assert swap.share == seen("h2", shape=2).share
@@ -416,7 +422,7 @@ def test_while_placement_does_not_answer_the_question_is_repeated_with_growing_p
         assert cell.swap(None) == []
         assert cell.row.due_at == cell.now + timedelta(seconds=pause_s)
         cell.after_s(pause_s)
-        asked += cell.last.swaps
+        asked.append(cell.swap_asked)
 
     assert len(asked) == 5
     assert len({(each.issued_at, each.attempt, each.share.host) for each in asked}) == 1
@@ -448,7 +454,7 @@ def test_a_silent_host_is_told_to_destroy_and_its_share_goes_to_a_consumer_of_it
 
     assert cell.after_s(59) == []
     assert cell.after_s(1) == [destroy(1, "h1")]
-    (swap,) = cell.last.swaps
+    swap = cell.swap_asked
     assert swap.heir == Heir(id=heir_of(ONE, 1), type="CLEANUP")
     assert heir_of(ONE, 1) == uuid5(ONE, "1")
     assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]

@@ -75,7 +75,7 @@ def test_an_attempt_on_a_dead_host_takes_its_alternate_and_nothing_is_kept_for_t
 
     assert cell.hear(LOST, hosts=DEAD) == []
     cell.hear_due(hosts=DEAD)
-    (swap,) = cell.last.swaps
+    swap = cell.swap_asked
     assert swap.heir is None
     assert kinds(cell.swap(CLAIMED)) == [SpawnInstance]
     assert (cell.row.host, cell.row.cleanups) == (choice("h2"), ())
@@ -144,7 +144,7 @@ def test_nothing_is_ordered_from_a_chosen_host_that_is_lost(hosts: HostStates) -
     assert cell.hear(place("h2"), hosts=hosts) == []
     assert (cell.row.state, cell.row.cleanups) == ("swapping", ())
     cell.hear_due(hosts=hosts)
-    (swap,) = cell.last.swaps
+    swap = cell.swap_asked
     assert (swap.share.host, swap.heir) == (host("h2"), None)
 
 
@@ -195,7 +195,7 @@ def test_an_alternate_that_drains_by_the_time_it_is_granted_is_left_at_once() ->
         == []
     )
     cell.hear_due()
-    (swap,) = cell.last.swaps
+    swap = cell.swap_asked
     assert (swap.held_attempt, swap.share.host, swap.heir) == (2, host("h3"), None)
 
 
@@ -265,7 +265,7 @@ def test_a_destination_that_is_lost_is_given_up_at_once_and_keeps_the_rest_until
     assert concerns(cell.row, silent)
     assert kinds(cell.hear(LOST, hosts=silent)) == [DestroyInstance]
     cell.hear_due(hosts=silent)
-    (back,) = cell.last.swaps
+    back = cell.swap_asked
     assert (back.returns, back.heir) == (heir_of(ONE, 1), Heir(id=heir_of(ONE, 2), type="CLEANUP"))
 
 

@@ -26,7 +26,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import Heir, ReleaseClaim
+from bus.messages.placement import Heir, ReleaseClaim, Superseded
 from cell_conductor.wiring import heir_of
 from tests.unit.test_conductor import (
     CLAIMED,
@@ -123,7 +123,7 @@ def test_the_claim_moves_with_the_rest_to_a_migration() -> None:
     cell = active()
     cell.hear(move())
     cell.after_s(0)
-    (swap,) = cell.last.swaps
+    swap = cell.swap_asked
     assert (swap.held_attempt, swap.attempt, swap.returns) == (1, 2, None)
     assert swap.heir == Heir(id=heir_of(ONE, 1), type="MIGRATION")
 
@@ -139,7 +139,7 @@ def test_a_reverted_move_runs_again_where_it_was() -> None:
     assert kinds(cell.hear(end(order, "revert"))) == [DestroyInstance]
     assert cell.hear(destroyed(2, "h2")) == []
     cell.after_s(0)
-    (back,) = cell.last.swaps
+    back = cell.swap_asked
     assert (back.held_attempt, back.attempt, back.share) == (2, 3, choice("h1").share)
     assert (back.heir, back.returns) == (None, heir_of(ONE, 1))
     start = cell.swap(CLAIMED)
@@ -185,9 +185,47 @@ def test_when_no_choice_is_left_it_runs_again_and_the_move_has_failed() -> None:
 def test_a_refused_swap_leaves_the_instance_as_it_was() -> None:
     cell = active()
     cell.hear(move())
-    (told,) = cell.swap(FULL)
+    assert cell.swap(FULL) == []
+    (told,) = cell.swap(CLAIMED)
     assert isinstance(told, InstanceActive)
-    assert (told.instance.host, told.instance.attempt) == ("h1", 1)
+    assert told.instance.host == "h1"
+    assert cell.row.host_attempt == 1
+
+
+def test_after_a_refusal_late_copies_of_the_question_are_made_worthless() -> None:
+    """The broker may deliver a question twice. The attempt that it asks for is left out, so a late copy is refused."""
+    cell = active()
+    cell.hear(move())
+    cell.swap(FULL)
+    cell.after_s(0)
+    back = cell.swap_asked
+    assert (back.held_attempt, back.attempt, back.share) == (1, 3, choice("h1").share)
+    assert back.returns == heir_of(ONE, 1)
+    # Deleted now, whatever placement grants is released.
+    assert [each.attempt for each in cell.hear(REMOVE)] == [1]  # type: ignore[attr-defined]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 3), (heir_of(ONE, 1), 1)]
+
+
+def test_a_late_copy_that_was_granted_after_the_refusal_comes_back() -> None:
+    cell = active()
+    cell.hear(move())
+    cell.swap(FULL)
+    assert cell.swap(Superseded(attempt=2, ended=False)) == []
+    cell.after_s(0)
+    back = cell.swap_asked
+    assert (back.held_attempt, back.attempt, back.returns) == (2, 3, heir_of(ONE, 1))
+    # Words of the source change nothing meanwhile.
+    assert cell.hear(spawned(1, "h1")) == []
+    (told,) = cell.answer(back, CLAIMED)
+    assert isinstance(told, InstanceActive)
+    assert (told.instance.host, told.instance.attempt, cell.row.host_attempt) == ("h1", 3, 1)
+
+
+def test_a_move_that_has_asked_nothing_just_ends() -> None:
+    cell, order = active(), move()
+    cell.hear(order)
+    assert kinds(cell.hear(end(order, "abort"))) == [InstanceActive]
+    assert (cell.last.swaps, cell.row.attempt) == ((), 1)
 
 
 def test_a_silent_destination_keeps_its_rest_until_it_has_cleaned_up() -> None:
@@ -196,7 +234,7 @@ def test_a_silent_destination_keeps_its_rest_until_it_has_cleaned_up() -> None:
     assert kinds(cell.swap(CLAIMED)) == [ReceiveInstance]
     assert kinds(cell.after_s(60)) == [DestroyInstance]
     cell.after_s(0)
-    (back,) = cell.last.swaps
+    back = cell.swap_asked
     assert back.heir == Heir(id=heir_of(ONE, 2), type="CLEANUP")
     # It was never stopped: it just stays where it is.
     assert kinds(cell.swap(CLAIMED)) == [InstanceActive]

@@ -35,10 +35,10 @@ from cell_conductor.core.swapping import SwapAnswered
 from cell_conductor.wiring import heir_of
 from tests.unit.test_conductor_world import HOSTS, NODES, Attempt, World
 
-SEEDS = range(60)
+SEEDS = range(80)
 STEPS = 500
 MACHINES = tuple(host for host in HOSTS if host not in NODES)
-KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize", "evacuate")
+KINDS: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize", "evacuate", "shelve", "offload")
 # To be reverted takes more steps than to be confirmed, and messages are lost.
 ENDS: tuple[MoveEnd, ...] = ("confirm", "revert", "revert", "revert", "revert")
 
@@ -54,6 +54,9 @@ class MovingWorld(World):
         # Attempts that run, and the last order to stop or to start each.
         self.running: set[tuple[ProviderId, Attempt]] = set()
         self.last: dict[tuple[ProviderId, Attempt], tuple[int, bool]] = {}
+        # What each attempt was saved as since it was stopped, and the last image of each instance.
+        self.images_of: dict[tuple[ProviderId, Attempt], str] = {}
+        self.last_images: dict[InstanceId, str] = {}
         self.outcomes: list[tuple[str, str]] = []
 
     def _hosts_to_choose_from(self) -> Sequence[ProviderId]:
@@ -75,6 +78,10 @@ class MovingWorld(World):
             self._move(told)
         elif told.state == "error" and told.host and self.of_moves.random() < 0.5:
             self._move(told, ("evacuate",))
+        elif told.state == "shelved":
+            self._move(told, ("unshelve", "offload", "evacuate"))
+        elif told.state == "offloaded":
+            self._move(told, ("unshelve",))
         if self.of_moves.random() < 0.04:
             self._remove(told)
 
@@ -144,6 +151,8 @@ class MovingWorld(World):
         self._forget_what_is_gone()
 
     def _spawn(self, order: SpawnInstance) -> None:  # type: ignore[override]
+        if order.image is not None and order.image.source.startswith(f"{order.instance}-"):
+            assert order.image.source == self.last_images[order.instance], "it is built from an old image"
         was = (order.host, (order.instance, order.attempt)) in self.answers
         super()._spawn(order)
         self._runs(order.host, (order.instance, order.attempt), was=was)
@@ -184,8 +193,11 @@ class MovingWorld(World):
             self.last[where] = order.number, starts
             if starts:
                 self.running.add(where)
+                self.images_of.pop(where, None)
             else:
                 self.running.discard(where)
+                if isinstance(order, StopInstance) and order.save_as:
+                    self.images_of[where] = self.last_images[order.instance] = order.save_as
         about = {
             "cell": "c1",
             "instance": order.instance,
@@ -199,7 +211,8 @@ class MovingWorld(World):
         elif starts:
             answer = SpawnFailed(reason="it is not here", **about)  # type: ignore[arg-type]
         else:
-            answer = InstanceStopped(failure="" if is_there else "it is not here", **about)  # type: ignore[arg-type]
+            failure, saved = ("", self.images_of.get(where, "")) if is_there else ("it is not here", "")
+            answer = InstanceStopped(failure=failure, saved=saved, **about)  # type: ignore[arg-type]
         if not self.has_faults or self.chance.random() < 0.7:
             self.under_way.append(answer)
 
@@ -245,7 +258,7 @@ class MovingWorld(World):
         for order in self.orders:
             row = self.rows[order.instance]
             assert row.cleanups == (), row
-            assert row.state in ("active", "broken", "error", "deleted"), row
+            assert row.state in ("active", "shelved", "offloaded", "broken", "error", "deleted"), row
             assert (row.state == "deleted") == (row.id in self.removed)
             stands = [
                 (host, each) for host, all_ in self.attempts.items() for each in all_ if each[0] == row.id
@@ -253,7 +266,7 @@ class MovingWorld(World):
             held = [host for host in HOSTS if await self.amount_of(row.id, host)]
             for heir in self._holders(row.id)[1:]:
                 assert not any([await self.amount_of(heir, host) for host in HOSTS]), row
-            if row.state not in ("active", "broken"):
+            if row.state not in ("active", "shelved", "broken"):
                 assert (stands, held) == ([], []), row
                 continue
             assert row.host is not None
@@ -263,6 +276,8 @@ class MovingWorld(World):
             if row.state == "active":
                 assert stands[0] in self.running, row
                 self.check_image(row)
+            elif row.state == "shelved":
+                assert stands[0] not in self.running, row
         assert await self.books.audit() == ()
 
 
@@ -294,6 +309,10 @@ def test_the_worlds_cover_every_kind_and_every_end() -> None:
         world = asyncio.run(run_world(seed))
         seen |= set(world.outcomes)
         rebuilt |= world.told_failures
-    ends = {(kind, end) for kind in KINDS for end in ("confirmed", "failed", "aborted")}
     assert rebuilt >= {"", "no image", "not rebuilt by its deadline"}
-    assert seen >= ends | {("migrate", "reverted"), ("resize", "reverted"), ("migrate", ""), ("resize", "")}
+    moves = {(kind, end) for kind in KINDS[:4] for end in ("confirmed", "failed", "aborted")}
+    in_place = {
+        (kind, end) for kind in ("shelve", "offload", "unshelve") for end in ("done", "failed", "aborted")
+    }
+    assert moves | in_place <= seen
+    assert {(kind, end) for kind in ("migrate", "resize") for end in ("reverted", "")} <= seen

@@ -135,7 +135,7 @@ def test_a_silent_node_keeps_its_share_until_it_reports_that_it_is_clean() -> No
 
     assert said == [undeploy(1, "n1")]
     assert cell.row.failures[-1].reason == f"no message from the host within {DEPLOY_S} s"
-    (swap,) = cell.last.swaps
+    swap = cell.swap_asked
     assert swap.heir is not None
     cell.swap(CLAIMED)
     assert released(cell.hear(destroyed(1, "n1"))) == [(swap.heir.id, 1)]

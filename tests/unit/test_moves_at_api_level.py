@@ -21,7 +21,14 @@ from bus.messages.moves import Change, EndMove, MoveInstance
 from scheduler_worker.core.instances.history import change_between
 from scheduler_worker.core.instances.lifecycle import accepted, heard
 from scheduler_worker.core.instances.messages import messages_of
-from scheduler_worker.core.instances.moves import MoveRoom, is_taken, move_ended, moved, problem_with
+from scheduler_worker.core.instances.moves import (
+    MoveRoom,
+    is_taken,
+    move_ended,
+    moved,
+    problem_with,
+    stays_on_host,
+)
 from scheduler_worker.core.instances.rows import InstanceRow
 from tests.contracts.placement_orders import an_id
 from tests.unit.test_conductor import choice
@@ -87,13 +94,13 @@ def test_a_move_goes_to_the_cell_with_its_number_and_its_hosts() -> None:
             a_row("error"),
             an_order("evacuate"),
             "instance",
-            "it is error: to evacuate, it must be active, or one in error that keeps its host",
+            "it is error: to evacuate, it must be active or shelved, or in error with its host",
         ),
         (
             a_row("active"),
             an_order("unshelve"),
             "instance",
-            "it is active: only a shelved instance can be unshelved",
+            "it is active: to unshelve, it must be shelved or offloaded",
         ),
         (
             a_row("shelved"),
@@ -101,13 +108,31 @@ def test_a_move_goes_to_the_cell_with_its_number_and_its_hosts() -> None:
             "instance",
             "it is shelved: to live-migrate, it must be active",
         ),
+        (
+            a_row("offloaded"),
+            an_order("evacuate"),
+            "instance",
+            "it is offloaded: to evacuate, it must be active or shelved, or in error with its host",
+        ),
+        (
+            a_row("offloaded"),
+            an_order("offload"),
+            "instance",
+            "it is offloaded: to offload, it must be active or shelved",
+        ),
+        (
+            a_row("shelved"),
+            an_order("unshelve", hosts=("h2",)),
+            "hosts",
+            "it stays on its host, or leaves it for none: to unshelve it, name none",
+        ),
         (a_row(), an_order("resize"), "flavor", "there is none: it says what size the instance gets"),
         (a_row(), an_order(flavor=Flavor(name="big")), "flavor", "only a resize has a flavor, not migrate"),
         (
             a_row(),
             an_order("shelve", hosts=("h2",)),
             "hosts",
-            "it stays on its host: to shelve it, name none",
+            "it stays on its host, or leaves it for none: to shelve it, name none",
         ),
         (a_row(), an_order(deadline_s=0), "deadline_s", "a deadline is 1 to 86400 seconds away"),
         (
@@ -129,6 +154,34 @@ def test_what_cannot_be_moved_is_refused_by_field_and_reason(
 def test_an_instance_in_error_that_keeps_its_host_may_be_evacuated() -> None:
     assert problem_with(a_row("error", keeps_share=True), an_order("evacuate")) is None
     assert problem_with(a_row("error", keeps_share=True), an_order("migrate")) is not None
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("shelved", "evacuate"),
+        ("shelved", "offload"),
+        ("active", "offload"),
+        ("shelved", "unshelve"),
+        ("offloaded", "unshelve"),
+    ],
+)
+def test_what_is_shelved_or_offloaded_may_go_on(state: str, kind: str) -> None:
+    assert problem_with(a_row(state), an_order(kind)) is None
+
+
+def test_an_offloaded_instance_may_be_unshelved_on_hosts_that_are_named() -> None:
+    assert problem_with(a_row("offloaded"), an_order("unshelve", hosts=("h2",))) is None
+    assert [stays_on_host(a_row(each), "unshelve") for each in ("shelved", "offloaded")] == [True, False]
+
+
+def test_the_word_of_an_offloaded_instance_is_kept_as_the_cell_tells_it() -> None:
+    row = taken(a_row(), an_order("offload"))
+    move = structs.replace(row.told.move, outcome="done")  # type: ignore[type-var]
+    told = structs.replace(row.told, sequence=30, state="offloaded", host="", move=move)
+    after = heard(row, InstanceMoved(cell="c1", instance=told), NOON)
+    assert after is not None
+    assert (after.told.state, after.told.host, after.unsaid) == ("offloaded", "", False)
 
 
 def test_of_two_moves_at_once_the_second_gets_the_reason() -> None:

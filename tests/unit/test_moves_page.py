@@ -6,7 +6,7 @@ from cell_conductor.core import moving
 from tests.pages.moves_page import BEGIN, END, heard, place_of, section
 
 PAGE = (Path(__file__).parents[2] / "docs" / "moves.md").read_text()
-STEPS = ("claiming", "stopping", "receiving", "leaving", "returning", "restarting")
+STEPS = ("claiming", "stopping", "freeing", "receiving", "leaving", "returning", "restarting")
 
 
 def test_the_page_matches_the_code() -> None:
@@ -23,6 +23,9 @@ def test_every_place_of_a_move_is_reached_and_left() -> None:
         "broken",
         "moved",
         "shelved",
+        "offloaded",
+        "unshelving: swapping",
+        "unshelving: building",
         "broken: restarting",
         "rebuilding",
         "broken: host is asked",

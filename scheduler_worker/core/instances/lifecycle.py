@@ -43,6 +43,7 @@ from scheduler_worker.core.instances.rows import (
     MOVED,
     MOVING,
     NO_REQUEST,
+    OFFLOADED,
     PLACED,
     REBUILDING,
     SHELVED,
@@ -249,7 +250,7 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
     if told.cell != event.cell or said.sequence <= row.heard:
         return None
     sequence = max(told.sequence + 1, said.sequence)
-    state = SHELVED if said.state == SHELVED else _STATES[type(event)]
+    state = said.state if said.state in (SHELVED, OFFLOADED) else _STATES[type(event)]
     if told.state == DELETED or (state != DELETED and _is_before(said, told)):
         return structs.replace(row, heard=said.sequence)
     now_told = structs.replace(

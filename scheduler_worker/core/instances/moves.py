@@ -2,6 +2,7 @@
 
     active ─▶ moving ─▶ moved ─▶ moving ─▶ active       confirmed or reverted; or confirmed in the cell, after a time
     active ─▶ moving ─▶ shelved ─▶ moving ─▶ active     stopped on its host, and started again
+    active, shelved ─▶ moving ─▶ offloaded              saved as an image; unshelved, it is built on any host
     active ─▶ moving ─▶ active, error                   it failed or was aborted; in error it keeps its host
 
 The cell does the moves, one at a time for an instance. The row is locked for each step here, so of two orders that exclude
@@ -14,7 +15,7 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, Move
+from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, Move, MoveKind
 from bus.messages.cell import Choice
 from bus.messages.moves import Change, EndMove, MoveInstance
 from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, what_goes_on
@@ -24,6 +25,7 @@ from scheduler_worker.core.instances.rows import (
     MOVED,
     MOVING,
     NO_REQUEST,
+    OFFLOADED,
     SHELVED,
     InstanceRow,
     is_of,
@@ -31,7 +33,13 @@ from scheduler_worker.core.instances.rows import (
 from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
 
 # These do not count as moves of their hosts.
-_BESIDE_HOSTS = (*IN_PLACE, "evacuate")
+_BESIDE_HOSTS = (*IN_PLACE, "unshelve", "evacuate")
+# The states in which these moves begin; others need an active instance.
+_BEGIN_IN: dict[MoveKind, tuple[str, ...]] = {
+    "unshelve": (SHELVED, OFFLOADED),
+    "offload": (ACTIVE, SHELVED),
+    "evacuate": (ACTIVE, SHELVED),
+}
 CONFIRM_S_MAX = 30 * 86_400
 _ENDS = {"confirm": "confirmed", "revert": "reverted", "abort": "aborted"}
 
@@ -46,16 +54,21 @@ def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected 
             reason = f"duplicate id: a move with this id was taken before, to {last.kind}"
             return refused(order, "request_id", order.request_id, reason)
         return None
-    if (problem := _problem_with_values(order)) is not None:
+    if (problem := _problem_with_values(row, order)) is not None:
         return problem
-    if told.state == (SHELVED if order.kind == "unshelve" else ACTIVE) or (
+    if told.state in _BEGIN_IN.get(order.kind, (ACTIVE,)) or (
         order.kind == "evacuate" and told.state == ERROR and told.keeps_share and told.host
     ):
         return None
     return refused(order, "instance", order.instance, _why_not_now(row, order))
 
 
-def _problem_with_values(order: MoveInstance) -> BuildRejected | None:
+def stays_on_host(row: InstanceRow, kind: MoveKind) -> bool:
+    """Is no host chosen for it?"""
+    return kind in IN_PLACE or (kind == "unshelve" and row.told.state != OFFLOADED)
+
+
+def _problem_with_values(row: InstanceRow, order: MoveInstance) -> BuildRejected | None:
     if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
         reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
         return refused(order, "deadline_s", order.deadline_s, reason)
@@ -64,8 +77,8 @@ def _problem_with_values(order: MoveInstance) -> BuildRejected | None:
         return refused(order, "confirm_s", order.confirm_s, reason)
     if order.kind != "resize" and order.flavor is not None:
         return refused(order, "flavor", order.flavor.name, f"only a resize has a flavor, not {order.kind}")
-    if order.kind in IN_PLACE and order.hosts:
-        reason = f"it stays on its host: to {order.kind} it, name none"
+    if order.hosts and stays_on_host(row, order.kind):
+        reason = f"it stays on its host, or leaves it for none: to {order.kind} it, name none"
         return refused(order, "hosts", ", ".join(order.hosts), reason)
     if order.kind == "resize" and order.flavor is None:
         return refused(order, "flavor", "", "there is none: it says what size the instance gets")
@@ -80,10 +93,9 @@ def _why_not_now(row: InstanceRow, order: MoveInstance) -> str:
     told = row.told
     if reason := what_goes_on(told):
         return reason
-    if order.kind == "unshelve":
-        return f"it is {told.state}: only a shelved instance can be unshelved"
-    others = ", or one in error that keeps its host" if order.kind == "evacuate" else ""
-    return f"it is {told.state}: to {order.kind}, it must be active{others}"
+    needed = " or ".join(_BEGIN_IN.get(order.kind, (ACTIVE,)))
+    others = ", or in error with its host" if order.kind == "evacuate" else ""
+    return f"it is {told.state}: to {order.kind}, it must be {needed}{others}"
 
 
 def moved(

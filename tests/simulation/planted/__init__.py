@@ -128,6 +128,8 @@ OF_MOVES: dict[str, PlantedBug] = {
     "an instance in error released though its host has it": move_bugs.broken_instance_released,
     "an evacuation builds with the first image": move_bugs.evacuated_with_first_image,
     "an earlier rebuild is obeyed after a later one": move_bugs.earlier_rebuild_obeyed,
+    "an offloaded instance released before it is destroyed": move_bugs.offloaded_early,
+    "unshelved without a claim": move_bugs.unshelved_without_claim,
 }
 BUGS |= OF_MOVES
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.cell import RespawnInstance
-from cell_conductor.core import decide, move_answers, move_steps, moving
+from cell_conductor.core import decide, move_answers, move_steps, moving, swapping
 from cell_conductor.core.instance import HeldClaim
 from cell_conductor.core.transition import Transition
 from compute_sim.core import attempts
@@ -135,3 +135,35 @@ def earlier_rebuild_obeyed() -> AbstractContextManager[None]:
         return lambda known, order: not isinstance(order, RespawnInstance) and real(known, order)
 
     return replaced(attempts, "_is_late", planted)
+
+
+def offloaded_early() -> AbstractContextManager[None]:
+    """The claim of an instance that is offloaded is released before its host has destroyed it."""
+
+    def planted(real: Any) -> Any:
+        def free(transition: Any, saved: str) -> None:
+            real(transition, saved)
+            *others, last = transition.row.cleanups
+            transition.release(last.release)
+            transition.change(cleanups=(*others, structs.replace(last, release=())))
+            move_steps.end_freed(transition)
+
+        return free
+
+    return replaced(move_answers, "free", planted)
+
+
+def unshelved_without_claim() -> AbstractContextManager[None]:
+    """An offloaded instance is built on the first host that was chosen for it, and placement is not asked."""
+
+    def planted(real: Any) -> Any:
+        def unshelve(transition: Any, order: Any) -> None:
+            real(transition, order)
+            row = transition.row
+            if row.is_unshelving and row.host is None:
+                transition.change(attempt=row.attempt + 1, host=order.choices[0])
+                swapping.build(transition, row.order)
+
+        return unshelve
+
+    return replaced(moving, "unshelve", planted)

@@ -1,0 +1,81 @@
+"""An offloaded instance runs again, on any host. It is built like a new one (swapping.py), from its image.
+
+    offloaded ──▶ swapping ◀──▶ building ──▶ active      done
+                      └────────────┴──▶ offloaded        no host took it in time, or the move was aborted
+
+It holds nothing, so the first host is claimed and each further one swapped. Each try has an attempt that no earlier one had:
+placement has ended the last attempt, and refuses late copies of what was asked for it.
+
+If it is offloaded again while a silent host may have it, its last attempt holds the share until that host has cleaned up. The
+next move to unshelve it then begins with a swap, as if the alternates had never run out.
+"""
+
+from msgspec import structs
+
+from bus.messages.cell import MoveInCell
+from cell_conductor.core.instance import HeldClaim
+from cell_conductor.core.transition import Transition
+
+
+def unshelve(transition: Transition, order: MoveInCell) -> None:
+    row = transition.row
+    if transition.now >= order.move.ends_by or not order.choices:
+        why = (
+            "there is no host for it"
+            if not order.choices
+            else "the order reached its cell after the deadline"
+        )
+        end_unshelve(transition, "failed", why)
+        return
+    if row.keeps_share:
+        heir = HeldClaim(transition.rules.heir(row.id, row.attempt), row.attempt)
+        transition.change(
+            cleanups=tuple(
+                structs.replace(
+                    each,
+                    release=(
+                        heir,
+                        *[held for held in each.release if held.consumer not in (row.id, heir.consumer)],
+                    ),
+                )
+                for each in row.cleanups
+            )
+        )
+    transition.change(
+        state="swapping",
+        alternates=order.choices,
+        was_silent=row.keeps_share,
+        is_clean=not row.keeps_share,
+        tries=0,
+        state_ends_at=transition.now,
+    )
+
+
+def end_built(transition: Transition) -> None:
+    row = transition.row
+    if row.saved and row.move is not None and row.host is not None:
+        done = structs.replace(row.move, outcome="done", destination=row.host.name)
+        transition.change(move=done, saved="")
+    transition.end_active()
+
+
+def end_unbuilt(transition: Transition, reason: str) -> None:
+    """No host has built it: it ends in error, or is offloaded as before."""
+    if transition.row.saved:
+        end_unshelve(transition, "failed", reason)
+    else:
+        transition.end_in_error(reason)
+
+
+def abort_unshelve(transition: Transition) -> None:
+    transition.free_share()
+    end_unshelve(transition, "aborted", "")
+
+
+def end_unshelve(transition: Transition, outcome: str, reason: str) -> None:
+    row = transition.row
+    assert row.move is not None, "an instance that is unshelved has a move"
+    transition.change(move=structs.replace(row.move, outcome=outcome, failure=reason))
+    if not row.keeps_share:
+        transition.hold_nothing(row.last_attempt)
+    transition.end_offloaded()
