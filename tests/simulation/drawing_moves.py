@@ -32,7 +32,7 @@ MOVES_IN_GROUPS_EVERY, MOVES_IN_GROUPS_AT = 40, 10
 MOVES_IN_POOLS_EVERY, MOVES_IN_POOLS_AT = 60, 49
 MOVES_IN_OUTAGES_EVERY, MOVES_IN_OUTAGES_AT = 60, 51
 # Some of these seeds also offload instances.
-OFFLOADS_EVERY, OFFLOADS_AT = 160, (50, 67, 130)
+OFFLOADS_EVERY, OFFLOADS_AT = 160, (50, 67, 127, 130)
 # Of the instances that are booted.
 SHARE_MOVED = 0.6
 # They are not moved: their boots wait for room that a move would take or free at another time than planned.
