@@ -244,6 +244,25 @@ async def test_the_way_back_asks_for_no_bound_no_shape_and_no_limit(client: Stor
     assert await client.held(WEB) == {*on(HOST, 3, disk=6).amounts}
 
 
+async def test_a_way_back_without_a_move_ends_the_attempt_whatever_its_host_has_become(
+    client: StoreClient,
+) -> None:
+    """A late copy of a question that was refused is granted nothing then, though there is room by now."""
+    await client.ask(a_claim(on(HOST, 3, disk=6)), a_claim(on(OTHER_HOST, 4), DB))
+    there = a_swap(on(OTHER_HOST, 1, disk=8), migration=MIGRATION)
+    assert isinstance(await client.ask_one(there), DoesNotFit)
+    shrunk = inventories(VCPU=1)
+    await client.report(a_report(a_provider("host-1", holds=shrunk), root=HOST))
+
+    back = a_swap(limited(on(HOST, 3, disk=6)), attempt=3, returns=MIGRATION)
+    assert await client.ask_one(back) == Claimed()
+    await client.ask(a_release(DB))
+
+    assert isinstance(await client.ask_one(there), Superseded)
+    assert await client.held(WEB) == {*on(HOST, 3, disk=6).amounts}
+    assert await client.held(MIGRATION) == set()
+
+
 async def test_what_a_migration_keeps_need_not_fit_the_bounds(client: StoreClient) -> None:
     await client.ask(a_claim(on(HOST, 3, disk=6)))
     even = ReportedInventory(total=10, min_unit=4, step_size=2)

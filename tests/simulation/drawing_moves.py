@@ -123,7 +123,7 @@ def with_moves(plan: Plan, chance: random.Random) -> Plan:
         ),
         evacuations=evacuations,
         rebuilds=tuple(sorted(_rebuilds(plan, of_rebuilds), key=lambda each: each.at_s)),
-        faults=tuple(sorted((*faults, *_faults_of_rebuilds(plan, of_rebuilds)), key=lambda each: each.at_s)),
+        faults=tuple(sorted((*faults, *_faults_of_rebuilds(of_rebuilds)), key=lambda each: each.at_s)),
         script=structs.replace(
             plan.script,
             receive_ms=chance.choice((50.0, 300.0, 900.0)),
@@ -168,8 +168,7 @@ def _offload(boot: Boot, index: int, at_s: float, chance: random.Random) -> Plan
 
 
 def _rebuilds(plan: Plan, chance: random.Random) -> Iterator[Rebuild]:
-    """None where a cell is down for long: its moves show more than orders that are refused."""
-    for boot in () if plan.outage else plan.boots:
+    for boot in plan.boots:
         if boot.name.startswith(NOT_MOVED):
             continue
         for index in range(boot.count):
@@ -179,8 +178,8 @@ def _rebuilds(plan: Plan, chance: random.Random) -> Iterator[Rebuild]:
                 yield Rebuild(UUID(int=chance.getrandbits(128)), boot.id, index, at_s, repeated_at_s)
 
 
-def _faults_of_rebuilds(plan: Plan, chance: random.Random) -> Iterator[Fault]:
-    for key in () if plan.outage else KEYS_OF_REBUILDS:
+def _faults_of_rebuilds(chance: random.Random) -> Iterator[Fault]:
+    for key in KEYS_OF_REBUILDS:
         for after_s in (0.0, 0.3, 6.0):
             yield Duplicate(chance.uniform(*BUSY_S), "", key, after_s)
         yield Nack(chance.uniform(*BUSY_S), "", key, chance.choice((1, 2)))
