@@ -390,7 +390,7 @@ def _ended(attempt: AttemptRecord, work: Work) -> tuple[State, str]:
 
 
 def answer_of(attempt: AttemptRecord) -> Message:
-    """What the attempt is now, and by which order it was last stopped or started."""
+    """The state of the attempt, with the number of the order by which it was last stopped or started."""
     answer = _answer_of(attempt)
     if attempt.rank >= 0 and isinstance(answer, InstanceSpawned | InstanceStopped | SpawnFailed):
         return structs.replace(answer, number=attempt.rank // 2)

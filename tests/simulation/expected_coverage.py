@@ -53,8 +53,8 @@ _CELL_MESSAGES = (
     "InstanceDestroyed",
     "Due",
 )
-# Left out are pairs too rare for so few seeds: a swap answered after another worker has handled its answer, a message
-# of an old attempt that arrives between two others, an order repeated after everything has failed.
+# Pairs that are too rare for so few seeds are left out: a swap answered after another worker has handled its answer, a message
+# of an old attempt between two others. So is an order repeated after everything has failed.
 _CELL_PAIRS = {
     "unknown": ("PlaceInCell", "RemoveFromCell"),
     "building": _CELL_MESSAGES,
