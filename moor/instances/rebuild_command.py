@@ -63,7 +63,7 @@ def rebuild(
             help="An id of your choice: repeated with the same image, it is the same rebuild.",
         ),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the rebuild has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the rebuild has ended.")] = True,
     timeout: Timeout = 120.0,
     as_json: AsJson = False,
 ) -> None:

@@ -206,7 +206,7 @@ async def test_a_node_is_built_on_and_given_back(home: Path) -> None:
             str(UUID(int=7)),
         )
         for _ in range(2):
-            rebuilt = await moor_json("rebuild", instance["id"], *named, "--wait", **environment)
+            rebuilt = await moor_json("rebuild", instance["id"], *named, **environment)
             assert (rebuilt["state"], rebuilt["host"]) == ("active", instance["host"])
             assert rebuilt["rebuild"]["image"]["source"] == "http://images/fedora"
             assert rebuilt["rebuild"]["number"] < rebuilt["sequence"]

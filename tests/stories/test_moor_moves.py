@@ -48,7 +48,7 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
         assert (await moor_json("confirm", id_, **environment))["move"]["outcome"] == "confirmed"
         live = await moor_json("live-migrate", id_, **environment)
         assert (live["state"], live["host"]) == ("active", SECOND)
-        rebuilt = await moor_json("rebuild", id_, "--image", "http://images/arch", "--wait", **environment)
+        rebuilt = await moor_json("rebuild", id_, "--image", "http://images/arch", **environment)
         assert (rebuilt["state"], rebuilt["host"]) == ("active", SECOND)
         assert (await moor_json("shelve", id_, **environment))["state"] == "shelved"
         unasked = await moor("rebuild", id_, "--image", "http://images/arch", **environment)
