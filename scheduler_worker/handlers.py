@@ -62,13 +62,14 @@ def request_handlers(
     picture: Picture,
     aggregates: AggregateOrders,
     mover: Mover,
+    know_hosts: Callable[[], Awaitable[None]],
 ) -> Handlers:
     """Orders of clients and operators."""
     return {
         BuildInstance: Weighed(builder.on_builds, _instances_of, INSTANCES_AT_ONCE_MAX),
         **delete_handlers(clock),
         **mover.handlers(),
-        **rebuild_handlers(picture, clock, timeout_s=settings.node_request_timeout_s),
+        **rebuild_handlers(picture, clock, know_hosts, timeout_s=settings.node_request_timeout_s),
         **mend_handlers(),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),

@@ -123,9 +123,12 @@ def scheduler_parts(
     async def make_sure() -> None:
         mover.let_go()
         await replica.catch_up()
-        # The registry has the rows of all other hosts.
-        await watch.look_again(picture.unregistered())
+        await know_hosts()
         await aggregate_watch.refresh()
+
+    async def know_hosts() -> None:
+        """The registry has the rows of all hosts of instances, though another worker may have written them just now."""
+        await watch.look_again(picture.unregistered())
 
     membership = Membership(picture, station.ask_all, replica.catch_up)
     claimer = Claimer(
@@ -160,7 +163,15 @@ def scheduler_parts(
         horizon=settings.horizon,
     )
     mover = Mover(
-        store, picture, plugins, reader, clock, settings=settings, make_sure=make_sure, chance=chance
+        store,
+        picture,
+        plugins,
+        reader,
+        clock,
+        settings=settings,
+        make_sure=make_sure,
+        know_hosts=know_hosts,
+        chance=chance,
     )
     requests = request_handlers(
         builder,
@@ -171,6 +182,7 @@ def scheduler_parts(
         picture=picture,
         aggregates=aggregates,
         mover=mover,
+        know_hosts=know_hosts,
     )
     # One loop sweeps the outbox for all; each clears what it has published itself.
     sweeps: list[Outbox | OutboxWithoutSweep] = [outbox, OutboxWithoutSweep(outbox)]

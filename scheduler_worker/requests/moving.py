@@ -67,6 +67,7 @@ class Mover:
         *,
         settings: SchedulerSettings,
         make_sure: Callable[[], Awaitable[None]],
+        know_hosts: Callable[[], Awaitable[None]],
         chance: random.Random,
     ) -> None:
         self._store = store
@@ -76,6 +77,7 @@ class Mover:
         self._clock = clock
         self._settings = settings
         self._make_sure = make_sure
+        self._know_hosts = know_hosts
         self._salt = chance.getrandbits(32)
         # The shares that the picture holds for moves.
         self._held: set[tuple[InstanceId, int]] = set()
@@ -184,6 +186,7 @@ class Mover:
     async def _wanted(self, orders: Sequence[MoveInstance]) -> list[_Wanted | BuildRejected | None]:
         """None: there is nothing to choose, since the order was taken before, or the instance stays on its host."""
         ids = tuple(dict.fromkeys(order.instance for order in orders))
+        await self._know_hosts()
         found = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
         rows = {row.id.int: row for row in found}
         return [self._wanted_by(order, rows.get(order.instance.int)) for order in orders]

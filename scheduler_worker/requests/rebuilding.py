@@ -1,6 +1,6 @@
 """Orders to rebuild instances: lock the rows, decide (core/instances/rebuilds.py), write, answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -13,7 +13,13 @@ from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.locked_rows import Ordered, answered, take_steps
 
 
-def rebuild_handlers(picture: Picture, clock: Callable[[], datetime], *, timeout_s: int) -> Handlers:
+def rebuild_handlers(
+    picture: Picture,
+    clock: Callable[[], datetime],
+    know_hosts: Callable[[], Awaitable[None]],
+    *,
+    timeout_s: int,
+) -> Handlers:
     """`timeout_s` is how long a rebuild may take that names no deadline."""
 
     def why_no_work(host: str) -> str:
@@ -23,6 +29,7 @@ def rebuild_handlers(picture: Picture, clock: Callable[[], datetime], *, timeout
     async def on_rebuilds(
         asks: Sequence[Received[RebuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
+        await know_hosts()
         verdicts: list[InstanceRow | BuildRejected] = []
 
         def step(row: InstanceRow | None, order: RebuildInstance) -> InstanceRow | None:

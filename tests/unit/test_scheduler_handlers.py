@@ -20,14 +20,16 @@ from bus.messages.build import (
     BuildInstance,
     BuildRejected,
     Flavor,
+    Image,
     InstanceFailed,
     InstanceId,
+    RebuildInstance,
     RequestId,
 )
 from bus.messages.cells import AskCells
 from bus.messages.groups import AskGroups
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
-from bus.messages.moves import AskHistory, AskMoves
+from bus.messages.moves import AskHistory, AskMoves, MoveInstance
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
 from bus.unreadable import Unreadable
@@ -70,6 +72,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOST = ProviderId(UUID(int=7))
 REQUEST = RequestId(UUID(int=9 << 80))
+INSTANCE = InstanceId(UUID(int=8))
 
 
 class NoClaims:
@@ -95,6 +98,7 @@ class Worker:
     """A scheduler's store, registry and handlers."""
 
     def __init__(self) -> None:
+        self.looked_at_hosts = 0
         self.store = MemorySchedulerStore()
         self.picture = Picture()
         self.registry = HostRegistry(self.picture, timedelta(seconds=60), lambda: NOON)
@@ -133,8 +137,10 @@ class Worker:
                     lambda: NOON,
                     settings=settings,
                     make_sure=finds_nothing,
+                    know_hosts=self.look_at_hosts,
                     chance=random.Random(1),
                 ),
+                know_hosts=self.look_at_hosts,
             ),
         }
         self.questions = question_handlers(
@@ -152,6 +158,9 @@ class Worker:
             picture=self.picture,
             catch_up=asks_no_one,
         )
+
+    async def look_at_hosts(self) -> None:
+        self.looked_at_hosts += 1
 
     async def bury(self, build: BuildInstance, *, with_a_row: bool = True) -> Sequence[Said]:
         """The messages before it is buried. `with_a_row=False`: the database refuses each of its rows."""
@@ -193,6 +202,24 @@ async def test_a_report_that_is_not_committed_is_not_learnt() -> None:
     host = known(worker)
     assert host is not None
     assert host.up
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        MoveInstance(request_id=REQUEST, instance=INSTANCE, kind="migrate"),
+        RebuildInstance(request_id=REQUEST, instance=INSTANCE, image=Image(source="http://images/a")),
+    ],
+    ids=["a move", "a rebuild"],
+)
+async def test_hosts_that_another_worker_has_just_written_are_known_before_an_order_is_refused(
+    order: Message,
+) -> None:
+    worker = Worker()
+
+    await worker.handle(order)
+
+    assert worker.looked_at_hosts == 1
 
 
 async def test_an_operators_word_that_is_not_committed_is_not_learnt() -> None:
