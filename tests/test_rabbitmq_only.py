@@ -140,7 +140,7 @@ async def test_a_cell_is_refused_what_it_may_not_publish(rabbitmq: RabbitMQUnder
             ("", "scheduler.requests"),
             ("", "conductor.a.work"),
             (PLACEMENT, "reshape"),
-            (PLACEMENT, "claim.a"),
+            (PLACEMENT, "claim.b"),
             (PLACEMENT, "swap.b"),
             (PLACEMENT, "release.b"),
             (PLACEMENT, "inventory.report.b"),
@@ -169,6 +169,7 @@ async def test_everything_a_cell_needs_works(rabbitmq: RabbitMQUnderTest) -> Non
         publishing = await connection.open_publishing()
         for exchange, key in (
             (PLACEMENT, "swap.a"),
+            (PLACEMENT, "claim.a"),
             (PLACEMENT, "release.a"),
             ("moor.cell.a", "spawn.a"),
             ("moor.retry.conductor.a", "conductor.a.work"),
