@@ -12,8 +12,9 @@ next move to unshelve it then begins with a swap, as if the alternates had never
 
 from msgspec import structs
 
+from bus.messages.build import InstanceId
 from bus.messages.cell import MoveInCell
-from cell_conductor.core.instance import HeldClaim
+from cell_conductor.core.instance import Cleanup, HeldClaim
 from cell_conductor.core.transition import Transition
 
 
@@ -27,20 +28,8 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
         )
         end_unshelve(transition, "failed", why)
         return
-    if row.keeps_share:
-        heir = HeldClaim(transition.rules.heir(row.id, row.attempt), row.attempt)
-        transition.change(
-            cleanups=tuple(
-                structs.replace(
-                    each,
-                    release=(
-                        heir,
-                        *[held for held in each.release if held.consumer not in (row.id, heir.consumer)],
-                    ),
-                )
-                for each in row.cleanups
-            )
-        )
+    heir = HeldClaim(transition.rules.heir(row.id, row.attempt), row.attempt)
+    transition.change(cleanups=tuple(_hand_over(each, row.id, heir) for each in row.cleanups))
     transition.change(
         state="swapping",
         alternates=order.choices,
@@ -49,6 +38,12 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
         tries=0,
         state_ends_at=transition.now,
     )
+
+
+def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Cleanup:
+    """The heir holds what the instance held on this host."""
+    release = [heir if held.consumer == instance else held for held in cleanup.release]
+    return structs.replace(cleanup, release=tuple(dict.fromkeys(release)))
 
 
 def end_built(transition: Transition) -> None:

@@ -347,6 +347,41 @@ def test_a_last_host_that_is_silent_keeps_the_share_and_the_next_try_swaps_it_aw
     assert cell.row.state == "active"
 
 
+def test_each_silent_host_frees_its_own_share_after_the_next_try_has_taken_over() -> None:
+    cell = offloaded()
+    cell.hear(move("unshelve", "h2", "h3", number=60))
+    cell.swap(CLAIMED)
+    cell.after_s(60)
+    cell.swap(CLAIMED)
+    cell.after_s(60)
+    cell.confirm_all()
+    cell.hear(move("unshelve", "h4", number=70))
+    assert [(each.host, [held.consumer for held in each.release]) for each in cell.row.cleanups] == [
+        (host("h2"), [heir_of(ONE, 2)]),
+        (host("h3"), [heir_of(ONE, 3)]),
+    ]
+    cell.swap(CLAIMED)
+    assert released(cell.hear(destroyed(3, "h3"))) == [(heir_of(ONE, 3), 3)]
+    assert released(cell.hear(destroyed(2, "h2"))) == [(heir_of(ONE, 2), 2)]
+
+
+def test_a_try_that_ends_while_the_last_silent_host_keeps_the_share_hands_it_over_once() -> None:
+    cell, order = offloaded(), move("unshelve", number=60)
+    cell.hear(order)
+    cell.swap(CLAIMED)
+    cell.after_s(60)
+    second = move("unshelve", "h3", number=70)
+    cell.hear(second)
+    cell.after_s(0)
+    # Placement may have granted the swap: what the host keeps is the heir's, or still the instance's.
+    cell.hear(end(second, "abort"))
+    (cleanup,) = cell.row.cleanups
+    assert [held.consumer for held in cleanup.release] == [heir_of(ONE, 2), ONE]
+    cell.hear(move("unshelve", "h4", number=80))
+    (cleanup,) = cell.row.cleanups
+    assert [held.consumer for held in cleanup.release] == [heir_of(ONE, 2)]
+
+
 def test_a_last_host_that_was_silent_frees_its_share_when_it_has_cleaned_up() -> None:
     cell = offloaded()
     cell.hear(move("unshelve", number=60))
