@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from contextlib import aclosing
 from datetime import timedelta
+from itertools import islice
 
 from bus.message import CellName, ProviderId
 from bus.messages.hosts import HostsAlive
@@ -18,8 +19,9 @@ from bus.workers.link import pauses_of
 from bus.workers.listening import listen
 from bus.workers.station import Station
 
-# A host that was silent for so long is forgotten: schedulers have not chosen it for long.
-SILENT_KEPT_S = 3600.0
+# A silent host is remembered, however long: an order may still name it. Beyond so many hosts, which is more than a cell has,
+# those that have been silent for longest are forgotten: they have left the cell.
+HOSTS_KEPT_MAX = 100_000
 
 
 class Beats(Supervised):
@@ -67,6 +69,8 @@ class Beats(Supervised):
             self._heard.pop(host.int, None)
             self._heard[host.int] = now_s
             self._never_heard.discard(host.int)
+        for gone in [*islice(self._heard, max(0, len(self._heard) - HOSTS_KEPT_MAX))]:
+            del self._heard[gone]
 
     def is_heard(self, host: ProviderId) -> bool:
         """Was it heard, and is it not silent?"""
@@ -93,13 +97,10 @@ class Beats(Supervised):
         if not self.has_listened_long:
             return ()
         found = {*self._never_heard}
-        for host, heard_s in [*self._heard.items()]:
+        for host, heard_s in self._heard.items():
             if not self._is_silent(heard_s):
                 break
-            if now_s - heard_s > SILENT_KEPT_S:
-                del self._heard[host]
-            else:
-                found.add(host)
+            found.add(host)
         return found
 
     def _is_silent(self, heard_s: float) -> bool:

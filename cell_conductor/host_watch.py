@@ -13,7 +13,7 @@ from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from cell_conductor.beats import Beats
 from cell_conductor.core.decide import HostsLost
-from cell_conductor.core.host_states import ALL_UP, HostStates, concerns
+from cell_conductor.core.host_states import ALL_UP, HostStates, awaited, concerns
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -93,12 +93,10 @@ class HostWatch(PartGroup):
                 await self._timers.carry_out(concerned)
 
     async def _miss_hosts(self, states: HostStates) -> None:
-        """This process may have started after a host fell silent: a host that builds or rebuilds, and was never heard, is silent."""
+        """This process may have started after a host fell silent: a host that a row waits for, and that was never heard, is silent."""
         async for page in self._waiting():
             self._beats.miss(
-                row.host.share.host
-                for row in page
-                if row.state in ("building", "rebuilding") and row.host is not None and row.host.kind != NODE
+                host.share.host for row in page if (host := awaited(row)) is not None and host.kind != NODE
             )
         if silent := frozenset(self._beats.silent()) - states.silent:
             self._known.states = HostStates(states.set, states.silent | silent)

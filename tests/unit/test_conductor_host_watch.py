@@ -11,7 +11,7 @@ from msgspec import structs
 
 from bus.configuration.settings import BusSettings
 from bus.memory import MemoryBroker
-from bus.message import ConsumerId, Message
+from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import DestroyInstance, SpawnInstance
 from bus.messages.host_modes import CheckHost, HeldAttempt, HostCleaned, HostHolds, SetHostInCell
@@ -22,12 +22,14 @@ from bus.topology import EVENTS, Grant, objects_of
 from bus.workers.handling import Received, Said
 from bus.workers.listening import listen
 from bus.workers.station import Station
+from cell_conductor.beats import HOSTS_KEPT_MAX, Beats
 from cell_conductor.core.instance import Instance
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
 from tests.memory_stores.conductor import MemoryConductorStore
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.test_conductor import NOON, ONE, destroy, host, place, spawned
+from tests.unit.test_conductor_moves import move
 
 BUS = BusSettings(host_down_s=60.0)
 # Attempts last for a day: only what the conductor hears of its hosts ends them sooner.
@@ -217,6 +219,52 @@ def test_a_host_that_was_silent_before_the_conductor_started_is_noticed_after_th
 
     assert where == "h2"
     assert 60 <= at_s <= 67
+
+
+def test_a_host_that_has_been_silent_for_hours_is_still_lost() -> None:
+    async def story(world: World) -> tuple[str, float]:
+        world.begin("h1", "h2")
+        await until_s(10)
+        world.end("h1")
+        await until_s(10_000)
+        await world.say(LONG)
+        return await built_on(world, by_s=10_060), asyncio.get_running_loop().time()
+
+    where, at_s = simulated(story)
+
+    assert where == "h2"
+    assert at_s < 10_005
+
+
+def test_hosts_that_left_the_cell_do_not_fill_the_memory() -> None:
+    async def story(world: World) -> tuple[int, bool, bool]:
+        at_s = 0.0
+        beats = Beats(world.computes, "c1", lambda: at_s)
+        beats.status.well()
+        beats.hear([host("h1"), host("h2")])
+        beats.silent()
+        at_s = 25.0
+        beats.hear(ProviderId(UUID(int=number)) for number in range(HOSTS_KEPT_MAX - 1))
+        beats.silent()
+        at_s = 50.0
+        beats.silent()
+        at_s = 65.0
+        silent = beats.silent()
+        return len(silent), host("h1").int in silent, host("h2").int in silent
+
+    assert simulated(story) == (1, False, True)
+
+
+def test_a_destination_that_fell_silent_before_the_conductor_started_is_noticed_too() -> None:
+    async def story(world: World) -> float:
+        world.begin("h1")
+        await world.say(LONG, spawned(1, "h1"))
+        await world.say(structs.replace(move("live-migrate", "h2"), cell="c1"))
+        await until_s(10)
+        assert (await world.row()).moving is not None
+        return await until(world, "active", by_s=200)
+
+    assert 60 <= simulated(story) <= 67
 
 
 def test_a_host_that_is_heard_again_is_used_again() -> None:
