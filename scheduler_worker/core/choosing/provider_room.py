@@ -1,6 +1,6 @@
 """The free amounts at each provider: what its unanswered choices hold there, and what the batch has taken, is not free."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bus.message import ProviderId
 from scheduler_worker.core.picture.picture import Picture
@@ -29,6 +29,15 @@ class ProviderRoom:
         taken = self.taken.get(resource)
         free = self._index.stocks[resource].free.item(row)
         return free - taken.get(row, 0) if taken else free
+
+    def part_left(self, row: int, amounts: Mapping[str, int]) -> float:
+        """The part of a provider's capacity that stays free after it has given these amounts: the mean of the classes."""
+        stocks, left = self._index.stocks, 0.0
+        for resource, amount in amounts.items():
+            stock, taken = stocks[resource], self.taken.get(resource)
+            free = stock.free.item(row) - amount
+            left += (free - taken.get(row, 0) if taken else free) / stock.capacity.item(row)
+        return left / len(amounts)
 
     def free_at(self, provider: ProviderId, resource: str) -> int:
         row = self._index.row_of(provider)

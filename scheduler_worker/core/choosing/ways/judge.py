@@ -34,14 +34,12 @@ class Way:
     @property
     def left(self) -> list[float]:
         """Of each provider that gives something, the part of its capacity that stays free afterwards: the mean of the classes."""
-        stocks, room, parts = self._index.stocks, self._room, []
-        for row, amounts in zip(self._way.rows, self.amounts, strict=True):
-            if amounts:
-                left = 0.0
-                for resource, amount in amounts.items():
-                    left += (room.free(row, resource) - amount) / stocks[resource].capacity.item(row)
-                parts.append(left / len(amounts))
-        return parts
+        room = self._room
+        return [
+            room.part_left(row, amounts)
+            for row, amounts in zip(self._way.rows, self.amounts, strict=True)
+            if amounts
+        ]
 
     def has(self, provider: int, trait: str) -> bool:
         return trait in self._index.state(self._way.rows[provider]).traits
