@@ -3,7 +3,7 @@ it has, and must destroy the attempts that are not its own any more.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from bus.messages.host_modes import CheckHost
@@ -13,7 +13,7 @@ from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from cell_conductor.beats import Beats
 from cell_conductor.core.decide import HostsLost
-from cell_conductor.core.host_states import ALL_UP, HostStates, awaited, concerns
+from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates, awaited, concerns
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -56,6 +56,9 @@ class HostWatch(PartGroup):
         self._known = known
         self._rules = rules
         self._clock = clock
+        self._set: Mapping[int, CellHost] = {}
+        self._unclean: Sequence[CellHost] = ()
+        self._writes_read = 0
         self._has_listened_long = False
         # A word about a host is being saved.
         self._expects_word = False
@@ -74,17 +77,28 @@ class HostWatch(PartGroup):
 
     async def _look(self) -> None:
         before = self._known.states
-        known = {host.word.host.int: host for host in await self._store.hosts()}
-        states = self._known.states = HostStates(known, frozenset(self._beats.silent()))
-        if states.lost() - before.lost() or states.dead() - before.dead():
+        await self._read_set()
+        states = self._known.states = HostStates(self._set, frozenset(self._beats.silent()))
+        if states != before and (states.lost() - before.lost() or states.dead() - before.dead()):
             self._readings_left = 2
-        await self._check_returned(states)
+        await self._check_returned()
         if self._beats.has_listened_long and not self._has_listened_long:
             await self._miss_hosts(states)
         self._has_listened_long = self._beats.has_listened_long
         if self._readings_left:
             await self._read_waiting()
             self._readings_left -= 1
+
+    async def _read_set(self) -> None:
+        """Read the hosts that are set, if any was set since the last look: a word reaches one conductor of the cell, and the
+        others find it here.
+        """
+        writes = await self._store.host_writes()
+        if writes != self._writes_read:
+            hosts = await self._store.hosts()
+            self._set = {host.word.host.int: host for host in hosts}
+            self._unclean = [host for host in hosts if host.must_clean]
+            self._writes_read = writes
 
     async def _read_waiting(self) -> None:
         async for page in self._waiting():
@@ -116,12 +130,12 @@ class HostWatch(PartGroup):
             assert last.due_at is not None, "it was found by when it is due"
             after = (last.due_at, last.id)
 
-    async def _check_returned(self, states: HostStates) -> None:
+    async def _check_returned(self) -> None:
         """Ask hosts that were dead, and are heard, what they have. The answer decides what they must destroy."""
         orders = [
             CheckHost(cell=self._rules.cell, host=host.word.host, number=host.word.setting.number)
-            for host in states.set.values()
-            if host.must_clean and self._beats.is_heard(host.word.host)
+            for host in self._unclean
+            if self._beats.is_heard(host.word.host)
         ]
         if not orders:
             return

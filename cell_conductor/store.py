@@ -79,6 +79,9 @@ class ConductorStore(Protocol):
         named. They still have the messages that are confirmed.
         """
 
+    async def host_writes(self) -> int:
+        """How often rows of hosts were written, by all processes. It only grows: if it has not, `hosts` has not changed."""
+
     async def hosts(self) -> Sequence[CellHost]:
         """All hosts of the cell that were set once."""
 

@@ -58,5 +58,7 @@ cell_hosts = Table(
     # Only hosts that were set once have a row. It stays: a word that comes late must not count.
     Column("id", Id, primary_key=True),
     Column("cell", String(40), primary_key=True),
+    # How often the row was written. The sum tells a conductor whether another one has written any row.
+    Column("writes", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )

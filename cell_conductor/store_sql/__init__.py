@@ -234,6 +234,9 @@ class SqlConductorStore:
     ) -> Sequence[Instance]:
         return await read_once(self._database, reading.read_booked, self._cell, instances, after, limit)
 
+    async def host_writes(self) -> int:
+        return await read_once(self._database, hosts_sql.count_writes, self._cell)
+
     async def hosts(self) -> Sequence[CellHost]:
         return await read_once(self._database, hosts_sql.read_hosts, self._cell)
 

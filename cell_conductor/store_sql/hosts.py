@@ -19,6 +19,10 @@ def read_hosts(connection: Connection, cell: str) -> list[CellHost]:
     return [_host(body) for body in connection.scalars(sa.select(table.c.body).where(table.c.cell == cell))]
 
 
+def count_writes(connection: Connection, cell: str) -> int:
+    return int(connection.scalar(sa.select(sa.func.sum(table.c.writes)).where(table.c.cell == cell)) or 0)
+
+
 def lock_hosts(connection: Connection, cell: str, hosts: Sequence[ProviderId]) -> list[CellHost]:
     query = sa.select(table.c.body).where(table.c.cell == cell, among(connection, table.c.id, list(hosts)))
     return [_host(body) for body in connection.scalars(query.order_by(table.c.id).with_for_update())]
@@ -28,7 +32,10 @@ def save_host(connection: Connection, cell: str, host: CellHost, before: CellHos
     """Whether it is saved: another process may have written a row where there was none."""
     id_, body = host.word.host, _encode(host)
     if before is not None:
-        connection.execute(sa.update(table).where(table.c.cell == cell, table.c.id == id_).values(body=body))
+        query = sa.update(table).where(table.c.cell == cell, table.c.id == id_)
+        connection.execute(query.values(writes=table.c.writes + 1, body=body))
         return True
-    statement = insert(connection, table).values(id=id_, cell=cell, body=body).on_conflict_do_nothing()
+    statement = (
+        insert(connection, table).values(id=id_, cell=cell, writes=1, body=body).on_conflict_do_nothing()
+    )
     return connection.execute(statement).rowcount == 1

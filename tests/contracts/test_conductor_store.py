@@ -476,6 +476,17 @@ async def test_hosts_that_were_set_are_read_as_they_were_written_by_their_own_ce
         assert locked == {ProviderId(UUID(int=2)): a_host(2, "down", 1)}
 
 
+@EACH_STORE
+async def test_each_write_of_a_host_is_counted_in_its_own_cell_by_every_process(kind: str) -> None:
+    async with open_conductor_stores(kind, ("c1", "c1", "c2")) as (ours, same, other):
+        assert await ours.host_writes() == 0
+        await set_hosts(ours, a_host(1, "dead", 1), a_host(2, "down", 1))
+        await set_hosts(same, a_host(1, "up", 2))
+        await set_hosts(other, a_host(1, "draining", 9))
+
+        assert [await store.host_writes() for store in (ours, same, other)] == [3, 3, 1]
+
+
 @pytest.mark.postgresql
 async def test_of_two_processes_that_meet_a_new_host_one_is_first() -> None:
     async with open_conductor_stores("postgresql", ("c1", "c1")) as (first, second):

@@ -44,6 +44,7 @@ class _Cell:
         self.notes: dict[int, _Note] = {}
         self.numbers = count(1)
         self.hosts: dict[ProviderId, CellHost] = {}
+        self.host_writes = 0
 
     def unconfirmed(self) -> set[MessageKey]:
         return {each for note in self.notes.values() for each in note.said}
@@ -131,6 +132,7 @@ class MemoryConductorStore:
                 cell.rows.pop(gone, None)
             cell.notes |= transaction.noted
             cell.hosts |= transaction.hosts
+            cell.host_writes += len(transaction.hosts)
             for number in transaction.cleared:
                 cell.notes.pop(number, None)
 
@@ -169,6 +171,9 @@ class MemoryConductorStore:
             named = [each for each in {*instances} if each in rows] if instances else rows
             following = sorted(each for each in named if after is None or each > after)
             return [rows[each] for each in following[:limit]]
+
+    async def host_writes(self) -> int:
+        return self._cell.host_writes
 
     async def hosts(self) -> Sequence[CellHost]:
         return [*self._cell.hosts.values()]

@@ -60,6 +60,10 @@ class FaultyConductorStore:
         await reach_database(self._process)
         return await self._store.booked(instances, after, limit)
 
+    async def host_writes(self) -> int:
+        await reach_database(self._process)
+        return await self._store.host_writes()
+
     async def hosts(self) -> Sequence[CellHost]:
         await reach_database(self._process)
         return await self._store.hosts()

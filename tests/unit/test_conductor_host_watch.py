@@ -23,6 +23,7 @@ from bus.workers.handling import Received, Said
 from bus.workers.listening import listen
 from bus.workers.station import Station
 from cell_conductor.beats import HOSTS_KEPT_MAX, Beats
+from cell_conductor.core.host_states import CellHost
 from cell_conductor.core.instance import Instance
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.wiring import conductor_parts
@@ -39,12 +40,22 @@ DAY_S = 86_400.0
 T = TypeVar("T")
 
 
+class CountingStore(MemoryConductorStore):
+    """Counts how often all hosts that are set were read."""
+
+    readings = 0
+
+    async def hosts(self) -> Sequence[CellHost]:
+        self.readings += 1
+        return await super().hosts()
+
+
 class World:
     """One cell on a broker: a conductor, and hosts whose messages the test sends."""
 
     def __init__(self) -> None:
         self.broker = MemoryBroker()
-        self.store = MemoryConductorStore(self.now)
+        self.store = CountingStore(self.now)
         self.computes = Station(self.broker.as_user(), "computes", settings=BUS)
         self.ordered: list[Message] = []
         self.cleaned: list[Message] = []
@@ -301,6 +312,22 @@ def test_a_host_that_is_set_down_is_lost_although_it_is_heard_and_is_not_when_it
     assert where == "h2"
     assert isinstance(last, SpawnInstance)
     assert last.host == host("h1")
+
+
+def test_a_word_that_another_conductor_has_saved_is_found_and_without_one_no_host_is_read() -> None:
+    async def story(world: World) -> tuple[str, int, int]:
+        world.begin("h1", "h2")
+        await world.say(LONG, the_word("h2", "up", 1))
+        await until_s(100)
+        readings_before = world.store.readings
+        other = world.store.of_another_process(world.now)
+        async with other.transaction() as tx:
+            await tx.save_hosts([CellHost(the_word("h1", "dead", 1))])
+        where = await built_on(world, by_s=107)
+        await until_s(1000)
+        return where, readings_before, world.store.readings
+
+    assert simulated(story) == ("h2", 1, 2)
 
 
 def test_a_late_word_does_not_undo_a_later_one() -> None:

@@ -14,6 +14,7 @@ def upgrade(op: Operations) -> None:
         "cell_hosts",
         sa.Column("id", Id, nullable=False),
         sa.Column("cell", sa.String(40), nullable=False),
+        sa.Column("writes", sa.BigInteger(), nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("id", "cell", name="pk_cell_hosts"),
     )
