@@ -164,6 +164,9 @@ class SchedulerTransaction(Protocol):
         it. Returns how many rows were written; the caller locks and decides the others, as if nothing had been written.
         """
 
+    async def lock_moves(self) -> Sequence[Change]:
+        """The moves that go on, in no order. Until the commit, nobody else is told."""
+
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         """The hosts with these ids or names that exist, locked and up to date."""
 
@@ -261,9 +264,6 @@ class SchedulerStore(Protocol):
         """The hosts in the order of their names."""
 
     async def changes(self, query: ChangeQuery) -> Sequence[Change]: ...
-
-    async def moves_under_way(self) -> Sequence[Change]:
-        """All of them, in no order."""
 
     async def cells(self) -> Sequence[KnownCell]:
         """All cells, in the order of their names."""

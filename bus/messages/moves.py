@@ -48,7 +48,8 @@ class EndMove(StrictMessage, frozen=True, tag="move.end"):
 
 class Change(Value, frozen=True):
     """An order for an instance, and how it ended. `what` is boot, rebuild, delete, or the kind of a move. `by` is the user
-    that sent the order, as the broker verified it; empty on a broker without users. `ended_by` sent the order that ended a move.
+    that sent the order, as the broker verified it; empty on a broker without users. `ended_by` sent the order that ended it.
+    Until a host has granted its share, the destination is the host that was chosen first.
     """
 
     instance: InstanceId

@@ -8,7 +8,7 @@ from msgspec import structs
 from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, InstancesFound, RebuildInstance
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.handling import Answer, Received, Said
-from scheduler_worker.core.instances.history import change_between
+from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejected
@@ -35,8 +35,8 @@ async def take_steps(store: SchedulerTransaction, steps: Sequence[Ordered]) -> d
         before = rows.get(id_)
         row = step(before)
         if row is not None and row is not before:
-            if (change := change_between(before, row, by)) is not None:
-                row = structs.replace(row, history=(*row.history, change))
+            if changes := changes_between(before, row, by):
+                row = structs.replace(row, history=(*row.history, *changes))
             changed[id_] = rows[id_] = row
     await store.save(list(changed.values()))
     return rows

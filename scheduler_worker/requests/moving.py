@@ -36,7 +36,7 @@ from scheduler_worker.requests.explaining import in_words
 from scheduler_worker.requests.locked_rows import Ordered, answered, take_steps
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
-from scheduler_worker.store import InstanceQuery, SchedulerStore
+from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
 
 # How long the picture holds a choice for which no swap is seen.
 HELD_S = 30.0
@@ -94,10 +94,11 @@ class Mover:
         self, asks: Sequence[Received[MoveInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
         orders = [ask.message for ask in asks]
-        room = await self._room()
         wanted = await self._wanted(orders)
         found = await self._hosts_for([each for each in wanted if isinstance(each, _Wanted)])
         hosts = iter(found)
+        store = await transaction.begun()
+        room = await self._room(store)
         verdicts: list[_Verdict] = []
         steps = []
         for ask, each in zip(asks, wanted, strict=True):
@@ -106,7 +107,7 @@ class Mover:
             next_spec = each.next_spec if isinstance(each, _Wanted) else b""
             step = partial(self._moved, verdicts, order, (chosen, next_spec), room)
             steps.append(Ordered(order.instance, step, ask.sender))
-        rows = await take_steps(await transaction.begun(), steps)
+        rows = await take_steps(store, steps)
         self._hold(
             [row for row, begins in verdicts if begins and isinstance(row, InstanceRow) and row.choices]
         )
@@ -164,10 +165,10 @@ class Mover:
             next_spec=next_spec,
         )
 
-    async def _room(self) -> MoveRoom:
-        """Moves that go on are counted only if there is a limit."""
+    async def _room(self, store: SchedulerTransaction) -> MoveRoom:
+        """Moves that go on are counted only if there is a limit. Then one worker after the other counts its own in."""
         a_host, a_cell = self._settings.moves_per_host_max, self._settings.moves_per_cell_max
-        going = await self._store.moves_under_way() if a_host or a_cell else ()
+        going = await store.lock_moves() if a_host or a_cell else ()
         return MoveRoom(going, a_host, a_cell)
 
     async def _on_ends(self, asks: Sequence[Received[EndMove]], transaction: OutboxTransaction) -> list[Said]:

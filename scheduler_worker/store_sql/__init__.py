@@ -68,7 +68,7 @@ from scheduler_worker.store_sql.aggregates import (
 from scheduler_worker.store_sql.applications import find_applications, set_application
 from scheduler_worker.store_sql.cells import count_by_cell, find_cells, save_cells
 from scheduler_worker.store_sql.groups import create_group, delete_group, find_groups, prune_groups
-from scheduler_worker.store_sql.history import find_changes, find_open_moves, write_changes
+from scheduler_worker.store_sql.history import find_changes, lock_moves, write_changes
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
 from scheduler_worker.store_sql.postgresql import PostgresInstances
 from scheduler_worker.store_sql.rows import (
@@ -160,6 +160,9 @@ class SqlSchedulerTransaction:
         ordered = sorted(events, key=lambda event: event.instance.id.int)
         return await self._instances.apply_events([event_values(event) for event in ordered])
 
+    async def lock_moves(self) -> Sequence[Change]:
+        return await self._transaction.run(lock_moves)
+
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         return await self._transaction.run(lock_hosts, ids, names)
 
@@ -250,9 +253,6 @@ class SqlSchedulerStore:
 
     async def changes(self, query: ChangeQuery) -> Sequence[Change]:
         return await read_once(self._database, find_changes, query)
-
-    async def moves_under_way(self) -> Sequence[Change]:
-        return await read_once(self._database, find_open_moves)
 
     async def cells(self) -> Sequence[KnownCell]:
         return await read_once(self._database, find_cells)

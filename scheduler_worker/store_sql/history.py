@@ -14,6 +14,8 @@ from scheduler_worker.store import ChangeQuery
 from scheduler_worker.tables import changes as table
 
 _NOT_MOVES = ("rebuild", "delete")
+# Two arbitrary numbers: "moor", and the purpose. Orders about aggregates have another purpose.
+_LOCK = sa.text("SELECT pg_advisory_xact_lock(1836019570, 3)")
 
 
 def write_changes(connection: Connection, changes: Sequence[Change]) -> None:
@@ -51,7 +53,10 @@ def find_changes(connection: Connection, query: ChangeQuery) -> list[Change]:
     return [_change(row) for row in connection.execute(found)]
 
 
-def find_open_moves(connection: Connection) -> list[Change]:
+def lock_moves(connection: Connection) -> list[Change]:
+    if connection.dialect.name == "postgresql":
+        # SQLite has one writer at a time.
+        connection.execute(_LOCK)
     going = sa.select(table).where(table.c.ended_at.is_(None), table.c.what.not_in(_NOT_MOVES))
     return [_change(row) for row in connection.execute(going)]
 

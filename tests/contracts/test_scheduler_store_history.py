@@ -1,5 +1,6 @@
 """The history of instances, on every store: changes are added, renewed, asked about by instance and by host, and forgotten."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -87,7 +88,26 @@ async def test_moves_of_all_instances_come_newest_first_by_host_and_if_they_go_o
         ChangeQuery(ended=True, behind=MovePlace(NOON + timedelta(seconds=6), instance(2)))
     ) == [5]
     assert await numbers(ChangeQuery(ended=True, limit=1)) == [7]
-    assert sorted(each.number for each in await store.moves_under_way()) == [5, 7]
+    async with store.transaction() as transaction:
+        assert sorted(each.number for each in await transaction.lock_moves()) == [5, 7]
+
+
+async def test_who_counts_the_moves_waits_for_another_who_adds_one(store: SchedulerStore) -> None:
+    counted = asyncio.Event()
+
+    async def add(number: int, of: int) -> int:
+        async with store.transaction() as transaction:
+            going = await transaction.lock_moves()
+            counted.set()
+            # Long enough for the other one to count, if nothing stops it.
+            await asyncio.sleep(0.1)
+            (row,) = (await transaction.lock([instance(of)])).values()
+            await transaction.save([structs.replace(row, history=(a_move(number, of),))])
+        return len(going)
+
+    first = asyncio.create_task(add(5, 1))
+    await counted.wait()
+    assert (await add(6, 2), await first) == (1, 0)
 
 
 async def test_moves_of_one_moment_are_all_on_some_page(store: SchedulerStore) -> None:

@@ -193,6 +193,10 @@ class MemorySchedulerTransaction:
                 written += 1
         return written
 
+    async def lock_moves(self) -> Sequence[Change]:
+        known = self._rows.changes.values()
+        return [each for each in known if each.ended_at is None and each.what not in ("rebuild", "delete")]
+
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         return [host for host, _ in self._rows.hosts.values() if host.id in ids or host.name in names]
 
@@ -394,13 +398,6 @@ class MemorySchedulerStore:
                     or (each.asked_at == place.asked_at and each.instance.int > place.instance.int)
                 ]
             return moves[: query.limit]
-
-    async def moves_under_way(self) -> Sequence[Change]:
-        async with self._lock:
-            known = self._rows.changes.values()
-            return [
-                each for each in known if each.ended_at is None and each.what not in ("rebuild", "delete")
-            ]
 
     async def cells(self) -> Sequence[KnownCell]:
         return [KnownCell(*each) for each in sorted(self._rows.cells.items())]

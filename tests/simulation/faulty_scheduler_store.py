@@ -94,9 +94,6 @@ class FaultySchedulerStore:
     async def changes(self, query: ChangeQuery) -> Sequence[Change]:
         return await self._store.changes(query)
 
-    async def moves_under_way(self) -> Sequence[Change]:
-        return await self._store.moves_under_way()
-
     async def cells(self) -> Sequence[KnownCell]:
         await reach_database(self._process)
         return await self._store.cells()
@@ -185,6 +182,9 @@ class RequestsTransaction:
         after = await self._inner.lock(spoken_of)
         self.rows |= {id_: row for id_, row in after.items() if row != before[id_]}
         return heard_of
+
+    async def lock_moves(self) -> Sequence[Change]:
+        return await self._inner.lock_moves()
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         fail_if_armed(self._process, "deadlock")

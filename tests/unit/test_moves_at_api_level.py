@@ -9,6 +9,7 @@ from msgspec import structs
 from bus.messages.build import (
     BuildInstance,
     BuildRejected,
+    DeleteInstance,
     Flavor,
     InstanceActive,
     InstanceDeleted,
@@ -18,8 +19,8 @@ from bus.messages.build import (
 )
 from bus.messages.cell import Choice, EndMoveInCell, MoveInCell
 from bus.messages.moves import Change, EndMove, MoveInstance
-from scheduler_worker.core.instances.history import change_between
-from scheduler_worker.core.instances.lifecycle import accepted, heard
+from scheduler_worker.core.instances.history import changes_between
+from scheduler_worker.core.instances.lifecycle import accepted, after_delete, heard
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
@@ -42,7 +43,11 @@ def a_row(state: str = "active", **told: object) -> InstanceRow:
     build = BuildInstance(request_id=RequestId(an_id("request")), project="shop")
     (row,) = accepted(build, (ONE,), NOON, NOON + timedelta(hours=1), b"small")
     return structs.replace(
-        row, told=structs.replace(row.told, state=state, cell="c1", host="h1", sequence=10, **told), heard=10
+        row,
+        told=structs.replace(
+            row.told, **{"state": state, "cell": "c1", "host": "h1", "sequence": 10, **told}
+        ),
+        heard=10,
     )
 
 
@@ -272,8 +277,7 @@ def test_hosts_and_cells_have_room_for_so_many_moves() -> None:
 def test_each_step_of_a_move_is_one_change_of_the_history() -> None:
     before = a_row()
     begun = taken(before)
-    first = change_between(before, begun, "moor-operator")
-    assert first is not None
+    (first,) = changes_between(before, begun, "moor-operator")
     assert (first.number, first.what, first.by, first.source, first.cell) == (
         11,
         "migrate",
@@ -282,13 +286,14 @@ def test_each_step_of_a_move_is_one_change_of_the_history() -> None:
         "c1",
     )
     there = arrived(begun)
-    assert change_between(begun, there, "").destination == "h2"  # type: ignore[union-attr]
+    (then,) = changes_between(begun, there, "")
+    assert then.destination == "h2"
     asked = move_ended(there, an_end("revert"), NOON)
     assert isinstance(asked, InstanceRow)
-    assert change_between(there, asked, "moor-app-shop").ended_by == "moor-app-shop"  # type: ignore[union-attr]
+    (then,) = changes_between(there, asked, "moor-app-shop")
+    assert then.ended_by == "moor-app-shop"
     back = arrived(asked, "reverted", "h1")
-    last = change_between(asked, back, "")
-    assert last is not None
+    (last,) = changes_between(asked, back, "")
     assert (last.number, last.outcome, last.ended_at is not None, last.by) == (11, "reverted", True, "")
 
 
@@ -299,6 +304,27 @@ def test_what_a_cell_says_later_is_no_change_again() -> None:
     )
     after = heard(row, gone, NOON)
     assert after is not None
-    change = change_between(row, after, "")
-    assert change is not None
+    (change,) = changes_between(row, after, "")
     assert change.what == "delete"
+
+
+def test_the_host_that_was_chosen_first_counts_until_another_has_granted_its_share() -> None:
+    (change,) = changes_between(a_row(), taken(a_row()), "moor-operator")
+    assert change.destination == "h2"
+    assert MoveRoom([change], 1, 0).take(taken(a_row(host="h3"))).startswith("host h2 has 1 moves")
+
+
+def test_a_delete_ends_the_move_that_goes_on() -> None:
+    row = taken(a_row())
+    gone = after_delete(row, DeleteInstance(instance=ONE), NOON)
+    assert gone is not None
+    move, delete = changes_between(row, gone, "moor-app-shop")
+    assert (move.number, move.outcome, move.ended_at, move.ended_by, move.by) == (
+        *(11, "deleted", NOON),
+        *("moor-app-shop", ""),
+    )
+    assert (delete.what, delete.number) == ("delete", 12)
+    over = arrived(taken(a_row()), "confirmed")
+    gone = after_delete(over, DeleteInstance(instance=ONE), NOON)
+    assert gone is not None
+    assert [each.what for each in changes_between(over, gone, "")] == ["delete"]

@@ -21,7 +21,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.cell import RebuildInCell, RemoveFromCell
-from scheduler_worker.core.instances.history import change_between
+from scheduler_worker.core.instances.history import changes_between
 from scheduler_worker.core.instances.lifecycle import accepted, deleted, deleted_unseen, heard, is_whole
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, rebuilt
@@ -280,10 +280,25 @@ def test_the_history_of_a_rebuild_has_its_last_end() -> None:
     done = heard(failed, said(InstanceActive, row, 106, rebuild), NOON)
     assert done is not None
 
-    changes = [change_between(*pair, "") for pair in ((row, failed), (failed, done), (done, done))]
+    changes = [
+        change
+        for pair in ((row, failed), (failed, done), (done, done))
+        for change in changes_between(*pair, "")
+    ]
 
-    assert [each and (each.what, each.outcome, each.failure) for each in changes] == [
+    assert [(each.what, each.outcome, each.failure) for each in changes] == [
         ("rebuild", "failed", "no message"),
         ("rebuild", "done", ""),
-        None,
     ]
+
+
+def test_a_delete_ends_the_rebuild_that_goes_on() -> None:
+    row = taken(a_row())
+    gone = deleted(row, NOON)
+    assert gone is not None
+    rebuild, delete = changes_between(row, gone, "moor-app-shop")
+    assert (rebuild.what, rebuild.outcome, rebuild.ended_at, rebuild.ended_by) == (
+        *("rebuild", "deleted", NOON),
+        "moor-app-shop",
+    )
+    assert delete.what == "delete"

@@ -3,34 +3,58 @@
 A change has the number that its order got on the row. The step that ends it has the same number, and renews it.
 """
 
+from collections.abc import Iterator
+
 from msgspec import structs
 
+from bus.messages.build import InstanceState, Move, Rebuild
 from bus.messages.moves import Change
 from scheduler_worker.core.instances.rows import ACTIVE, DELETED, DELETING, ERROR, REBUILDING, InstanceRow
 
 
-def change_between(before: InstanceRow | None, after: InstanceRow, by: str) -> Change | None:
-    """The change that the step from one row to the other makes; None if it is none that is kept. `by` sent the order; empty: the
-    step is a cell's.
+def changes_between(before: InstanceRow | None, after: InstanceRow, by: str) -> tuple[Change, ...]:
+    """The changes that the step from one row to the other makes, and that are kept. `by` sent the order; empty: the step is a
+    cell's.
     """
     was, is_ = None if before is None else before.told, after.told
     if is_.state in (DELETING, DELETED) and (was is None or was.state not in (DELETING, DELETED)):
         # Its end is read from the row: with a moment of its end, the kept change is none of those that go on.
-        return structs.replace(_change(after, "delete", is_.sequence, by), ended_at=is_.changed_at)
+        delete = structs.replace(_change(after, "delete", is_.sequence, by), ended_at=is_.changed_at)
+        return *_cut_short(was, after, by), delete
+    change = _change_between(was, after, by)
+    return () if change is None else (change,)
+
+
+def _cut_short(was: InstanceState | None, after: InstanceRow, by: str) -> Iterator[Change]:
+    """A delete ends what goes on."""
+    if was is None:
+        return
+    end = {"ended_at": after.told.changed_at, "outcome": DELETED}
+    if was.move is not None and not was.move.outcome:
+        yield structs.replace(_of_move(after, was.move, ""), ended_by=by, **end)
+    if was.rebuild is not None and was.state == REBUILDING:
+        yield structs.replace(_of_rebuild(after, was.rebuild, ""), ended_by=by, **end)
+
+
+def _change_between(was: InstanceState | None, after: InstanceRow, by: str) -> Change | None:
+    is_ = after.told
     if is_.move is not None and (was is None or is_.move != was.move):
-        return _of_move(
-            after, by, is_new=was is None or was.move is None or was.move.number != is_.move.number
-        )
+        is_new = was is None or was.move is None or was.move.number != is_.move.number
+        change = _of_move(after, is_.move, by if is_new else "")
+        if is_.move.outcome:
+            return structs.replace(change, ended_at=is_.changed_at)
+        if is_new:
+            # Until a host has granted its share, the one that was chosen first counts.
+            chosen = after.choices[0].name if after.choices else ""
+            return structs.replace(change, destination=is_.move.destination or chosen)
+        return structs.replace(change, ended_by=by if is_.move.asked else "")
     if is_.rebuild is not None and was is not None:
         if was.rebuild is None or was.rebuild.number != is_.rebuild.number:
-            return structs.replace(
-                _change(after, "rebuild", is_.rebuild.number, by), request_id=is_.rebuild.request_id
-            )
+            return _of_rebuild(after, is_.rebuild, by)
         if is_.state in (ACTIVE, ERROR) and (was.state == REBUILDING or was.rebuild != is_.rebuild):
             failure = is_.rebuild.failure
             return structs.replace(
-                _change(after, "rebuild", is_.rebuild.number, ""),
-                request_id=is_.rebuild.request_id,
+                _of_rebuild(after, is_.rebuild, ""),
                 ended_at=is_.changed_at,
                 outcome="failed" if failure else "done",
                 failure=failure,
@@ -38,20 +62,19 @@ def change_between(before: InstanceRow | None, after: InstanceRow, by: str) -> C
     return None
 
 
-def _of_move(row: InstanceRow, by: str, *, is_new: bool) -> Change:
-    move = row.told.move
-    assert move is not None, "a move has changed"
-    change = structs.replace(
-        _change(row, move.kind, move.number, by if is_new else ""),
+def _of_move(row: InstanceRow, move: Move, by: str) -> Change:
+    return structs.replace(
+        _change(row, move.kind, move.number, by),
         request_id=move.request_id,
         source=move.source,
         destination=move.destination,
         outcome=move.outcome,
         failure=move.failure,
     )
-    if move.outcome:
-        return structs.replace(change, ended_at=row.told.changed_at)
-    return structs.replace(change, ended_by=by if move.asked and not is_new else "")
+
+
+def _of_rebuild(row: InstanceRow, rebuild: Rebuild, by: str) -> Change:
+    return structs.replace(_change(row, "rebuild", rebuild.number, by), request_id=rebuild.request_id)
 
 
 def _change(row: InstanceRow, what: str, number: int, by: str) -> Change:
