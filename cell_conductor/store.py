@@ -10,7 +10,7 @@ confirmed.
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from msgspec import structs
@@ -93,10 +93,6 @@ class ConductorStore(Protocol):
         """
 
     async def close(self) -> None: ...
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
 
 
 def without_confirmed(row: Instance, unconfirmed: Collection[MessageKey]) -> Instance:

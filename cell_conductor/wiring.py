@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import uuid5
 
+from bus.clock import now
 from bus.message import ConsumerId
 from bus.messages.build import InstanceId
 from bus.process import Part
@@ -17,7 +18,7 @@ from cell_conductor.host_handlers import host_handlers
 from cell_conductor.host_watch import HostWatch, KnownHosts
 from cell_conductor.questions import question_handlers
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.store import ConductorStore, now
+from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Ask, Timers
 
 

@@ -1,18 +1,15 @@
 """Answers an audit's questions about the instances that this process's hosts have."""
 
-from collections.abc import Sequence
+from functools import partial
 
 from bus.messages.books import AskHostBooks, HostBooksFound, HostEntry
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Handlers, answering
 from compute_sim.fleet import Fleet
 from compute_sim.store import ComputeStore
 
 
 def books_handlers(fleet: Fleet, store: ComputeStore) -> Handlers:
-    async def on_ask(asks: Sequence[Received[AskHostBooks]]) -> list[Said]:
-        return [Answer(ask, await _found(fleet, store, ask.message)) for ask in asks]
-
-    return {AskHostBooks: Reading(on_ask)}
+    return {AskHostBooks: answering(partial(_found, fleet, store))}
 
 
 async def _found(fleet: Fleet, store: ComputeStore, question: AskHostBooks) -> HostBooksFound:

@@ -1,9 +1,10 @@
 """Creates the parts of a compute: of given drivers, or of simulated hosts. __main__.py runs them alone, `moor` beside other workers."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
+from bus.clock import now
 from bus.parts import Supervised
 from bus.process import Part
 from bus.workers.station import Station
@@ -23,10 +24,6 @@ from compute_sim.simulated.pools import SimulatedPool
 from compute_sim.store import ComputeStore
 from compute_sim.store_memory import MemoryComputeStore
 from compute_sim.watching import watch_hosts
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
 
 
 def simulated_parts(

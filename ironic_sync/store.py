@@ -8,7 +8,7 @@ read before. Leases are measured by the database's clock alone.
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -118,10 +118,6 @@ class RingStore(Protocol):
 
 class IronicStore(NodeStore, RingStore, Protocol):
     async def close(self) -> None: ...
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
 
 
 def check_name(name: str) -> None:

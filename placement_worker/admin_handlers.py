@@ -4,6 +4,7 @@ themselves are in admin_writes.py; the HTTP API uses the same functions.
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from bus.messages.administration import (
     AlreadyThere,
@@ -22,10 +23,10 @@ from bus.messages.administration import (
     WriteAnswered,
     WriteVerdict,
 )
-from bus.workers.handling import Answer, Bury, Handler, Handlers, Reading, Received, Said
+from bus.workers.handling import Answer, Bury, Handler, Handlers, Received, Said, answering
 from placement_worker.admin_writes import WRITES, WriteBatch, lock_reshapes, write_reshape
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.paging import how_many_holders_fit
+from placement_worker.paging import bytes_of_holder, how_many_fit
 from placement_worker.store import PlacementTransaction, Records
 
 
@@ -44,28 +45,11 @@ def write_handlers(vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Han
 
 
 def question_handlers(records: Records) -> Handlers:
-    async def on_consumers(asks: Sequence[Received[AskConsumer]]) -> list[Said]:
-        return [
-            Answer(ask, ConsumerFound(consumer=await records.consumer(ask.message.consumer))) for ask in asks
-        ]
-
-    async def on_holders(asks: Sequence[Received[AskHolders]]) -> list[Said]:
-        return [Answer(ask, await _holders(records, ask.message)) for ask in asks]
-
-    async def on_usages(asks: Sequence[Received[AskUsages]]) -> list[Said]:
-        return [
-            Answer(ask, UsagesFound(usages=await records.usages(ask.message.project, ask.message.user)))
-            for ask in asks
-        ]
-
-    async def on_names(asks: Sequence[Received[AskNames]]) -> list[Said]:
-        return [Answer(ask, await _names(records, ask.message)) for ask in asks]
-
     return {
-        AskConsumer: Reading(on_consumers),
-        AskHolders: Reading(on_holders),
-        AskUsages: Reading(on_usages),
-        AskNames: Reading(on_names),
+        AskConsumer: answering(partial(_consumer, records)),
+        AskHolders: answering(partial(_holders, records)),
+        AskUsages: answering(partial(_usages, records)),
+        AskNames: answering(partial(_names, records)),
     }
 
 
@@ -102,10 +86,18 @@ def _in_words(verdict: WriteVerdict) -> str:
     return f"{verdict.__struct_config__.tag}: {what}"
 
 
+async def _consumer(records: Records, ask: AskConsumer) -> ConsumerFound:
+    return ConsumerFound(consumer=await records.consumer(ask.consumer))
+
+
+async def _usages(records: Records, ask: AskUsages) -> UsagesFound:
+    return UsagesFound(usages=await records.usages(ask.project, ask.user))
+
+
 async def _holders(records: Records, ask: AskHolders) -> HoldersFound:
     """As many holders as fit into one message; the next page starts after the last of them."""
     holders = await records.holders_of(ask.provider, ask.after, ask.limit + 1)
-    fit = max(1, how_many_holders_fit(holders[: ask.limit]))
+    fit = max(1, how_many_fit(map(bytes_of_holder, holders[: ask.limit])))
     if fit >= len(holders):
         return HoldersFound(holders=holders)
     return HoldersFound(holders=holders[:fit], next=holders[fit - 1].id)

@@ -12,10 +12,10 @@ from bus.messages.books import (
     MendConsumer,
     RecountBooks,
 )
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said, answering
 from placement_worker.core.mending import decide_mends, keys_of_mends
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.paging import how_many_entries_fit
+from placement_worker.paging import bytes_of_entry, how_many_fit
 from placement_worker.store import PlacementStore, PlacementTransaction
 
 # How many contradictions an answer has; their number is always told.
@@ -23,9 +23,6 @@ CONTRADICTIONS_MAX = 500
 
 
 def books_handlers(store: PlacementStore, vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Handlers:
-    async def on_books(asks: Sequence[Received[AskBooks]]) -> list[Said]:
-        return [Answer(ask, await _page(store, ask.message, clock())) for ask in asks]
-
     async def on_contradictions(asks: Sequence[Received[AskContradictions]]) -> list[Said]:
         found = await store.audit()
         answer = ContradictionsFound(contradictions=found[:CONTRADICTIONS_MAX], count=len(found))
@@ -44,7 +41,7 @@ def books_handlers(store: PlacementStore, vocabulary: Vocabulary, clock: Callabl
         return [Answer(ask, WriteAnswered(verdict=Done())) for ask in asks]
 
     return {
-        AskBooks: Reading(on_books),
+        AskBooks: answering(lambda ask: _page(store, ask, clock())),
         AskContradictions: Reading(on_contradictions),
         MendConsumer: on_mends,
         RecountBooks: on_recounts,
@@ -59,7 +56,7 @@ async def _page(store: PlacementStore, ask: AskBooks, now: datetime) -> BooksFou
         found = await store.book_entries(wanted, new_since)
     else:
         found = await store.books_page(ask.after, ask.limit + 1)
-    fit = max(1, how_many_entries_fit(found[: ask.limit]))
+    fit = max(1, how_many_fit(map(bytes_of_entry, found[: ask.limit])))
     if fit >= len(found):
         return BooksFound(consumers=found)
     return BooksFound(consumers=found[:fit], next=found[fit - 1].id)

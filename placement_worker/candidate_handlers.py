@@ -26,7 +26,7 @@ from bus.messages.candidates import (
     TooCostly,
 )
 from bus.messages.placement import NotAllowed, ProviderState, ShapeSeen, Share
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Handlers, answering
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.found import Candidate as Found
 from placement_worker.core.candidates.provider_index import SHARES, ProviderIndex
@@ -56,16 +56,13 @@ class ProviderView(Protocol):
 def candidate_handlers(
     view: ProviderView, names: KnownNames, kept: KeptAnswers, searcher: Searcher
 ) -> Handlers:
-    async def on_asked(asks: Sequence[Received[AskCandidates]]) -> list[Said]:
-        return [
-            Answer(ask, CandidatesFound(verdict=await first_page(view, names, kept, searcher, ask.message)))
-            for ask in asks
-        ]
+    async def first(ask: AskCandidates) -> CandidatesFound:
+        return CandidatesFound(verdict=await first_page(view, names, kept, searcher, ask))
 
-    async def on_asked_for_more(asks: Sequence[Received[AskMoreCandidates]]) -> list[Said]:
-        return [Answer(ask, CandidatesFound(verdict=await later_page(kept, ask.message))) for ask in asks]
+    async def more(ask: AskMoreCandidates) -> CandidatesFound:
+        return CandidatesFound(verdict=await later_page(kept, ask))
 
-    return {AskCandidates: Reading(on_asked), AskMoreCandidates: Reading(on_asked_for_more)}
+    return {AskCandidates: answering(first), AskMoreCandidates: answering(more)}
 
 
 async def first_page(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 from msgspec import structs
 
@@ -26,7 +27,7 @@ from bus.messages.placement import (
     SwapClaim,
     TreeKept,
 )
-from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
+from bus.workers.handling import Answer, Bury, Handlers, Received, Said, Tell, answering
 from placement_worker.admin_handlers import question_handlers, write_handlers
 from placement_worker.books_handlers import books_handlers
 from placement_worker.candidate_handlers import ProviderView, candidate_handlers
@@ -37,7 +38,7 @@ from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.known_names import KnownNames
-from placement_worker.paging import ROOM, how_many_fit
+from placement_worker.paging import ROOM, bytes_of_provider, how_many_fit
 from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
@@ -82,24 +83,15 @@ def handlers(
             said += _refusal(ask, verdict)
         return said
 
-    async def on_snapshot(asks: Sequence[Received[AskSnapshot]]) -> list[Said]:
-        return [Answer(ask, fitting(await _page(store, ask.message))) for ask in asks]
-
-    async def on_revisions(asks: Sequence[Received[AskRevisions]]) -> list[Said]:
-        return [Answer(ask, await store.revisions_page(ask.message.after, ask.message.limit)) for ask in asks]
-
-    async def on_members(asks: Sequence[Received[AskMembers]]) -> list[Said]:
-        return [Answer(ask, await store.members_page(ask.message.after, ask.message.limit)) for ask in asks]
-
     return {
         ClaimResources: on_claims,
         SwapClaim: on_claims,
         ReleaseClaim: on_claims,
         **together_handlers(clock, settings.horizon),
         ReportInventory: on_reports,
-        AskSnapshot: Reading(on_snapshot),
-        AskRevisions: Reading(on_revisions),
-        AskMembers: Reading(on_members),
+        AskSnapshot: answering(partial(_page, store)),
+        AskRevisions: answering(lambda ask: store.revisions_page(ask.after, ask.limit)),
+        AskMembers: answering(lambda ask: store.members_page(ask.after, ask.limit)),
         **write_handlers(vocabulary, clock),
         **question_handlers(store),
         **books_handlers(store, vocabulary, clock),
@@ -108,21 +100,25 @@ def handlers(
 
 
 async def _page(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
-    """A page of changes, if the log has them and reading all providers would not be cheaper; otherwise a page of all."""
+    """As much of a page as fits into a message: of changes, if the log has them and reading all providers would not be
+    cheaper; otherwise of all.
+    """
     if ask.since:
         changes = await store.changes_page(ask.since, ask.after, ask.limit)
         if changes is not None and len(changes.gone) <= GONE_PER_PAGE_MAX:
             if ask.after:
-                return structs.replace(changes, joined=(), left=())
+                return fitting(structs.replace(changes, joined=(), left=()))
             if len(changes.joined) + len(changes.left) <= MEMBERS_PER_PAGE_MAX:
-                return changes
-    return await store.snapshot_page(ask.after, ask.limit)
+                return fitting(changes)
+    return fitting(await store.snapshot_page(ask.after, ask.limit))
 
 
 def fitting(page: SnapshotPage) -> SnapshotPage:
     """Cut the page where it would not fit into one message; the next page starts after the cut."""
     members = MEMBER_BYTES_MAX * (len(page.joined) + len(page.left))
-    fit = how_many_fit(page.providers, ROOM - GONE_BYTES_MAX * len(page.gone) - members)
+    fit = how_many_fit(
+        map(bytes_of_provider, page.providers), ROOM - GONE_BYTES_MAX * len(page.gone) - members
+    )
     if fit == len(page.providers):
         return page
     kept = page.providers[:fit]
@@ -160,7 +156,7 @@ def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]])
     """With the new state of as many trees as fit into one message; the caller reads the others itself."""
     states: list[ProviderState] = []
     for root in verdict.roots:
-        if how_many_fit((*states, *trees[root])) == len(states) + len(trees[root]):
+        if how_many_fit(map(bytes_of_provider, (*states, *trees[root]))) == len(states) + len(trees[root]):
             states += trees[root]
     return ShapeMoved(roots=verdict.roots, trees=tuple(states), gone=verdict.gone)
 

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from bus.clock import now
 from placement_worker.api.auth import Authentication
 from placement_worker.api.http.app import PlacementApp
 from placement_worker.api.http.connections import Connections
@@ -19,7 +20,7 @@ from placement_worker.api.routes import routes_of
 from placement_worker.api.settings import ApiSettings
 from placement_worker.store import PlacementStore
 from placement_worker.view import View
-from placement_worker.wiring import STANDARD, now
+from placement_worker.wiring import STANDARD
 from placement_worker.write_batcher import WriteBatcher
 
 

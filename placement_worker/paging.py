@@ -1,4 +1,4 @@
-"""How many providers fit into one message. No message may be larger than its readers accept."""
+"""How many parts of an answer fit into one message. No message may be larger than its readers accept."""
 
 from collections.abc import Iterable
 from itertools import accumulate, takewhile
@@ -13,7 +13,7 @@ ENVELOPE_BYTES_MAX = 8 * 1024
 ROOM = PARCEL_BYTES_MAX - ENVELOPE_BYTES_MAX
 
 
-def bytes_at_most(provider: ProviderState) -> int:
+def bytes_of_provider(provider: ProviderState) -> int:
     """An upper bound of the provider's size as JSON, without writing it: each part counts at its longest."""
     return (
         740
@@ -26,38 +26,22 @@ def bytes_at_most(provider: ProviderState) -> int:
     )
 
 
-def how_many_fit(providers: Iterable[ProviderState], room: int = ROOM) -> int:
-    """How many of these, from the first one on, fit into one message."""
-    return _how_many(map(bytes_at_most, providers), room)
-
-
-def how_many_holders_fit(holders: Iterable[ConsumerState], room: int = ROOM) -> int:
-    return _how_many(map(_bytes_of_holder, holders), room)
-
-
-def _bytes_of_holder(holder: ConsumerState) -> int:
+def bytes_of_holder(holder: ConsumerState) -> int:
     # A character may be escaped.
     words = 6 * (len(holder.project) + len(holder.user) + len(holder.type))
     return 200 + words + sum(60 + len(amount.resource) for amount in holder.held)
 
 
-def how_many_entries_fit(entries: Iterable[BookEntry], room: int = ROOM) -> int:
-    return _how_many(map(_bytes_of_entry, entries), room)
-
-
-def _bytes_of_entry(entry: BookEntry) -> int:
+def bytes_of_entry(entry: BookEntry) -> int:
     words = 6 * (len(entry.project) + len(entry.user) + len(entry.type) + len(entry.cell))
     return 400 + words + sum(60 + len(amount.resource) for amount in entry.held)
 
 
-def how_many_usages_fit(usages: Iterable[ProviderUsage], room: int = ROOM) -> int:
-    return _how_many(map(_bytes_of_usage, usages), room)
-
-
-def _bytes_of_usage(usage: ProviderUsage) -> int:
+def bytes_of_usage(usage: ProviderUsage) -> int:
     return 240 + 25 * len(usage.used) + sum(map(len, usage.used))
 
 
-def _how_many(sizes: Iterable[int], room: int) -> int:
+def how_many_fit(sizes: Iterable[int], room: int = ROOM) -> int:
+    """How many parts of these sizes, from the first one on, fit into one message."""
     together = accumulate(sizes)
     return len([*takewhile(room.__ge__, together)])

@@ -3,11 +3,12 @@
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import os_resource_classes
 import os_traits
 
+from bus.clock import now
 from bus.parts import Periodic, set_beside
 from bus.process import Part
 from bus.workers.station import Station, by_station
@@ -28,10 +29,6 @@ STANDARD = Vocabulary(
 # Queues for what cells report, claim and release; and in QUEUES also what only the API level asks.
 CELLS_QUEUES = ("placement.work", "placement.claims")
 QUEUES = (*CELLS_QUEUES, "placement.searches", "placement.questions")
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
 
 
 def placement_parts(

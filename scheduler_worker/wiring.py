@@ -4,21 +4,24 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import os_resource_classes
 import os_traits
 
+from bus.clock import now
+from bus.message import Message
 from bus.messages.build import BuildInstance
+from bus.messages.cells import ConductorAlive, LiveTold
 from bus.parts import Once, set_beside
 from bus.process import Part
+from bus.workers.handling import Received
 from bus.workers.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
 from scheduler_worker.aggregates.watch import AggregateWatch
 from scheduler_worker.applications import Applications
-from scheduler_worker.cells.hearing import CellEars
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.cells.watch import CellWatch
@@ -60,10 +63,6 @@ STANDARD = Vocabulary(
 )
 
 
-def now() -> datetime:
-    return datetime.now(UTC)
-
-
 def scheduler_parts(
     station: Station,
     store: SchedulerStore,
@@ -103,14 +102,21 @@ def scheduler_parts(
         excuses=known_cells.excuses,
     )
     live = LiveRelay(station, cells, known_cells, registry, clock=clock, answer_s=settings.live_answer_s)
-    ears = CellEars(known_cells, live)
+
+    def hear_conductors(heard: Received[Message]) -> None:
+        match heard.message:
+            case ConductorAlive() as beat:
+                known_cells.hear(beat, heard.cell)
+            case LiveTold() as told:
+                live.hear(told)
+
     plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
     waiting = WaitingSpecs(picture, plugins)
     replica = Replica(
         station,
         picture,
         registry,
-        hear_cells=ears.hear,
+        hear_conductors=hear_conductors,
         waiting=waiting,
         page=settings.snapshot_page,
         verify_every_s=settings.verify_every_s,
@@ -196,7 +202,7 @@ def scheduler_parts(
         )
         for down in apart
     }
-    listeners = {down: HostListener(down, registry, ears.hear) for down in apart}
+    listeners = {down: HostListener(down, registry, hear_conductors) for down in apart}
     # Without one of these a scheduler serves all other cells.
     for down, names in apart.items():
         set_beside((down, listeners[down], events_of_cells[down]), f"cell {', '.join(names)}")

@@ -4,8 +4,7 @@ This one table has several uses. Objects are declared and users and permissions 
 messages are routed by it; and each arriving message is judged by it (bus/workers/authority.py). Tests, the simulation and the
 broker check its promise that cells never send to the API level.
 
-A pattern is an AMQP topic pattern; `{cell}` in a pattern or name is replaced by the cell's name. Some keys, roles and
-queues are for messages that do not exist yet (moves), so that rights need not change with them.
+A pattern is an AMQP topic pattern; `{cell}` in a pattern or name is replaced by the cell's name.
 
     names.py      the names of exchanges, and the forms of names
     values.py     what the tables are made of
@@ -51,12 +50,12 @@ from bus.topology.roles import (
     BEATS,
     FACTS,
     OF_ADMINS,
-    OF_PROJECTS,
     ROLES,
     ROLES_BY_NAME,
     Application,
     BrokerUser,
     broker_user_of,
+    of_projects,
     user_of,
 )
 from bus.topology.routes import (
@@ -123,7 +122,6 @@ __all__ = [
     "MISSED",
     "NO_PROJECT",
     "OF_ADMINS",
-    "OF_PROJECTS",
     "PLACEMENT",
     "PROJECT_NAME",
     "QUEUES",
@@ -158,6 +156,7 @@ __all__ = [
     "is_retry_exchange",
     "missed_queue",
     "objects_of",
+    "of_projects",
     "project_of_key",
     "retry_exchange_of",
     "user_of",

@@ -46,7 +46,7 @@ BEATS = ("host.beat.{cell}",)
 OF_CONDUCTORS = ("conductor.beat", "live.told")
 # What an application may send for its projects, by the part of the key before the project; and what only admin
 # applications may ask.
-OF_PROJECTS = (
+_OF_A_PROJECT = (
     *(
         Grant(API, (f"{key}.{{project}}",))
         for key in ("build.request", "move.request", "move.end", "instance.delete", "instance.rebuild")
@@ -55,6 +55,19 @@ OF_PROJECTS = (
     Grant(API, ("plan.query.{project}", "explain.query.{project}", "history.query.{project}")),
     Grant(PLACEMENT, ("usages.query.{project}",)),
 )
+
+
+def of_projects(*projects: str) -> tuple[Grant, ...]:
+    """What may be sent for these projects; `*` stands for all."""
+    return tuple(
+        Grant(
+            grant.exchange,
+            tuple(each.replace("{project}", project) for each in grant.patterns for project in projects),
+        )
+        for grant in _OF_A_PROJECT
+    )
+
+
 OF_ADMINS = (
     Grant(API, ("host.query", "cell.query", *AGGREGATE_ORDERS, "aggregate.query")),
     # They tell the names and the room of all hosts.
@@ -153,10 +166,7 @@ ROLES: tuple[Role, ...] = (
         "operator",
         writes=(
             Grant(API, ("host.set", "application.set", "application.query")),
-            *(
-                Grant(grant.exchange, tuple(each.replace("{project}", "*") for each in grant.patterns))
-                for grant in OF_PROJECTS
-            ),
+            *of_projects("*"),
             *OF_ADMINS,
             Grant(PLACEMENT, (*BOOK_WRITES, "snapshot", "revisions", "members")),
             # An audit, and what mends its faults.
@@ -196,23 +206,11 @@ class Application(Struct, frozen=True):
     @property
     def role(self) -> Role:
         """The application's rights as a role, with keys that name its projects."""
-        if self.admin:
-            words: tuple[str, ...] = ("*",)
-            heard = (Grant(EVENTS, ("build.#", "instance.#")),)
-        else:
-            words = self.projects
-            heard = (Grant(FEED, self.projects),)
-        said = tuple(
-            Grant(
-                grant.exchange,
-                tuple(each.replace("{project}", word) for each in grant.patterns for word in words),
-            )
-            for grant in OF_PROJECTS
-        )
+        heard = Grant(EVENTS, ("build.#", "instance.#")) if self.admin else Grant(FEED, self.projects)
         return Role(
             f"{APPLICATION}{self.name}",
-            writes=(*said, *(OF_ADMINS if self.admin else ())),
-            listens=heard,
+            writes=(*of_projects("*"), *OF_ADMINS) if self.admin else of_projects(*self.projects),
+            listens=(heard,),
             asks=True,
             site=Site.API,
         )

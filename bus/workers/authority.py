@@ -21,7 +21,6 @@ from bus.topology import (
     FEED,
     NO_PROJECT,
     OF_ADMINS,
-    OF_PROJECTS,
     QUEUES,
     REJECTION,
     REPLY,
@@ -34,6 +33,7 @@ from bus.topology import (
     Scope,
     broker_user_of,
     destination_of,
+    of_projects,
 )
 
 REPLY_TO_LENGTH_MAX = 255
@@ -182,11 +182,7 @@ def _grants(speaker: BrokerUser) -> tuple[Grant, ...]:
     """The rights of a sender. The broker has already checked the projects of an application, by its rights to the key."""
     if not speaker.application:
         return ROLES_BY_NAME[speaker.role].writes
-    any_project = (
-        Grant(grant.exchange, tuple(each.replace("{project}", "*") for each in grant.patterns))
-        for grant in OF_PROJECTS
-    )
-    return (*any_project, *OF_ADMINS)
+    return (*of_projects("*"), *OF_ADMINS)
 
 
 def _is_of_feed(message: Message, origin: Origin) -> bool:

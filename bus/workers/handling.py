@@ -1,5 +1,6 @@
 """The input and output of handlers, and the one function that decides what happens to a message whose handler failed."""
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -89,6 +90,21 @@ class Reading(Struct, frozen=True):
     """A handler that saves nothing and gets no transaction."""
 
     handle: Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Said]]]
+
+
+def answering(answer: Callable[[Any], Awaitable[Message]]) -> Reading:
+    """A handler of questions, each of which is answered alone. The event loop runs between two answers, so other batches do
+    not wait for all questions of one.
+    """
+
+    async def on_asks(asks: Sequence[Received[Message]]) -> list[Said]:
+        said: list[Said] = []
+        for ask in asks:
+            said.append(Answer(ask, await answer(ask.message)))
+            await asyncio.sleep(0)
+        return said
+
+    return Reading(on_asks)
 
 
 class Weighed(Struct, frozen=True):

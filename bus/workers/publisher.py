@@ -17,7 +17,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec import structs
 
@@ -30,6 +30,7 @@ from bus.broker import (
     Receipt,
     Refusal,
 )
+from bus.clock import now
 from bus.configuration.settings import BusSettings
 from bus.errors import NotTaken, Unavailable, Undeliverable
 from bus.message import Envelope, Message
@@ -44,10 +45,6 @@ log = logging.getLogger(__name__)
 
 
 _FINAL = (Receipt.CONFIRMED, Receipt.UNROUTABLE)
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
 
 
 class Overfull(Unavailable):

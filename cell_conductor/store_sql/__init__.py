@@ -15,6 +15,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from bus.clock import now
 from bus.errors import Transient
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
@@ -36,7 +37,6 @@ from cell_conductor.store import (
     WAITING_PAGE,
     ConductorTransaction,
     MessageKey,
-    now,
     without_confirmed,
 )
 from cell_conductor.store_sql import hosts as hosts_sql

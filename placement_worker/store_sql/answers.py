@@ -7,9 +7,9 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from bus.clock import now
 from bus.sql import insert
 from placement_worker.store import KeptPage
-from placement_worker.store_sql import log
 from placement_worker.tables import kept_answers
 
 
@@ -19,7 +19,7 @@ def keep_answer(connection: Connection, answer: UUID, pages: Sequence[bytes]) ->
             "answer": answer,
             "page": number,
             "is_last": number == len(pages),
-            "kept_at": log.now(),
+            "kept_at": now(),
             "body": body,
         }
         for number, body in enumerate(pages, 1)
@@ -36,7 +36,7 @@ def kept_page(connection: Connection, answer: UUID, page: int) -> KeptPage | Non
 
 
 def keep_page(connection: Connection, claim: UUID, page: int, body: bytes) -> None:
-    row = {"answer": claim, "page": page, "is_last": False, "kept_at": log.now(), "body": body}
+    row = {"answer": claim, "page": page, "is_last": False, "kept_at": now(), "body": body}
     connection.execute(insert(connection, kept_answers).on_conflict_do_nothing(), [row])
 
 

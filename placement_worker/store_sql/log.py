@@ -1,12 +1,11 @@
 """The change log: one row for each write, committed together with it."""
 
-from datetime import UTC, datetime
-
 import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy import Connection
 
+from bus.clock import now
 from bus.messages.placement import GroupMember, Holder, ProviderGone
 from placement_worker.tables import change_log
 
@@ -33,11 +32,6 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(LogEntry).decode
-
-
-def now() -> datetime:
-    """The time of a log row, for pruning only."""
-    return datetime.now(UTC)
 
 
 def append(connection: Connection, entry: LogEntry) -> None:

@@ -34,7 +34,7 @@ class HostListener(Supervised):
     """A part for one cell's broker; while that is away, hosts of other cells are heard all the same."""
 
     def __init__(
-        self, station: Station, registry: HostRegistry, hear_cells: Callable[[Received[Message]], None]
+        self, station: Station, registry: HostRegistry, hear_conductors: Callable[[Received[Message]], None]
     ) -> None:
         super().__init__(
             "hear of hosts in cells",
@@ -45,11 +45,11 @@ class HostListener(Supervised):
         )
         self._station = station
         self._registry = registry
-        self._hear_cells = hear_cells
+        self._hear_conductors = hear_conductors
 
     async def _listen(self) -> None:
         async with aclosing(feed_of(self._station, OF_CELLS, self.status)) as feed:
             async for batch in feed:
                 for each in batch:
                     self._registry.hear(each)
-                    self._hear_cells(each)
+                    self._hear_conductors(each)

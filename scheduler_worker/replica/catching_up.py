@@ -10,8 +10,12 @@ are compared, and if one is behind, all pages are read.
 import asyncio
 import logging
 import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TypeVar
 
 from bus.errors import WrongAnswer
+from bus.message import Message
 from bus.messages.placement import (
     AskMembers,
     AskRevisions,
@@ -27,6 +31,8 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
 
 log = logging.getLogger(__name__)
+
+Page = TypeVar("Page", SnapshotPage, MembersPage, RevisionsPage)
 
 
 class CatchingUp:
@@ -100,29 +106,27 @@ class CatchingUp:
 
     async def _read_changes(self, since: str) -> SnapshotPage | None:
         """Returns the first page, which is the oldest; None if placement's log does not reach back to the cursor."""
-        first = page = await self._page(0, since)
-        while page.since == since:
-            self._picture.apply(page.providers)
-            self._picture.remove(page.gone)
-            self._picture.groups.join(page.joined)
-            self._picture.groups.leave(page.left)
-            if page.next is None:
-                return first
-            page = await self._page(page.next, since)
-        return None
+        first: SnapshotPage | None = None
+        async with aclosing(self._snapshot(since)) as pages:
+            async for page in pages:
+                if page.since != since:
+                    return None
+                first = first or page
+                self._picture.apply(page.providers)
+                self._picture.remove(page.gone)
+                self._picture.groups.join(page.joined)
+                self._picture.groups.leave(page.left)
+        return first
 
     async def _read_all(self) -> SnapshotPage:
         self.readings_of_all += 1
         known = self._picture.trees.internals()
         there: set[int] = set()
-        after: int | None = 0
         first: SnapshotPage | None = None
-        while after is not None:
-            page = await self._page(after, "")
+        async for page in self._snapshot(""):
             first = first or page
             self._picture.apply(page.providers)
             there.update(provider.internal for provider in page.providers)
-            after = page.next
         self._picture.prune(known - there)
         await self._read_members()
         assert first is not None, "there is a first page"
@@ -132,28 +136,29 @@ class CatchingUp:
         """Read all members of server groups. Returns how many of them the picture did not have so."""
         known = self._picture.groups.attempts()
         members: list[GroupMember] = []
-        after: int | None = 0
-        while after is not None:
-            page = await self._station.ask(AskMembers(after=after))
-            if not isinstance(page, MembersPage):
-                raise WrongAnswer(f"placement answered for members by {page!r}")
+        async for page in self._pages(MembersPage, lambda after: AskMembers(after=after)):
             members += page.members
-            after = page.next
         return self._picture.groups.replace(members, known)
-
-    async def _page(self, after: int, since: str) -> SnapshotPage:
-        page = await self._station.ask(AskSnapshot(after=after, limit=self._page_size, since=since))
-        if not isinstance(page, SnapshotPage):
-            raise WrongAnswer(f"placement answered a snapshot by {page!r}")
-        return page
 
     async def _revisions(self) -> dict[int, int]:
         listed: dict[int, int] = {}
+        async for page in self._pages(RevisionsPage, lambda after: AskRevisions(after=after)):
+            listed.update(zip(page.internals, page.revisions, strict=True))
+        return listed
+
+    def _snapshot(self, since: str) -> AsyncGenerator[SnapshotPage, None]:
+        return self._pages(
+            SnapshotPage, lambda after: AskSnapshot(after=after, limit=self._page_size, since=since)
+        )
+
+    async def _pages(
+        self, kind: type[Page], question: Callable[[int], Message]
+    ) -> AsyncGenerator[Page, None]:
+        """All pages, from the first one on. `question` asks for the page behind this number."""
         after: int | None = 0
         while after is not None:
-            page = await self._station.ask(AskRevisions(after=after))
-            if not isinstance(page, RevisionsPage):
-                raise WrongAnswer(f"placement answered for revisions by {page!r}")
-            listed.update(zip(page.internals, page.revisions, strict=True))
+            page = await self._station.ask(question(after))
+            if not isinstance(page, kind):
+                raise WrongAnswer(f"placement answered for a {kind.__name__} by {page!r}")
+            yield page
             after = page.next
-        return listed

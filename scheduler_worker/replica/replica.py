@@ -43,7 +43,7 @@ class Replica(PartGroup):
         picture: Picture,
         registry: HostRegistry,
         *,
-        hear_cells: Callable[[Received[Message]], None],
+        hear_conductors: Callable[[Received[Message]], None],
         waiting: WaitingSpecs,
         page: int,
         verify_every_s: float = 60.0,
@@ -52,7 +52,7 @@ class Replica(PartGroup):
         self._station = station
         self._picture = picture
         self._registry = registry
-        self._hear_cells = hear_cells
+        self._hear_conductors = hear_conductors
         self._waiting = waiting
         self._progress = Progress()
         self.catching_up = CatchingUp(station, picture, self._progress, page=page, chance=chance)
@@ -99,7 +99,7 @@ class Replica(PartGroup):
                         self._waiting.heard(each.message.instance.id)
                     else:
                         self._registry.hear(each)
-                        self._hear_cells(each)
+                        self._hear_conductors(each)
 
     def _hear_aggregate(self, changed: AggregateChanged) -> None:
         if changed.deleted:

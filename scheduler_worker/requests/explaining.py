@@ -5,9 +5,6 @@ for as long as the row lives. A history in the memory of the worker that decided
 would have to find that worker.
 """
 
-import asyncio
-from collections.abc import Sequence
-
 from msgspec import structs
 
 from bus.message import Message
@@ -20,7 +17,7 @@ from bus.messages.planning import (
     Explanation,
     ExplanationsFound,
 )
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Handlers, answering
 from scheduler_worker.core.choosing.draining import drain
 from scheduler_worker.core.choosing.planning import plan
 from scheduler_worker.core.choosing.plugins import Plugins
@@ -39,10 +36,7 @@ class Explainer:
         self._plugins = plugins
 
     def question_handlers(self) -> Handlers:
-        return {AskExplanation: Reading(self._on_explanations), AskDrain: Reading(self._on_drains)}
-
-    async def _on_explanations(self, asks: Sequence[Received[AskExplanation]]) -> list[Said]:
-        return [Answer(ask, await self._explanations(ask.message)) for ask in asks]
+        return {AskExplanation: answering(self._explanations), AskDrain: answering(self._drain)}
 
     async def _explanations(self, question: AskExplanation) -> Message:
         if question.request_id is None and question.instance is None:
@@ -69,15 +63,8 @@ class Explainer:
             next=page[-1].id if len(found) > question.limit else None,
         )
 
-    async def _on_drains(self, asks: Sequence[Received[AskDrain]]) -> list[Said]:
-        said: list[Said] = []
-        for ask in asks:
-            said.append(Answer(ask, await self._drain(ask.message.host)))
-            # Boots do not wait for all questions of a batch.
-            await asyncio.sleep(0)
-        return said
-
-    async def _drain(self, host: str) -> Message:
+    async def _drain(self, question: AskDrain) -> Message:
+        host = question.host
         names = self._picture.columns.names
         if host not in [names[row] for row in self._picture.rows_named(host.lower())]:
             return BuildRejected(

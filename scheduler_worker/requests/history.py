@@ -1,21 +1,18 @@
 """Questions about what was ordered for instances, and about moves."""
 
-from collections.abc import Sequence
+from functools import partial
 
 from bus.messages.moves import AskHistory, AskMoves, HistoryFound, MovePlace, MovesFound
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Handlers, answering
 from scheduler_worker.core.instances.history import boot_of, with_end
 from scheduler_worker.store import ChangeQuery, InstanceQuery, SchedulerStore
 
 
 def history_questions(store: SchedulerStore) -> Handlers:
-    async def on_histories(asks: Sequence[Received[AskHistory]]) -> list[Said]:
-        return [Answer(ask, await _history(store, ask.message)) for ask in asks]
-
-    async def on_moves(asks: Sequence[Received[AskMoves]]) -> list[Said]:
-        return [Answer(ask, await _moves(store, ask.message)) for ask in asks]
-
-    return {AskHistory: Reading(on_histories), AskMoves: Reading(on_moves)}
+    return {
+        AskHistory: answering(partial(_history, store)),
+        AskMoves: answering(partial(_moves, store)),
+    }
 
 
 async def _history(store: SchedulerStore, question: AskHistory) -> HistoryFound:

@@ -1,19 +1,14 @@
 """Questions about hosts for which nothing is claimed or written: plans, the verdict on every host, capabilities.
 
-Each is answered from the picture, at the cost of some passes over all hosts. Between two answers the event loop runs, so
-that boots do not wait for all questions of a batch.
+Each is answered from the picture, at the cost of some passes over all hosts.
 """
-
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
 from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.planning import AskCapabilities, AskPlan, AskReasons
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said
+from bus.workers.handling import Handlers, answering
 from scheduler_worker.core.capabilities import UnknownCapability, capabilities, hosts_having
 from scheduler_worker.core.choosing.planning import QUALIFY, plan, reasons
 from scheduler_worker.core.choosing.plugins import Plugins
@@ -21,8 +16,6 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.requests.groups import GroupFinder
 from scheduler_worker.requests.reading import RequestReader
-
-Q = TypeVar("Q", bound=Message)
 
 
 class Planner:
@@ -36,9 +29,9 @@ class Planner:
 
     def question_handlers(self) -> Handlers:
         return {
-            AskPlan: _one_by_one(self._plan),
-            AskReasons: _one_by_one(self._reasons),
-            AskCapabilities: _one_by_one(self._capabilities),
+            AskPlan: answering(self._plan),
+            AskReasons: answering(self._reasons),
+            AskCapabilities: answering(self._capabilities),
         }
 
     async def _plan(self, question: AskPlan) -> Message:
@@ -95,17 +88,6 @@ class Planner:
         if isinstance(group, str):
             return _rejected(request, "request.group", str(request.group.id), group)
         return structs.replace(spec, server_group=group)
-
-
-def _one_by_one(answer: Callable[[Q], Awaitable[Message]]) -> Reading:
-    async def on_asks(asks: Sequence[Received[Q]]) -> list[Said]:
-        said: list[Said] = []
-        for ask in asks:
-            said.append(Answer(ask, await answer(ask.message)))
-            await asyncio.sleep(0)
-        return said
-
-    return Reading(on_asks)
 
 
 def _rejected(request: BuildInstance | None, field: str, value: str, reason: str) -> BuildRejected:

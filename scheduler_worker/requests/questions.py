@@ -1,6 +1,7 @@
 """Questions about instances, and the answer to a message that cannot be read."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from bus.message import type_of
 from bus.messages.build import (
@@ -13,17 +14,14 @@ from bus.messages.build import (
 from bus.messages.cells import states_that_fit
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
-from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
+from bus.workers.handling import Answer, Bury, Handlers, Received, Said, answering
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.requests.answering import rejected
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 
 def instance_questions(store: SchedulerStore, cells: CellRegistry) -> Handlers:
-    async def on_ask_instances(asks: Sequence[Received[AskInstances]]) -> list[Said]:
-        return [Answer(ask, await _instances(store, cells, ask.message)) for ask in asks]
-
-    return {AskInstances: Reading(on_ask_instances)}
+    return {AskInstances: answering(partial(_instances, store, cells))}
 
 
 async def _instances(store: SchedulerStore, cells: CellRegistry, question: AskInstances) -> InstancesFound:

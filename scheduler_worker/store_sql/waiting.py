@@ -7,10 +7,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.dialects import postgresql, sqlite
 
 from bus.messages.build import InstanceId
-from bus.sql import among
+from bus.sql import among, insert
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.store import WaitingInstance
 from scheduler_worker.tables import waiting as table
@@ -22,9 +21,8 @@ _THE_ROW = 1
 
 
 def list_waiting(connection: Connection, rows: Sequence[InstanceRow]) -> None:
-    insert = _inserting(connection, table).on_conflict_do_nothing()
     connection.execute(
-        insert,
+        insert(connection, table).on_conflict_do_nothing(),
         [
             {
                 "id": row.id,
@@ -44,12 +42,12 @@ def unlist(connection: Connection, instances: Sequence[InstanceId]) -> None:
 
 
 def lease_waking(connection: Connection, holder: UUID, now: datetime, until: datetime) -> datetime | None:
-    insert = _inserting(connection, waking).values(number=_THE_ROW, holder=holder, held_until=until)
+    lease = insert(connection, waking).values(number=_THE_ROW, holder=holder, held_until=until)
     # Clocks differ, but not by as much as a whole lease.
     is_wrong = waking.c.held_until > until + (until - now)
     is_free = sa.or_(waking.c.holder == holder, waking.c.held_until <= now, is_wrong)
     taken = connection.execute(
-        insert.on_conflict_do_update(
+        lease.on_conflict_do_update(
             index_elements=[waking.c.number], set_={"holder": holder, "held_until": until}, where=is_free
         ).returning(waking.c.number)
     )
@@ -94,11 +92,6 @@ def one_of(connection: Connection, digest: bytes) -> WaitingInstance | None:
 def some_are_woken(connection: Connection) -> bool:
     found = connection.execute(sa.select(table.c.id).where(table.c.is_woken.is_not(None)).limit(1))
     return found.first() is not None
-
-
-def _inserting(connection: Connection, into: sa.Table) -> postgresql.Insert | sqlite.Insert:
-    is_postgresql = connection.dialect.name == "postgresql"
-    return postgresql.insert(into) if is_postgresql else sqlite.insert(into)
 
 
 def _read(connection: Connection, query: sa.Select[Any]) -> list[WaitingInstance]:

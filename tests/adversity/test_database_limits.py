@@ -19,6 +19,7 @@ from msgspec import structs
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
+from bus.clock import now
 from bus.configuration.settings import BusSettings
 from bus.errors import Locked, TookTooLong, Unavailable
 from bus.messages.placement import ClaimAnswered, Claimed
@@ -28,7 +29,7 @@ from bus.topology import DEAD_QUEUE
 from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings
 from placement_worker.store_sql import SqlPlacementStore, SqlPlacementTransaction
-from placement_worker.wiring import now, placement_parts
+from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_host, a_release, consumer
 from tests.contracts.sql_stores import migrated_database

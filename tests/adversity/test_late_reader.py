@@ -12,6 +12,7 @@ import pytest_asyncio
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from bus.clock import now
 from bus.errors import Unavailable
 from bus.messages.placement import Claimed, ClaimResources, Holder
 from bus.sql import PostgresDatabase, open_database
@@ -158,7 +159,7 @@ async def test_late_rows_are_not_pruned_before_they_were_read(client: StoreClien
             await _write(late, LATE)
             await client.ask(EARLY)
             await feed.mark(2, (await feed.read()).cursor)
-        await client.store.prune(ended_before=NOON, logged_before=log.now())
+        await client.store.prune(ended_before=NOON, logged_before=now())
 
         afterwards = await feed.read()
 
@@ -177,7 +178,7 @@ async def test_a_transaction_left_open_anywhere_makes_no_reader_catch_up_with_al
         await _mark_all(feed)
         remembered = (await client.store.snapshot_page(0, 10)).cursor
 
-        assert await client.store.prune(ended_before=NOON, logged_before=log.now()) > 0
+        assert await client.store.prune(ended_before=NOON, logged_before=now()) > 0
 
         for cursor in (remembered, (await client.store.snapshot_page(0, 10)).cursor):
             since = await client.store.changes_since(cursor)
@@ -201,7 +202,7 @@ async def test_who_did_not_see_what_was_committed_late_and_forgotten_is_told_so(
             await client.ask(EARLY)
             meanwhile = (await client.store.snapshot_page(0, 10)).cursor
         await _mark_all(feed)
-        await client.store.prune(ended_before=NOON, logged_before=log.now())
+        await client.store.prune(ended_before=NOON, logged_before=now())
 
         assert await client.store.changes_since(meanwhile) is None
         assert await client.store.changes_page(meanwhile, 0, 10) is None

@@ -15,6 +15,7 @@ import asyncpg
 from msgspec import Struct
 from sqlalchemy.engine import make_url
 
+from bus.clock import now
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered, Claimed, ReportAccepted, ReportAnswered, ReportInventory
 from bus.sql import POOL_SIZE, upgrade
@@ -24,7 +25,7 @@ from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.view import View
-from placement_worker.wiring import STANDARD, now
+from placement_worker.wiring import STANDARD
 from tests.benchmarks.cpu import ProcessTree, Spender
 from tests.benchmarks.measuring import DATABASE
 from tests.benchmarks.messages import reports

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from bus.clock import now
 from bus.configuration.settings import BusSettings
 from bus.message import Message
 from bus.messages.candidates import Candidates, CandidatesFound, TooCostly
@@ -22,7 +23,6 @@ from bus.messages.placement import ClaimAnswered, Claimed
 from bus.sql import upgrade
 from bus.workers.station import Station
 from placement_worker.store_sql import SqlPlacementStore
-from placement_worker.wiring import now
 from tests.benchmarks.books import WORKER, WrongBooksError, check, closing, database_of, fill
 from tests.benchmarks.brokers import Bus, rabbitmq_bus, unix_bus
 from tests.benchmarks.compared_servers import PostgresServer, postgres_server

@@ -6,7 +6,8 @@ from datetime import datetime
 
 import pytest
 
-from cell_conductor.store import ConductorStore, now
+from bus.clock import now
+from cell_conductor.store import ConductorStore
 from tests.memory_stores.conductor import MemoryConductorStore
 
 STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql))

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from bus.clock import now
 from bus.errors import Transient
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
@@ -25,7 +26,6 @@ from cell_conductor.store import (
     WAITING_PAGE,
     ConductorTransaction,
     MessageKey,
-    now,
     without_confirmed,
 )
 

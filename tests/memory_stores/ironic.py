@@ -11,6 +11,7 @@ from itertools import islice
 
 from msgspec import Struct, structs
 
+from bus.clock import now
 from bus.message import ProviderId
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
@@ -22,7 +23,6 @@ from ironic_sync.store import (
     Saved,
     check_name,
     name_taken,
-    now,
 )
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from bus.clock import now
 from bus.messages.hosts import HostsAlive
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -34,7 +35,7 @@ from compute_sim.simulated.faults import Changes, ComesBackLate, Dies, FallsSile
 from compute_sim.simulated.hosts import equal_hosts
 from compute_sim.wiring import simulated_parts
 from placement_worker.settings import PlacementSettings
-from placement_worker.wiring import now, placement_parts
+from placement_worker.wiring import placement_parts
 from tests.contracts.memory_under_test import MemoryUnderTest, UnixUnderTest
 from tests.contracts.stage import PATIENCE_S, declared
 from tests.contracts.stage import SETTINGS as BUS

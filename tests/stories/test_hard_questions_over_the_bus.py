@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from bus.clock import now
 from bus.configuration.settings import BusSettings
 from bus.messages.candidates import Candidates, CandidatesFound, TooCostly
 from bus.messages.placement import ClaimAnswered, Claimed
@@ -14,7 +15,7 @@ from bus.process import run_until
 from bus.workers.station import Station
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore
-from placement_worker.wiring import now, placement_parts
+from placement_worker.wiring import placement_parts
 from tests.api.loop_turns import slowness, turns_measured
 from tests.contracts.memory_under_test import MemoryUnderTest
 from tests.contracts.placement_orders import a_claim, a_share, amounts, consumer, provider

@@ -33,7 +33,7 @@ async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> No
         station,
         picture,
         registry,
-        hear_cells=lambda _: None,
+        hear_conductors=lambda _: None,
         waiting=WaitingSpecs(picture, standard_plugins()),
         page=10,
     )

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bus.clock import now
 from bus.errors import Bug, Transient
 from bus.message import GroupId
 from bus.messages.placement import ServerGroup
 from bus.sql import PostgresTransaction, array_of, columns_of
 from placement_worker.core.ledger import ClaimChanges
-from placement_worker.store_sql import log
 from placement_worker.store_sql.claims.claim_locks import ClaimLocks
 from placement_worker.store_sql.claims.claims import ConsumerRecord, ConsumerRow, LockedClaims
 from placement_worker.store_sql.driver_rows import id_of
@@ -172,7 +172,7 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
             *_consumer_columns(consumers),
             _none_if_null([one.row.ended_at for one in consumers]),
             *_number_columns(begun),
-            log.now(),
+            now(),
             locked.log_body(changes),
             living,
         )

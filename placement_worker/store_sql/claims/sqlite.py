@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from bus.clock import now
 from bus.errors import Bug
 from bus.message import GroupId
 from bus.messages.placement import ServerGroup
@@ -106,7 +107,7 @@ def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) 
     )
     driver.executemany(_HOLD, begun)
     if body := locked.log_body(changes):
-        driver.execute(log.ON_SQLITE, (moment_text(log.now()), body))
+        driver.execute(log.ON_SQLITE, (moment_text(now()), body))
 
 
 def _add_consumers(driver: sqlite3.Connection, locked: LockedClaims, new: Sequence[ConsumerRecord]) -> None:

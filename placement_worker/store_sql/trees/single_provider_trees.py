@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 from sqlalchemy import Connection
 
+from bus.clock import now
 from bus.errors import Bug
 from bus.message import ProviderId
 from bus.messages.placement import InventoryState
@@ -115,7 +116,7 @@ async def write_single_providers(
     written = _Written(
         [_counters(tree, locked, changed) for tree in changes.trees],
         [row for number, old, new in books for row in _stocks(number, old, new, vocabulary)],
-        log.now(),
+        now(),
         LogEntry(providers=tuple(sorted(locked.providers[provider].number for provider in changed))),
     )
     if isinstance(transaction, PostgresTransaction):

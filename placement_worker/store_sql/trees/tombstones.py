@@ -7,11 +7,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from bus.clock import now
 from bus.errors import Transient
 from bus.message import ProviderId
 from bus.sql import among, insert
 from placement_worker.core.ledger import TreeBook
-from placement_worker.store_sql import log
 from placement_worker.tables import tree_tombstones
 
 _COUNTERS = ("cell", "shape", "epoch", "sequence")
@@ -41,7 +41,7 @@ def write_tombstones(connection: Connection, trees: Iterable[TreeBook]) -> None:
     Existing rows are updated, not deleted and inserted anew: a transaction that waits for the row must find it.
     """
     left = [
-        {"root": tree.root, "felled_at": log.now(), **{name: getattr(tree, name) for name in _COUNTERS}}
+        {"root": tree.root, "felled_at": now(), **{name: getattr(tree, name) for name in _COUNTERS}}
         for tree in trees
         if not tree.providers
     ]
