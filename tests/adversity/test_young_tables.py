@@ -17,9 +17,9 @@ from placement_worker.store_sql import SqlPlacementStore
 from scheduler_worker.core.instances.lifecycle import deleted
 from scheduler_worker.store_sql import SqlSchedulerStore
 from tests.contracts import placement_orders as placement
+from tests.contracts import scheduler_rows as scheduler
 from tests.contracts import test_conductor_store as conductor
 from tests.contracts import test_ironic_store as ironic
-from tests.contracts import test_scheduler_store as scheduler
 from tests.contracts.sql_stores import empty_database
 from tests.contracts.store_client import StoreClient
 

@@ -12,8 +12,8 @@ from bus.messages.build import DeleteInstance
 from bus.messages.moves import Change, MovePlace
 from scheduler_worker.core.instances.lifecycle import after_delete
 from scheduler_worker.store import ChangeQuery, SchedulerStore
+from tests.contracts.scheduler_rows import LATER, NOON, a_request, accept, instance, request_id, rows_of
 from tests.contracts.scheduler_stores import STORES, open_scheduler_store
-from tests.contracts.test_scheduler_store import LATER, NOON, a_request, accept, instance, request_id, rows_of
 
 pytestmark = pytest.mark.asyncio
 

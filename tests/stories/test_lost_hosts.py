@@ -32,9 +32,7 @@ from compute_sim.simulated.hosts import HostSize, SimulatedHost
 from compute_sim.wiring import simulated_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.stage import PATIENCE_S, SETTINGS, until
-from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
-from tests.stories.layouts import STAGES
-from tests.stories.test_conductor import (
+from tests.stories.cell_setup import (
     BUILD,
     CONDUCTING,
     SILENT,
@@ -45,7 +43,9 @@ from tests.stories.test_conductor import (
     removal,
     running,
 )
-from tests.stories.test_conductor import STAGES as STAGES_OF_A_CELL
+from tests.stories.cell_setup import STAGES as STAGES_OF_A_CELL
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.layouts import STAGES
 from tests.stories.test_scheduler_nested import PRETENDING
 
 pytestmark = pytest.mark.asyncio

@@ -1,0 +1,292 @@
+"""Contract of the scheduler's stores: hosts, cells, applications, aggregates and server groups."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta, timezone
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from bus.errors import Transient
+from bus.message import AggregateId, GroupId, ProviderId
+from bus.messages.applications import KnownApplication
+from bus.messages.hosts import NODE, HostState
+from bus.messages.placement import GroupPolicy, ServerGroup
+from scheduler_worker.core.aggregates.kept import KeptAggregate, KnownOrder
+from scheduler_worker.core.instances.lifecycle import (
+    deleted,
+    heard,
+)
+from scheduler_worker.core.instances.rows import DELETED
+from scheduler_worker.store import (
+    CellCounts,
+    GroupQuery,
+    HostQuery,
+    KnownCell,
+    KnownGroup,
+    SchedulerStore,
+)
+from tests.contracts.scheduler_rows import LATER, NOON, a_placed, a_request, accept, an_active, rows_of, save
+from tests.contracts.scheduler_stores import STORES, open_scheduler_store
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest_asyncio.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[SchedulerStore]:
+    async with open_scheduler_store(request.param) as store:
+        yield store
+
+
+async def test_hosts_are_written_found_by_name_in_pages_and_by_when_they_changed(
+    store: SchedulerStore,
+) -> None:
+    def host(number: int, *, io_ops: int = 0, sequence: int = 0) -> HostState:
+        return HostState(
+            id=ProviderId(UUID(int=number)),
+            name=f"host-{number}",
+            cell="c1",
+            up=True,
+            io_ops=io_ops,
+            sequence=sequence,
+            kind=NODE,
+            projects=("owner", "lessee"),
+        )
+
+    async def write(at: datetime, *hosts: HostState) -> None:
+        async with store.transaction() as transaction:
+            await transaction.save_hosts(hosts, at)
+
+    await write(NOON, host(2), host(1), host(3))
+    await write(LATER, host(2, io_ops=5, sequence=2))
+
+    assert await store.hosts(HostQuery(limit=2)) == [host(1), host(2, io_ops=5, sequence=2)]
+    assert await store.hosts(HostQuery(after="host-2", limit=2)) == [host(3)]
+    assert await store.hosts(HostQuery(name="host-3", limit=2)) == [host(3)]
+    assert await store.hosts(HostQuery(changed_since=LATER)) == [host(2, io_ops=5, sequence=2)]
+    assert await store.hosts(HostQuery(ids=(host(2).id, host(99).id))) == [host(2, io_ops=5, sequence=2)]
+    async with store.transaction() as transaction:
+        locked = await transaction.lock_hosts([host(1).id], ["host-3", "nobody"])
+    assert sorted(each.name for each in locked) == ["host-1", "host-3"]
+
+    async with store.transaction() as transaction:
+        await transaction.lock_hosts([host(2).id], ())
+        await transaction.forget_hosts([host(2).id])
+    assert await store.hosts(HostQuery(limit=3)) == [host(1), host(3)]
+    assert await store.hosts(HostQuery(changed_since=LATER)) == []
+
+
+async def test_of_each_cell_the_latest_time_is_kept(store: SchedulerStore) -> None:
+    async with store.transaction() as transaction:
+        await transaction.save_cells([KnownCell("c2", NOON), KnownCell("c1", LATER)])
+    async with store.transaction() as transaction:
+        await transaction.save_cells([KnownCell("c1", NOON), KnownCell("c2", LATER)])
+
+    assert await store.cells() == [KnownCell("c1", LATER), KnownCell("c2", LATER)]
+
+
+async def test_the_instances_of_each_cell_are_counted_and_those_that_it_has_not_answered(
+    store: SchedulerStore,
+) -> None:
+    assert await store.cell_counts() == []
+    placed_ones = [a_placed(a_request(number, 10 + number)) for number in (1, 2, 3)]
+    await accept(store, *placed_ones, a_request(4, 21))
+    (first, second, third) = await rows_of(store, 11, 12, 13)
+    event = an_active(11)
+    await save(store, heard(first, event, LATER), deleted(second, LATER))
+    gone = structs.replace(third, told=structs.replace(third.told, state=DELETED))
+    await save(store, gone)
+
+    assert await store.cell_counts() == [CellCounts("c1", instances=2, waiting=1)]
+
+
+async def test_orders_about_an_application_count_by_when_they_were_sent(store: SchedulerStore) -> None:
+    elsewhere = timezone(timedelta(hours=5))
+    shop, other = (KnownApplication(name="shop", projects=(project,)) for project in ("p", "q"))
+    earlier, later = NOON - timedelta(microseconds=1), (NOON + timedelta(seconds=1)).astimezone(elsewhere)
+    async with store.transaction() as transaction:
+        assert await transaction.set_application("shop", NOON, shop) == shop
+    async with store.transaction() as transaction:
+        assert await transaction.set_application("shop", earlier, other) == shop
+        assert await transaction.set_application("shop", NOON, shop) == shop, "the same order comes again"
+        assert await transaction.set_application("another", earlier, None) is None
+        assert await transaction.set_application("shop", later, other) == other
+
+    async def fail() -> None:
+        async with store.transaction() as transaction:
+            assert await transaction.set_application("shop", NOON + timedelta(days=1), shop) == shop
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with store.transaction() as transaction:
+        assert await transaction.set_application("shop", later, None) is None
+        assert await transaction.set_application("shop", NOON, shop) is None, "removed is not forgotten"
+        assert await transaction.set_application("shop", NOON + timedelta(seconds=1), shop) == shop
+
+
+async def test_applications_are_written_over_found_in_order_and_forgotten(store: SchedulerStore) -> None:
+    shop, admin = KnownApplication(name="shop", projects=("p", "q")), KnownApplication(name="a-1", admin=True)
+    fewer = structs.replace(shop, projects=("q",))
+    async with store.transaction() as transaction:
+        await transaction.set_application("shop", NOON, shop)
+        await transaction.set_application("a-1", NOON, admin)
+    async with store.transaction() as transaction:
+        await transaction.set_application("shop", LATER, fewer)
+        await transaction.set_application("nobody", NOON, None)
+
+    assert await store.applications() == [admin, fewer]
+
+    async with store.transaction() as transaction:
+        await transaction.set_application("a-1", LATER, None)
+
+    async def fail() -> None:
+        async with store.transaction() as transaction:
+            await transaction.set_application("shop", LATER, None)
+            await transaction.set_application("a-1", LATER, admin)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert await store.applications() == [fewer]
+
+
+def an_aggregate(number: int, name: str, **metadata: str) -> KeptAggregate:
+    return KeptAggregate(id=AggregateId(UUID(int=number)), name=name, metadata=metadata, sequence=number)
+
+
+async def test_aggregates_are_written_over_found_in_order_and_deleted(store: SchedulerStore) -> None:
+    north, south = an_aggregate(2, "north", availability_zone="n"), an_aggregate(1, "south")
+    async with store.transaction() as transaction:
+        assert await transaction.lock_aggregates() == []
+        await transaction.save_aggregate(south)
+        await transaction.save_aggregate(north)
+    orders = (KnownOrder("a", is_done=True), KnownOrder("b", is_done=False))
+    other = structs.replace(south, metadata={"rack": "r1"}, sequence=9, orders=orders)
+    async with store.transaction() as transaction:
+        assert await transaction.lock_aggregates() == [north, south]
+        await transaction.save_aggregate(other)
+    assert await store.aggregates() == [north.told, other.told]
+
+    async def fail() -> None:
+        async with store.transaction() as transaction:
+            await transaction.forget_aggregate(other.id)
+            await transaction.save_aggregate(structs.replace(north, metadata={}))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with store.transaction() as transaction:
+        await transaction.forget_aggregate(north.id)
+        await transaction.forget_aggregate(north.id)
+        assert await transaction.lock_aggregates() == [other]
+    assert await store.aggregates() == [other.told]
+
+
+async def test_a_deleted_aggregate_is_kept_without_its_name(store: SchedulerStore) -> None:
+    gone = structs.replace(an_aggregate(1, "rack"), deleted_us=5)
+    async with store.transaction() as transaction:
+        await transaction.save_aggregate(an_aggregate(1, "rack"))
+        await transaction.save_aggregate(gone)
+    assert await store.aggregates() == []
+
+    async with store.transaction() as transaction:
+        await transaction.save_aggregate(an_aggregate(2, "rack"))
+        await transaction.save_aggregate(structs.replace(an_aggregate(2, "rack"), deleted_us=6))
+        await transaction.save_aggregate(an_aggregate(3, "rack"))
+        kept = await transaction.lock_aggregates()
+
+    assert [
+        (each.id.int, each.name, each.deleted_us) for each in sorted(kept, key=lambda each: each.id.int)
+    ] == [
+        (1, "rack", 5),
+        (2, "rack", 6),
+        (3, "rack", 0),
+    ]
+    assert await store.aggregates() == [an_aggregate(3, "rack").told]
+
+
+async def test_one_worker_at_a_time_orders_aggregates_and_may_write_meanwhile(store: SchedulerStore) -> None:
+    inside: list[int] = []
+    most = 0
+
+    async def order(number: int) -> None:
+        nonlocal most
+        async with store.ordering_aggregates():
+            inside.append(number)
+            most = max(most, len(inside))
+            async with store.transaction() as transaction:
+                await transaction.save_aggregate(an_aggregate(number, f"rack {number}"))
+            inside.remove(number)
+
+    await asyncio.gather(*map(order, range(1, 5)))
+
+    assert most == 1
+    assert len(await store.aggregates()) == 4
+
+
+async def test_a_name_of_another_aggregate_is_tried_again(store: SchedulerStore) -> None:
+    async with store.transaction() as transaction:
+        await transaction.save_aggregate(an_aggregate(1, "rack"))
+
+    async def take_the_name() -> None:
+        async with store.transaction() as transaction:
+            await transaction.save_aggregate(an_aggregate(2, "rack"))
+
+    with pytest.raises(Transient, match="another worker has just created an aggregate 'rack'"):
+        await take_the_name()
+    assert await store.aggregates() == [an_aggregate(1, "rack").told]
+
+
+def a_group(
+    number: int, project: str = "shop", *, policy: GroupPolicy = "affinity", max_per_host: int = 1
+) -> KnownGroup:
+    group = ServerGroup(id=GroupId(UUID(int=number)), policy=policy, max_per_host=max_per_host)
+    return KnownGroup(definition=group, name=f"group-{number}", project=project)
+
+
+async def test_a_group_is_created_once_and_other_content_does_not_change_it(store: SchedulerStore) -> None:
+    first, other = a_group(1), a_group(1, policy="anti-affinity", max_per_host=3)
+    async with store.transaction() as transaction:
+        assert await transaction.create_group(first) == first
+        assert await transaction.create_group(other) == first
+    async with store.transaction() as transaction:
+        assert await transaction.create_group(first) == first
+
+    assert list(await store.groups(GroupQuery())) == [first]
+
+
+async def test_groups_are_found_by_id_by_project_and_in_pages(store: SchedulerStore) -> None:
+    groups = [a_group(number, "shop" if number % 2 else "bank") for number in range(1, 6)]
+    async with store.transaction() as transaction:
+        for group in reversed(groups):
+            await transaction.create_group(group)
+
+    ids = [group.definition.id for group in groups]
+    assert list(await store.groups(GroupQuery())) == groups
+    assert list(await store.groups(GroupQuery(ids=(ids[3], ids[1], GroupId(UUID(int=77)))))) == [
+        groups[1],
+        groups[3],
+    ]
+    assert list(await store.groups(GroupQuery(after=ids[0], project="shop", limit=1))) == [groups[2]]
+
+
+async def test_a_deleted_group_is_found_no_more_and_its_id_stays_taken_until_it_is_pruned(
+    store: SchedulerStore,
+) -> None:
+    group, id_ = a_group(1), GroupId(UUID(int=1))
+    async with store.transaction() as transaction:
+        await transaction.create_group(group)
+        assert await transaction.delete_group(id_, "bank", NOON) is None
+        assert await transaction.delete_group(id_, "shop", NOON) == group
+        assert await transaction.delete_group(id_, "", NOON) is None, "it was deleted already"
+    assert list(await store.groups(GroupQuery(ids=(id_,)))) == []
+
+    await store.prune(NOON, 10)
+    async with store.transaction() as transaction:
+        assert await transaction.create_group(group) is None
+    await store.prune(NOON + timedelta(seconds=1), 10)
+    async with store.transaction() as transaction:
+        assert await transaction.create_group(group) == group

@@ -1,0 +1,89 @@
+"""Descriptions of the fields of shares, reports and candidates."""
+
+CLAIMS: dict[str, dict[str, str]] = {
+    "ReportInventory": {
+        "cell": "the host's cell; your broker user must belong to this cell",
+        "root": "the id of the host's root provider",
+        "providers": "the providers of its tree that this report updates",
+        "removed": "ids of providers that no longer exist",
+        "epoch": "the reporter's epoch, where several reporters share the work; placement refuses an older one",
+        "sequence": "orders your reports: placement refuses one that is older than the last accepted one. 0: accepted in the "
+        "order of arrival",
+        "foreign": "for a tree that another service writes: `leave` it, or `take` it over. Empty: not checked",
+    },
+    "ReportedProvider": {
+        "id": "a uuid that never changes",
+        "name": "a unique name",
+        "parent": "the id of the parent provider; none for the root",
+        "inventories": "by resource class; classes not named are removed. Left out: unchanged",
+        "traits": "traits not named are removed, unless an operator set them. Left out: unchanged",
+        "aggregates": "aggregates not named are removed. Left out: unchanged",
+        "joins": "aggregates that it is put into, beside those that it is in",
+    },
+    "ReportedInventory": {
+        "total": "the total amount",
+        "reserved": "the part of the total that may not be claimed",
+        "min_unit": "the smallest amount of one claim",
+        "max_unit": "the largest amount of one claim",
+        "step_size": "a claim's amount must be a multiple of it",
+        "allocation_ratio": "the capacity is (total - reserved) times this ratio",
+    },
+    "Share": {
+        "host": "the root provider of the host",
+        "amounts": "what it holds there, and of pools that share with the host",
+        "shapes": "the shapes of these trees, as the sender saw them; empty: not checked",
+        "instances_max": "how many consumers the host may have; 0: any number. On the wire a share is a list of these four values",
+    },
+    "ShapeSeen": {"root": "the root of the tree", "shape": "its shape; on the wire a list of both"},
+    "ServerGroup": {
+        "id": "the group",
+        "policy": "affinity or anti-affinity, hard or soft",
+        "max_per_host": "with anti-affinity: how many members one host may have",
+    },
+    "AskCandidates": {
+        "groups": "request groups: one without a suffix, or several with different suffixes",
+        "group_policy": "`isolate`: groups with suffixes get different providers. Required if there are several of them",
+        "same_subtree": "lists of suffixes; the providers of each list must be in the subtree of one of them",
+        "root_required": "traits that the tree's root must have",
+        "root_forbidden": "traits that the tree's root must not have",
+        "limit": "how many candidates at most",
+    },
+    "RequestGroup": {
+        "suffix": "the group's name; empty for the group that may take from the whole tree",
+        "resources": "the amount of each resource class",
+        "required": "lists of traits; the provider must have at least one trait of each list",
+        "forbidden": "traits that the provider must not have",
+        "preferred": "the weight of each optional trait",
+        "member_of": "lists of aggregates; the provider must be in at least one aggregate of each list",
+        "forbidden_aggregates": "aggregates that the provider must not be in",
+        "in_tree": "only providers in the tree of this provider",
+    },
+    "AskMoreCandidates": {
+        "answer": "the answer's id, from its `next`",
+        "page": "the page's number, from its `next`",
+    },
+    "CandidatesFound": {
+        "verdict": "`candidates`, with one page of them and `next` (null on the last page); `start_again` if placement has "
+        "dropped the answer; `unknown_class`, `unknown_trait` or `not_allowed` if the question is wrong; or `too_costly`: the "
+        "search, or its answer, took (`spent`) more `steps`, `bytes` or `answer_bytes` than its `budget`",
+    },
+    "Candidate": {
+        "share": "the share that a claim for this candidate names",
+        "mappings": "the providers that satisfy each suffix",
+        "preference": "the sum of the weights of preferred traits that it has",
+    },
+    "ResourceAmount": {
+        "provider": "the provider's id; on the wire an amount is a list of these three values",
+        "resource": "the resource class",
+        "amount": "how much",
+    },
+    "ReportAnswered": {
+        "root": "the tree's root provider",
+        "verdict": "`accepted`, `outdated`, `in_use` or `not_allowed`, each with its own fields",
+    },
+    "InventoryRefused": {
+        "cell": "the host's cell",
+        "root": "the tree's root provider",
+        "verdict": "`outdated`, `in_use` or `not_allowed`, each with its own fields",
+    },
+}

@@ -1,0 +1,13 @@
+"""Descriptions of fields that several messages have."""
+
+CELL_HEARD = {
+    "cell": "the cell's name",
+    "life": "`up`, `down`, or `unknown` where no heartbeat of a conductor was ever heard",
+    "heard_at": "when the last heartbeat of a conductor that can work arrived",
+    "reason": "why it counts as down; empty if it does not",
+}
+PAGE = {
+    "after": "the page starts after this item",
+    "limit": "how many items at most",
+    "next": "pass this as `after` to get the next page; none on the last page",
+}
