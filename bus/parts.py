@@ -4,11 +4,11 @@ One rule for all: an operational error (bus/errors.py) is logged once per change
 pauses. Every other exception is a bug and ends the process with its traceback. Pauses use asyncio's clock, and their
 jitter a given random generator, so that a simulation can replay them.
 
-    Supervised     runs one coroutine for as long as the process runs
-    Periodic       calls a function at an interval, and at once when woken; never two at a time
-    SharedRuns     a caller that comes during a run shares the next run; no part
-    SingleFlight   shared runs as a part: each is retried until it succeeds
-    Background     tasks beside a part, one for each key
+    Supervised     runs one coroutine for as long as the process runs.
+    Periodic       calls a function at an interval, and at once when woken. Two calls never overlap.
+    SharedRuns     runs a function. A caller that comes during a run shares the next run. It is no part.
+    SingleFlight   shared runs as a part. Each run is retried until it succeeds.
+    Background     runs tasks beside a part, one for each key.
 """
 
 import asyncio

@@ -3,13 +3,13 @@
 The port has two halves, for parts that read nodes and parts that change them. `HttpIronicApi` (rest_http.py) implements both.
 An expected refusal is a value, `Refused`, with Ironic's own message. Operational failures are raised (bus/errors.py):
 
-    Unavailable          nobody answers, or 502, 503, 504: no conductor, too many requests
-    TookTooLong          no answer within the limit
-    Locked               409, and a conductor holds the node's lock (rest_http.py says how that is told from a refusal)
-    CredentialsRefused   401 or 403
-    VersionNotOffered    Ironic's API is older than what is needed
-    NoLongerOurs         the node belongs to another daemon by now, or may: nothing was sent
-    WrongAnswer          an answer that is no JSON, too large, or has not the form it must have
+    Unavailable          nobody answers, or 502, 503, 504: no conductor, too many requests.
+    TookTooLong          no answer within the limit.
+    Locked               409, and a conductor holds the node's lock (rest_http.py says how that is told from a refusal).
+    CredentialsRefused   401 or 403.
+    VersionNotOffered    Ironic's API is older than what is needed.
+    NoLongerOurs         the node belongs to another daemon by now, or may: nothing was sent.
+    WrongAnswer          an answer that is no JSON, too large, or has not the form it must have.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

@@ -48,8 +48,8 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     # A step that Ironic did not take is tried again after this, then twice that, and so on.
     deploy_retry_s_first: float = 1.0
     deploy_retry_s_max: float = 60.0
-    # If Ironic loses more nodes at once than these (a number, and a share of those that a daemon knows), they are held, not
-    # removed: another Ironic may answer, or this one may let us see less. After so long it is believed.
+    # If Ironic loses more nodes at once than these, they are held, not removed: another Ironic may answer, or this one may
+    # let us see less. The limits are a number, and a share of the nodes that a daemon knows. After so long it is believed.
     missing_few: int = 5
     missing_share: float = 0.2
     missing_believed_s: float = 3600.0

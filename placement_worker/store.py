@@ -188,9 +188,9 @@ class PlacementStore(Records, KeptAnswers, Protocol):
         Messages for the old tree were sent before it was deleted. For an unknown consumer they are refused as too old; for a
         known one, mostly by their attempt.
 
-        Three cases are left, all of messages that were on their way for this whole time. A swap, or a claim of a later
-        attempt of an ended consumer, is not checked for its age: if the new tree has just the shape it names, it is judged
-        by what is free. A report creates its tree again.
+        Three cases are left, all of messages that were on their way for this whole time. A swap is not checked for its age,
+        and neither is a claim of a later attempt of an ended consumer. If the new tree has just the shape that they name,
+        they are judged by what is free. A report creates its tree again.
         """
 
     async def audit(self) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ transaction. A batch that fails is written again one by one, so that a bad write
 retried before that.
 
 Callers that write again as soon as they are answered would split into two halves, each waiting for the other's batch. So
-after a batch, the next one waits for as many writes as were in that batch and behind it, but not for long: those callers
-come back at once, or not at all. The batch is soon complete, costs the database half, and all of them are answered sooner.
+after a batch, the next one waits for as many writes as were in that batch and behind it. It does not wait long, since those
+callers come back at once, or not at all. The batch is soon complete, costs the database half, and all of them are answered sooner.
 """
 
 import asyncio

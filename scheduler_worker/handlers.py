@@ -4,7 +4,7 @@ queue                on the broker of   handlers
 scheduler.requests   the API level      `request_handlers`
 scheduler.events     the API level      `event_handlers`
 scheduler.events     a cell             `cell_broker_handlers`
-scheduler.questions  the API level      `question_handlers`: they read, and get no transaction
+scheduler.questions  the API level      `question_handlers`: they read, and get no transaction.
 
 Every other handler gets an `OutboxTransaction`: it notes the rows whose messages must reach a broker (outbox/outbox.py).
 """

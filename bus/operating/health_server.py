@@ -1,8 +1,8 @@
 """A worker's health, readiness and metrics over HTTP, for supervisors and monitoring.
 
     /healthz    200 while the event loop runs and no part has ended; 503 otherwise. The body names the failing parts.
-    /readyz     200 when the worker is connected, consumes and has what it needs; else 503, and what it waits for
-    /metrics    counters for Prometheus, read from the parts on each request
+    /readyz     200 when the worker is connected, consumes and has what it needs; else 503, and what it waits for.
+    /metrics    counters for Prometheus, read from the parts on each request.
 
 It decides nothing. The server's libraries are loaded only where an address is given.
 """

@@ -3,7 +3,7 @@
 The one table of Ironic's provision states is here. The offer of a node is always one of its class. A node that may not
 be claimed is reserved and stays in placement, so that nothing has to be dropped while an instance holds it.
 
-Nova's driver is milder in two points and stricter in one: it offers a retired node and a node with a fault, and does
+Nova's driver is milder in two points: it offers a retired node, and a node with a fault. It is stricter in one: it does
 not offer a node whose power state is null.
 """
 

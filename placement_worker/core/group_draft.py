@@ -1,13 +1,12 @@
-"""Server groups while one batch is decided: which consumer lives where as a member, and may one more?
+"""The members of server groups while one batch is decided: on which host is each, and may one more be there?
 
-    anti-affinity         a host has at most `max_per_host` members
-    affinity              all members are on one host: the first one chooses it
-    soft ones             forbid nothing; the scheduler prefers hosts by them
+    anti-affinity         A host has at most `max_per_host` members.
+    affinity              All members are on one host. The first member chooses it.
+    soft ones             They forbid nothing. The scheduler prefers hosts by them.
 
 A member is a consumer that holds something and whose row names the group. The cleanup consumer of a silent host is one,
 too: the instance may still run there. So is a migration on another host than its instance's: the instance may come back.
-A release ends the membership. Only claims and swaps are judged; what an
-administrator writes by name is not judged, but it counts.
+A release ends the membership. Only claims and swaps are judged. A write by an administrator is not judged, but it counts.
 
 The first claim that is granted defines its group; from then on no claim may name another policy under the same id.
 """

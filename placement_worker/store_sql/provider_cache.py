@@ -9,7 +9,7 @@ from the cache, and all others are read:
 The cached root only says what to lock. After locking, the batch reads the rows. If a provider is in a tree that is not
 locked, its entry is dropped and the batch starts again.
 
-What a transaction reads stays private until it commits. What it wrote may be rolled back, and then the same ids and bases
+A transaction keeps what it reads to itself until it commits. Its writes may be rolled back, and then the same ids and bases
 may come again with other contents.
 """
 

@@ -1,9 +1,9 @@
 """A batch of build requests, from the queue to their orders: read, accept, find hosts, decide, note, answer.
 
     read_request                core/requests/: is the request valid, and what does one instance need?
-    Claimer.find_hosts          claiming/claimer.py: choose in the picture, claim from placement
-    after_search                core/instances/outcomes.py: the row with that outcome, and its order to the cell
-    transaction.note, tells     outbox/outbox.py: the messages that the rows have to send
+    Claimer.find_hosts          claiming/claimer.py: choose in the picture, claim from placement.
+    after_search                core/instances/outcomes.py: the row with that outcome, and its order to the cell.
+    transaction.note, tells     outbox/outbox.py: the messages that the rows have to send.
 
 The rows of a request are the arbiter. They are overwritten when the verdicts are in, if they are still open. If a row
 was decided otherwise meanwhile, the builder releases the claim that it found.

@@ -6,7 +6,7 @@ from uuid import UUID
 from bus.messages.build import BuildInstance, InstanceId, RequestId
 
 _LAST_80_BITS = (1 << 80) - 1
-# Of these 80 bits, those that say which kind of UUID it is; and their values in a uuid5.
+# The bits among these that say which kind of UUID it is, and their values in a uuid5.
 _KIND = 0b1111 << 76 | 0b11 << 62
 _UUID5 = 5 << 76 | 0b10 << 62
 

@@ -3,11 +3,11 @@
 One scheduler at a time does so, by a lease. Another one that sees room waits for the lease to end, and looks again; so a
 freed slot costs one search, however many schedulers hear of it.
 
-    WaitingSpecs.room           which specs might fit, and how many (waiting.py): no search
-    next_waiting                as many rows as might fit, in their order
-    wake                        mark them, before anything is claimed for them
-    Claimer.find_hosts          the search, as for a new request
-    after_search                its outcome, over rows that still wait
+    WaitingSpecs.room           which specs might fit, and how many (waiting.py): no search.
+    next_waiting                as many rows as might fit, in their order.
+    wake                        mark them, before anything is claimed for them.
+    Claimer.find_hosts          the search, as for a new request.
+    after_search                its outcome, over rows that still wait.
 
 A worker that dies in between leaves marked rows, some of which may hold a claim already. The next holder of the lease
 tries these first, whether there seems to be room or not: the claim itself may have taken it.

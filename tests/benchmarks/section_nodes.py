@@ -2,8 +2,9 @@
 
 A notification that sets a node's maintenance is published at a steady pace. The clock stops when the last scheduler's
 picture has the node reserved, or free again; placement has committed that before. The daemon has only notifications, so
-that Ironic's REST API has no part in the figures. For comparison the report shows the duration of a durable message from
-its publisher to a worker, and of a write that waits for the disk, at the same pace and in the same minutes.
+that Ironic's REST API has no part in the figures. For comparison the report shows two other durations, at the same
+pace and in the same minutes. One is of a durable message from its publisher to a worker, the other of a write that waits
+for the disk.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Unmodified clients against a placement server: `python -m tests.conformance.clients [--against ours|openstacks]`
+"""Unmodified clients against a placement server: `python -m tests.conformance.clients [--against ours|openstacks]`.
 
 The clients are the `openstack` command with osc-placement, and Nova's SchedulerReportClient, in an environment of their
 own that is created on first use. Our server is tested with each kind of authentication that needs no Keystone, each

@@ -3,7 +3,7 @@
 The real one builds the product of all places of each group in a tree, and works on every element of it. On the machine
 on which our limits were chosen that takes at least 17 microseconds each, so ten seconds allow at most 600,000 elements
 (isolate costs ten times as much). Our search visits each beginning of an element at most once, and prunes most of them.
-The worst kind for it has two places for each group and no solution that sums could rule out: 524,288 elements (19
+The worst kind for it has two places for each group and no solution that sums could rule out. 524,288 elements (19
 groups, 9.2 seconds of the real one) took five million steps. The limit is ten times that.
 
 These tests ask the real one smaller questions of each kind, because it is slow. Both find the same number of

@@ -1,7 +1,7 @@
 """An oracle for administrators' writes, as simple as possible: one write at a time, each number counted anew.
 
-It is slow on purpose and shares no line with placement_worker/core, so it cannot have the same faults. Of a verdict it
-returns only the name.
+It is slow on purpose and shares no line with placement_worker/core, so it cannot have the same faults. It returns
+only the name of a verdict.
 """
 
 from dataclasses import dataclass, field

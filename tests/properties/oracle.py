@@ -1,7 +1,7 @@
 """An oracle for claims, as simple as possible: one order at a time, each number counted anew.
 
-It is slow on purpose, shares no line with placement_worker/core, and stores no usage. Of a verdict it returns only what
-callers may rely on, as a tuple.
+It is slow on purpose, shares no line with placement_worker/core, and stores no usage. It returns only the parts of a
+verdict that callers may rely on, as a tuple.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What a compute reports of the tree of a host: the difference to what placement last accepted."""
+"""The report of a compute about the tree of a host: the difference to the tree that placement last accepted."""
 
 from uuid import UUID
 

@@ -7,8 +7,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 
 class AnswerWriter:
-    """Sends head and body in one write, since a second write costs as much as everything else of a small answer. Of a long
-    body only the first piece goes with the head, which states the length of all pieces. Each later piece waits until the
+    """Sends head and body in one write, since a second write costs as much as everything else of a small answer. Only the
+    first piece of a long body goes with the head, which states the length of all pieces. Each later piece waits until the
     client has read.
     """
 

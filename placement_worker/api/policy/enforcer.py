@@ -16,7 +16,7 @@ from oslo_policy import policy as oslo
 from placement_worker.api.policy.defaults import DOCUMENTED, LEGACY
 from placement_worker.api.policy.policy import BadPolicyError
 
-# What a rule may compare: these of the caller, with a word or with these of the request.
+# A rule may compare these values of the caller, with a word or with these values of the request.
 _OF_CALLER: Final = ("role", "rule", "project_id", "user_id", "system_scope")
 _OF_REQUEST: Final = {"project_id": "p", "user_id": "u"}
 _OPERATORS: Final = frozenset(("and", "or", "not"))

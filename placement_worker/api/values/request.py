@@ -21,8 +21,8 @@ class Caller(Struct, frozen=True):
 class Request(Struct, frozen=True, kw_only=True):
     """Everything about a request that a handler may use.
 
-    The application has checked already: the path and the method exist at this version, the caller may do this, a body that
-    will be read has the right content type, and sizes are within their limits.
+    The application has checked already that the path and the method exist at this version, and that the caller may do
+    this. A body that will be read has the right content type, and sizes are within their limits.
     """
 
     # Sent to the client as x-openstack-request-id, and in each error.

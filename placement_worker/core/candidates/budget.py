@@ -98,8 +98,8 @@ class Budget:
 
 
 class SharedBudget:
-    """The budget of all searches of one batch. Each tree has some steps of its own, so that no query starves another. What
-    a tree needs beyond them comes out of one shared pool.
+    """The budget of all searches of one batch. Each tree has some steps of its own, so that no query starves another.
+    Further steps of a tree come out of one shared pool.
     """
 
     def __init__(self, steps_per_tree: int, steps_shared: int, bytes_max: int) -> None:

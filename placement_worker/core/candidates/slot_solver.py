@@ -27,8 +27,8 @@ and which slot is the first to take it. In each part the condition is only a sma
 and the matching sees domains of two or three places instead of the whole tree. Where all places of its slots are below
 one another in a chain, each solution has an apex, and no split is needed.
 
-What is left are packings that the sums allow and that still fail, again and again in the same way, since siblings are
-alike: if a slot fails with one of eight equal devices it fails with the others. So the search remembers a dead end by
+Some packings remain that the sums allow and that still fail. They fail again and again in the same way, since siblings
+are alike: if a slot fails with one of eight equal devices it fails with the others. So the search remembers a dead end by
 what matters for its future: the open slots, and how many places of each kind there are. A kind is which slots a place is
 open to, how much it has left, and which traits it has. Kinds instead of places turn factorials into polynomials. Before
 the first dead end nothing of this is paid. When the memo has filled its share of the budget's bytes, it takes no more.

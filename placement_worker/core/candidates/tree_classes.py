@@ -1,8 +1,8 @@
 """Classes of trees that a query cannot tell apart: a solution for one of them is a solution for all.
 
-A cloud has thousands of trees and few kinds of hardware. Two trees have the same solutions, place by place, if they have
-the same layout, if the same places fit the same slots with the same room (as far as the query can use it up), and if they
-have the same pools. So the search, which is Python, runs once a class. Each tree costs only a few bits in a few arrays, a
+A cloud has thousands of trees and few kinds of hardware. Two trees have the same solutions, place by place, if three
+things are equal: their layout, their pools, and which places fit which slots with how much room. Only room that the query
+can use up counts. So the search, which is Python, runs once a class. Each tree costs only a few bits in a few arrays, a
 number made of them, and a sort.
 """
 

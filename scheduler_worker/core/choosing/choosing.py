@@ -5,8 +5,8 @@ than all the rest of a boot. So equal specs are decided together, by one pass ov
 
 1. Filters leave the hosts that qualify, and weighers give each of them a score. Specs of a batch often differ in their
    amounts alone: answers that do not depend on these are kept (qualifying.py, weighing.py).
-2. n instances need no more than the n best hosts: before the last instance is placed, at most n - 1 hosts have been
-   touched, so one of the n best is untouched, and is no worse than any host outside. These n hosts, and a few more for
+2. n instances need no more than the n best hosts. Before the last instance is placed, at most n - 1 hosts have been
+   touched. So one of the n best is untouched, and it is no worse than any host outside. These n hosts, and a few more for
    alternates, are the pool; a sample finds them without sorting the others (ranking.py).
 3. Each instance takes the best host of the pool. That host then gets the score of a host with one instance more: higher,
    lower, or full. These scores are computed beforehand for the whole pool and the next few instances at once

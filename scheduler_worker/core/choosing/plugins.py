@@ -2,7 +2,7 @@
 
 Both see columns: one call for all hosts. They decide by the columns and the spec alone, and keep no state. A plugin says
 what it depends on. `reads` names the fields of the spec, or `classes` where the amounts do not count. `woken_by` names the
-changes of hosts after which it may decide otherwise. core/choosing/plugin_check.py holds a plugin against both.
+changes of hosts after which it may decide otherwise. scheduler_worker/plugin_check.py holds a plugin against both.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,11 +1,11 @@
 """The next step after placement's verdict on a claim: an outcome, the same host again, or another host.
 
-Claimed, AlreadyClaimed   it has a host: the share that placement holds counts, not the choice
-ShapeMoved                the picture takes the new state, and the same host is tried again
-DoesNotFit                the next alternate; after the last, a new choice without these hosts
-GroupRefused              a new choice: other members of its server group are news, so the alternates may be as bad
-Superseded, TooOld        another worker has ended the instance
-NotAllowed                it ends in error; but if the host has moved to another cell, as DoesNotFit
+Claimed, AlreadyClaimed   It has a host. The share that placement holds counts, not the choice.
+ShapeMoved                The picture takes the new state, and the same host is tried again.
+DoesNotFit                The next alternate; after the last, a new choice without these hosts.
+GroupRefused              A new choice: other members of its server group are news, so the alternates may be as bad.
+Superseded, TooOld        Another worker has ended the instance.
+NotAllowed                It ends in error; but if the host has moved to another cell, as DoesNotFit.
 """
 
 from collections.abc import Mapping
