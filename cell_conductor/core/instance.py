@@ -129,15 +129,6 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
     outcome: Literal["", "reverted", "aborted", "failed", "done"] = ""
     reason: str = ""
 
-    @property
-    def attempts_asked(self) -> int:
-        """How far above the row's attempt the one is that placement is asked for now. A way back from no destination leaves out
-        one: it was asked for before, and what late copies ask for is refused from then on.
-        """
-        if self.step == "returning":
-            return 1 if self.heir_attempt else 2
-        return 1 if self.step == "claiming" else 0
-
 
 class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     """A row. `attempt` is the one whose share the instance holds, as far as the cell knows; during a swap the next may
@@ -191,9 +182,13 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def last_attempt(self) -> int:
         """The highest attempt that placement may have granted."""
-        if self.state == "moving" and self.moving is not None:
-            return self.attempt + self.moving.attempts_asked
-        return self.attempt + 1 if self.state == "swapping" else self.attempt
+        return self.attempt + 1 if self.is_asking else self.attempt
+
+    @property
+    def is_asking(self) -> bool:
+        """May placement have granted the next attempt without the cell knowing?"""
+        step = self.moving.step if self.moving is not None else ""
+        return self.state == "swapping" or step in ("claiming", "returning")
 
     @property
     def ends_by(self) -> datetime:

@@ -4,7 +4,7 @@ from msgspec import structs
 
 from bus.messages.build import STOPPED
 from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
-from bus.messages.placement import AlreadyClaimed, Claimed, Heir, ShapeMoved, Superseded, SwapClaim
+from bus.messages.placement import AlreadyClaimed, Claimed, Heir, ShapeMoved, Share, SwapClaim
 from cell_conductor.core.host_states import awaited
 from cell_conductor.core.instance import MOVES, SPAWNS
 from cell_conductor.core.move_steps import (
@@ -53,7 +53,7 @@ def next_move_swap(transition: Transition) -> SwapClaim:
         cell=rules.cell,
         consumer=row.id,
         held_attempt=row.attempt,
-        attempt=row.attempt + moving.attempts_asked,
+        attempt=row.attempt + 1,
         issued_at=row.changed_at,
         share=moving.source.share if is_back else row.alternates[0].share,
         heir=heir,
@@ -64,7 +64,7 @@ def next_move_swap(transition: Transition) -> SwapClaim:
 
 def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
     row, swap, verdict, moving = transition.row, answered.swap, answered.verdict, transition.row.moving
-    if moving is None or row.attempt + moving.attempts_asked != swap.attempt or not row.tries:
+    if moving is None or row.attempt + 1 != swap.attempt or not row.tries:
         return
     is_back = moving.step == "returning"
     asked = moving.source if is_back else row.alternates[0] if moving.step == "claiming" else None
@@ -73,17 +73,17 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
     match verdict:
         case None:
             wait_for_placement(transition, None)
+        case AlreadyClaimed() if is_back and not (moving.heir_attempt or _is_same(verdict.share, swap.share)):
+            # A late copy of a refused question was granted after all: the way back is from there.
+            transition.change(attempt=swap.attempt, kept_attempt=moving.source_attempt, tries=0)
+            transition.change(moving=structs.replace(moving, heir_attempt=row.attempt))
+            transition.change(state_ends_at=transition.now)
         case Claimed() | AlreadyClaimed() if is_back:
             _on_claimed_back(transition, swap.attempt)
         case Claimed():
             _on_claimed(transition, asked)
         case AlreadyClaimed():
             _on_claimed(transition, choice_of(row, verdict.share))
-        case Superseded() if is_back and not moving.heir_attempt and verdict.attempt == row.attempt + 1:
-            # A late copy of a question was granted after all: the way back is from there.
-            transition.change(attempt=row.attempt + 1, kept_attempt=moving.source_attempt, tries=0)
-            transition.change(moving=structs.replace(moving, heir_attempt=row.attempt))
-            transition.change(state_ends_at=transition.now)
         case _ if is_back:
             # Nobody else may have taken the way back; whatever is wrong, the instance is safe while this is asked again.
             transition.change(reason=why_not(verdict))
@@ -96,6 +96,10 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
             transition.failed(asked.name, why_not(verdict), attempt=row.attempt + 1)
             transition.change(alternates=row.alternates[1:], tries=0)
             go_on(transition)
+
+
+def _is_same(held: Share, asked: Share) -> bool:
+    return held.host == asked.host and {*held.amounts} == {*asked.amounts}
 
 
 def _on_claimed(transition: Transition, host: Choice) -> None:

@@ -20,7 +20,7 @@ The instance holds what the destination needs. The rest of the source's share is
 consumer of type migration, so the way back is always free. A confirmed move leaves the heir until the source has cleaned up.
 
 A late copy of a question may be granted although placement refused it before. So a move that was refused everywhere claims its
-own share again, by an attempt above the refused one: then all such copies are superseded, or what they got comes back.
+own share again, by the refused attempt: no copy is granted after that. If one was granted before, its share comes back.
 
 An evacuation spawns the instance at its destination: its source is down. The source gets the order to destroy what it has
 only after that, and does so when it returns. A host that keeps silent about a step is given up, as in a build; only one that
@@ -148,7 +148,7 @@ def free_both_hosts(transition: Transition) -> None:
     own = HeldClaim(row.id, row.last_attempt)
     source = moving.source.share.host
     # While placement is asked, it may have granted the next attempt, and its heir.
-    heir = moving.heir_attempt or (row.attempt if moving.attempts_asked else 0)
+    heir = moving.heir_attempt or (row.attempt if row.is_asking else 0)
     if row.host_attempt != moving.source_attempt:
         cleanup = (heir_claim(transition, row.attempt),) if row.was_silent else ()
         transition.clean_up(own, *cleanup)

@@ -244,7 +244,7 @@ async def test_the_way_back_asks_for_no_bound_no_shape_and_no_limit(client: Stor
     assert await client.held(WEB) == {*on(HOST, 3, disk=6).amounts}
 
 
-async def test_a_way_back_without_a_move_ends_the_attempt_whatever_its_host_has_become(
+async def test_a_way_back_without_a_move_takes_the_attempt_whatever_its_host_has_become(
     client: StoreClient,
 ) -> None:
     """A late copy of a question that was refused is granted nothing then, though there is room by now."""
@@ -254,11 +254,11 @@ async def test_a_way_back_without_a_move_ends_the_attempt_whatever_its_host_has_
     shrunk = inventories(VCPU=1)
     await client.report(a_report(a_provider("host-1", holds=shrunk), root=HOST))
 
-    back = a_swap(limited(on(HOST, 3, disk=6)), attempt=3, returns=MIGRATION)
+    back = a_swap(limited(on(HOST, 3, disk=6)), returns=MIGRATION)
     assert await client.ask_one(back) == Claimed()
     await client.ask(a_release(DB))
 
-    assert isinstance(await client.ask_one(there), Superseded)
+    assert isinstance(await client.ask_one(there), AlreadyClaimed)
     assert await client.held(WEB) == {*on(HOST, 3, disk=6).amounts}
     assert await client.held(MIGRATION) == set()
 

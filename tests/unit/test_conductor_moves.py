@@ -26,7 +26,7 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import Heir, ReleaseClaim, Superseded
+from bus.messages.placement import AlreadyClaimed, Heir, ReleaseClaim
 from cell_conductor.wiring import heir_of
 from tests.unit.test_conductor import (
     CLAIMED,
@@ -193,24 +193,24 @@ def test_a_refused_swap_leaves_the_instance_as_it_was() -> None:
 
 
 def test_after_a_refusal_late_copies_of_the_question_are_made_worthless() -> None:
-    """The broker may deliver a question twice. The attempt that it asks for is left out, so a late copy is refused."""
+    """The broker may deliver a question twice. The way back takes the attempt that it asks for."""
     cell = active()
     cell.hear(move())
     cell.swap(FULL)
     cell.after_s(0)
     back = cell.swap_asked
-    assert (back.held_attempt, back.attempt, back.share) == (1, 3, choice("h1").share)
+    assert (back.held_attempt, back.attempt, back.share) == (1, 2, choice("h1").share)
     assert back.returns == heir_of(ONE, 1)
     # Deleted now, whatever placement grants is released.
     assert [each.attempt for each in cell.hear(REMOVE)] == [1]  # type: ignore[attr-defined]
-    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 3), (heir_of(ONE, 1), 1)]
+    assert released(cell.hear(destroyed(1, "h1"))) == [(ONE, 2), (heir_of(ONE, 1), 1)]
 
 
 def test_a_late_copy_that_was_granted_after_the_refusal_comes_back() -> None:
     cell = active()
     cell.hear(move())
     cell.swap(FULL)
-    assert cell.swap(Superseded(attempt=2, ended=False)) == []
+    assert cell.swap(AlreadyClaimed(attempt=2, share=choice("h2").share)) == []
     cell.after_s(0)
     back = cell.swap_asked
     assert (back.held_attempt, back.attempt, back.returns) == (2, 3, heir_of(ONE, 1))
@@ -219,6 +219,17 @@ def test_a_late_copy_that_was_granted_after_the_refusal_comes_back() -> None:
     (told,) = cell.answer(back, CLAIMED)
     assert isinstance(told, InstanceActive)
     assert (told.instance.host, told.instance.attempt, cell.row.host_attempt) == ("h1", 3, 1)
+
+
+def test_a_way_back_that_was_granted_and_not_answered_is_not_taken_for_a_late_copy() -> None:
+    cell = active()
+    cell.hear(move())
+    cell.swap(FULL)
+    assert cell.swap(None) == []
+    cell.after_s(1)
+    (told,) = cell.swap(AlreadyClaimed(attempt=2, share=choice("h1").share))
+    assert isinstance(told, InstanceActive)
+    assert (told.instance.attempt, cell.row.host_attempt, cell.row.moving) == (2, 1, None)
 
 
 def test_a_move_that_has_asked_nothing_just_ends() -> None:
