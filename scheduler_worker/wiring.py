@@ -174,6 +174,7 @@ def scheduler_parts(
         plugins,
         reader,
         clock,
+        ask_all=station.ask_all,
         settings=settings,
         make_sure=make_sure,
         know_hosts=know_hosts,

@@ -81,7 +81,10 @@ ROLES: tuple[Role, ...] = (
         writes=(
             Grant(
                 PLACEMENT,
-                ("claim.*", "claims", "release.*", "snapshot", "revisions", "members", "aggregates.set"),
+                (
+                    *("claim.*", "claims", "release.*", "snapshot", "revisions", "members"),
+                    *("aggregates.set", "consumer.query"),
+                ),
             ),
             Grant(
                 CELL,

@@ -6,17 +6,22 @@ picture holds the chosen share for a while, so that the next choices see it.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 
 from msgspec import Struct, structs
 
+from bus.errors import WrongAnswer
+from bus.message import Message
+from bus.messages.administration import AskConsumer, ConsumerFound
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId, NoValidHost
 from bus.messages.cell import Choice
 from bus.messages.moves import EndMove, MoveInstance
+from bus.messages.placement import ResourceAmount
 from bus.workers.handling import Handlers, Received, Said
 from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.draft import Leaving
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.moves import (
     MoveRoom,
@@ -48,12 +53,12 @@ _Verdict = tuple[InstanceRow | BuildRejected, bool]
 
 class _Wanted(Struct, frozen=True):
     """What an order needs of a host. `next_spec` is what its instance needs after a resize, encoded. `leaving`: it may stay on
-    the host of this row of the picture, and gives back what it needs there now.
+    its host, and gives back what it holds now.
     """
 
     spec: InstanceSpec
     next_spec: bytes = b""
-    leaving: tuple[int, InstanceSpec] | None = None
+    leaving: Leaving | None = None
 
 
 class Mover:
@@ -65,6 +70,7 @@ class Mover:
         reader: RequestReader,
         clock: Callable[[], datetime],
         *,
+        ask_all: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]],
         settings: SchedulerSettings,
         make_sure: Callable[[], Awaitable[None]],
         know_hosts: Callable[[], Awaitable[None]],
@@ -72,6 +78,7 @@ class Mover:
     ) -> None:
         self._store = store
         self._picture = picture
+        self._ask_all = ask_all
         self._plugins = plugins
         self._reader = reader
         self._clock = clock
@@ -190,9 +197,28 @@ class Mover:
         await self._know_hosts()
         found = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
         rows = {row.id.int: row for row in found}
-        return [self._wanted_by(order, rows.get(order.instance.int)) for order in orders]
+        held = await self._held_by(
+            [order.instance for order in orders if order.kind == "resize" and order.hosts]
+        )
+        return [
+            self._wanted_by(order, rows.get(order.instance.int), held.get(order.instance, ()))
+            for order in orders
+        ]
 
-    def _wanted_by(self, order: MoveInstance, row: InstanceRow | None) -> _Wanted | BuildRejected | None:
+    async def _held_by(self, instances: Iterable[InstanceId]) -> dict[InstanceId, tuple[ResourceAmount, ...]]:
+        """What these instances hold. The picture knows only sums: not which child or which pool gave it."""
+        held = {}
+        ids = tuple(dict.fromkeys(instances))
+        answers = await self._ask_all([AskConsumer(consumer=each) for each in ids])
+        for instance, found in zip(ids, answers, strict=True):
+            if not isinstance(found, ConsumerFound):
+                raise WrongAnswer(f"placement answered a question for {instance} by {found!r}")
+            held[instance] = found.consumer.held if found.consumer else ()
+        return held
+
+    def _wanted_by(
+        self, order: MoveInstance, row: InstanceRow | None, held: tuple[ResourceAmount, ...]
+    ) -> _Wanted | BuildRejected | None:
         problem = problem_with(row, order)
         if problem is not None:
             return problem
@@ -201,14 +227,16 @@ class Mover:
             return None
         if row.told.host and (why := self._problem_with_source(order, row.told.host)):
             return refused(order, "instance", order.instance, why)
-        return None if stays_on_host(row, order.kind) else self._needs(order, row)
+        return None if stays_on_host(row, order.kind) else self._needs(order, row, held)
 
-    def _needs(self, order: MoveInstance, row: InstanceRow) -> _Wanted | BuildRejected:
+    def _needs(
+        self, order: MoveInstance, row: InstanceRow, held: tuple[ResourceAmount, ...]
+    ) -> _Wanted | BuildRejected:
         told = row.told
         spec, build = decoded(row.current_spec), request_of(row.current_spec)
         if spec is None or build is None:
             return refused(order, "instance", order.instance, "what it needs of a host is not known any more")
-        now, next_spec = spec, b""
+        next_spec = b""
         if order.flavor is not None:
             resized = self._resized(order, spec, build)
             if isinstance(resized, BuildRejected):
@@ -218,7 +246,7 @@ class Mover:
         stays = order.kind == "resize" and told.host.lower() in named
         leaves = bool(told.host) and not stays
         ignored = (*spec.ignore_hosts, told.host.lower()) if leaves else spec.ignore_hosts
-        group = spec.server_group
+        group = own = spec.server_group
         if group is not None and all(
             each.consumer == row.id for each in self._picture.groups.of_group(group.id)
         ):
@@ -228,7 +256,7 @@ class Mover:
                 spec, hosts=named, ignore_hosts=ignored, cell=told.cell, server_group=group, count=1
             ),
             next_spec,
-            (next(iter(self._picture.rows_named(told.host.lower()))), now) if stays else None,
+            Leaving(next(iter(self._picture.rows_named(told.host.lower()))), held, own) if stays else None,
         )
 
     def _problem_with_source(self, order: MoveInstance, host: str) -> str:
@@ -277,7 +305,7 @@ class Mover:
         ]
 
     def _chosen(
-        self, specs: Sequence[InstanceSpec], leaving: tuple[int, InstanceSpec] | None = None
+        self, specs: Sequence[InstanceSpec], leaving: Leaving | None = None
     ) -> list[Chosen | NoValidHost]:
         return choose(
             self._picture,

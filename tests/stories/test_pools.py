@@ -5,10 +5,12 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from bus.message import AggregateId, Message
 from bus.messages.administration import SetAggregates
-from bus.messages.build import DeleteInstance, Flavor
+from bus.messages.build import BuildRejected, DeleteInstance, Flavor, InstancesFound, RequestId
+from bus.messages.moves import MoveInstance
 from bus.messages.placement import ProvidersChanged, ProviderState
 from bus.workers.station import Station
 from cell_conductor.settings import ConductorSettings
@@ -80,6 +82,58 @@ async def until_used(setup: Cloud, **used: int) -> None:
         return now == used
 
     await wait_until(is_so, f"used {used}")
+
+
+@STAGES
+async def test_a_resize_on_a_full_host_counts_what_its_numa_node_and_its_pool_gave(
+    bus: str, books: str
+) -> None:
+    """Each NUMA node has four processors, and the pool 20 GB of disk."""
+    small, large = Flavor(vcpus=2, ram_mb=512, root_gb=9), Flavor(vcpus=3, ram_mb=512, root_gb=11)
+    size = HostSize(vcpus=8, numa_nodes=2, vcpu_ratio=1.0)
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, SimulatedHost(name="host-1", size=size)),
+    ):
+        builds = [a_build(1, flavor=small), a_build(2, flavor=structs.replace(small, vcpus=4))]
+        for build in builds:
+            await setup.send(build)
+            await setup.until_state(instance_of(build), "active")
+
+        async def resized(number: int, flavor: Flavor) -> Message:
+            return await setup.client.ask(
+                MoveInstance(
+                    request_id=RequestId(UUID(int=number)),
+                    instance=instance_of(builds[0]),
+                    kind="resize",
+                    flavor=flavor,
+                    hosts=("host-1",),
+                    confirm_s=0,
+                )
+            )
+
+        for number, (too_large, why) in enumerate(
+            (
+                (structs.replace(large, vcpus=5), "host-1: VCPU asked 5, free 4 of 4 at host-1_NUMA"),
+                (structs.replace(large, root_gb=12), "host-1: DISK_GB asked 12, free 11 of 20 at c1-nfs"),
+            )
+        ):
+            refusal = await resized(1000 + number, too_large)
+            assert isinstance(refusal, BuildRejected)
+            assert why in refusal.reason
+        assert isinstance(await resized(2000, large), InstancesFound)
+
+        async def is_so() -> bool:
+            told = await setup.instance(instance_of(builds[0]))
+            return told is not None and told.state == "active" and told.attempt == 2
+
+        await wait_until(is_so, "it has the larger size")
+        nodes = await setup.providers()
+        used = sorted(nodes[f"host-1_NUMA{number}"].inventories["VCPU"].used for number in range(2))
+        assert (used, nodes[NFS].inventories["DISK_GB"].used) == ([3, 4], 20)
 
 
 async def has_processors(setup: Cloud, host: str, total: int) -> bool:

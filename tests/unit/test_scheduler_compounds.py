@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import FunnelStep, NoValidHost
-from bus.messages.placement import InventoryState, ProviderGone, ProviderState, Share
+from bus.messages.placement import InventoryState, ProviderGone, ProviderState, ResourceAmount, Share
 from placement_worker.core.candidates import ways as ways_module
 from placement_worker.core.candidates.budget import Budget, SharedBudget
 from placement_worker.core.candidates.fitting import Scope
@@ -22,7 +22,7 @@ from scheduler_worker.core.choosing.compounds import (
     Compounds,
     Found,
 )
-from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.draft import Draft, Leaving
 from scheduler_worker.core.choosing.needs import Needs, needs_of, query_of
 from scheduler_worker.core.choosing.provider_room import Parts
 from scheduler_worker.core.choosing.standard import standard_plugins
@@ -256,6 +256,53 @@ def test_a_host_that_has_disk_itself_gives_that_before_any_pool_does() -> None:
     found = choose(a_cloud(own, a_pool(50)), [a_spec(1, DISK_GB=5)] * 2, PLUGINS, salt=0)
 
     assert chosen(found) == ["DISK_GB:5@h VCPU:1@h", "DISK_GB:5@pool VCPU:1@h"]
+
+
+def held(**amounts: tuple[str, int]) -> tuple[ResourceAmount, ...]:
+    return tuple(
+        ResourceAmount(provider=provider(where.replace("_", "-")), resource=resource, amount=amount)
+        for where, (resource, amount) in amounts.items()
+    )
+
+
+def in_use(state: ProviderState, **used: int) -> ProviderState:
+    inventories = {
+        resource: structs.replace(each, used=used.get(resource, 0))
+        for resource, each in state.inventories.items()
+    }
+    return structs.replace(state, inventories=inventories)
+
+
+def test_an_instance_that_stays_gives_back_what_each_cell_and_each_pool_gave_it() -> None:
+    root, first, second = a_nested_host("h")
+    root = structs.replace(root, inventories={}, aggregates=RACK)
+    picture = a_cloud(root, in_use(first, VCPU=4), in_use(second, VCPU=4), in_use(a_pool(50), DISK_GB=48))
+    here = picture.row_of(provider("h"))
+    leaving = Leaving(here, held(h_n1=("VCPU", 3), pool=("DISK_GB", 10)))
+
+    def resized(vcpu: int, disk: int, before: Leaving | None = leaving) -> Chosen | NoValidHost:
+        return choose(picture, [a_spec(vcpu, DISK_GB=disk)], PLUGINS, salt=0, leaving=before)[0]
+
+    assert chosen([resized(3, 12)]) == ["DISK_GB:12@pool VCPU:3@h-n1"]
+    assert chosen([resized(3, 10, None)]) == []
+    (too_wide,) = refusal(resized(4, 10)).steps
+    assert too_wide.example == "h: VCPU asked 4, free 3 of 4 at h-n1, the most of 2"
+    (too_large,) = refusal(resized(3, 13)).steps
+    assert too_large.example == "h: DISK_GB asked 13, free 12 of 50 at pool"
+    assert chosen([resized(3, 12)]) == ["DISK_GB:12@pool VCPU:3@h-n1"], "the picture is as it was"
+
+
+def test_an_instance_with_groups_that_stays_on_a_host_without_children_gives_back_its_share() -> None:
+    picture = a_cloud(in_use(a_state("h", some(VCPU=8)), VCPU=8))
+    leaving = Leaving(picture.row_of(provider("h")), held(h=("VCPU", 4)))
+
+    def resized(vcpu: int) -> Chosen | NoValidHost:
+        needs = (("VCPU", vcpu),)
+        spec = InstanceSpec(amounts=needs, groups=(GranularGroup("1", needs),))
+        return choose(picture, [spec], PLUGINS, salt=0, leaving=leaving)[0]
+
+    assert chosen([resized(4)]) == ["VCPU:4@h"]
+    assert isinstance(resized(5), NoValidHost)
 
 
 def test_nobody_lives_on_a_host_that_gives_nothing() -> None:

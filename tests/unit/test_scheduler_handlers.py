@@ -135,6 +135,7 @@ class Worker:
                     standard_plugins(),
                     reader,
                     lambda: NOON,
+                    ask_all=asks_nothing,
                     settings=settings,
                     make_sure=finds_nothing,
                     know_hosts=self.look_at_hosts,

@@ -8,9 +8,10 @@ from msgspec import structs
 
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.build import NoValidHost
-from bus.messages.placement import GroupMember, GroupPolicy, GroupRefused, ServerGroup
+from bus.messages.placement import GroupMember, GroupPolicy, GroupRefused, ResourceAmount, ServerGroup
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.draft import Leaving
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.choosing.standard import standard_plugins
@@ -220,9 +221,10 @@ def test_an_instance_that_stays_on_its_host_meets_neither_its_own_share_nor_its_
     full = a_state("h0", vcpus(16, 14), internal=1)
     picture = a_picture(full, hosts=(a_host("h0", instances=2),))
     picture.groups.join([a_member(WEB, "h0")])
-    now, then = a_spec("anti-affinity", vcpu=10), a_spec("anti-affinity", vcpu=12)
+    then = a_spec("anti-affinity", vcpu=12)
     plugins = standard_plugins(instances_max=2)
-    leaving = picture.row_of(provider("h0")), now
+    held = (ResourceAmount(provider=provider("h0"), resource="VCPU", amount=10),)
+    leaving = Leaving(picture.row_of(provider("h0")), held, then.server_group)
 
     for before in (None, leaving, None, leaving):
         (found,) = choose(picture, [then], plugins, SALT, leaving=before)

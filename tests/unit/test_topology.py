@@ -198,10 +198,17 @@ def test_only_an_operator_may_enable_and_disable_hosts() -> None:
 
 def test_only_an_operator_writes_to_the_books_directly_and_cells_may_not_even_ask() -> None:
     for keys, who in (
-        # Schedulers set the members of aggregates, by aggregate.
+        # Schedulers set the members of aggregates, by aggregate, and ask what an instance holds that is resized on its host.
         ([key for key in BOOK_WRITES if key != "aggregates.set"], {"moor-operator"}),
         (["aggregates.set"], {"moor-operator", "moor-scheduler"}),
-        ([*BOOK_SEARCHES, *(key.replace("*", "shop") for key in BOOK_QUESTIONS)], {"moor-operator"}),
+        (["consumer.query"], {"moor-operator", "moor-scheduler"}),
+        (
+            [
+                *BOOK_SEARCHES,
+                *(key.replace("*", "shop") for key in BOOK_QUESTIONS if key != "consumer.query"),
+            ],
+            {"moor-operator"},
+        ),
     ):
         for key in keys:
             assert {user for user, rights in RIGHTS.items() if rights.may_publish(PLACEMENT, key)} == who, key

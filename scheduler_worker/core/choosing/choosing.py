@@ -44,7 +44,7 @@ from scheduler_worker.core.choosing.alternates import (
     Choices,
 )
 from scheduler_worker.core.choosing.compound_fill import CompoundFill
-from scheduler_worker.core.choosing.draft import Draft
+from scheduler_worker.core.choosing.draft import Draft, Leaving
 from scheduler_worker.core.choosing.explaining import explain
 from scheduler_worker.core.choosing.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
@@ -97,17 +97,17 @@ def choose(
     *,
     draw: int = 0,
     explained_max: int | None = None,
-    leaving: tuple[int, InstanceSpec] | None = None,
+    leaving: Leaving | None = None,
 ) -> list[Chosen | NoValidHost]:
     """A host for one instance of each spec, in their order; for several instances the caller repeats the spec. Of refusals
     of different specs, so many are explained; the others have a funnel without steps.
 
     The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number; it counts only
-    where plugins give an instance any of several best hosts. `leaving`: an instance with these needs leaves the host of this row.
+    where plugins give an instance any of several best hosts. `leaving`: this instance counts as gone.
     """
     draft = Draft(picture, plugins.way_judges)
     if leaving is not None:
-        draft.give_back(*leaving)
+        draft.give_back(leaving)
     qualifying, weighing = Qualifying(draft, plugins), Weighing(draft, plugins.weighers)
     batch = _Batch(draft, qualifying, weighing, plugins, salt, alternates, draw)
     weighs_images = plugins.weighs_images

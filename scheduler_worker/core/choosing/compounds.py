@@ -90,7 +90,7 @@ class Compounds:
             left = free(resource)
             if left is not None:
                 less = stock.free[roots[flat]] - left[flat]
-                for at in np.flatnonzero(less > 0).tolist():
+                for at in np.flatnonzero(less).tolist():
                     self.room.count(int(roots[flat[at]]), resource, int(less[at]))
 
     def take(self, parts: Parts) -> None:

@@ -2,11 +2,13 @@
 columns.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
-from bus.messages.placement import GroupMember, ServerGroup
+from bus.messages.placement import GroupMember, ResourceAmount, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Ints, Rows
 from scheduler_worker.core.aggregates.metadata import ZONE, value_of
 from scheduler_worker.core.choosing.compound_fill import CompoundFill
@@ -15,6 +17,14 @@ from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.ways.judge import WayJudge
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+
+
+class Leaving(Struct, frozen=True):
+    """An instance that may stay on the host of this row of the picture: what it holds, and its group."""
+
+    row: int
+    held: tuple[ResourceAmount, ...]
+    group: ServerGroup | None = None
 
 
 class Draft:
@@ -128,12 +138,19 @@ class Draft:
         else:
             self._write(rows, times, amounts, spec.server_group)
 
-    def give_back(self, row: int, spec: InstanceSpec) -> None:
-        """Before any choice: as if an instance with these needs had left this host. Which providers of a compound host gave its
-        amounts is unknown here: of these only its place and its membership of a group come back.
-        """
-        amounts = {} if self.picture.compound[row] else dict(spec.amounts)
-        self._write(row, -1, amounts, spec.server_group)
+    def give_back(self, leaving: Leaving) -> None:
+        """Before any choice: as if the instance had left. Children of the host and pools have what they gave again."""
+        index, host = self.picture.index, self.columns.ids[leaving.row]
+        in_tree: Counter[str] = Counter()
+        for each in leaving.held:
+            row = index.row_of(each.provider)
+            if row is None:
+                continue
+            if index.state(row).root.int == host.int:
+                in_tree[each.resource] += each.amount
+            if self.compounds is not None and self.picture.compound[leaving.row]:
+                self.compounds.room.count(row, each.resource, -each.amount)
+        self._write(leaving.row, -1, in_tree, leaving.group)
 
     def _write(
         self, rows: Rows | int, times: Ints | int, amounts: Mapping[str, int], group: ServerGroup | None
