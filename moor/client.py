@@ -292,14 +292,12 @@ def ask_bus(bus: str, work: Callable[[Client], Awaitable[T]], *, operates: bool 
 
 
 class InstanceFollower:
-    """Follows instances by their events and by polling, until `by_s` on the event loop's clock."""
+    """Follows instances by their events and by polling. `ids` may change meanwhile."""
 
-    def __init__(self, client: Client, ids: Collection[InstanceId], by_s: float, project: str = "") -> None:
-        self._by_s = by_s
+    def __init__(self, client: Client, ids: Collection[InstanceId], project: str = "") -> None:
         self.states: States = {}
         self._client = client
-        self._ids = tuple(ids)
-        self._is_followed = frozenset(self._ids)
+        self._ids = ids
         self._project = project
         self._changed = asyncio.Event()
         self._listening = asyncio.Event()
@@ -308,23 +306,30 @@ class InstanceFollower:
         """Store these states; skip any that is not newer than the known one."""
         for state in states:
             known = self.states.get(state.id)
-            if state.id in self._is_followed and (known is None or known.sequence < state.sequence):
+            if state.id in self._ids and (known is None or known.sequence < state.sequence):
                 self.states[state.id] = state
                 self._changed.set()
 
-    async def until(self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None]) -> bool:
-        """Show changes until `is_over` holds for all instances. Return False if time is up before."""
+    async def until(
+        self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None], by_s: float
+    ) -> bool:
+        """Show changes until `is_over` holds for all instances. Return False if it is `by_s` on the event loop's clock before."""
         try:
-            async with asyncio.timeout_at(self._by_s):
-                await during(self._show_until(is_over, show), self._hear(), self._look())
+            async with asyncio.timeout_at(by_s):
+                await self._follow(lambda: self._is_over(is_over), show)
         except TimeoutError:
             return False
         return True
 
-    async def _show_until(
-        self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None]
-    ) -> None:
-        while not self._is_over(is_over):
+    async def follow(self, show: Callable[[States], None]) -> None:
+        """Show changes without end."""
+        await self._follow(lambda: False, show)
+
+    async def _follow(self, is_over: Callable[[], bool], show: Callable[[States], None]) -> None:
+        await during(self._show_until(is_over, show), self._hear(), self._look())
+
+    async def _show_until(self, is_over: Callable[[], bool], show: Callable[[States], None]) -> None:
+        while not is_over():
             await self._changed.wait()
             self._changed.clear()
             show(self.states)
@@ -343,7 +348,7 @@ class InstanceFollower:
         # and noticed only by the second poll.
         await self._listening.wait()
         while True:
-            self.take(await self._client.instances(self._ids, self._project))
+            self.take(await self._client.instances([*self._ids], self._project))
             await asyncio.sleep(LOOK_AGAIN_S)
 
 

@@ -8,6 +8,9 @@ from bus.message import Message, Project, StrictMessage
 from bus.messages.build import Flavor, InstanceId, InstanceState, MoveEnd, MoveKind, RequestId
 from bus.messages.placement import Counter, Label, Moment, Value
 
+# An order to move that is refused because of one of these settings of schedulers names it as `field`. It may be repeated later.
+MOVES_PER_HOST, MOVES_PER_CELL = MOVE_LIMITS = ("moves_per_host_max", "moves_per_cell_max")
+
 
 class MoveInstance(StrictMessage, frozen=True, tag="move.request"):
     """Move an active instance to another host of its cell. The scheduler chooses the host and its alternates.

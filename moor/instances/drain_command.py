@@ -23,7 +23,8 @@ def drain(
 ) -> None:
     """Set a host draining, and move its instances to other hosts of its cell: live, or else stopped meanwhile.
 
-    Ctrl-C ends it: what moves already goes on, and the host stays draining until `moor host set HOST up`.
+    Ctrl-C ends the orders, and shows which instances are still there: what moves already goes on, and the host stays draining until
+    `moor host set HOST up`.
     """
 
     async def work(asking: Client) -> Emptied:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -16,8 +17,9 @@ from bus.messages.build import (
     InstanceState,
     MoveKind,
 )
-from bus.messages.moves import MoveInstance
-from moor.client import FOUND_AT_ONCE_MAX, Client, InstanceFollower, pages_of
+from bus.messages.moves import MOVE_LIMITS, MoveInstance
+from bus.process import stopped_by_signals
+from moor.client import FOUND_AT_ONCE_MAX, LOOK_AGAIN_S, Client, InstanceFollower, during, pages_of
 from moor.instances.move_commands import rests
 from moor.instances.request_ids import new_request_ids
 from moor.options import NOT_DONE, err, fail, out
@@ -62,62 +64,121 @@ async def empty(
     timeout_s: float,
     quiet: bool,
 ) -> Emptied:
-    """Order the first kind of move for each instance, and the next kind for those that did not move by it."""
+    """Order the first kind of move for each instance, and the next kind for those that did not move by it. When the time is up,
+    or a signal comes, nothing more is ordered: what moves then goes on.
+    """
     begun = time.monotonic()
-    loop = asyncio.get_running_loop()
-    by_s = loop.time() + timeout_s
-    moved: dict[InstanceId, InstanceState] = {}
-    waiting = await instances_on(asking, host)
-    stayed = {each.id: Stayed(each.id, each.name, "its turn did not come in time") for each in waiting}
-    for kind in kinds:
-        for start in range(0, len(waiting), at_once):
-            if loop.time() >= by_s:
-                break
-            some = waiting[start : start + at_once]
-            for state, reason in await _move(asking, some, kind, hosts, by_s):
-                if reason:
-                    stayed[state.id] = Stayed(state.id, state.name, reason)
-                else:
-                    moved[state.id] = state
-                    del stayed[state.id]
-            if not quiet:
-                err.print(f"{len(moved)} moved, {len(stayed)} not yet", style="dim", highlight=False)
-        waiting = [each for each in waiting if each.id in stayed]
-    return Emptied(host, tuple(moved.values()), tuple(stayed.values()), time.monotonic() - begun)
+    moves = _Moves(asking, await instances_on(asking, host), kinds, hosts, quiet=quiet)
+    with stopped_by_signals() as told:
+        working = asyncio.create_task(moves.make(at_once))
+        stopping = asyncio.create_task(told.wait())
+        try:
+            await asyncio.wait((working, stopping), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            working.cancel()
+            stopping.cancel()
+            await asyncio.wait((working, stopping))
+    return Emptied(host, tuple(moves.moved), tuple(moves.stayed.values()), time.monotonic() - begun)
 
 
-async def _move(
-    asking: Client, states: Sequence[InstanceState], kind: MoveKind, hosts: Sequence[str], by_s: float
-) -> list[tuple[InstanceState, str]]:
-    """Each instance as it is then, and why it did not move; empty if it did."""
-    ids = new_request_ids(len(states))
-    orders = [
-        MoveInstance(request_id=id_, instance=state.id, kind=kind, hosts=tuple(hosts), confirm_s=0)
-        for id_, state in zip(ids, states, strict=True)
-    ]
-    answers = await asking.ask_all(orders)
-    outcomes: list[tuple[InstanceState, str]] = []
-    under_way: dict[InstanceId, MoveInstance] = {}
-    known: list[InstanceState] = []
-    for order, state, answer in zip(orders, states, answers, strict=True):
-        if isinstance(answer, InstancesFound):
-            under_way[state.id] = order
-            known += answer.instances
-        else:
-            why = answer.reason if isinstance(answer, BuildRejected) else "no scheduler answered"
-            outcomes.append((state, why))
-    following = InstanceFollower(asking, under_way, by_s)
-    following.take(known)
-    in_time = await following.until(_is_over(under_way), lambda _: None) if under_way else True
-    late = "" if in_time else "its move goes on"
-    for id_, order in under_way.items():
-        state = following.states[id_]
-        outcomes.append((state, _why_not(state, order) or ("" if _is_over(under_way)(state) else late)))
-    return outcomes
+class _Moves:
+    """The moves of these instances. `moved` and `stayed` are true at every moment."""
 
+    def __init__(
+        self,
+        asking: Client,
+        states: Sequence[InstanceState],
+        kinds: Sequence[MoveKind],
+        hosts: Sequence[str],
+        *,
+        quiet: bool,
+    ) -> None:
+        self.moved: list[InstanceState] = []
+        self.stayed = {each.id: Stayed(each.id, each.name, "its turn did not come") for each in states}
+        self._asking = asking
+        self._hosts = tuple(hosts)
+        self._quiet = quiet
+        # Each with the kinds of moves that are left for it.
+        self._waiting = deque((each, tuple(kinds)) for each in states)
+        self._under_way: dict[InstanceId, tuple[MoveInstance, InstanceState, tuple[MoveKind, ...]]] = {}
+        self._following = InstanceFollower(asking, self._under_way)
+        self._changed = asyncio.Event()
 
-def _is_over(orders: dict[InstanceId, MoveInstance]) -> Callable[[InstanceState], bool]:
-    return lambda state: rests(state, orders[state.id].request_id)
+    async def make(self, at_once: int) -> None:
+        """Keep `at_once` moves under way, or as many as the schedulers' limits allow, until all are over."""
+        await during(self._make(at_once), self._following.follow(lambda _: self._changed.set()))
+
+    async def _make(self, at_once: int) -> None:
+        allowed = at_once
+        while self._waiting or self._under_way:
+            if self._waiting and len(self._under_way) < allowed:
+                beyond = await self._order(allowed - len(self._under_way))
+                if beyond:
+                    allowed = len(self._under_way)
+            elif self._under_way:
+                await self._changed.wait()
+                self._changed.clear()
+            else:
+                # Moves that others have ordered are under way.
+                await asyncio.sleep(LOOK_AGAIN_S)
+                allowed = 1
+            # One more for each that is over: the limit may be further away by now.
+            allowed = min(at_once, allowed + self._take_ends())
+
+    async def _order(self, count: int) -> int:
+        """Order the next moves; return how many of them are beyond a limit, and wait again."""
+        some = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+        orders = [
+            MoveInstance(request_id=id_, instance=state.id, kind=kinds[0], hosts=self._hosts, confirm_s=0)
+            for id_, (state, kinds) in zip(new_request_ids(len(some)), some, strict=True)
+        ]
+        for order, (state, kinds) in zip(orders, some, strict=True):
+            self._under_way[state.id] = (order, state, kinds[1:])
+            self._stays(state, "its move goes on")
+        beyond = []
+        for order, (state, kinds), answer in zip(
+            orders, some, await self._asking.ask_all(orders), strict=True
+        ):
+            if isinstance(answer, InstancesFound):
+                self._following.take(answer.instances)
+                continue
+            del self._under_way[state.id]
+            assert isinstance(answer, BuildRejected), f"{order!r} was answered by {answer!r}"
+            if answer.field in MOVE_LIMITS:
+                self._stays(state, answer.reason)
+                beyond.append((state, kinds))
+            else:
+                self._did_not(state, kinds[1:], answer.reason)
+        self._waiting.extendleft(reversed(beyond))
+        return len(beyond)
+
+    def _take_ends(self) -> int:
+        """How many moves are over since the last time."""
+        over = [
+            (state, *each)
+            for id_, each in self._under_way.items()
+            if (state := self._following.states.get(id_)) is not None and rests(state, each[0].request_id)
+        ]
+        for now, order, state, kinds in over:
+            del self._under_way[state.id]
+            if why := _why_not(now, order):
+                self._did_not(state, kinds, why)
+            else:
+                self.moved.append(now)
+                del self.stayed[state.id]
+        if over and not self._quiet:
+            err.print(f"{len(self.moved)} moved, {len(self.stayed)} not yet", style="dim", highlight=False)
+        return len(over)
+
+    def _did_not(self, state: InstanceState, kinds: tuple[MoveKind, ...], why: str) -> None:
+        self._stays(state, why)
+        if kinds:
+            self._waiting.append((state, kinds))
+
+    def _stays(self, state: InstanceState, why: str) -> None:
+        self.stayed[state.id] = Stayed(state.id, state.name, why)
 
 
 def _why_not(state: InstanceState, order: MoveInstance) -> str:

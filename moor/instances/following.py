@@ -115,14 +115,16 @@ async def followed(
     """Wait until `is_over` holds for all instances; in a terminal, show their states meanwhile. Return the states, and
     whether they came in time.
     """
-    following = InstanceFollower(asking, ids, by_s, project)
+    following = InstanceFollower(asking, frozenset(ids), project)
     following.take(states)
     in_time = True
     if is_over and (quiet or not out.is_terminal):
-        in_time = await following.until(is_over, lambda _: None)
+        in_time = await following.until(is_over, lambda _: None, by_s)
     elif is_over:
         with Live(progress_of(following.states.values()), console=out, transient=True) as live:
-            in_time = await following.until(is_over, lambda states: live.update(progress_of(states.values())))
+            in_time = await following.until(
+                is_over, lambda states: live.update(progress_of(states.values())), by_s
+            )
     return [following.states[id_] for id_ in ids if id_ in following.states], in_time
 
 

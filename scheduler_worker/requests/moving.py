@@ -129,8 +129,8 @@ class Mover:
         row: InstanceRow | None,
     ) -> InstanceRow | None:
         verdict = self._verdict(row, order, *found)
-        if isinstance(verdict, InstanceRow) and verdict is not row and (why := room.take(verdict)):
-            verdict = refused(order, "instance", order.instance, why)
+        if isinstance(verdict, InstanceRow) and verdict is not row:
+            verdict = room.take(verdict, order) or verdict
         verdicts.append((verdict, verdict is not row))
         return verdict if isinstance(verdict, InstanceRow) else None
 

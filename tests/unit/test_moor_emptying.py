@@ -1,81 +1,199 @@
-"""What `moor host drain` and `moor evacuate` do when their time is up."""
+"""What `moor host drain` and `moor evacuate` order, and when; in simulated time."""
 
-from collections.abc import Sequence
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from uuid import UUID
 
-import pytest
+from msgspec import structs
 
 from bus.message import Message
 from bus.messages.build import (
     AskInstances,
     BuildRejected,
+    InstanceActive,
     InstanceId,
     InstancesFound,
     InstanceState,
+    Move,
     RequestId,
 )
-from bus.messages.moves import MoveInstance
+from bus.messages.moves import MOVES_PER_CELL, MoveInstance
 from moor.instances.emptying import Emptied, empty
+from tests.simulation.loop import run_simulated, until_s
+from tests.unit.test_conductor import NOON
 
-pytestmark = pytest.mark.asyncio
+AN_HOUR_S = 3600.0
 
 
 class Asking:
-    """A client of a host with three instances. Each of its moves is refused."""
+    """A client of a host with these instances. Each move takes so many seconds, or is refused for a reason."""
 
-    def __init__(self) -> None:
-        self.ordered: list[MoveInstance] = []
+    def __init__(self, count: int, takes_s: Callable[[int], float] = lambda _: 10.0) -> None:
+        self.refusal: Callable[[], str] = lambda: ""
+        self.room: Callable[[], int] = lambda: count
+        self.kinds: list[str] = []
+        # The numbers of the instances whose moves were taken, and when.
+        self.taken: list[tuple[int, float]] = []
+        self.refused = 0
+        self.under_way: set[InstanceId] = set()
+        self._takes_s = takes_s
+        self._states = {InstanceId(UUID(int=number)): a_state(number) for number in range(1, count + 1)}
+        self._events = asyncio.Queue[InstanceState]()
 
     async def ask(self, question: Message) -> Message:
         assert isinstance(question, AskInstances)
-        return InstancesFound(
-            instances=tuple(
-                InstanceState(
-                    id=InstanceId(UUID(int=number)),
-                    request_id=RequestId(UUID(int=100)),
-                    sequence=1,
-                    state="active",
-                    cell="c1",
-                    host="h1",
-                    attempt=1,
-                )
-                for number in (1, 2, 3)
-            )
-        )
+        return InstancesFound(instances=tuple(self._states.values()))
 
     async def ask_all(self, orders: Sequence[MoveInstance]) -> list[Message]:
-        self.ordered += orders
-        return [
-            BuildRejected(request_id=each.request_id, field="", value="", reason="no host has room")
-            for each in orders
-        ]
+        return [self._answer(order) for order in orders]
+
+    def _answer(self, order: MoveInstance) -> Message:
+        self.kinds.append(order.kind)
+        if len(self.under_way) >= self.room():
+            self.refused += 1
+            return BuildRejected(
+                request_id=order.request_id, field=MOVES_PER_CELL, value="2", reason="ask again later"
+            )
+        if reason := self.refusal():
+            return BuildRejected(request_id=order.request_id, field="instance", value="", reason=reason)
+        loop, number = asyncio.get_running_loop(), order.instance.int
+        self.taken.append((number, loop.time()))
+        self.under_way.add(order.instance)
+        move = Move(
+            request_id=order.request_id, number=2, kind=order.kind, source="h1", ends_by=NOON, confirm_s=0
+        )
+        self._change(order.instance, state="moving", move=move)
+        loop.call_later(self._takes_s(number), self._end, order.instance, move)
+        return InstancesFound(instances=(self._states[order.instance],))
+
+    def _end(self, instance: InstanceId, move: Move) -> None:
+        self.under_way.discard(instance)
+        self._change(
+            instance, state="active", host="h2", move=structs.replace(move, outcome="confirmed", number=3)
+        )
+        self._events.put_nowait(self._states[instance])
+
+    def _change(self, instance: InstanceId, **changes: object) -> None:
+        before = self._states[instance]
+        self._states[instance] = structs.replace(before, sequence=before.sequence + 1, **changes)
+
+    async def listen(self, *_: str, project: str) -> AsyncGenerator[Sequence[Message], None]:
+        assert project == ""
+        yield ()
+        while True:
+            yield [InstanceActive(cell="c1", instance=await self._events.get())]
+
+    async def instances(self, ids: Iterable[InstanceId], _: str) -> list[InstanceState]:
+        return [self._states[each] for each in ids]
 
 
-async def emptied(asking: Asking, timeout_s: float) -> Emptied:
+def a_state(number: int) -> InstanceState:
+    return InstanceState(
+        id=InstanceId(UUID(int=number)),
+        request_id=RequestId(UUID(int=100)),
+        sequence=1,
+        state="active",
+        cell="c1",
+        host="h1",
+        attempt=1,
+    )
+
+
+async def emptied(asking: Asking, timeout_s: float = AN_HOUR_S, at_once: int = 2) -> Emptied:
     return await empty(
         asking,  # type: ignore[arg-type]
         "h1",
         ("live-migrate", "migrate"),
-        at_once=2,
+        at_once=at_once,
         timeout_s=timeout_s,
         quiet=True,
     )
 
 
-async def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> None:
-    asking = Asking()
+def test_what_did_not_move_by_the_first_kind_is_ordered_by_the_next_one() -> None:
+    async def story() -> tuple[Asking, Emptied]:
+        asking = Asking(3)
+        asking.refusal = lambda: "no host has room"
+        return asking, await emptied(asking)
 
-    done = await emptied(asking, 1000)
+    asking, done = run_simulated(story())
 
-    assert [each.kind for each in asking.ordered] == ["live-migrate"] * 3 + ["migrate"] * 3
+    assert asking.kinds[:2] == ["live-migrate"] * 2
+    assert sorted(asking.kinds) == ["live-migrate"] * 3 + ["migrate"] * 3
     assert {each.reason for each in done.stayed} == {"no host has room"}
 
 
-async def test_when_the_time_is_up_nothing_more_is_ordered_and_the_rest_says_so() -> None:
-    asking = Asking()
+def test_a_move_is_ordered_as_soon_as_another_one_is_over() -> None:
+    async def story() -> tuple[Asking, Emptied, float]:
+        asking = Asking(4, lambda number: 100.0 if number == 1 else 10.0)
+        return asking, await emptied(asking), asyncio.get_running_loop().time()
 
-    done = await emptied(asking, 0)
+    asking, done, at_s = run_simulated(story())
 
-    assert asking.ordered == []
-    assert {each.reason for each in done.stayed} == {"its turn did not come in time"}
-    assert len(done.stayed) == 3
+    assert asking.taken == [(1, 0.0), (2, 0.0), (3, 10.0), (4, 20.0)]
+    assert (len(done.moved), done.stayed, at_s) == (4, (), 100.0)
+
+
+def test_as_many_moves_are_under_way_as_the_limits_allow_and_nothing_is_given_up_because_of_them() -> None:
+    async def story() -> tuple[Asking, Emptied]:
+        asking = Asking(6)
+        asking.room = lambda: 2
+        return asking, await emptied(asking, at_once=50)
+
+    asking, done = run_simulated(story())
+
+    assert [at_s for _, at_s in asking.taken] == [0.0, 0.0, 10.0, 10.0, 20.0, 20.0]
+    assert (len(done.moved), done.stayed) == (6, ())
+    # Four at first, and one more at most for each move that is over.
+    assert asking.refused <= 4 + 6
+
+
+def test_moves_of_others_that_fill_the_limit_are_waited_for() -> None:
+    async def story() -> tuple[Asking, Emptied]:
+        asking = Asking(4)
+        asking.room = lambda: 2 if asyncio.get_running_loop().time() > 59 else 0
+        return asking, await emptied(asking, at_once=50)
+
+    asking, done = run_simulated(story())
+
+    assert [at_s for _, at_s in asking.taken] == [60.0, 70.0, 70.0, 80.0]
+    assert len(done.moved) == 4
+
+
+def test_when_the_time_is_up_nothing_more_is_ordered_and_the_rest_says_so() -> None:
+    async def story() -> tuple[Asking, Emptied]:
+        asking = Asking(4)
+        return asking, await emptied(asking, timeout_s=15)
+
+    asking, done = run_simulated(story())
+
+    assert len(asking.taken) == 4
+    assert {each.reason for each in done.stayed} == {"its move goes on"}
+    assert len(done.moved) == 2
+
+
+def test_a_signal_ends_the_orders_and_what_became_of_each_instance_is_still_said() -> None:
+    async def story() -> tuple[Asking, Emptied]:
+        asking = Asking(5, lambda number: number * 10.0)
+
+        async def tell() -> None:
+            await until_s(15)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        telling = asyncio.create_task(tell())
+        done = await emptied(asking)
+        await telling
+        return asking, done
+
+    asking, done = run_simulated(story())
+
+    assert [number for number, _ in asking.taken] == [1, 2, 3]
+    assert [each.id.int for each in done.moved] == [1]
+    assert {each.instance.int: each.reason for each in done.stayed} == {
+        2: "its move goes on",
+        3: "its move goes on",
+        4: "its turn did not come",
+        5: "its turn did not come",
+    }

@@ -28,6 +28,7 @@ from scheduler_worker.core.instances.moves import (
     move_ended,
     moved,
     problem_with,
+    refused,
     stays_on_host,
 )
 from scheduler_worker.core.instances.rows import InstanceRow
@@ -258,20 +259,19 @@ def test_hosts_and_cells_have_room_for_so_many_moves() -> None:
             instance=ONE, number=3, what="migrate", cell="c1", asked_at=NOON, source="h1", destination="h9"
         )
     ]
-    assert MoveRoom(going, 0, 0).take(taken(a_row())) == ""
-    assert MoveRoom(going, 2, 2).take(taken(a_row())) == ""
-    assert (
-        MoveRoom(going, 1, 0).take(taken(a_row()))
-        == "host h1 has 1 moves under way, at most 1: ask again later"
-    )
-    assert MoveRoom(going, 1, 0).take(taken(a_row(), an_order("evacuate"))) == ""
-    assert (
-        MoveRoom(going, 0, 1).take(taken(a_row()))
-        == "cell c1 has 1 moves under way, at most 1: ask again later"
-    )
+    order = an_order()
+    assert MoveRoom(going, 0, 0).take(taken(a_row()), order) is None
+    assert MoveRoom(going, 2, 2).take(taken(a_row()), order) is None
+    at_host = MoveRoom(going, 1, 0).take(taken(a_row()), order)
+    why = "host h1 has 1 moves under way, at most 1: ask again later"
+    assert at_host == refused(order, "moves_per_host_max", 1, why)
+    assert MoveRoom(going, 1, 0).take(taken(a_row(), an_order("evacuate")), order) is None
+    in_cell = MoveRoom(going, 0, 1).take(taken(a_row()), order)
+    why = "cell c1 has 1 moves under way, at most 1: ask again later"
+    assert in_cell == refused(order, "moves_per_cell_max", 1, why)
     room = MoveRoom((), 1, 0)
-    assert room.take(taken(a_row())) == ""
-    assert room.take(taken(a_row())).startswith("host h1 has 1 moves")
+    assert room.take(taken(a_row()), order) is None
+    assert room.take(taken(a_row()), order) is not None
 
 
 def test_each_step_of_a_move_is_one_change_of_the_history() -> None:
@@ -311,7 +311,9 @@ def test_what_a_cell_says_later_is_no_change_again() -> None:
 def test_the_host_that_was_chosen_first_counts_until_another_has_granted_its_share() -> None:
     (change,) = changes_between(a_row(), taken(a_row()), "moor-operator")
     assert change.destination == "h2"
-    assert MoveRoom([change], 1, 0).take(taken(a_row(host="h3"))).startswith("host h2 has 1 moves")
+    beyond = MoveRoom([change], 1, 0).take(taken(a_row(host="h3")), an_order())
+    assert beyond is not None
+    assert beyond.reason.startswith("host h2 has 1 moves")
 
 
 def test_a_delete_ends_the_move_that_goes_on() -> None:

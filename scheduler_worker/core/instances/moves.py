@@ -17,7 +17,7 @@ from msgspec import structs
 
 from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, Move, MoveKind
 from bus.messages.cell import Choice
-from bus.messages.moves import Change, EndMove, MoveInstance
+from bus.messages.moves import MOVES_PER_CELL, MOVES_PER_HOST, Change, EndMove, MoveInstance
 from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, what_goes_on
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
@@ -144,19 +144,21 @@ class MoveRoom:
         for each in going:
             self._count(each.what, each.cell, (each.source, each.destination))
 
-    def take(self, row: InstanceRow) -> str:
+    def take(self, row: InstanceRow, order: MoveInstance) -> BuildRejected | None:
         """Count the new move of this row; or say why it must wait."""
         told, move = row.told, row.told.move
         assert move is not None, "a row that moves has a move"
         hosts = (move.source, *(choice.name for choice in row.choices[:1]))
         if self._cell_max and self._cells[told.cell] >= self._cell_max:
-            return f"cell {told.cell} has {self._cells[told.cell]} moves under way, at most {self._cell_max}: ask again later"
+            why = f"cell {told.cell} has {self._cells[told.cell]} moves under way, at most {self._cell_max}: ask again later"
+            return refused(order, MOVES_PER_CELL, self._cell_max, why)
         if self._host_max and move.kind not in _BESIDE_HOSTS:
             for host in hosts:
                 if self._hosts[host] >= self._host_max:
-                    return f"host {host} has {self._hosts[host]} moves under way, at most {self._host_max}: ask again later"
+                    why = f"host {host} has {self._hosts[host]} moves under way, at most {self._host_max}: ask again later"
+                    return refused(order, MOVES_PER_HOST, self._host_max, why)
         self._count(move.kind, told.cell, hosts)
-        return ""
+        return None
 
     def _count(self, kind: str, cell: str, hosts: Iterable[str]) -> None:
         self._cells[cell] += 1
