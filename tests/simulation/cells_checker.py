@@ -69,6 +69,7 @@ class CellsChecker:
             )
         if row.state == "building" and (before is None or before.attempt != row.attempt):
             self._check_mode(row)
+            self.silence.begins(row.id)
         if was != row.state:
             self._check_end(row, was)
         if before is not None:
@@ -84,7 +85,7 @@ class CellsChecker:
     def _follow_attempt(self, before: Instance, row: Instance) -> None:
         if before.state == "building" and before.host is not None and before.order is not None:
             for failure in row.failures[len(before.failures) :]:
-                self.silence.failed(failure, before.host, before.order.cell)
+                self.silence.failed(row.id, failure, before.host, before.order.cell)
         if row.attempt < before.attempt:
             self._findings.breaks(
                 "nothing is done twice",

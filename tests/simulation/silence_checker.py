@@ -1,6 +1,6 @@
 """A build leaves a host that is silent when its cell notices that, and not only when the time of its attempt is up."""
 
-from bus.messages.build import AttemptFailed
+from bus.messages.build import AttemptFailed, InstanceId
 from bus.messages.cell import Choice
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories
@@ -17,6 +17,7 @@ class SilenceChecker:
         self._hosts = hosts
         # Since when each conductor has listened without a fault.
         self._listens_since_s: dict[str, float] = {}
+        self._began_s: dict[InstanceId, float] = {}
 
     def disturbed(self, process: str) -> None:
         """The process starts, dies or suffers from a fault: it counts silence anew."""
@@ -27,16 +28,22 @@ class SilenceChecker:
         for process in self._listens_since_s:
             self.disturbed(process)
 
-    def failed(self, failure: AttemptFailed, host: Choice, cell: str) -> None:
+    def begins(self, instance: InstanceId) -> None:
+        self._began_s[instance] = self._findings.now_s
+
+    def failed(self, instance: InstanceId, failure: AttemptFailed, host: Choice, cell: str) -> None:
         if not failure.reason.startswith(TIMED_OUT):
             return
-        silent_s = self._hosts.silent_since_s(host.share.host)
-        listens_s = min(
-            (since_s for name, since_s in self._listens_since_s.items() if f"-{cell}-" in name),
-            default=self._findings.now_s,
-        )
-        known_s = max(silent_s, listens_s) + BUS.host_down_s + SLOW_S
-        if known_s < self._findings.now_s:
+        silent_s, began_s = self._hosts.silent_since_s(host.share.host), self._began_s[instance]
+        noticed_s = [
+            max(silent_s, since_s) + BUS.host_down_s
+            for name, since_s in self._listens_since_s.items()
+            if f"-{cell}-" in name
+        ]
+        # A conductor that notices the silence reads the rows that wait, once. What is placed there later, it sees only if it
+        # places that itself; another one may have listened for too short a time to know.
+        leaves_s = min((at_s for at_s in noticed_s if at_s >= began_s), default=began_s) + SLOW_S
+        if silent_s < leaves_s < self._findings.now_s:
             self._findings.breaks(
                 "a build leaves a silent host",
                 f"{failure.host} is silent since {silent_s:.1f}, and attempt {failure.attempt} there waited for its whole time",
