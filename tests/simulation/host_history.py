@@ -70,9 +70,6 @@ class HostHistories:
     def cell(self, host: ProviderId) -> str:
         return self._hosts[host].cell
 
-    def is_enabled(self, host: ProviderId) -> bool:
-        return self._hosts[host].history[-1].is_enabled
-
     def was_in(self, host: ProviderId, cell: str) -> bool:
         return cell in self._hosts[host].cells
 

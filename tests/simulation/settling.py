@@ -289,7 +289,8 @@ def _host_differences(cloud: Cloud, name: str, picture: Picture, host: ProviderI
     """Differences between a scheduler's picture of a host and the rows."""
     if not cloud.demands.knows(host):
         return
-    zone, is_enabled = cloud.demands.zone_of(host), cloud.hosts.is_enabled(host)
+    # A host that has not cleaned up yet counts as down, and not as disabled.
+    zone, is_enabled = cloud.demands.zone_of(host), cloud.hosts.rows[host].setting.mode == "up"
     seen = (
         frozenset(picture.aggregates_of(host)),
         picture.zone_of(host),
