@@ -193,11 +193,13 @@ class Cloud:
                 "no worker stops on an error", f"{process.full_name}: {_innermost(problem)!r}"
             )
 
+    def was_cut(self, process: str) -> None:
+        self.cells.silence.disturbed(process)
+
     def died(self, process: SimProcess, *, quiet_s: float) -> None:
         if self._is_over:
             return
         self.findings.log(process.full_name, "dies")
-        self.cells.silence.disturbed(process.name)
         self.traffic.died(process)
         role, _, cell = process.name.partition("-")
         if role == "compute":

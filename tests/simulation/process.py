@@ -28,9 +28,11 @@ class Cuttable(Protocol):
 
 
 class ProcessObserver(Protocol):
-    """Is told of faults and deaths of processes."""
+    """Is told of faults, broken connections and deaths of processes."""
 
     def fired(self, fault: str, process: str) -> None: ...
+
+    def was_cut(self, process: str) -> None: ...
 
     def died(self, process: "SimProcess", *, quiet_s: float) -> None: ...
 
@@ -139,6 +141,7 @@ class SimProcess:
         connections, self.connections = self.connections, {}
         for connection in connections:
             connection.end(why)
+        self._observer.was_cut(self.name)
 
     def go_offline(self) -> None:
         self._online.clear()
