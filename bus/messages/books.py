@@ -93,7 +93,9 @@ class SeenConsumer(Value, frozen=True):
 
 
 class MendedClaim(Value, frozen=True):
-    """The share that a consumer must hold, and the facts that its row must state. The shapes of `share` are not checked."""
+    """The share that a consumer must hold, and the facts that its row must state. The shapes of `share` are not checked.
+    Without a place, it is neither a consumer of that host nor a member of a group there.
+    """
 
     cell: CellName
     attempt: Attempt
@@ -102,6 +104,7 @@ class MendedClaim(Value, frozen=True):
     project: Label = ""
     user: Label = ""
     group: ServerGroup | None = None
+    has_place: bool = True
 
 
 class MendConsumer(StrictMessage, frozen=True, tag="books.mend"):
@@ -136,13 +139,14 @@ class AskCellBooks(StrictMessage, frozen=True, tag="cell.books.query"):
 
 class ExpectedClaim(Value, frozen=True):
     """A claim that the cell counts on. Without `share` its consumer may hold something, or nothing: the cell waits for an
-    answer, or for a host to clean up.
+    answer, or for a host to clean up. A migration on the host where its instance stays has no place of its own there.
     """
 
     consumer: ConsumerId
     type: ConsumerType = "INSTANCE"
     attempt: Counter = 0
     share: Share | None = None
+    has_place: bool = True
 
 
 class HostEntry(Value, frozen=True, array_like=True):

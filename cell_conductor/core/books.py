@@ -2,13 +2,15 @@
 that may have something of it.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
 from msgspec import structs
 
+from bus.message import ProviderId
 from bus.messages.books import CellEntry, ExpectedClaim, HostEntry
-from bus.messages.placement import Share
+from bus.messages.placement import ResourceAmount, Share
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.transition import state_of
 
@@ -45,10 +47,39 @@ def expected_claims(row: Instance, rules: Rules) -> Iterator[ExpectedClaim]:
     beside = {held.consumer: held.attempt for held in cleaning_up if held.consumer != row.id}
     if row.state in _MAY_HOLD:
         beside[rules.heir(row.id, row.attempt)] = row.attempt
-    if row.moving is not None and row.moving.heir_attempt:
+    way_back = _way_back(row, rules)
+    if way_back is not None:
+        yield way_back
+    elif row.moving is not None and row.moving.heir_attempt:
         beside[rules.heir(row.id, row.moving.heir_attempt)] = row.moving.heir_attempt
     for consumer, attempt in beside.items():
         yield ExpectedClaim(consumer=consumer, type="CLEANUP", attempt=attempt)
+
+
+def _way_back(row: Instance, rules: Rules) -> ExpectedClaim | None:
+    """While the instance waits to be confirmed, its migration holds what the source gave beyond what the destination needs."""
+    moving = row.moving
+    if row.state != "moved" or moving is None or row.host is None:
+        return None
+    source, own = moving.source.share, row.host.share
+    rest = _by_class(source)
+    rest.subtract(_by_class(own))
+    # On the host where the instance stays, the migration has no place of its own.
+    amounts = tuple([ResourceAmount(*key, amount) for key, amount in rest.items() if amount > 0])
+    return ExpectedClaim(
+        consumer=rules.heir(row.id, moving.heir_attempt),
+        type="MIGRATION",
+        attempt=moving.heir_attempt,
+        share=Share(host=source.host, amounts=amounts) if amounts else None,
+        has_place=source.host != own.host,
+    )
+
+
+def _by_class(share: Share) -> Counter[tuple[ProviderId, str]]:
+    sums: Counter[tuple[ProviderId, str]] = Counter()
+    for each in share.amounts:
+        sums[each.provider, each.resource] += each.amount
+    return sums
 
 
 def _on_hosts(row: Instance) -> Iterator[HostEntry]:

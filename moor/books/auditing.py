@@ -16,7 +16,6 @@ from bus.messages.administration import ConsumerMoved, Done, WriteAnswered, Writ
 from bus.messages.books import (
     NAMED_MAX,
     AskContradictions,
-    BookEntry,
     ContradictionsFound,
     MendConsumer,
     MendInstance,
@@ -27,7 +26,17 @@ from bus.messages.cell import DestroyInstance, RemoveFromCell
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import DoesNotFit, NotAllowed
 from cell_conductor.wiring import heir_of
-from moor.books.judging import contradiction, faults_of, is_beside, is_in_flight, leak_of
+from moor.books.judging import (
+    contradiction,
+    faults_of,
+    faults_of_way_back,
+    is_beside,
+    is_in_doubt,
+    is_in_flight,
+    leak_of,
+    own_entry,
+    way_back_of,
+)
 from moor.books.reading import BooksReader, Speaks
 from moor.books.views import Fault, Mend, Places, Sight, View
 from moor.client import answer_of, hosts_of, providers_of
@@ -103,16 +112,20 @@ class Audit:
         self._findings: list[Finding] = []
         self._compared = 0
         self._in_flight = 0
-        # Consumers beside instances, and those of them that a cell counts on or has just freed.
-        self._beside: dict[ConsumerId, BookEntry] = {}
+        # Consumers of which no row has the id, those that a cell counts on or has just freed, and the instances that wait
+        # to be confirmed, with the consumers of their migrations.
+        self._alone: dict[ConsumerId, View] = {}
         self._needed: set[ConsumerId] = set()
+        self._ways_back: dict[ConsumerId, ConsumerId] = {}
 
     async def run(self) -> AuditResult:
-        if self._options.is_of_all:
-            await self._compare_tables()
+        contradictions = await self._contradictions() if self._options.is_of_all else []
+        await self._recount(contradictions)
         async for views in self._reader.views():
             await self._compare(views)
-        await self._compare_beside()
+        await self._compare_ways_back()
+        await self._compare_alone()
+        await self._conclude_tables(contradictions)
         return AuditResult(
             compared=self._compared,
             in_flight=self._in_flight,
@@ -127,18 +140,22 @@ class Audit:
 
     # Placement's own tables
 
-    async def _compare_tables(self) -> None:
-        faults = await self._contradictions()
+    async def _conclude_tables(self, faults: Sequence[Fault]) -> None:
+        """Some contradictions are mended with the instances, and mends of rows that contradict others may cause new ones."""
         if not faults or not self._options.heals:
             self._found(Finding(each) for each in faults)
             return
-        await self._give(RecountBooks())
+        await self._recount(await self._contradictions())
         left = {each.key for each in await self._contradictions()}
         why = "counting again does not mend it"
         self._found(
             Finding(each, NOT_MENDED, why) if each.key in left else Finding(each, MENDED, "counted again")
             for each in faults
         )
+
+    async def _recount(self, faults: Sequence[Fault]) -> None:
+        if faults and self._options.heals:
+            await self._give(RecountBooks())
 
     async def _contradictions(self) -> list[Fault]:
         found = await answer_of(self._reader.api, AskContradictions(), ContradictionsFound)
@@ -150,8 +167,11 @@ class Audit:
         sight = self._sight(None)
         suspects: list[tuple[View, list[Fault]]] = []
         for view in views:
-            self._note_beside(view, sight)
-            if not self._options.concerns(view) or (view.consumer is not None and is_beside(view.consumer)):
+            self._note_claims(view, sight)
+            if _is_claim_alone(view):
+                self._alone[view.id] = view
+                continue
+            if not self._options.concerns(view):
                 continue
             self._compared += 1
             self._in_flight += is_in_flight(view, sight)
@@ -177,55 +197,81 @@ class Audit:
         return Sight(
             now=self._clock(),
             settle=self._options.settle,
+            known=frozenset(self._reader.in_cell),
             cells=frozenset(self._reader.cells),
             computes=frozenset(self._reader.computes),
             asked=asked,
         )
 
-    # Consumers beside instances
+    # Claims of other consumers
 
-    def _note_beside(self, view: View, sight: Sight) -> None:
-        consumer = view.consumer
-        if consumer is not None and consumer.held and is_beside(consumer) and not view.in_cells:
-            self._beside[consumer.id] = consumer
+    def _note_claims(self, view: View, sight: Sight) -> None:
+        if is_in_doubt(view, own_entry(view)):
+            self._may_need(view.id, max(each.entry.attempt for each in view.on_hosts))
         for entry in view.in_cells:
             instance = entry.instance
             self._needed.update(claim.consumer for claim in entry.claims if claim.consumer != instance.id)
             if is_in_flight(view, sight):
                 # It may have freed them just now.
-                self._needed.update(
-                    heir_of(instance.id, attempt) for attempt in range(1, instance.attempt + 1)
-                )
+                self._may_need(instance.id, instance.attempt)
+            elif (way_back := way_back_of(entry)) is not None and self._options.concerns(view):
+                self._ways_back[instance.id] = way_back.consumer
 
-    async def _compare_beside(self) -> None:
-        suspects = [
-            each
-            for id_, each in sorted(self._beside.items())
-            if id_ not in self._needed and self._is_wanted(each)
-        ]
-        self._compared += len(self._beside)
-        for start in range(0, len(suspects), NAMED_MAX):
-            some = {each.id: leak_of(each, self._places) for each in suspects[start : start + NAMED_MAX]}
-            again = await self._leaks_now(list(some))
-            faults = [each for each in again if each.about is not None and some[each.about] == each]
-            await self._conclude(faults, partial(self._leaks_now, list(some)))
+    def _may_need(self, instance: ConsumerId, attempts: int) -> None:
+        self._needed.update(heir_of(instance, attempt) for attempt in range(1, attempts + 1))
 
-    def _is_wanted(self, consumer: BookEntry) -> bool:
-        return (not self._options.cell or consumer.cell == self._options.cell) and (
-            self._options.host is None or consumer.host == self._options.host
-        )
+    async def _compare_ways_back(self) -> None:
+        pairs = sorted(self._ways_back.items())
+        for start in range(0, len(pairs), LOOKED_AT_ONCE_MAX):
+            some = pairs[start : start + LOOKED_AT_ONCE_MAX]
+            before = {each.key: each.version for each in await self._ways_back_now(some)}
+            if before:
+                again = await self._ways_back_now(some)
+                faults = [each for each in again if before.get(each.key) == each.version]
+                await self._conclude(faults, partial(self._ways_back_now, some))
 
-    async def _leaks_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
-        """A swap just now may have made one after its cell's row was read."""
-        views, _ = await self._reader.views_of(ids, ())
+    async def _ways_back_now(self, pairs: Sequence[tuple[ConsumerId, ConsumerId]]) -> list[Fault]:
+        views, asked = await self._reader.views_of([each for pair in pairs for each in pair], ())
+        sight = self._sight(asked)
         return [
-            leak_of(consumer, self._places)
-            for view in views.values()
-            if (consumer := view.consumer) is not None
-            and consumer.held
-            and not consumer.is_new
-            and consumer.cell in self._reader.cells
+            fault
+            for instance, migration in pairs
+            if (view := views.get(instance)) is not None
+            for fault in faults_of_way_back(
+                view, views[migration].consumer if migration in views else None, sight, self._places
+            )
         ]
+
+    async def _compare_alone(self) -> None:
+        suspects = [
+            view
+            for id_, view in sorted(self._alone.items())
+            if id_ not in self._needed and self._options.concerns(view)
+        ]
+        self._compared += len(self._alone)
+        for start in range(0, len(suspects), LOOKED_AT_ONCE_MAX):
+            some = suspects[start : start + LOOKED_AT_ONCE_MAX]
+            sight = self._sight(None)
+            before = {fault.key: fault.version for view in some for fault in self._faults_alone(view, sight)}
+            ids = [view.id for view in some]
+            again = await self._alone_now(ids)
+            faults = [each for each in again if before.get(each.key) == each.version]
+            await self._conclude(faults, partial(self._alone_now, ids))
+
+    async def _alone_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
+        """A swap just now may have made one after its cell's row was read."""
+        views, asked = await self._reader.views_of(ids, ())
+        sight = self._sight(asked)
+        return [fault for view in views.values() for fault in self._faults_alone(view, sight)]
+
+    def _faults_alone(self, view: View, sight: Sight) -> list[Fault]:
+        consumer = view.consumer
+        if consumer is None or not is_beside(consumer):
+            return [*faults_of(view, sight, self._places)]
+        is_unanswered = consumer.cell in sight.known - sight.cells
+        if not consumer.held or consumer.is_new or is_unanswered:
+            return []
+        return [leak_of(consumer, sight, self._places)]
 
     # Mending
 
@@ -297,6 +343,17 @@ async def problems_in_books(client: Speaks) -> list[str]:
 def with_computes(hosts: Iterable[HostState]) -> frozenset[str]:
     """The cells in which a compute controls hypervisors. Bare-metal nodes are Ironic's, and no compute has them."""
     return frozenset(each.cell for each in hosts if each.kind != NODE)
+
+
+def _is_claim_alone(view: View) -> bool:
+    """Is it a claim, and not what a program allocated for itself, of which no row has the id?"""
+    consumer = view.consumer
+    return (
+        view.is_alone
+        and consumer is not None
+        and bool(consumer.held)
+        and (consumer.attempt > 0 or is_beside(consumer))
+    )
 
 
 def _refusal(verdict: WriteVerdict, places: Places) -> str:

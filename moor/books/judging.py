@@ -24,12 +24,15 @@ from moor.books.views import BESIDE_INSTANCES, INSTANCE, Fault, Mend, Places, Si
 
 # How the API level calls a cell's states.
 _AT_API = {"building": "placed", "swapping": "placed", "broken": "error"}
-# At API level nothing is decided yet.
+# At API level nothing is decided yet: no cell has it.
 _OPEN = ("accepted", "waiting")
 _DELETED = ("deleting", "deleted")
 # In its cell a claim is being moved or freed.
 _BETWEEN = ("swapping", "moving", "deleting")
 NO_CELLS = ("", CELL0)
+_IN_DOUBT = (
+    "its host has an attempt that its row cannot explain: look which of them is right, and restore the row"
+)
 
 ORPHAN = "orphan"
 MISSING = "missing allocation"
@@ -61,13 +64,36 @@ def faults_of(view: View, sight: Sight, places: Places) -> Iterator[Fault]:
         cells = ", ".join(each.instance.cell for each in living)
         yield _fault(TWICE, view, f"the cells {cells} each have it", advice="`moor audit` does not choose")
         return
-    entry = _own_entry(view, living)
+    entry = own_entry(view)
+    in_doubt = is_in_doubt(view, entry)
     for fault in (
-        *_of_claims(view, entry, places),
+        *_of_claims(view, entry, sight, places),
         *_of_rows(view, entry),
         *_on_hosts(view, entry, sight, places),
     ):
-        yield structs.replace(fault, version=view.version)
+        yield structs.replace(fault, mend=None, advice=_IN_DOUBT) if in_doubt and fault.mend else fault
+
+
+def is_in_doubt(view: View, entry: CellEntry | None) -> bool:
+    """Does a host have what may be the instance itself, so that its cell's row is wrong, or comes from an old backup? To
+    follow that row could destroy the instance, or free its share.
+    """
+    return any(_may_be_it(each.entry, entry, view) for each in view.on_hosts)
+
+
+def _may_be_it(found: HostEntry, entry: CellEntry | None, view: View) -> bool:
+    """An attempt is of one host, and a row names the last one."""
+    told = view.at_api
+    if entry is None:
+        return told is None or told.state not in _DELETED
+    if _is_expected(found, entry):
+        return False
+    if found.attempt > entry.instance.attempt:
+        return True
+    if _is_living(entry):
+        there = [each.entry for each in view.on_hosts]
+        return any(found.attempt == each.attempt and each not in there for each in entry.on_hosts[:1])
+    return told is not None and told.state not in (*_DELETED, "error", at_api(entry.instance).state)
 
 
 def is_beside(consumer: BookEntry) -> bool:
@@ -75,15 +101,36 @@ def is_beside(consumer: BookEntry) -> bool:
     return consumer.type in BESIDE_INSTANCES
 
 
-def leak_of(consumer: BookEntry, places: Places) -> Fault:
+def way_back_of(entry: CellEntry) -> ExpectedClaim | None:
+    """The claim of the migration of an instance that waits to be confirmed, if it has to hold anything."""
+    claims = [each for each in entry.claims if each.consumer != entry.instance.id and each.share is not None]
+    return claims[0] if claims else None
+
+
+def faults_of_way_back(
+    view: View, consumer: BookEntry | None, sight: Sight, places: Places
+) -> Iterator[Fault]:
+    """`consumer` is the one of the instance's migration, as far as placement has it."""
+    if is_in_flight(view, sight):
+        return
+    seen = consumer and (consumer.generation, consumer.attempt, consumer.held)
+    for entry in view.in_cells:
+        if (claim := way_back_of(entry)) is not None:
+            for fault in _of_claim(view, entry, claim, consumer, places):
+                yield structs.replace(fault, version=(view.version, seen))
+
+
+def leak_of(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
     """A consumer beside an instance that no cell counts on."""
+    is_known = consumer.cell in (*NO_CELLS, *sight.known)
     what = "move" if consumer.type == "MIGRATION" else "cleanup"
     return Fault(
         LEAK,
         consumer.id,
         f"consumer {consumer.id} of type {consumer.type} holds {_amounts(consumer.held, places)}, and no {what} of any "
         f"instance of cell {consumer.cell} needs it",
-        mend=mending.end(consumer),
+        mend=mending.end(consumer) if is_known else None,
+        advice="" if is_known else no_such_cell(consumer),
         version=(consumer.generation, consumer.attempt, consumer.held),
     )
 
@@ -100,12 +147,14 @@ def _fault(kind: str, view: View, text: str, mend: Mend | None = None, advice: s
 def is_in_flight(view: View, sight: Sight) -> bool:
     """Is something about to change, or did a cell not answer that would know?"""
     told, consumer = view.at_api, view.consumer
+    is_in_cell = any(map(_is_living, view.in_cells))
     if told is not None:
         is_young = told.changed_at is not None and sight.now - told.changed_at < sight.settle
         # The order to place it may be on its way to its cell.
-        if told.state in _OPEN or is_young or (told.state == "placed" and not view.in_cells):
+        is_open = told.state in _OPEN and not is_in_cell
+        if is_open or is_young or (told.state == "placed" and not view.in_cells):
             return True
-    if any(cell not in (*NO_CELLS, *sight.cells) for cell in _cells_to_hear(view)):
+    if any(cell not in (*NO_CELLS, *sight.cells) for cell in _cells_to_hear(view, sight)):
         return True
     # A boot writes its row after its claim.
     if consumer is not None and consumer.is_new and told is None and not view.in_cells:
@@ -113,11 +162,13 @@ def is_in_flight(view: View, sight: Sight) -> bool:
     return any(_is_stirred(each, sight) for each in view.in_cells)
 
 
-def _cells_to_hear(view: View) -> Iterator[str]:
-    if view.at_api is not None:
+def _cells_to_hear(view: View, sight: Sight) -> Iterator[str]:
+    """A cell that does not exist, as far as the audit knows, can have nothing that another one has."""
+    has_it = any(map(_is_living, view.in_cells))
+    if view.at_api is not None and (view.at_api.cell in sight.known or not has_it):
         yield view.at_api.cell
     yield from (each.instance.cell for each in view.in_cells)
-    if view.consumer is not None and not view.in_cells:
+    if view.consumer is not None and not view.in_cells and view.consumer.cell in sight.known:
         yield view.consumer.cell
 
 
@@ -129,11 +180,12 @@ def _is_living(entry: CellEntry) -> bool:
     return any(claim.share is not None for claim in entry.claims) or entry.instance.state in _BETWEEN
 
 
-def _own_entry(view: View, living: list[CellEntry]) -> CellEntry | None:
+def own_entry(view: View) -> CellEntry | None:
     """The row of the cell that has the instance; otherwise that of the cell that the API level names."""
-    if living:
-        return living[0]
     told = view.at_api
+    for each in view.in_cells:
+        if _is_living(each):
+            return each
     return next(
         (each for each in view.in_cells if told is None or each.instance.cell == told.cell),
         view.in_cells[0] if view.in_cells else None,
@@ -143,31 +195,34 @@ def _own_entry(view: View, living: list[CellEntry]) -> CellEntry | None:
 # Its claims
 
 
-def _of_claims(view: View, entry: CellEntry | None, places: Places) -> Iterator[Fault]:
+def _of_claims(view: View, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
     claims = [claim for claim in (entry.claims if entry else ()) if claim.consumer == view.id]
-    if not claims:
-        yield from _orphan(view, entry, places)
-        return
-    (claim,) = claims
-    if claim.share is None:
-        return
-    assert entry is not None, "a claim is of an entry"
-    consumer, where = view.consumer, entry.instance
-    mend = mending.claim(view, entry, claim)
+    if entry is None or not claims:
+        yield from _orphan(view, entry, sight, places)
+    elif claims[0].share is not None:
+        yield from _of_claim(view, entry, claims[0], view.consumer, places)
+
+
+def _of_claim(
+    view: View, entry: CellEntry, claim: ExpectedClaim, consumer: BookEntry | None, places: Places
+) -> Iterator[Fault]:
+    assert claim.share is not None, "only a claim with a share is compared"
+    mend = mending.claim(view, entry, claim, consumer)
+    whose = "" if claim.consumer == view.id else f"its migration {claim.consumer}: "
     if consumer is None or not consumer.held or consumer.ended:
         yield _fault(
             MISSING,
             view,
-            f"it is {where.state} on {places.name(claim.share.host)} in cell {where.cell}, and placement has no "
-            f"claim of it: it should hold {_amounts(claim.share.amounts, places)}",
+            f"{whose}placement has no claim of it, and it should hold {_amounts(claim.share.amounts, places)}: the instance is "
+            f"{entry.instance.state} on {places.name(entry.host)} in cell {entry.instance.cell}",
             mend,
         )
         return
     for kind, text in _differences(view, consumer, entry, claim, places):
-        yield _fault(kind, view, text, mend)
+        yield _fault(kind, view, whose + text, mend)
 
 
-def _orphan(view: View, entry: CellEntry | None, places: Places) -> Iterator[Fault]:
+def _orphan(view: View, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
     """It holds something, and nothing needs that. What holds by allocations that a program wrote is that program's."""
     consumer = view.consumer
     if consumer is None or not consumer.held:
@@ -182,9 +237,17 @@ def _orphan(view: View, entry: CellEntry | None, places: Places) -> Iterator[Fau
         return
     else:
         why = f"it is {told.state}" if told else "no cell and no row of the API level knows it"
-    yield _fault(
-        ORPHAN, view, f"{why}, and it holds {_amounts(consumer.held, places)}", mending.end(consumer)
-    )
+    text = f"{why}, and it holds {_amounts(consumer.held, places)}"
+    if view.on_hosts:
+        yield _fault(ORPHAN, view, text, advice="a host still has it: heal again when that has removed it")
+    elif consumer.cell not in (*NO_CELLS, *sight.known):
+        yield _fault(ORPHAN, view, text, advice=no_such_cell(consumer))
+    else:
+        yield _fault(ORPHAN, view, text, mending.end(consumer))
+
+
+def no_such_cell(consumer: BookEntry) -> str:
+    return f"no broker and no host of its cell {consumer.cell!r} is known, so nobody can say whether it needs that"
 
 
 def _differences(
@@ -192,13 +255,15 @@ def _differences(
 ) -> Iterator[tuple[str, str]]:
     assert claim.share is not None, "only a claim with a share is compared"
     wanted, state = claim.share, entry.instance
-    if consumer.host != wanted.host:
+    host = wanted.host if claim.has_place else None
+    group = entry.group.id if entry.group and claim.has_place else None
+    if consumer.host != host:
         yield (
             HOST,
-            f"it is {state.state} on {places.name(wanted.host)}, and placement has it on {places.name(consumer.host)}, with "
+            f"its cell has it on {places.name(host)}, and placement on {places.name(consumer.host)}, with "
             + _amounts(consumer.held, places),
         )
-    elif not _are_same(consumer, wanted.amounts, places):
+    elif not _are_same(view, consumer, wanted.amounts, places):
         yield (
             AMOUNTS,
             f"on {places.name(wanted.host)} it holds {_amounts(consumer.held, places)}, and should hold "
@@ -208,8 +273,9 @@ def _differences(
         (TYPE, "type", consumer.type, claim.type),
         (PROJECT, "project", consumer.project, mending.project_of(view, entry) or NO_OWNER),
         (USER, "user", consumer.user, entry.user or NO_OWNER),
-        (GROUP, "server group", _text(consumer.group), _text(entry.group.id if entry.group else None)),
+        (GROUP, "server group", _text(consumer.group), _text(group)),
         (ATTEMPT, "attempt", str(consumer.attempt), str(claim.attempt)),
+        (ATTEMPT, "generation", str(consumer.generation), str(max(1, consumer.generation))),
         (ATTEMPT, "cell", consumer.cell, state.cell),
     ):
         if has != should_be:
@@ -220,16 +286,21 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _are_same(consumer: BookEntry, wanted: tuple[ResourceAmount, ...], places: Places) -> bool:
+def _are_same(view: View, consumer: BookEntry, wanted: tuple[ResourceAmount, ...], places: Places) -> bool:
     """Does it hold what its cell counts on? A reshape may move inventories to other providers of a tree, with what is held
     of them. Then the sums of the tree have to be the same.
 
     A claim and a swap raise the generation with the attempt, and never leave it below that. A reshape raises the generation
-    alone.
+    alone. What a migration holds follows from what the instance held when it moved: it is not compared after a reshape of
+    the instance's.
     """
     held, should = _by_class(consumer.held), _by_class(wanted)
-    if consumer.generation == consumer.attempt:
+    own = view.consumer
+    is_as_claimed = own is not None and own.generation == own.attempt
+    if consumer.id == view.id and is_as_claimed:
         return held == should
+    if consumer.id != view.id and not is_as_claimed:
+        return True
     return _by_tree(held, places) == _by_tree(should, places)
 
 
@@ -263,7 +334,7 @@ def _amounts(amounts: tuple[ResourceAmount, ...], places: Places) -> str:
 def _of_rows(view: View, entry: CellEntry | None) -> Iterator[Fault]:
     told = view.at_api
     if told is None:
-        if entry is not None and _is_living(entry):
+        if entry is not None and (_is_living(entry) or entry.instance.state == "offloaded"):
             where = entry.instance
             yield _fault(
                 UNLISTED,

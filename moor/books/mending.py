@@ -22,12 +22,12 @@ def end(consumer: BookEntry) -> MendConsumer:
     return MendConsumer(consumer=consumer.id, seen=_seen(consumer))
 
 
-def claim(view: View, entry: CellEntry, expected: ExpectedClaim) -> MendConsumer:
-    """Let it hold exactly what its cell counts on."""
+def claim(view: View, entry: CellEntry, expected: ExpectedClaim, consumer: BookEntry | None) -> MendConsumer:
+    """Let the consumer hold exactly what the instance's cell counts on."""
     assert expected.share is not None, "only a claim with a share is mended"
     return MendConsumer(
-        consumer=view.id,
-        seen=_seen(view.consumer) if view.consumer else None,
+        consumer=expected.consumer,
+        seen=_seen(consumer) if consumer else None,
         claim=MendedClaim(
             cell=entry.instance.cell,
             attempt=expected.attempt,
@@ -36,6 +36,7 @@ def claim(view: View, entry: CellEntry, expected: ExpectedClaim) -> MendConsumer
             project=project_of(view, entry),
             user=entry.user,
             group=entry.group,
+            has_place=expected.has_place,
         ),
     )
 

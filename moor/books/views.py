@@ -47,6 +47,11 @@ class View(Struct, frozen=True):
             self.on_hosts,
         )
 
+    @property
+    def is_alone(self) -> bool:
+        """Has no one but placement heard of it?"""
+        return self.at_api is None and not self.in_cells
+
     def cells(self) -> Iterable[str]:
         """The cells that any of them names."""
         if self.at_api is not None:
@@ -82,13 +87,14 @@ class Places(Struct, frozen=True):
 class Sight(Struct, frozen=True):
     """The cells and hosts that have answered, and the changes that are too recent to judge.
 
-    `cells` are those whose conductor has answered, and `computes` those whose hosts have. `asked` are the hosts that could be
-    asked; None in a first look, which asks for pages and not for hosts. `settle`: what changed within this time may be
-    about to change elsewhere, too.
+    `known` are all cells. `cells` are those whose conductor has answered, and `computes` those whose hosts have. `asked` are
+    the hosts that could be asked; None in a first look, which asks for pages and not for hosts. `settle`: what changed
+    within this time may be about to change elsewhere, too.
     """
 
     now: datetime
     settle: timedelta
+    known: frozenset[str]
     cells: frozenset[str]
     computes: frozenset[str]
     asked: frozenset[ProviderId] | None = None

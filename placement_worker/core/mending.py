@@ -116,8 +116,9 @@ def _mended(row: Consumer, claim: MendedClaim) -> Consumer:
         project=claim.project or NO_OWNER,
         user=claim.user or NO_OWNER,
         cell=claim.cell,
-        generation=row.generation + 1,
+        # As after a claim or a swap.
+        generation=max(row.generation + 1, claim.attempt),
         attempt=claim.attempt,
-        host=claim.share.host,
-        group=claim.group.id if claim.group else None,
+        host=claim.share.host if claim.has_place else None,
+        group=claim.group.id if claim.group and claim.has_place else None,
     )

@@ -38,6 +38,7 @@ PLACES = Places(
 SIGHT = Sight(
     now=NOW,
     settle=timedelta(minutes=1),
+    known=frozenset({"c1", "c2"}),
     cells=frozenset({"c1", "c2"}),
     computes=frozenset({"c1", "c2"}),
     asked=frozenset(HOSTS),

@@ -18,9 +18,11 @@ from bus.messages.build import (
     InstancesFound,
     InstanceState,
     JoinedGroup,
+    MoveKind,
     RequestId,
 )
 from bus.messages.groups import CreateGroup, GroupsFound
+from bus.messages.moves import MoveInstance
 from bus.topology import user_of
 from bus.urls import broker_at
 from bus.workers.station import Station
@@ -122,6 +124,23 @@ class BooksStage:
     async def ask_delete(self, ids: Sequence[InstanceId]) -> None:
         for id_ in ids:
             await self.client.send(DeleteInstance(instance=id_))
+
+    async def boot_in(self, first: int, states: Sequence[str]) -> list[InstanceId]:
+        """An instance in each of these states."""
+        ids = await self.boot(first, len(states))
+        kinds: dict[str, MoveKind] = {"moved": "migrate", "shelved": "shelve", "offloaded": "offload"}
+        for id_, state in zip(ids, states, strict=True):
+            if state in kinds:
+                await self.move(id_, kinds[state], state)
+        return ids
+
+    async def move(self, instance: InstanceId, kind: MoveKind, until: str) -> None:
+        """A move that arrives waits for long to be confirmed."""
+        order = MoveInstance(
+            request_id=RequestId(UUID(int=instance.int + 1)), instance=instance, kind=kind, confirm_s=3600
+        )
+        await answer_of(self.client, order, InstancesFound)
+        await self.until([instance], {until})
 
     async def delete(self, ids: Sequence[InstanceId]) -> None:
         await self.ask_delete(ids)

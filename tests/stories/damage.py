@@ -3,7 +3,7 @@
 Each damage harms one instance, or adds a row of its own. `DAMAGES` says which faults an audit must find.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -24,45 +24,46 @@ COUNTS = judging.COUNTS
 
 
 class Damage(Struct, frozen=True):
-    """`kinds` of faults are found about the instance, or about the added consumer."""
+    """It is done to an instance in this state. `kinds` of faults are found about the instance, or about the added consumer."""
 
     do: Callable[[Connection, InstanceId], None]
     kinds: frozenset[str]
     adds: bool = False
+    state: str = "active"
 
 
-async def damage(url: str, done: Mapping[str, InstanceId]) -> None:
-    """Do these damages, by name, each to its instance."""
+async def damage(url: str, done: Iterable[tuple[Damage, InstanceId]]) -> None:
+    """Do these damages, each to its instance."""
     database = open_database(url)
     try:
-        for name, instance in done.items():
-            await write_once(database, DAMAGES[name].do, instance)
+        for each, instance in done:
+            await write_once(database, each.do, instance)
     finally:
         await database.close()
 
 
-def _run(connection: Connection, statement: sa.Delete | sa.Update) -> None:
+def run(connection: Connection, statement: sa.Delete | sa.Update) -> None:
     connection.execute(statement)
 
 
-def _consumer(connection: Connection, instance: InstanceId, **values: object) -> None:
+def change_consumer(connection: Connection, instance: InstanceId, **values: object) -> None:
     changed = connection.execute(sa.update(consumers).where(consumers.c.uuid == instance).values(**values))
     assert changed.rowcount == 1, f"{instance} has no row in placement"
 
 
-def _row(connection: Connection, instance: InstanceId, **values: object) -> None:
+def change_row(connection: Connection, instance: InstanceId, **values: object) -> None:
     changed = connection.execute(sa.update(api_rows).where(api_rows.c.id == instance).values(**values))
     assert changed.rowcount == 1, f"{instance} has no row at API level"
 
 
-def _more_of(connection: Connection, instance: InstanceId, *, of_pool: bool) -> None:
+def more_of(connection: Connection, instance: InstanceId, *, of_pool: bool) -> None:
     """It holds ten more of what a NUMA node gives it, or of what the pool does."""
     text = connection.scalar(sa.select(consumers.c.held).where(consumers.c.uuid == instance))
     held = decode_held(text or "")
     names = {row.id: row.name for row in connection.execute(sa.select(providers.c.id, providers.c.name))}
     number = next(each for each in held if ("nfs" in names[each]) == of_pool)
     more = {class_id: amount + 10 for class_id, amount in held[number].items()}
-    _consumer(connection, instance, held=encode_amounts({**held, number: more}))
+    change_consumer(connection, instance, held=encode_amounts({**held, number: more}))
 
 
 def _add_consumer(connection: Connection, instance: InstanceId, kind: str, uuid: UUID) -> None:
@@ -85,12 +86,12 @@ def _other_host(connection: Connection, instance: InstanceId) -> None:
         )
     ).first()
     assert other is not None, "instances live on several hosts"
-    _consumer(connection, instance, host=other.host, held=other.held)
+    change_consumer(connection, instance, host=other.host, held=other.held)
 
 
 def _other_cell(connection: Connection, instance: InstanceId) -> None:
     cell = connection.scalar(sa.select(api_rows.c.cell).where(api_rows.c.id == instance))
-    _row(connection, instance, cell="c2" if cell == "c1" else "c1")
+    change_row(connection, instance, cell="c2" if cell == "c1" else "c1")
 
 
 DAMAGES: Mapping[str, Damage] = {
@@ -110,42 +111,45 @@ DAMAGES: Mapping[str, Damage] = {
         adds=True,
     ),
     "its claim is gone": Damage(
-        lambda connection, id_: _run(connection, sa.delete(consumers).where(consumers.c.uuid == id_)),
+        lambda connection, id_: run(connection, sa.delete(consumers).where(consumers.c.uuid == id_)),
         frozenset({judging.MISSING}),
     ),
     "its claim has ended": Damage(
-        lambda connection, id_: _consumer(connection, id_, ended_at=sa.func.current_timestamp(), held="{}"),
+        lambda connection, id_: change_consumer(
+            connection, id_, ended_at=sa.func.current_timestamp(), held="{}"
+        ),
         frozenset({judging.MISSING}),
     ),
     "more of a NUMA node": Damage(
-        lambda connection, id_: _more_of(connection, id_, of_pool=False), frozenset({judging.AMOUNTS})
+        lambda connection, id_: more_of(connection, id_, of_pool=False), frozenset({judging.AMOUNTS})
     ),
     "more of the pool": Damage(
-        lambda connection, id_: _more_of(connection, id_, of_pool=True), frozenset({judging.AMOUNTS})
+        lambda connection, id_: more_of(connection, id_, of_pool=True), frozenset({judging.AMOUNTS})
     ),
     "another host in placement": Damage(_other_host, frozenset({judging.HOST})),
     "another type": Damage(
-        lambda connection, id_: _consumer(connection, id_, type="VOLUME"), frozenset({judging.TYPE})
+        lambda connection, id_: change_consumer(connection, id_, type="VOLUME"), frozenset({judging.TYPE})
     ),
     "another project and user": Damage(
-        lambda connection, id_: _consumer(connection, id_, project_id="bank", user_id="bob"),
+        lambda connection, id_: change_consumer(connection, id_, project_id="bank", user_id="bob"),
         frozenset({judging.PROJECT, judging.USER}),
     ),
     "no group": Damage(
-        lambda connection, id_: _consumer(connection, id_, server_group=None), frozenset({judging.GROUP})
+        lambda connection, id_: change_consumer(connection, id_, server_group=None),
+        frozenset({judging.GROUP}),
     ),
     "another attempt": Damage(
-        lambda connection, id_: _consumer(connection, id_, attempt=7), frozenset({judging.ATTEMPT})
+        lambda connection, id_: change_consumer(connection, id_, attempt=7), frozenset({judging.ATTEMPT})
     ),
     "another state at API level": Damage(
-        lambda connection, id_: _row(connection, id_, state="error"), frozenset({judging.DRIFT})
+        lambda connection, id_: change_row(connection, id_, state="error"), frozenset({judging.DRIFT})
     ),
     "another host at API level": Damage(
-        lambda connection, id_: _row(connection, id_, host="elsewhere"), frozenset({judging.DRIFT})
+        lambda connection, id_: change_row(connection, id_, host="elsewhere"), frozenset({judging.DRIFT})
     ),
     "another cell at API level": Damage(_other_cell, frozenset({judging.DRIFT})),
     "wrong counts": Damage(
-        lambda connection, _: _run(
+        lambda connection, _: run(
             connection, sa.update(providers).values(consumers=providers.c.consumers + 5, used="{}")
         ),
         frozenset(),

@@ -10,11 +10,12 @@ import pytest
 
 from bus.message import ConsumerId, ProviderId
 from bus.workers.station import Station
-from moor.books.auditing import FOUND, MENDED, AuditResult, Finding
+from moor.books.auditing import FOUND, MENDED, NOT_MENDED, AuditResult, Finding
 from moor.books.reading import BooksReader
 from moor.books.views import Fault, View
 from tests.stories.books_stage import books_stage
 from tests.stories.damage import ADDED, DAMAGES, damage
+from tests.stories.damage_of_moves import HARMLESS, IN_DOUBT, MORE_DAMAGES
 from tests.stories.moor_process import moor
 
 pytestmark = pytest.mark.asyncio
@@ -32,17 +33,18 @@ def kinds_by_id(result: AuditResult) -> dict[UUID | None, set[str]]:
 @pytest.mark.parametrize("kind", STAGES)
 async def test_damage_by_hand_is_found_and_mended_and_then_the_audit_is_silent(kind: str) -> None:
     async with books_stage(kind) as stage:
-        ids = await stage.boot(1, len(DAMAGES) + 2)
+        damages = {**DAMAGES, **MORE_DAMAGES}
+        ids = await stage.boot_in(1, [*[each.state for each in damages.values()], "active", "active"])
         await stage.until_silent()
-        harmed = dict(zip(DAMAGES, ids, strict=False))
+        harmed = dict(zip(damages, ids, strict=False))
         added = iter(UUID(int=ADDED.int + number) for number in (1, 2, 3))
         wanted = {
             next(added) if each.adds else harmed[name]: each.kinds
-            for name, each in DAMAGES.items()
+            for name, each in damages.items()
             if each.kinds
         }
 
-        await damage(stage.database_url, harmed)
+        await damage(stage.database_url, [(damages[name], id_) for name, id_ in harmed.items()])
         found = await stage.audit()
         # The harmed instance is in one cell: an audit of the other does not tell of it.
         type_of_it = harmed["another type"]
@@ -63,6 +65,37 @@ async def test_damage_by_hand_is_found_and_mended_and_then_the_audit_is_silent(k
         assert await stage.placement.audit() == ()
         # After the mends each instance can be deleted, and nothing stays.
         await stage.delete(ids)
+        await stage.until_silent()
+        assert not [each for each in await stage.placement.books_page(None, 100) if each.held]
+
+
+@pytest.mark.parametrize("kind", STAGES)
+async def test_an_instance_that_its_row_cannot_explain_is_named_and_left_alone(kind: str) -> None:
+    async with books_stage(kind) as stage:
+        ids = await stage.boot_in(1, [each.state for each in IN_DOUBT.values()])
+        await stage.until_silent()
+        before = await stage.placement.books_page(None, 100)
+        await damage(stage.database_url, zip(IN_DOUBT.values(), ids, strict=True))
+
+        found, healed, after = [await stage.audit(heals=heals) for heals in (False, True, False)]
+
+        wanted = dict(zip(ids, (each.kinds for each in IN_DOUBT.values()), strict=True))
+        assert kinds_by_id(found) == kinds_by_id(healed) == kinds_by_id(after) == wanted
+        assert {each.outcome for each in healed.findings} == {NOT_MENDED}
+        assert all(each.why for each in (*found.findings, *healed.findings))
+        # Each runs where it ran, and holds what it held.
+        assert await stage.placement.books_page(None, 100) == before
+
+
+@pytest.mark.parametrize("kind", STAGES)
+async def test_a_cleanup_of_nothing_is_no_fault_and_ends_by_itself(kind: str) -> None:
+    async with books_stage(kind) as stage:
+        (instance,) = await stage.boot(1, 1)
+        await stage.until_silent()
+        await damage(stage.database_url, [(HARMLESS, instance)])
+
+        assert (await stage.audit(heals=True)).findings == ()
+        await stage.delete([instance])
         await stage.until_silent()
         assert not [each for each in await stage.placement.books_page(None, 100) if each.held]
 
