@@ -291,8 +291,8 @@ def _are_same(view: View, consumer: BookEntry, wanted: tuple[ResourceAmount, ...
     of them. Then the sums of the tree have to be the same.
 
     A claim and a swap raise the generation with the attempt, and never leave it below that. A reshape raises the generation
-    alone. What a migration holds follows from what the instance held when it moved: it is not compared after a reshape of
-    the instance's.
+    alone. A migration holds a part of the share that its instance had when it moved: it is not compared if that share had been
+    reshaped.
     """
     held, should = _by_class(consumer.held), _by_class(wanted)
     own = view.consumer

@@ -169,6 +169,10 @@ damages: st.SearchStrategy[tuple[str, Damage]] = st.one_of(
     st.sampled_from(["placed", "rebuilding", "moving"]).map(lambda state: (judging.DRIFT, _row(state=state))),
     st.just((judging.DRIFT, _row(cell="c2"))),
     st.just((judging.DRIFT, _row(host="elsewhere"))),
+    st.just((judging.DRIFT, _row(cell="nowhere"))),
+    st.sampled_from(["accepted", "waiting"]).map(lambda state: (judging.DRIFT, _row(state=state))),
+    st.sampled_from(["CLEANUP", "MIGRATION"]).map(lambda kind: (judging.TYPE, _consumer(type=kind))),
+    st.just((judging.ATTEMPT, _consumer(generation=0))),
     st.sampled_from(["deleted", "deleting"]).map(lambda state: (judging.DRIFT, _row(state=state))),
     st.just((judging.UNLISTED, lambda view: structs.replace(view, at_api=None))),
     st.just((judging.STRAY, lambda view: structs.replace(view, on_hosts=(*view.on_hosts, OnHost("c1", HostEntry(ID, HOSTS[2], 1)))))),
@@ -334,3 +338,44 @@ def test_two_cells_with_one_instance_are_told_and_not_chosen_between() -> None:
     (fault,) = faults(structs.replace(view, in_cells=(*view.in_cells, other)))
 
     assert (fault.kind, fault.mend) == (judging.TWICE, None)
+
+
+def test_a_row_older_than_what_a_host_has_is_not_followed() -> None:
+    """The cell's row comes from an old backup, in which the instance had not moved yet."""
+    now, old = a_view(on=1, attempt=2), a_view(on=0, attempt=1)
+    found = faults(structs.replace(now, in_cells=old.in_cells))
+
+    assert {judging.HOST, judging.ATTEMPT, judging.DRIFT, judging.STRAY} <= {each.kind for each in found}
+    assert [each.mend for each in found if each.mend] == []
+    assert all(each.advice for each in found)
+
+
+@pytest.mark.parametrize("state", ["deleted", "error"])
+def test_an_instance_that_only_its_cells_row_gives_up_keeps_what_it_holds(state: str) -> None:
+    there, gone = a_view(), a_view(state)
+    given_up = structs.replace(there, in_cells=gone.in_cells)
+
+    assert {each.kind for each in faults(given_up)} == {judging.ORPHAN, judging.DRIFT, judging.STRAY}
+    assert [each.mend for each in faults(given_up) if each.mend] == []
+    # Without an instance on its host there is nothing to lose.
+    assert all(each.mend for each in faults(structs.replace(given_up, on_hosts=())))
+
+
+def test_the_claim_of_a_deleted_instance_is_freed_only_when_no_host_has_it() -> None:
+    deleted = structs.replace(a_view("deleted"), consumer=a_view().consumer, on_hosts=a_view().on_hosts)
+
+    assert [(each.kind, type(each.mend)) for each in faults(deleted)] == [
+        (judging.ORPHAN, type(None)),
+        (judging.STRAY, DestroyInstance),
+    ]
+    (orphan,) = faults(structs.replace(deleted, on_hosts=()))
+    assert isinstance(orphan.mend, MendConsumer)
+
+
+def test_a_claim_in_the_name_of_an_unknown_cell_is_named_and_kept() -> None:
+    (orphan,) = faults(
+        _consumer(cell="nowhere")(structs.replace(a_view(), at_api=None, in_cells=(), on_hosts=()))
+    )
+
+    assert (orphan.kind, orphan.mend) == (judging.ORPHAN, None)
+    assert "'nowhere'" in orphan.advice

@@ -43,6 +43,7 @@ from tests.stories.real_servers import real_servers
 CELLS = ("c1", "c2")
 SIZE = HostSize(vcpus=400, ram_mb=400_000, numa_nodes=2, vcpu_ratio=1.0)
 FLAVOR = Flavor(name="two", vcpus=2, ram_mb=1024, root_gb=3)
+SMALLER = Flavor(name="one", vcpus=1, ram_mb=512, root_gb=3)
 # The share of one NUMA node; the disk comes from the cell's pool.
 TUNED = CloudSettings(
     compute=ComputeSettings(
@@ -126,18 +127,34 @@ class BooksStage:
             await self.client.send(DeleteInstance(instance=id_))
 
     async def boot_in(self, first: int, states: Sequence[str]) -> list[InstanceId]:
-        """An instance in each of these states."""
+        """An instance in each of these states. `resized`: it has moved to its own host, and needs less there."""
         ids = await self.boot(first, len(states))
         kinds: dict[str, MoveKind] = {"moved": "migrate", "shelved": "shelve", "offloaded": "offload"}
         for id_, state in zip(ids, states, strict=True):
-            if state in kinds:
+            if state == "resized":
+                host = (await self.states([id_]))[id_].host
+                await self.move(id_, "resize", "moved", flavor=SMALLER, hosts=(host,))
+            elif state in kinds:
                 await self.move(id_, kinds[state], state)
         return ids
 
-    async def move(self, instance: InstanceId, kind: MoveKind, until: str) -> None:
+    async def move(
+        self,
+        instance: InstanceId,
+        kind: MoveKind,
+        until: str,
+        *,
+        flavor: Flavor | None = None,
+        hosts: tuple[str, ...] = (),
+    ) -> None:
         """A move that arrives waits for long to be confirmed."""
         order = MoveInstance(
-            request_id=RequestId(UUID(int=instance.int + 1)), instance=instance, kind=kind, confirm_s=3600
+            request_id=RequestId(UUID(int=instance.int + 1)),
+            instance=instance,
+            kind=kind,
+            flavor=flavor,
+            hosts=hosts,
+            confirm_s=3600,
         )
         await answer_of(self.client, order, InstancesFound)
         await self.until([instance], {until})

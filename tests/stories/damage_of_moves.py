@@ -67,6 +67,12 @@ def _holds_as_another(connection: Connection, instance: InstanceId) -> None:
     change_consumer(connection, instance, host=other.host, held=other.held, ended_at=None)
 
 
+def _gets_a_place(connection: Connection, instance: InstanceId) -> None:
+    same = sa.select(consumers.c.host, consumers.c.server_group).where(consumers.c.uuid == instance)
+    own = connection.execute(same).one()
+    change_consumer(connection, migration_of(instance), host=own.host, server_group=own.server_group)
+
+
 def _on_another_host(row: Instance) -> Instance:
     assert row.order is not None
     return structs.replace(row, host=row.order.alternates[0])
@@ -136,6 +142,16 @@ MORE_DAMAGES: Mapping[str, Damage] = {
         lambda connection, id_: _delete(connection, id_, migration_of(id_)),
         frozenset({judging.MISSING}),
         state="moved",
+    ),
+    "its way back on its own host is gone": Damage(
+        lambda connection, id_: _delete(connection, migration_of(id_)),
+        frozenset({judging.MISSING}),
+        state="resized",
+    ),
+    "its way back on its own host has a place there": Damage(
+        _gets_a_place,
+        frozenset({judging.HOST, judging.GROUP}),
+        state="resized",
     ),
     "its way back is larger": Damage(
         lambda connection, id_: more_of(connection, migration_of(id_), of_pool=False),

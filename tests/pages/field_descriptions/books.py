@@ -115,6 +115,7 @@ BOOKS: dict[str, dict[str, str]] = {
         "project": "its project",
         "user": "its user",
         "group": "the server group of which it is a member; its policy is not judged",
+        "has_place": "it counts as a consumer of that host, and as a member of the group there",
     },
     "MendInstance": {
         "seen": "the sequence of the row as the sender saw it",
@@ -145,6 +146,7 @@ BOOKS: dict[str, dict[str, str]] = {
         "type": "its type",
         "attempt": "its attempt",
         "share": "what it must hold; empty: it may hold something, or nothing",
+        "has_place": "false for a migration on the host where its instance stays: only the instance counts there",
     },
     "AskHostBooks": {
         "cell": "the cell",

@@ -155,7 +155,14 @@ BOOKS: tuple[Message, ...] = (
         consumer=CONSUMER,
         seen=SeenConsumer(generation=3, attempt=2, ended=True),
         claim=MendedClaim(
-            cell="c1", attempt=2, share=SHARE, type="MIGRATION", project="shop", user="ann", group=AFFINITY
+            cell="c1",
+            attempt=2,
+            share=SHARE,
+            type="MIGRATION",
+            project="shop",
+            user="ann",
+            group=AFFINITY,
+            has_place=False,
         ),
     ),
     MendInstance(seen=7, instance=STATE),
@@ -168,7 +175,11 @@ BOOKS: tuple[Message, ...] = (
                 host=ROOT,
                 kind="ironic",
                 group=AFFINITY,
-                claims=(ExpectedClaim(consumer=CLEANUP, type="CLEANUP", attempt=1, share=SHARE),),
+                claims=(
+                    ExpectedClaim(
+                        consumer=CLEANUP, type="MIGRATION", attempt=1, share=SHARE, has_place=False
+                    ),
+                ),
                 on_hosts=(HostEntry(instance=CONSUMER, host=ROOT, attempt=2),),
                 stirred_at=WHEN,
             ),
