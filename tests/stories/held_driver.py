@@ -35,7 +35,7 @@ class HeldDriver:
 
     def __init__(self, driver: SimulatedDriver, clock: HeldClock) -> None:
         self._driver = driver
-        self._clock = clock
+        self.clock = clock
         # When the work for an attempt ends, by the test's clock.
         self._ends_at_s: dict[tuple[ConsumerId, int], float] = {}
 
@@ -48,47 +48,47 @@ class HeldDriver:
         return self._driver.host
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - not its clock
-        return self._driver.update_provider_tree(tree, self._clock.at_s)
+        return self._driver.update_provider_tree(tree, self.clock.at_s)
 
     def next_change_s(self, at_s: float) -> float | None:
         return at_s + LOOK_MS / 1000
 
     def metrics(self, at_s: float) -> Mapping[str, float]:  # noqa: ARG002 - not its clock
-        return self._driver.metrics(self._clock.at_s)
+        return self._driver.metrics(self.clock.at_s)
 
     def images(self) -> Sequence[str]:
         return self._driver.images()
 
     def condition(self, at_s: float) -> Condition:
-        condition = self._driver.condition(self._clock.at_s)
+        condition = self._driver.condition(self.clock.at_s)
         if isinstance(condition, Silent) and condition.until_s is not None:
             return Silent(until_s=at_s + LOOK_MS / 1000)
         return condition
 
     def spawn(self, order: SpawnInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.spawn(order, self._clock.at_s))
+        return self._held(order, self._driver.spawn(order, self.clock.at_s))
 
     def receive(self, order: ReceiveInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.receive(order, self._clock.at_s))
+        return self._held(order, self._driver.receive(order, self.clock.at_s))
 
     def stop(self, order: StopInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.stop(order, self._clock.at_s))
+        return self._held(order, self._driver.stop(order, self.clock.at_s))
 
     def start(self, order: StartInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.start(order, self._clock.at_s))
+        return self._held(order, self._driver.start(order, self.clock.at_s))
 
     def respawn(self, order: RespawnInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.respawn(order, self._clock.at_s))
+        return self._held(order, self._driver.respawn(order, self.clock.at_s))
 
     def _held(self, order: AttemptMessage, work: Work) -> Work:
-        self._ends_at_s[order.instance, order.attempt] = self._clock.at_s + work.left_ms / 1000
+        self._ends_at_s[order.instance, order.attempt] = self.clock.at_s + work.left_ms / 1000
         return Work(LOOK_MS, work.failure)
 
     def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
         self._ends_at_s.pop((order.instance, order.attempt), None)
-        return self._driver.destroy(order, self._clock.at_s)
+        return self._driver.destroy(order, self.clock.at_s)
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        if self._clock.at_s < self._ends_at_s.get((attempt.instance, attempt.attempt), 0.0):
+        if self.clock.at_s < self._ends_at_s.get((attempt.instance, attempt.attempt), 0.0):
             return BUSY
-        return self._driver.look_at(attempt, self._clock.at_s)
+        return self._driver.look_at(attempt, self.clock.at_s)

@@ -212,7 +212,7 @@ SILENT = FallsSilent(hosts=("h1",), after_s=10, for_s=10)
 
 @asynccontextmanager
 async def hosts_of_held_time(
-    bus: str, books: str, held: HeldClock, fault: Fault
+    bus: str, books: str, held: HeldClock, fault: Fault, driver: type[HeldDriver] = HeldDriver
 ) -> AsyncIterator[tuple[Movers, list[HeldDriver]]]:
     script = FaultScript(spawn_ms=0, receive_ms=0, stop_ms=0, faults=(fault,))
     hosts = [SimulatedHost(name=name, size=NARROW) for name in ("h1", "h2")]
@@ -227,7 +227,7 @@ async def hosts_of_held_time(
             Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
             for role in ("conductor", "compute")
         )
-        drivers = [HeldDriver(SimulatedDriver(host, script), held) for host in hosts]
+        drivers = [driver(SimulatedDriver(host, script), held) for host in hosts]
         parts = (
             *conductor_parts(conductor, rows, conducting, "c1", conductor.ask_all),
             *compute_parts(computes, drivers, PRETENDING),

@@ -3,14 +3,20 @@ none, and only that is held.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
 
-from bus.messages.build import BuildRejected, DeleteInstance, RequestId
+from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, RequestId
+from bus.messages.cell import DestroyInstance
+from bus.messages.hosts import SetHost
+from compute_sim.core.attempts import AttemptRecord, State, Work
 from compute_sim.simulated.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
-from tests.stories.held_driver import HeldClock
-from tests.stories.test_moves import movers
+from tests.contracts.stage import until
+from tests.stories.held_driver import HeldClock, HeldDriver
+from tests.stories.test_moves import Movers, movers
 from tests.stories.test_moves_fail import (
     EMBEDDED,
     NEVER_MS,
@@ -142,6 +148,65 @@ async def test_a_host_that_is_silent_about_an_offload_keeps_the_share_until_it_a
         await here.until_used(h1=1, h2=0)
         held.move(10)
         await here.until(instance, "offloaded", "done")
+        await here.until_used(h1=0, h2=0)
+
+
+class SilentOnceSaved(HeldDriver):
+    """The host has told that the instance is saved, and falls silent: the test's clock moves on."""
+
+    destroyed = 0
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        work = super().look_at(attempt, at_s)
+        if attempt.state is State.STOPPING and not work.left_ms:
+            self.clock.move(10)
+        return work
+
+    def destroy(self, order: DestroyInstance, at_s: float) -> Work:
+        self.destroyed += 1
+        return super().destroy(order, at_s)
+
+
+@asynccontextmanager
+async def silent_before_it_tells_of_the_destroy(
+    bus: str, books: str, held: HeldClock
+) -> AsyncIterator[tuple[Movers, InstanceId]]:
+    async with hosts_of_held_time(bus, books, held, SILENT, SilentOnceSaved) as (here, drivers):
+        instance = await here.booted()
+        await here.move(instance, "offload")
+        (host,) = [each for each in drivers if each.host.name == "h1"]
+        assert isinstance(host, SilentOnceSaved)
+        # It is reminded, and cannot tell that it has destroyed the instance.
+        await until(lambda: host.destroyed >= 1, "it is ordered to destroy what is saved")
+        await down(here, "h1")
+        await until(lambda: host.destroyed >= 2, "it is reminded")
+        await here.until(instance, "moving")
+        await here.until_used(h1=1, h2=0)
+        yield here, instance
+
+
+@REAL_TOO
+async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_returns(
+    bus: str, books: str
+) -> None:
+    held = HeldClock()
+    async with silent_before_it_tells_of_the_destroy(bus, books, held) as (here, instance):
+        held.move(10)
+        gone = await here.until(instance, "offloaded", "done")
+        assert (gone.host, gone.keeps_share) == ("", False)
+        await here.until_used(h1=0, h2=0)
+        await here.move(instance, "unshelve", request_id=SECOND)
+        assert (await here.until(instance, "active", "done")).host == "h2"
+
+
+@REAL_TOO
+async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_is_dead(
+    bus: str, books: str
+) -> None:
+    async with silent_before_it_tells_of_the_destroy(bus, books, HeldClock()) as (here, instance):
+        await here.setup.client.ask(SetHost(host="h1", mode="dead", reason="it burnt"))
+        gone = await here.until(instance, "offloaded", "done")
+        assert (gone.host, gone.keeps_share) == ("", False)
         await here.until_used(h1=0, h2=0)
 
 
