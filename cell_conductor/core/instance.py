@@ -116,7 +116,8 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
 
     `is_stopped`: the source was ordered to stop it. `has_asked`: placement may yet grant the next attempt, by a late copy of a
     question that it refused at first. `outcome` is set when the move is to end, and no other choice is tried;
-    `reason` says why. `was`: the instance's state before the move.
+    `reason` says why. `was`: the instance's state before the move; `rebuilding`, too, if its host is asked how a rebuild has
+    ended.
     """
 
     step: Step

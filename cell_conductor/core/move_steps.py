@@ -183,6 +183,8 @@ def tell_end(transition: Transition, was: str, reason: str) -> None:
         transition.end_offloaded()
     else:
         transition.end_broken(reason)
+        if was == "rebuilding":
+            transition.change(state_ends_at=transition.now + transition.rules.remind_every)
 
 
 def go_on(transition: Transition) -> None:

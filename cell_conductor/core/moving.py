@@ -34,7 +34,7 @@ from msgspec import structs
 from bus.messages.build import MoveKind
 from bus.messages.cell import EndMoveInCell, MoveInCell
 from bus.messages.hosts import NODE
-from cell_conductor.core.instance import MOVES, REBUILDS, HeldClaim, Moving
+from cell_conductor.core.instance import MOVES, REBUILDS, HeldClaim, Moving, State
 from cell_conductor.core.move_steps import (
     confirm,
     decide_end,
@@ -78,7 +78,7 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
         step="claiming",
         source=row.host,
         source_attempt=row.host_attempt,
-        was=row.state,
+        was=_state_before(transition),
         # An earlier move has stopped it, and its source may run it again by now: it is asked again if this move fails.
         is_stopped=row.moving is not None and row.moving.is_stopped,
     )
@@ -97,6 +97,13 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
         go_on(transition)
 
 
+def _state_before(transition: Transition) -> State:
+    """The state to which a failed move leads back. A host that is still asked how a rebuild has ended is rebuilding."""
+    row = transition.row
+    is_asked = row.state == "broken" and row.state_ends_at is not None and row.moving is None
+    return "rebuilding" if is_asked else row.state
+
+
 def on_end_move(transition: Transition, order: EndMoveInCell) -> None:
     row, move = transition.row, order.move
     transition.continue_from(order.sequence)
@@ -104,7 +111,7 @@ def on_end_move(transition: Transition, order: EndMoveInCell) -> None:
         # The order to move may come later, and then counts no more.
         if row.state in ("active", "shelved", "offloaded", "broken") and row.moving is None:
             transition.change(move=structs.replace(move, outcome="aborted"))
-            tell_end(transition, row.state, row.reason)
+            tell_end(transition, _state_before(transition), row.reason)
         return
     if row.move.number > move.number or (row.moving is None and not row.is_unshelving):
         return

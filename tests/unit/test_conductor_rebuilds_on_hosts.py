@@ -16,6 +16,7 @@ from cell_conductor.core.host_states import ALL_UP, HostStates, concerns
 from cell_conductor.row_codec import assemble_row, decode_body, encode_body
 from tests.unit.test_conductor import (
     CLAIMED,
+    FULL,
     NOON,
     ONE,
     REMOVE,
@@ -297,6 +298,28 @@ def test_an_evacuation_of_what_a_silent_host_rebuilds_goes_its_way_whatever_that
     cell.confirm_all()
     assert cell.hear(done()) == []
     assert cell.row.host == choice("h2")
+
+
+def test_a_host_that_was_silent_is_asked_again_after_an_evacuation_that_no_host_took() -> None:
+    cell = silent()
+    cell.hear(move("evacuate", number=300))
+    cell.swap(FULL)
+    # Its word is lost: the instance moves.
+    cell.hear(done())
+    cell.swap(CLAIMED)
+    cell.confirm_all()
+    assert cell.row.state == "broken"
+
+    assert kinds(cell.after_s(REMIND_S)) == [RespawnInstance]
+    assert state_in(cell.hear(done())[-1]).state == "active"
+
+
+def test_a_host_that_was_silent_is_asked_further_when_an_abort_overtakes_its_move() -> None:
+    cell = silent()
+    cell.hear(end(move("evacuate", number=300), "abort"))
+    cell.confirm_all()
+
+    assert kinds(cell.after_s(REMIND_S)) == [RespawnInstance]
 
 
 def test_the_image_survives_the_row_as_it_is_written() -> None:
