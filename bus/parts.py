@@ -279,8 +279,8 @@ class Periodic(Supervised):
 class Once(Supervised):
     """A part that must succeed once, such as migrating the tables."""
 
-    def __init__(self, name: str, work: Work, *, chance: random.Random | None = None) -> None:
-        super().__init__(name, work, is_needed=True, chance=chance)
+    def __init__(self, name: str, work: Work) -> None:
+        super().__init__(name, work, is_needed=True)
 
     async def run(self) -> None:
         await self._until_stopped()
@@ -299,7 +299,7 @@ class SharedRuns:
     def soon(self) -> "asyncio.Task[None]":
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._run_after(self._running))
-            self._next.add_done_callback(_seen)
+            self._next.add_done_callback(mark_seen)
         return self._next
 
     async def done(self) -> None:
@@ -320,10 +320,10 @@ class SharedRuns:
         await self._work()
 
 
-def _seen(task: "asyncio.Task[None]") -> None:
+def mark_seen(done: "asyncio.Future[None]") -> None:
     """Waiting callers get the exception. If all of them have gone, mark it as seen, so that asyncio does not log it."""
-    if not task.cancelled():
-        task.exception()
+    if not done.cancelled():
+        done.exception()
 
 
 class SingleFlight(SharedRuns):

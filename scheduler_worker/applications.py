@@ -32,7 +32,7 @@ from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
 from bus.workers.publisher import Publisher
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import SENT_AT
+from scheduler_worker.requests.answering import SENT_AT, rejection
 from scheduler_worker.store import SchedulerStore
 
 # How far an operator's clock may be ahead of ours: an order with a later time would make all orders after it outdated.
@@ -122,15 +122,14 @@ class Applications(Periodic):
 
 def _why_not_ordered(sent_at: datetime | None, now: datetime) -> BuildRejected | None:
     if sent_at is None:
-        return _rejected("", "must be given: orders about one application count by when they were sent")
+        return rejection(
+            SENT_AT, "", "must be given: orders about one application count by when they were sent"
+        )
     if sent_at - now > AHEAD_MAX:
         ahead_s = (sent_at - now).total_seconds()
-        return _rejected(
+        return rejection(
+            SENT_AT,
             sent_at.isoformat(),
             f"is {ahead_s:.0f} s ahead of the clock here, may be {AHEAD_MAX.total_seconds():.0f}: set the sender's clock",
         )
     return None
-
-
-def _rejected(value: str, reason: str) -> BuildRejected:
-    return BuildRejected(request_id=None, field=SENT_AT, value=value, reason=reason)

@@ -51,7 +51,7 @@ class Journal:
         self._synced_for: list[asyncio.Future[None]] = []
         self._closed = False
         self._failing = ""
-        self.on_trouble: Callable[[str], None] = _nothing
+        self.on_trouble: Callable[[str], None] = lambda _: None
 
     def objects(self) -> bytes:
         return self._file.objects()
@@ -196,7 +196,3 @@ def _tell(waiting: list[asyncio.Future[None]]) -> None:
         if not each.done():
             each.set_result(None)
     waiting.clear()
-
-
-def _nothing(_: str) -> None:
-    """The default callback: does nothing."""

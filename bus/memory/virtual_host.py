@@ -63,7 +63,7 @@ class MemoryVirtualHost:
         self.consumer_timeout_s = CONSUMER_TIMEOUT_S
         # Called when a parcel was stored and its publisher does not know yet. A simulation can cut the connection
         # there.
-        self.on_stored: Hook = _nothing
+        self.on_stored: Hook = lambda _: None
         if journal is not None:
             self._restore(journal)
 
@@ -318,7 +318,3 @@ def _bytes_of(field: str, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as problem:
         raise Refusal(f"{field} cannot be encoded: {problem}") from problem
-
-
-def _nothing(_: Parcel) -> None:
-    """The default hook: does nothing."""

@@ -16,7 +16,7 @@ that commands without a database load no driver.
 
 from bus.configuration.database_settings import SECTION as DATABASE
 from bus.configuration.database_settings import DatabaseSettings
-from bus.sql.database import Database, Transaction, open_database, read_once, write_once
+from bus.sql.database import Database, Transaction, open_database, read_once, reads, runs, write_once
 from bus.sql.errors import is_duplicate
 from bus.sql.migrations import upgrade, version_table
 from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresSession, PostgresTransaction
@@ -46,6 +46,8 @@ __all__ = [
     "moment_text",
     "open_database",
     "read_once",
+    "reads",
+    "runs",
     "upgrade",
     "version_table",
     "write_once",

@@ -1,8 +1,8 @@
 """The interface of both databases, and a function from a URL to one of them. Connects to neither."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
@@ -59,6 +59,29 @@ async def write_once(
     """Run one change as a transaction of its own."""
     async with database.writing() as transaction:
         return await transaction.run(change, *values, **named)
+
+
+def reads(
+    query: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A method of a store: it runs this query as a transaction of its own. The store has a `_database`."""
+
+    async def read(self: Any, /, *values: P.args, **named: P.kwargs) -> T:
+        return await read_once(self._database, query, *values, **named)
+
+    return read
+
+
+def runs(
+    work: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A method of a store's transaction: it calls this function with the connection. It has a database's `_transaction`."""
+
+    async def run(self: Any, /, *values: P.args, **named: P.kwargs) -> T:
+        done: T = await self._transaction.run(work, *values, **named)
+        return done
+
+    return run
 
 
 def open_database(

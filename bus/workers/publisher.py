@@ -154,7 +154,7 @@ class Publisher:
         """Send one finished parcel by itself, to a retry exchange or to the dead letters. Raises `NotTaken` if a queue
         is full: waiting for room here would hold up all other parcels.
         """
-        receipt = await self._publish_until_told(parcel, _never, (*_FINAL, Receipt.REFUSED))
+        receipt = await self._publish_until_told(parcel, lambda: False, (*_FINAL, Receipt.REFUSED))
         unroutable = receipt is Receipt.UNROUTABLE
         if unroutable and (problem := self._unroutable(parcel, Kind.ORDER, 1)) is not None:
             raise problem
@@ -422,10 +422,6 @@ def _destination(outgoing: Outgoing) -> Destination:
     if outgoing.to:
         return Destination(REPLY, outgoing.to, Kind.ANSWER)
     return destination_of(outgoing.message)
-
-
-def _never() -> bool:
-    return False
 
 
 def _is_withdrawn(waiting: Mapping[Waiter, int]) -> bool:

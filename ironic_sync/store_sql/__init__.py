@@ -10,11 +10,9 @@ On tables that exist: `bus.sql.upgrade(url, "ironic_sync")` makes them. A batch 
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
@@ -27,16 +25,16 @@ from bus.sql import (
     SqliteTransaction,
     open_database,
     read_once,
+    reads,
     write_once,
 )
 from ironic_sync.core.ring import Member, Move, Owned
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.store import IronicTransaction, Need, RingView, Saved, check_name
+from ironic_sync.store import IronicTransaction, RingView, Saved, check_name
 from ironic_sync.store_sql import daemons, reading
 from ironic_sync.store_sql.postgresql import PostgresRows
 from ironic_sync.store_sql.rows import Stored, Values, number, row_of, values
 from ironic_sync.store_sql.sqlite import SqliteRows
-from ironic_sync.tables import ironic_nodes as table
 
 # A daemon that stands still inside a transaction is thrown out of it before its lease is over.
 SETTINGS = DatabaseSettings(idle_in_transaction_s=5.0)
@@ -99,13 +97,8 @@ class SqlIronicStore:
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         return {row.id: row for row in await read_once(self._database, reading.read, ids)}
 
-    async def page_of(
-        self, owner: str, limit: int, after: ProviderId | None = None, *, needs: Need | None = None
-    ) -> tuple[NodeRow, ...]:
-        return await read_once(self._database, reading.page_of, owner, limit, after, needs)
-
-    async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
-        return await read_once(self._database, reading.due, owner, now, beyond, limit)
+    page_of = reads(reading.page_of)
+    due = reads(reading.due)
 
     async def join(self, name: str, incarnation: str, lease_s: float) -> None:
         check_name(name)
@@ -126,8 +119,7 @@ class SqlIronicStore:
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
         return await read_once(self._leases, _look, name, limit, after)
 
-    async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
-        return await read_once(self._database, reading.owners, names)
+    owners = reads(reading.owners)
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
         if not moves:
@@ -135,9 +127,7 @@ class SqlIronicStore:
         async with self._database.writing() as transaction:
             return await _rows(transaction).give(moves)
 
-    async def has_tables(self) -> bool:
-        """Whether `moor db upgrade` was here."""
-        return await read_once(self._database, _has_tables)
+    has_tables = reads(reading.has_tables)
 
     async def close(self) -> None:
         await self._database.close()
@@ -157,7 +147,3 @@ def _look(connection: Connection, name: str, limit: int, after: ProviderId | Non
         owner_names=reading.owner_names(connection),
         unread=reading.unread_of(connection, name, limit, after),
     )
-
-
-def _has_tables(connection: Connection) -> bool:
-    return sa.inspect(connection).has_table(table.name)

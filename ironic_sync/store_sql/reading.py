@@ -40,8 +40,9 @@ def page_of(
     connection: Connection,
     owner: str,
     limit: int,
-    after: ProviderId | None,
-    needs: Need | None,
+    after: ProviderId | None = None,
+    *,
+    needs: Need | None = None,
 ) -> tuple[NodeRow, ...]:
     query: sa.Select[Any] = _ROWS.where(table.c.owner == owner).order_by(table.c.id).limit(limit)
     if needs is not None:
@@ -60,7 +61,7 @@ def due(
     return rows_of(connection.execute(query.order_by(table.c.due_us, table.c.id).limit(limit)))
 
 
-def owners(connection: Connection, names: Collection[str] | None) -> tuple[Owned, ...]:
+def owners(connection: Connection, names: Collection[str] | None = None) -> tuple[Owned, ...]:
     query = _OWNED.order_by(table.c.id)
     if names is not None:
         query = query.where(among(connection, table.c.owner, names))
@@ -76,3 +77,8 @@ def unread_of(connection: Connection, owner: str, limit: int, after: ProviderId 
 
 def owner_names(connection: Connection) -> tuple[str, ...]:
     return tuple(sorted(connection.scalars(_NAMES)))
+
+
+def has_tables(connection: Connection) -> bool:
+    """Whether `moor db upgrade` was here."""
+    return sa.inspect(connection).has_table(table.name)

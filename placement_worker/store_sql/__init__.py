@@ -3,7 +3,7 @@
 Only the writing of claims, the hot path, is written for each database by itself.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -14,9 +14,9 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
+from bus.messages.administration import ConsumerState, TypeUsage
 from bus.messages.books import BookEntry
-from bus.messages.placement import MembersPage, ProviderState, RevisionsPage, SnapshotPage
+from bus.messages.placement import ProviderState, SnapshotPage
 from bus.sql import (
     POOL_SIZE,
     DatabaseSettings,
@@ -25,7 +25,8 @@ from bus.sql import (
     SqliteDatabase,
     Transaction,
     open_database,
-    read_once,
+    reads,
+    runs,
     write_once,
 )
 from placement_worker.core.claim_keys import keys_of_orders, keys_of_shares
@@ -36,13 +37,10 @@ from placement_worker.core.ledger import (
     Forest,
     ForestKeys,
     Ledger,
-    NameChanges,
-    NameKeys,
-    StoredNames,
     TreeChanges,
 )
 from placement_worker.core.vocabulary import custom_of
-from placement_worker.store import ChangeFeed, KeptPage, Unpublished
+from placement_worker.store import ChangeFeed, Unpublished
 from placement_worker.store_sql import book_reads
 from placement_worker.store_sql.answers import (
     keep_answer,
@@ -81,7 +79,7 @@ from placement_worker.store_sql.trees.trees import write_trees
 from placement_worker.tables import consumers, resource_classes
 
 # The process that holds this advisory lock of PostgreSQL publishes the log. Two arbitrary numbers: "moor", and the purpose.
-_LEAD = "SELECT pg_try_advisory_lock(1836019570, 1)"
+_LEAD = sa.text("SELECT pg_try_advisory_lock(1836019570, 1)")
 # A SQLite file belongs to one process, so this set tells whether a file has a leader.
 _led: set[str] = set()
 
@@ -98,11 +96,8 @@ class SqlPlacementTransaction:
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         return await self._claims.lock(keys_of_orders(orders))
 
-    async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
-        await self._transaction.run(keep_page, claim, page, body)
-
-    async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
-        return await self._transaction.run(kept_pages, claim)
+    keep_page = runs(keep_page)
+    kept_pages = runs(kept_pages)
 
     async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
         ledger = await self._claims.lock(keys_of_shares(keys))
@@ -114,8 +109,7 @@ class SqlPlacementTransaction:
     async def write_claims(self, changes: ClaimChanges) -> None:
         await self._claims.write(changes)
 
-    async def recount(self) -> None:
-        await self._transaction.run(recount)
+    recount = runs(recount)
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
         forest, self._locked = await lock_trees(self._transaction, self._vocabulary, keys)
@@ -128,11 +122,8 @@ class SqlPlacementTransaction:
             return
         await self._transaction.run(write_trees, self._vocabulary, changes, self._locked.roots)
 
-    async def lock_names(self, keys: NameKeys) -> StoredNames:
-        return await self._transaction.run(lock_names, keys)
-
-    async def write_names(self, changes: NameChanges) -> None:
-        await self._transaction.run(write_names, changes)
+    lock_names = runs(lock_names)
+    write_names = runs(write_names)
 
     async def read_trees(self, roots: Sequence[ProviderId]) -> tuple[ProviderState, ...]:
         numbers = await self._transaction.run(numbers_of, roots)
@@ -186,11 +177,8 @@ class SqlPlacementStore:
             read = await read_log(transaction, since)
             return None if read is None else await unpublished(transaction, vocabulary, read)
 
-    async def revisions_page(self, after: int, limit: int) -> RevisionsPage:
-        return await read_once(self._database, revisions_page, after, limit)
-
-    async def members_page(self, after: int, limit: int) -> MembersPage:
-        return await read_once(self._database, members_page, after, limit)
+    revisions_page = reads(revisions_page)
+    members_page = reads(members_page)
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         async with self._reading() as (transaction, vocabulary):
@@ -216,14 +204,12 @@ class SqlPlacementStore:
         async with self._reading() as (transaction, vocabulary):
             return await transaction.run(consumer_reads.usages, vocabulary, project, user)
 
-    async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
-        return await read_once(self._database, custom_names, of, after, limit)
+    custom_names = reads(custom_names)
 
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
         await write_once(self._database, keep_answer, answer, pages)
 
-    async def kept_page(self, answer: UUID, page: int) -> KeptPage | None:
-        return await read_once(self._database, kept_page, answer, page)
+    kept_page = reads(kept_page)
 
     @asynccontextmanager
     async def lead_feed(self) -> AsyncIterator[ChangeFeed | None]:
@@ -231,7 +217,7 @@ class SqlPlacementStore:
             case PostgresDatabase() as postgres:
                 async with postgres.dedicated() as session:
                     async with session.writing() as transaction:
-                        leads = await transaction.run(_scalar, _LEAD)
+                        leads = await transaction.run(Connection.scalar, _LEAD)
                         begun = await transaction.run(begin_term) if leads else None
                     # The lock outlives the transaction: it belongs to the connection, which is closed at the end.
                     yield SqlFeed(session, self._known, *begun) if begun else None
@@ -256,10 +242,6 @@ class SqlPlacementStore:
 
     async def close(self) -> None:
         await self._database.close()
-
-
-def _scalar(connection: Connection, query: str) -> bool:
-    return bool(connection.scalar(sa.text(query)))
 
 
 def _prune(connection: Connection, ended_before: datetime, logged_before: datetime) -> int:

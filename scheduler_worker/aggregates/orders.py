@@ -17,19 +17,18 @@ from bus.messages.aggregates import (
     AggregateChanged,
     AggregateDeleted,
     AggregateSet,
-    AggregateState,
     DeleteAggregate,
     SetAggregate,
 )
-from bus.messages.build import BuildRejected
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell
 from scheduler_worker.aggregates.membership import Membership
+from scheduler_worker.aggregates.questions import state_of
 from scheduler_worker.core.aggregates.kept import KeptAggregate, Seen, done, seen, with_order
 from scheduler_worker.core.aggregates.metadata import Problem
 from scheduler_worker.core.aggregates.orders import changed, second_zone, still_has
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.answering import rejected
+from scheduler_worker.requests.answering import rejected, rejection
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -73,7 +72,7 @@ class AggregateOrders:
             if isinstance(outcome, Problem):
                 said += _refused(ask, outcome)
             else:
-                answer = AggregateSet(aggregate=_state(outcome, hosts))
+                answer = AggregateSet(aggregate=state_of(outcome, hosts))
                 said += [Answer(ask, answer), Tell(AggregateChanged(aggregate=outcome), ask)]
         return said
 
@@ -202,16 +201,5 @@ def _living(rows: Mapping[AggregateId, KeptAggregate]) -> list[Aggregate]:
     return [each.told for each in rows.values() if not each.deleted_us]
 
 
-def _state(aggregate: Aggregate, hosts: int) -> AggregateState:
-    return AggregateState(
-        id=aggregate.id,
-        name=aggregate.name,
-        metadata=aggregate.metadata,
-        sequence=aggregate.sequence,
-        hosts_count=hosts,
-    )
-
-
 def _refused(ask: Received[Message], problem: Problem) -> list[Said]:
-    why = BuildRejected(request_id=None, field=problem.field, value=problem.value, reason=problem.reason)
-    return [*rejected(ask, why)]
+    return [*rejected(ask, rejection(*problem))]

@@ -24,7 +24,7 @@ def _answer(ask: AskAggregates, rows: Sequence[Aggregate], membership: Membershi
     found = [row for row in rows if row.name > ask.after]
     page = found[: ask.limit]
     return AggregatesFound(
-        aggregates=tuple(_state(row, [*membership.hosts_in(row.id)]) for row in page),
+        aggregates=tuple(state_of(row, len(membership.hosts_in(row.id))) for row in page),
         next=page[-1].name if len(found) > len(page) else "",
     )
 
@@ -34,16 +34,16 @@ def _with_hosts(ask: AskAggregates, row: Aggregate, membership: Membership) -> A
     found = [name for name in hosts if name > ask.after]
     page = tuple(found[: ask.limit])
     return AggregatesFound(
-        aggregates=(_state(row, hosts, page),), next=page[-1] if len(found) > len(page) else ""
+        aggregates=(state_of(row, len(hosts), page),), next=page[-1] if len(found) > len(page) else ""
     )
 
 
-def _state(row: Aggregate, hosts: Sequence[str], shown: tuple[str, ...] = ()) -> AggregateState:
+def state_of(row: Aggregate, hosts_count: int, shown: tuple[str, ...] = ()) -> AggregateState:
     return AggregateState(
         id=row.id,
         name=row.name,
         metadata=row.metadata,
         sequence=row.sequence,
-        hosts_count=len(hosts),
+        hosts_count=hosts_count,
         hosts=shown,
     )

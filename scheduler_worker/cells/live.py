@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bus.errors import Operational
 from bus.messages.cells import AskLive, LiveFound, LiveTold, TellLive
-from bus.parts import Background
+from bus.parts import Background, mark_seen
 from bus.workers.handling import Answer, Handlers, Reading, Received, Said
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
@@ -91,7 +91,7 @@ class LiveRelay:
         found = await self._found(ask.message)
         answer = Outgoing(found, ask.id, ask.trace, to=ask.reply_to)
         # If it cannot be sent, the asker asks again.
-        self._station.publisher.send_all((answer,)).add_done_callback(_seen)
+        self._station.publisher.send_all((answer,)).add_done_callback(mark_seen)
 
     def hear(self, told: LiveTold) -> None:
         asked = self._asked.get(told.question)
@@ -113,7 +113,7 @@ class LiveRelay:
             project=question.project,
         )
         sent = publisher.send(order)
-        sent.add_done_callback(_seen)
+        sent.add_done_callback(mark_seen)
         try:
             async with asyncio.timeout(self._answer_s):
                 await sent
@@ -126,9 +126,3 @@ class LiveRelay:
             del self._asked[name]
             publisher.withdraw(sent)
         return LiveFound(cell=cell, instances=told.instances, next=told.next)
-
-
-def _seen(sent: "asyncio.Future[None]") -> None:
-    """Nobody may wait any more: mark its exception as seen, so that asyncio does not log it."""
-    if not sent.cancelled():
-        sent.exception()

@@ -15,32 +15,27 @@ from bus.workers.handling import Answer, Received, Said, Tell
 SENT_AT = "sent_at"
 
 
+def rejection(field: str, value: object, reason: str, request: RequestId | None = None) -> BuildRejected:
+    return BuildRejected(request_id=request, field=field, value=str(value), reason=reason)
+
+
 def too_old(ask: Received[BuildInstance], horizon: timedelta) -> BuildRejected:
-    return BuildRejected(
-        request_id=ask.message.request_id,
-        field=SENT_AT,
-        value=str(ask.sent_at),
-        reason=f"too old: a request that was sent more than {horizon.total_seconds():.0f} s ago may have been built and "
-        "deleted since, and its rows may be forgotten",
+    reason = (
+        f"too old: a request that was sent more than {horizon.total_seconds():.0f} s ago may have been built and deleted since, "
+        "and its rows may be forgotten"
     )
+    return rejection(SENT_AT, ask.sent_at, reason, ask.message.request_id)
 
 
 def other_content(ask: Received[BuildInstance]) -> BuildRejected:
-    return BuildRejected(
-        request_id=ask.message.request_id,
-        field="request_id",
-        value=str(ask.message.request_id),
-        reason="duplicate id: a request with this id and other content was taken before",
-    )
+    request = ask.message.request_id
+    reason = "duplicate id: a request with this id and other content was taken before"
+    return rejection("request_id", request, reason, request)
 
 
 def taken_instances(request: RequestId, instances: Iterable[InstanceId]) -> BuildRejected:
-    return BuildRejected(
-        request_id=request,
-        field="instance_ids",
-        value=", ".join(map(str, instances)),
-        reason="duplicate id: they belong to another request",
-    )
+    named = ", ".join(map(str, instances))
+    return rejection("instance_ids", named, "duplicate id: they belong to another request", request)
 
 
 def rejected(ask: Received[Message], why: BuildRejected) -> tuple[Said, ...]:

@@ -8,7 +8,7 @@ would have to find that worker.
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import BuildRejected, NoValidHost
+from bus.messages.build import NoValidHost
 from bus.messages.planning import (
     AskDrain,
     AskExplanation,
@@ -24,6 +24,7 @@ from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.rows import ERROR, InstanceRow
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.requests.answering import rejection
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 DRAINED_MAX = 200
@@ -40,12 +41,7 @@ class Explainer:
 
     async def _explanations(self, question: AskExplanation) -> Message:
         if question.request_id is None and question.instance is None:
-            return BuildRejected(
-                request_id=None,
-                field="request_id",
-                value="",
-                reason="give it or instance: nothing is asked about",
-            )
+            return rejection("request_id", "", "give it or instance: nothing is asked about")
         found = await self._store.instances(
             InstanceQuery(
                 instances=() if question.instance is None else (question.instance,),
@@ -67,9 +63,7 @@ class Explainer:
         host = question.host
         names = self._picture.columns.names
         if host not in [names[row] for row in self._picture.rows_named(host.lower())]:
-            return BuildRejected(
-                request_id=None, field="host", value=host, reason="no host of this name is known"
-            )
+            return rejection("host", host, "no host of this name is known")
         found = await self._store.instances(InstanceQuery(host=host, limit=DRAINED_MAX + 1))
         rows = [
             row

@@ -10,7 +10,6 @@ from datetime import datetime
 
 from msgspec import structs
 
-from bus.message import GroupId
 from bus.messages.build import BuildInstance, BuildRejected, JoinedGroup
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState, PlacedMember
 from bus.messages.placement import ServerGroup
@@ -19,6 +18,7 @@ from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests.groups import joined_group
 from scheduler_worker.outbox.outbox import OutboxTransaction
+from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.reading import ValidRequest
 from scheduler_worker.store import GroupQuery, KnownGroup, SchedulerStore
 
@@ -158,7 +158,7 @@ def _state(group: KnownGroup) -> GroupState:
 
 def _wrong(order: CreateGroup) -> BuildRejected | None:
     if order.max_per_host > 1 and order.policy != "anti-affinity":
-        return _rejection(
+        return rejection(
             "max_per_host",
             order.max_per_host,
             f"only anti-affinity reads it, and the policy is {order.policy}",
@@ -168,17 +168,13 @@ def _wrong(order: CreateGroup) -> BuildRejected | None:
 
 def _taken(order: CreateGroup, known: KnownGroup | None) -> BuildRejected:
     if known is None:
-        return _rejection("id", order.id, "a group of this id was deleted: choose another id")
+        return rejection("id", order.id, "a group of this id was deleted: choose another id")
     if known.project != order.project:
         # This sender may not learn how another project's group is defined.
-        return _rejection("id", order.id, "duplicate id: it belongs to another group")
-    return _rejection(
+        return rejection("id", order.id, "duplicate id: it belongs to another group")
+    return rejection(
         "id",
         order.id,
         f"duplicate id: it belongs to group {known.name!r}, which is {known.definition.policy} with at most "
         f"{known.definition.max_per_host} on a host",
     )
-
-
-def _rejection(field: str, value: int | GroupId, reason: str) -> BuildRejected:
-    return BuildRejected(request_id=None, field=field, value=str(value), reason=reason)

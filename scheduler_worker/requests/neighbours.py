@@ -12,6 +12,7 @@ from msgspec import structs
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId
 from scheduler_worker.core.instances.rows import DELETED, InstanceRow
 from scheduler_worker.core.instances.specs import encoded
+from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.reading import ValidRequest
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
@@ -53,11 +54,8 @@ def _problems_of(build: BuildInstance, rows: Mapping[InstanceId, InstanceRow]) -
             row = rows.get(id_)
             if row is None or (build.project and row.told.project != build.project):
                 whose = f" of project {build.project}" if build.project else ""
-                yield BuildRejected(
-                    request_id=build.request_id,
-                    field=f"{field}[{number}]",
-                    value=str(id_),
-                    reason=f"no instance{whose} has this id",
+                yield rejection(
+                    f"{field}[{number}]", id_, f"no instance{whose} has this id", build.request_id
                 )
 
 

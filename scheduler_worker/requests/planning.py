@@ -14,6 +14,7 @@ from scheduler_worker.core.choosing.planning import QUALIFY, plan, reasons
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.groups import GroupFinder
 from scheduler_worker.requests.reading import RequestReader
 
@@ -37,24 +38,16 @@ class Planner:
     async def _plan(self, question: AskPlan) -> Message:
         request = question.request
         if question.project and request.project not in ("", question.project):
-            return _rejected(
-                request,
-                "request.project",
-                request.project,
-                f"is not the project {question.project!r}, for which the plan is asked",
-            )
+            reason = f"is not the project {question.project!r}, for which the plan is asked"
+            return rejection("request.project", request.project, reason, request.request_id)
         spec = await self._spec_of(structs.replace(request, project=request.project or question.project))
         return spec if isinstance(spec, BuildRejected) else plan(self._picture, spec, self._plugins)
 
     async def _reasons(self, question: AskReasons) -> Message:
         known = [*dict.fromkeys(one.name for one in self._plugins.filters), QUALIFY]
         if question.step and question.step not in known:
-            return _rejected(
-                question.request,
-                "step",
-                question.step,
-                f"there is no such step: known are {', '.join(known)}",
-            )
+            reason = f"there is no such step: known are {', '.join(known)}"
+            return rejection("step", question.step, reason, question.request.request_id)
         spec = await self._spec_of(question.request)
         if isinstance(spec, BuildRejected):
             return spec
@@ -65,20 +58,20 @@ class Planner:
     async def _capabilities(self, question: AskCapabilities) -> Message:
         if not question.having:
             if question.value:
-                return _rejected(None, "value", question.value, "having is not given: this is a value of it")
+                return rejection("value", question.value, "having is not given: this is a value of it")
             return capabilities(self._picture, after=question.after, limit=question.limit)
         found = hosts_having(
             self._picture, question.having, question.value, after=question.after, limit=question.limit
         )
         if isinstance(found, UnknownCapability):
-            return _rejected(None, "having", question.having, found.reason)
+            return rejection("having", question.having, found.reason)
         return found
 
     async def _spec_of(self, request: BuildInstance) -> InstanceSpec | BuildRejected:
         for field in ("different_host", "same_host"):
             if ids := getattr(request, field):
                 reason = "a plan reads no instances: name their hosts in hosts or ignore_hosts"
-                return _rejected(request, f"request.{field}", ", ".join(map(str, ids)), reason)
+                return rejection(f"request.{field}", ", ".join(map(str, ids)), reason, request.request_id)
         spec = self._reader.spec_of(request)
         if isinstance(spec, BuildRejected):
             return structs.replace(spec, field=f"request.{spec.field}", request_id=request.request_id)
@@ -86,10 +79,5 @@ class Planner:
             return spec
         group = await self._group_of(request)
         if isinstance(group, str):
-            return _rejected(request, "request.group", str(request.group.id), group)
+            return rejection("request.group", request.group.id, group, request.request_id)
         return structs.replace(spec, server_group=group)
-
-
-def _rejected(request: BuildInstance | None, field: str, value: str, reason: str) -> BuildRejected:
-    request_id = None if request is None else request.request_id
-    return BuildRejected(request_id=request_id, field=field, value=value, reason=reason)

@@ -13,7 +13,7 @@ from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.requests import InstanceSpec, read_request
-from scheduler_worker.requests.answering import too_old
+from scheduler_worker.requests.answering import rejection, too_old
 
 SPECS_MAX = 1000
 
@@ -88,17 +88,11 @@ class RequestReader:
             ("same_host", build.same_host, "same_hosts"),
         ):
             if ids and self._plugins.unread_of((read,)):
-                return BuildRejected(
-                    request_id=build.request_id,
-                    field=field,
-                    value=", ".join(map(str, ids)),
-                    reason=f"the filter {field} is not among the `filters` of this scheduler",
-                )
+                reason = f"the filter {field} is not among the `filters` of this scheduler"
+                return rejection(field, ", ".join(map(str, ids)), reason, build.request_id)
         asked = (("flavor.extra_specs", spec.extra_specs), ("image_properties", spec.image_properties))
         for field, pairs in asked:
             for key, value in pairs:
                 if reason := self._plugins.problem_with(key, value):
-                    return BuildRejected(
-                        request_id=build.request_id, field=f"{field}.{key}", value=value, reason=reason
-                    )
+                    return rejection(f"{field}.{key}", value, reason, build.request_id)
         return None

@@ -17,44 +17,32 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
-from uuid import UUID
 
 from bus.errors import Bug, Transient
-from bus.message import AggregateId, GroupId, ProviderId
-from bus.messages.aggregates import Aggregate
-from bus.messages.applications import KnownApplication
+from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
-from bus.messages.moves import Change
 from bus.sql import (
     POOL_SIZE,
     DatabaseSettings,
     PostgresTransaction,
     SqliteTransaction,
     open_database,
-    read_once,
+    reads,
+    runs,
 )
 from bus.workers.handling import OutboxKey
-from scheduler_worker.core.aggregates.kept import KeptAggregate
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
-    CellCounts,
-    ChangeQuery,
-    GroupQuery,
-    HostQuery,
-    InstanceQuery,
     KnownCell,
-    KnownGroup,
     NewRequest,
-    Note,
     SchedulerTransaction,
-    WaitingInstance,
 )
 from scheduler_worker.store_sql import reading, waiting
 from scheduler_worker.store_sql.accepting import accept
@@ -95,21 +83,15 @@ class SqlSchedulerTransaction:
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
         return await accept(self._instances, requests)
 
-    async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
-        return await self._transaction.run(waiting.lease_waking, holder, now, until)
-
-    async def release_waking(self, holder: UUID) -> None:
-        await self._transaction.run(waiting.release_waking, holder)
-
-    async def next_waiting(self, digests: Sequence[bytes], limit: int) -> Sequence[WaitingInstance]:
-        return await self._transaction.run(waiting.next_waiting, digests, limit)
+    lease_waking = runs(waiting.lease_waking)
+    release_waking = runs(waiting.release_waking)
+    next_waiting = runs(waiting.next_waiting)
 
     async def wake(self, instances: Sequence[InstanceId]) -> None:
         if instances:
             await self._transaction.run(partial(waiting.wake, is_woken=True), instances)
 
-    async def woken(self, limit: int) -> Sequence[WaitingInstance]:
-        return await self._transaction.run(waiting.woken, limit)
+    woken = runs(waiting.woken)
 
     async def let_wait(self, instances: Sequence[InstanceId]) -> None:
         if instances:
@@ -160,11 +142,8 @@ class SqlSchedulerTransaction:
         ordered = sorted(events, key=lambda event: event.instance.id.int)
         return await self._instances.apply_events([event_values(event) for event in ordered])
 
-    async def lock_moves(self) -> Sequence[Change]:
-        return await self._transaction.run(lock_moves)
-
-    async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
-        return await self._transaction.run(lock_hosts, ids, names)
+    lock_moves = runs(lock_moves)
+    lock_hosts = runs(lock_hosts)
 
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
         if hosts:
@@ -178,25 +157,12 @@ class SqlSchedulerTransaction:
         if cells:
             await self._transaction.run(save_cells, cells)
 
-    async def set_application(
-        self, name: str, sent_at: datetime, application: KnownApplication | None
-    ) -> KnownApplication | None:
-        return await self._transaction.run(set_application, name, sent_at, application)
-
-    async def lock_aggregates(self) -> Sequence[KeptAggregate]:
-        return await self._transaction.run(lock_aggregates)
-
-    async def save_aggregate(self, aggregate: KeptAggregate) -> None:
-        await self._transaction.run(save_aggregate, aggregate)
-
-    async def forget_aggregate(self, aggregate: AggregateId) -> None:
-        await self._transaction.run(forget_aggregate, aggregate)
-
-    async def create_group(self, group: KnownGroup) -> KnownGroup | None:
-        return await self._transaction.run(create_group, group)
-
-    async def delete_group(self, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
-        return await self._transaction.run(delete_group, group, project, at)
+    set_application = runs(set_application)
+    lock_aggregates = runs(lock_aggregates)
+    save_aggregate = runs(save_aggregate)
+    forget_aggregate = runs(forget_aggregate)
+    create_group = runs(create_group)
+    delete_group = runs(delete_group)
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         if not groups:
@@ -230,41 +196,18 @@ class SqlSchedulerStore:
         async with self._database.writing() as transaction:
             yield SqlSchedulerTransaction(transaction)
 
-    async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]:
-        return await read_once(self._database, reading.find, query)
-
-    async def overdue(self, now: datetime, limit: int) -> Sequence[InstanceId]:
-        return await read_once(self._database, reading.find_overdue, now, limit)
-
-    async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
-        return await read_once(self._database, waiting.digests_of, instances)
-
-    async def one_waiting(self, digest: bytes) -> WaitingInstance | None:
-        return await read_once(self._database, waiting.one_of, digest)
-
-    async def some_are_woken(self) -> bool:
-        return await read_once(self._database, waiting.some_are_woken)
-
-    async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
-        return await read_once(self._database, reading.find_unsaid, before, after, limit)
-
-    async def hosts(self, query: HostQuery) -> Sequence[HostState]:
-        return await read_once(self._database, find_hosts, query)
-
-    async def changes(self, query: ChangeQuery) -> Sequence[Change]:
-        return await read_once(self._database, find_changes, query)
-
-    async def cells(self) -> Sequence[KnownCell]:
-        return await read_once(self._database, find_cells)
-
-    async def cell_counts(self) -> Sequence[CellCounts]:
-        return await read_once(self._database, count_by_cell)
-
-    async def applications(self) -> Sequence[KnownApplication]:
-        return await read_once(self._database, find_applications)
-
-    async def aggregates(self) -> Sequence[Aggregate]:
-        return await read_once(self._database, find_aggregates)
+    instances = reads(reading.find)
+    overdue = reads(reading.find_overdue)
+    waiting_digests = reads(waiting.digests_of)
+    one_waiting = reads(waiting.one_of)
+    some_are_woken = reads(waiting.some_are_woken)
+    unsaid = reads(reading.find_unsaid)
+    hosts = reads(find_hosts)
+    changes = reads(find_changes)
+    cells = reads(find_cells)
+    cell_counts = reads(count_by_cell)
+    applications = reads(find_applications)
+    aggregates = reads(find_aggregates)
 
     @asynccontextmanager
     async def ordering_aggregates(self) -> AsyncIterator[None]:
@@ -277,8 +220,7 @@ class SqlSchedulerStore:
                 await transaction.run(lock_orders)
                 yield
 
-    async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
-        return await read_once(self._database, find_groups, query)
+    groups = reads(find_groups)
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
         async with self._database.writing() as transaction:

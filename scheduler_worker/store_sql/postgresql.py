@@ -127,7 +127,7 @@ class PostgresInstances:
         return [others for (others,) in await driver.fetch(_DROP, numbers)]
 
     async def confirm(self, said: Mapping[UUID, int]) -> None:
-        ids = sorted(said, key=_number)
+        ids = sorted(said, key=lambda id_: id_.int)
         await self._execute(_CONFIRM, ids, array_of([said[id_] for id_ in ids]))
 
     async def _execute(self, statement: str, *columns: Any) -> int:
@@ -153,7 +153,3 @@ def _packs(column: Sequence[Any]) -> Sequence[Any]:
 
 def _plain(column: Sequence[Any]) -> str:
     return "{}" if column.count(None) == len(column) else array_of(column)
-
-
-def _number(id_: UUID) -> int:
-    return id_.int

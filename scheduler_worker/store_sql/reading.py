@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -18,6 +17,7 @@ from scheduler_worker.tables import instances as table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
 _COLUMNS = tuple(table.c[name] for name in READ)
 # How many notes are read at once; most of them name the rows of a batch.
@@ -55,7 +55,7 @@ def find_unsaid(connection: Connection, before: datetime, after: OutboxKey | Non
     for number, placed, others in connection.execute(query.order_by(notes.c.number).limit(NOTES_PAGE)):
         if len(ids) >= limit:
             break
-        named[number] = sorted(ids_in(placed, others), key=_by_number)
+        named[number] = sorted(ids_in(placed, others), key=lambda id_: id_.int)
         ids.update(named[number])
     unsaid = sa.select(*_COLUMNS).where(among(connection, table.c.id, [*ids]), table.c.unsaid.is_not(None))
     rows = {row.id: row for row in _read(connection, unsaid)} if ids else {}
@@ -67,10 +67,6 @@ def find_unsaid(connection: Connection, before: datetime, after: OutboxKey | Non
 
 def name_of(number: int) -> OutboxKey:
     return OutboxKey("note", number)
-
-
-def _by_number(id_: UUID) -> int:
-    return id_.int
 
 
 def prune(connection: Connection, before: datetime, limit: int) -> int:

@@ -13,7 +13,7 @@ class TouchedHosts:
         self.is_watched = False
         self.rows: set[int] = set()
         self.everything = False
-        self._tell: Callable[[], None] = _tell_nobody
+        self._tell: Callable[[], None] = lambda: None
 
     def tell(self, listener: Callable[[], None]) -> None:
         """Call this after each change that is recorded."""
@@ -43,6 +43,3 @@ class TouchedHosts:
         self.rows.clear()
         self.everything = False
         return taken
-
-
-def _tell_nobody() -> None: ...
