@@ -10,8 +10,12 @@ from bus.messages.candidates import AskCandidates, RequestGroup
 from bus.messages.placement import ReportedInventory, ReportedProvider, ReportInventory
 from placement_worker.core.candidates.query import CandidatesQuery
 from tests.contracts.placement_orders import provider
-from tests.unit.candidate_worlds import World
-from tests.unit.hard_questions import a_tight_packing, eleven_over_half_of_ten_nodes, pairs_on_a_chain
+from tests.unit.placement.candidate_worlds import World
+from tests.unit.placement.hard_questions import (
+    a_tight_packing,
+    eleven_over_half_of_ten_nodes,
+    pairs_on_a_chain,
+)
 
 GROUPS = "&".join(f"resources{number}=VCPU:1" for number in range(1, 901))
 # The largest number of groups in one message.

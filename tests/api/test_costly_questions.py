@@ -14,8 +14,12 @@ from placement_worker.api.values.problems import TOO_COSTLY
 from tests.api.whole_app import HOST, NOBODY, Server, a_server, an_allocation
 from tests.contracts.placement_orders import provider
 from tests.hostile_requests import target
-from tests.unit.candidate_worlds import World
-from tests.unit.hard_questions import a_tight_packing, eleven_over_half_of_ten_nodes, pairs_on_a_chain
+from tests.unit.placement.candidate_worlds import World
+from tests.unit.placement.hard_questions import (
+    a_tight_packing,
+    eleven_over_half_of_ten_nodes,
+    pairs_on_a_chain,
+)
 
 pytestmark = pytest.mark.asyncio
 

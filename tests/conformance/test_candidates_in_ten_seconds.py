@@ -20,7 +20,7 @@ from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
 from tests.conformance.test_candidates_upstream import Upstream, question, told, upstream
 from tests.properties.test_candidates_properties import told_of
-from tests.unit.candidate_worlds import World, asking
+from tests.unit.placement.candidate_worlds import World, asking
 
 __all__ = ["upstream"]
 

@@ -18,7 +18,7 @@ from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.move_steps import image_of
 from cell_conductor.core.swapping import SwapAnswered
-from tests.unit.test_conductor import (
+from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,
     NOON,
@@ -30,8 +30,8 @@ from tests.unit.test_conductor import (
     failed,
     spawned,
 )
-from tests.unit.test_conductor_moves import active, end, move, stopped
-from tests.unit.test_conductor_rebuilds import rebuild, redeployed
+from tests.unit.conductor.test_conductor_moves import active, end, move, stopped
+from tests.unit.conductor.test_conductor_rebuilds import rebuild, redeployed
 
 if TYPE_CHECKING:
     from bus.messages.placement import ClaimVerdict

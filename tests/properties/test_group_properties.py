@@ -39,7 +39,7 @@ from tests.contracts.placement_orders import (
 from tests.contracts.store_client import StoreClient
 from tests.memory_stores.placement import MemoryPlacementStore
 from tests.properties.bounds import BOUNDED
-from tests.unit.scheduler_worlds import a_picture, a_state, vcpus
+from tests.unit.choosing.scheduler_worlds import a_picture, a_state, vcpus
 
 HOSTS = ("h1", "h2", "h3")
 APART = ServerGroup(id=GroupId(an_id("apart")), policy="anti-affinity")

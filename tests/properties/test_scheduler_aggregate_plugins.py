@@ -31,7 +31,7 @@ from scheduler_worker.core.choosing.weighers.spread import Spread
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.properties.bounds import BOUNDED
-from tests.unit.scheduler_worlds import a_host, a_spec, a_state, vcpus
+from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus
 
 NAMES = tuple(f"h{number}" for number in range(6))
 PLAIN = a_spec(1)

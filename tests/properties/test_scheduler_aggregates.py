@@ -12,7 +12,7 @@ from bus.messages.aggregates import Aggregate
 from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.placement_orders import provider
 from tests.properties.bounds import BOUNDED
-from tests.unit.scheduler_worlds import a_host, a_state
+from tests.unit.choosing.scheduler_worlds import a_host, a_state
 
 HOSTS = ("h1", "h2", "h3", "h4")
 IDS = tuple(AggregateId(UUID(int=number)) for number in (1, 2, 3, 2**64))

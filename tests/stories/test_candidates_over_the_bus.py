@@ -40,7 +40,7 @@ from tests.stories.test_placement_over_the_bus import (
     host,
     placement_setup,
 )
-from tests.unit.hard_questions import (
+from tests.unit.placement.hard_questions import (
     Asked,
     a_tight_packing,
     eleven_over_half_of_ten_nodes,

@@ -54,7 +54,7 @@ from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.simulation.loop import run_simulated
 from tests.stories.breakable import BreakableBroker, BreakableStation, BreakableStore, Faults, Problem
 from tests.stories.cloud import a_host
-from tests.unit.test_conductor import Cell, failed, place
+from tests.unit.conductor.test_conductor import Cell, failed, place
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 BUS = BusSettings(ask_again_ms=500, answer_timeout_ms=2_000, sweep_s=2.0, connect_delay_ms_max=500)

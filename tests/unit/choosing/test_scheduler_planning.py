@@ -1,0 +1,513 @@
+"""Plans, the verdict on every host, and capabilities: what they tell of a picture, and that nothing changes it."""
+
+from collections import Counter
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from bus.message import AggregateId, GroupId, Message
+from bus.messages.build import BuildInstance, BuildRejected, Flavor, JoinedGroup, Miss
+from bus.messages.hosts import Supported
+from bus.messages.placement import InventoryState, ServerGroup
+from bus.messages.planning import (
+    AskCapabilities,
+    AskPlan,
+    AskReasons,
+    CapabilitiesFound,
+    Capability,
+    ExhaustedPool,
+    HostHaving,
+    HostVerdict,
+    PlanFound,
+    PlannedCell,
+    Relaxation,
+)
+from bus.workers.handling import Answer, Reading
+from placement_worker.core.candidates.columns import Flags
+from placement_worker.core.candidates.provider_index import SHARES
+from scheduler_worker.core.choosing import relaxing, room
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.compounds import Compounds, Found
+from scheduler_worker.core.choosing.needs import Needs, needs_of
+from scheduler_worker.core.choosing.planning import plan, reasons
+from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.spec import GranularGroup
+from scheduler_worker.requests.groups import group_finder
+from scheduler_worker.requests.planning import Planner
+from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.wiring import STANDARD
+from tests.contracts.placement_orders import an_id, provider
+from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.refusals import why_not
+from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
+from tests.unit.scheduler.test_scheduler_handlers import an_ask
+
+M = TypeVar("M", bound=Message)
+
+PLUGINS = standard_plugins(io_ops_max=0, instances_max=5)
+FAST, SLOW = "HW_CPU_X86_AVX2", "CUSTOM_SLOW"
+POOL = AggregateId(an_id("pool"))
+
+
+def mixed() -> Picture:
+    """Hosts of two cells: roomy, tight, full, disabled, and one with a child of its own room."""
+    states = (
+        a_state("full", vcpus(4, used=4)),
+        a_state("off", vcpus(16)),
+        a_state("roomy", vcpus(16), cell="c2"),
+        a_state("tight", vcpus(4, used=1), traits=(FAST,)),
+        a_state("tree", {}),
+        a_state("tree_NUMA0", vcpus(4), parent=provider("tree"), root=provider("tree")),
+    )
+    roots = [state for state in states if state.id == state.root]
+    hosts = [
+        a_host(root.name, cell=root.cell, mode="draining" if root.name == "off" else "up") for root in roots
+    ]
+    return a_picture(*states, hosts=tuple(hosts))
+
+
+def pooled(disk: int) -> Picture:
+    """Two hosts that take their disk from one pool."""
+    return a_picture(
+        a_state("h1", vcpus(8), aggregates=(POOL,)),
+        a_state("h2", vcpus(8), aggregates=(POOL,)),
+        a_state(
+            "nas",
+            {"DISK_GB": InventoryState(total=disk, max_unit=disk)},
+            traits=(SHARES,),
+            aggregates=(POOL,),
+        ),
+        hosts=(a_host("h1"), a_host("h2")),
+    )
+
+
+def filled(picture: Picture, spec: InstanceSpec) -> Counter[str]:
+    """The slow way to find out how many fit: choose them all."""
+    found = choose(picture, [spec] * 100, PLUGINS, salt=0)
+    return Counter(each.cell for each in found if isinstance(each, Chosen))
+
+
+@pytest.mark.parametrize("vcpu", [1, 2, 3, 5, 17])
+def test_a_plan_counts_the_instances_that_a_choice_of_all_of_them_places(vcpu: int) -> None:
+    picture, spec = mixed(), a_spec(vcpu)
+
+    found = plan(picture, spec, PLUGINS)
+
+    fits = filled(picture, spec)
+    assert {cell.cell: cell.fit for cell in found.cells} == fits
+    assert found.fit == sum(fits.values())
+    assert not found.is_cut
+
+
+def test_a_plan_leaves_the_picture_as_it_is() -> None:
+    picture = pooled(disk=30)
+
+    first = plan(picture, a_spec(1, DISK_GB=10), PLUGINS)
+
+    assert (first.fit, first.qualify) == (3, 2)
+    assert plan(picture, a_spec(1, DISK_GB=10), PLUGINS) == first
+
+
+def test_the_limit_of_instances_a_host_bounds_a_plan() -> None:
+    picture = a_picture(a_state("h", vcpus(16)), hosts=(a_host("h", instances=3),))
+
+    assert plan(picture, a_spec(), PLUGINS).fit == 2
+
+
+def test_the_funnel_of_a_plan_sums_to_its_hosts() -> None:
+    found = plan(mixed(), a_spec(), PLUGINS)
+
+    assert found.funnel.hosts == 5
+    assert found.qualify == 3 == found.funnel.hosts - sum(step.removed for step in found.funnel.steps)
+    assert {miss.host for miss in found.funnel.nearest} == {"full", "off"}
+    assert found.cells == (PlannedCell(cell="c1", hosts=2, fit=7), PlannedCell(cell="c2", hosts=1, fit=5))
+
+
+def test_asked_hosts_come_first_in_a_plan_and_those_that_qualify_need_no_reason() -> None:
+    spec = structs.replace(a_spec(), hosts=("full", "nowhere", "roomy"))
+
+    assert plan(mixed(), spec, PLUGINS).funnel.nearest == (
+        Miss(host="full", reason="VCPU asked 1, free 0 of 4"),
+        Miss(host="nowhere", reason="no host of this name is known"),
+    )
+
+
+def test_relaxations_name_each_demand_that_keeps_hosts_out_and_how_many() -> None:
+    spec = structs.replace(a_spec(6), required=(FAST,), ignore_hosts=("tight",))
+
+    found = plan(mixed(), spec, PLUGINS)
+
+    assert found.fit == 0
+    assert found.relaxations == (Relaxation(change=f"without trait {FAST}", hosts=1),)
+
+
+def test_two_demands_are_relaxed_together_only_if_one_is_not_enough() -> None:
+    spec = structs.replace(a_spec(6), required=(FAST, SLOW), hosts=("tight", "roomy"))
+
+    found = plan(mixed(), spec, PLUGINS)
+
+    assert found.relaxations == (
+        Relaxation(change=f"without trait {FAST} and without trait {SLOW}", hosts=1),
+        Relaxation(change=f"without trait {SLOW} and with 3 VCPU in place of 6", hosts=1),
+    )
+
+
+def test_every_field_of_a_spec_is_relaxed_or_no_demand() -> None:
+    """A new field of the spec must be thought of: what keeps hosts out should be among the relaxations."""
+    no_demands = {"count", "preferred", "preferred_classes", "image"}
+    # The cell is that of an instance which moves.
+    of_who_asks = {"project", "flavor", "is_for_nodes", "cell"}
+    otherwise = {"amounts", "groups", "isolates"}
+
+    assert {*InstanceSpec.__struct_fields__} == {
+        *(relaxing.DEMANDS_BY_ITEM | relaxing.DEMANDS_AS_A_WHOLE),
+        *(no_demands | of_who_asks | otherwise),
+    }
+
+
+def test_an_amount_is_halved_until_a_host_has_room() -> None:
+    assert plan(mixed(), a_spec(100), PLUGINS).relaxations == (
+        Relaxation(change="with 12 VCPU in place of 100", hosts=1),
+    )
+
+
+def test_as_many_demands_are_relaxed_as_must_be_and_none_further_than_needed() -> None:
+    spec = structs.replace(a_spec(60), required=(FAST, SLOW), availability_zone="z", ignore_hosts=("off",))
+
+    assert plan(mixed(), spec, PLUGINS).relaxations == (
+        Relaxation(
+            change=f"in any zone and without trait {SLOW} and with 3 VCPU in place of 60",
+            hosts=1,
+        ),
+    )
+
+
+def test_the_passes_for_relaxations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relaxing, "PASSES_MAX", 2)
+
+    assert plan(mixed(), a_spec(100), PLUGINS).relaxations == ()
+
+
+def test_no_relaxation_is_offered_that_helps_no_host() -> None:
+    found = plan(mixed(), structs.replace(a_spec(1), required=(FAST,)), PLUGINS)
+
+    assert found.qualify == 1
+    assert found.relaxations == (Relaxation(change=f"without trait {FAST}", hosts=3),)
+
+
+def test_searches_of_many_trees_for_relaxations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = structs.replace(a_spec(), required=(FAST,), hosts=("roomy",))
+    on_any_host = Relaxation(change="on any host", hosts=1)
+    other = Relaxation(change=f"without trait {FAST}", hosts=1)
+    assert plan(mixed(), spec, PLUGINS).relaxations == (on_any_host, other)
+
+    monkeypatch.setattr(relaxing, "TREES_MAX", 0)
+
+    # Another host needs no other search of a tree; another trait does.
+    assert plan(mixed(), spec, PLUGINS).relaxations == (on_any_host,)
+
+
+def test_a_pool_that_ran_out_is_named_with_its_numbers_and_the_hosts_that_need_it() -> None:
+    found = plan(pooled(disk=5), a_spec(1, DISK_GB=10), PLUGINS)
+
+    assert found.fit == 0
+    assert found.pools == (
+        ExhaustedPool(pool="nas", resource="DISK_GB", asked=10, free=5, capacity=5, hosts=2),
+    )
+    assert plan(pooled(disk=10), a_spec(1, DISK_GB=10), PLUGINS).pools == ()
+
+
+def test_a_host_with_enough_of_its_own_does_not_need_the_pool() -> None:
+    picture = pooled(disk=5)
+    own = {**vcpus(8), "DISK_GB": InventoryState(total=50, max_unit=50)}
+    picture.apply([a_state("h1", own, aggregates=(POOL,), revision=2, shape=2)])
+
+    (pool,) = plan(picture, a_spec(1, DISK_GB=10), PLUGINS).pools
+
+    assert pool.hosts == 1
+
+
+def test_hosts_that_share_a_pool_are_filled_together() -> None:
+    assert [plan(pooled(disk), a_spec(1, DISK_GB=10), PLUGINS).fit for disk in (10, 55, 900)] == [1, 5, 10]
+
+
+def test_filling_compound_hosts_ends_at_a_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "TURNS_MAX", 3)
+
+    found = plan(pooled(disk=900), a_spec(1, DISK_GB=10), PLUGINS)
+
+    assert (found.fit, found.is_cut) == (3, True)
+
+
+def test_a_plan_searches_all_trees_once_and_for_room_alone_only_those_that_have_no_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[tuple[Needs, int]] = []
+    search = Compounds.search_all
+
+    def counted(compounds: Compounds, needs: Needs, among: Flags) -> Found:
+        searched.append((needs, int(among.sum())))
+        return search(compounds, needs, among)
+
+    monkeypatch.setattr(Compounds, "search_all", counted)
+    monkeypatch.setattr(relaxing, "TREES_MAX", 0)
+    group = GranularGroup("1", amounts=(("VCPU", 1),), required=(FAST,))
+    spec = InstanceSpec(amounts=(("VCPU", 1),), groups=(group,), ignore_hosts=("nobody",))
+    hosts = [a_state(f"h{number}", vcpus(4), traits=(FAST,) * (number < 3)) for number in range(5)]
+
+    found = plan(a_picture(*hosts), spec, PLUGINS)
+
+    needs = needs_of(spec)
+    assert (found.qualify, [step.removed for step in found.funnel.steps]) == (3, [2])
+    assert searched == [(needs, 5), (needs.of_room_alone(), 2)]
+
+
+@pytest.mark.parametrize("vcpu", [1, 3, 17])
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_every_host_has_its_first_reason_on_some_page(vcpu: int, limit: int) -> None:
+    picture, spec = mixed(), a_spec(vcpu)
+
+    verdicts = all_reasons(picture, spec, limit)
+
+    assert [each.host for each in verdicts] == sorted(["full", "off", "roomy", "tight", "tree"])
+    refused = [Miss(host=each.host, reason=f"{each.step}: {each.reason}") for each in verdicts if each.step]
+    assert tuple(refused) == why_not(picture, spec, PLUGINS)
+    assert sum(each.fit for each in verdicts) == plan(picture, spec, PLUGINS).fit
+
+
+def test_reasons_of_one_step_alone_and_of_hosts_that_qualify() -> None:
+    assert [each.host for each in all_reasons(mixed(), a_spec(), 2, step="capacity")] == ["full"]
+    assert all_reasons(mixed(), a_spec(), 2, step="qualify") == [
+        HostVerdict(host="roomy", cell="c2", fit=5),
+        HostVerdict(host="tight", cell="c1", fit=3),
+        HostVerdict(host="tree", cell="c1", fit=4),
+    ]
+
+
+def test_hosts_of_one_name_are_on_one_page() -> None:
+    twins = [structs.replace(a_state(name, vcpus(4)), name="twin") for name in ("a", "b")]
+    picture = a_picture(*twins, a_state("z"), hosts=(a_host("z"),))
+    picture.put_hosts(structs.replace(a_host(name), name="twin") for name in ("a", "b"))
+
+    assert [each.host for each in all_reasons(picture, a_spec(), 1)] == ["twin", "twin", "z"]
+
+
+def all_reasons(picture: Picture, spec: InstanceSpec, limit: int, step: str = "") -> list[HostVerdict]:
+    found: list[HostVerdict] = []
+    after = ""
+    while True:
+        page = reasons(picture, spec, PLUGINS, step=step, after=after, limit=limit)
+        found += page.hosts
+        if not (after := page.next):
+            return found
+
+
+def test_a_plan_of_granular_groups_counts_what_a_choice_places_and_may_do_without_a_group() -> None:
+    one_cell = GranularGroup("1", amounts=(("VCPU", 3),))
+    two_cells = (one_cell, GranularGroup("2", amounts=(("VCPU", 2),)))
+    fits = InstanceSpec(amounts=(("VCPU", 5),), groups=two_cells)
+    picture = mixed()
+
+    found = plan(picture, fits, PLUGINS)
+    apart = plan(picture, structs.replace(fits, isolates=True), PLUGINS)
+
+    assert {cell.cell: cell.fit for cell in found.cells} == filled(picture, fits) == {"c2": 3}
+    assert (apart.fit, apart.qualify) == (0, 0)
+    assert [each.change for each in apart.relaxations] == [
+        *("without group 1", "without group 2", "with several groups at one provider"),
+    ]
+
+
+@pytest.mark.parametrize(("policy", "fit"), [("affinity", 5), ("anti-affinity", 6), ("soft-affinity", 12)])
+def test_a_server_group_bounds_a_plan(policy: str, fit: int) -> None:
+    group = msgspec.convert({"id": an_id("group"), "policy": policy, "max_per_host": 2}, ServerGroup)
+    spec = structs.replace(a_spec(), server_group=group)
+
+    assert plan(mixed(), spec, PLUGINS).fit == fit
+
+
+# The questions
+
+
+async def asked(question: Message, kind: type[M], picture: Picture | None = None) -> M:
+    reader = RequestReader(STANDARD, SchedulerSettings().horizon, PLUGINS)
+    planner = Planner(picture or mixed(), PLUGINS, reader, group_finder(MemorySchedulerStore()))
+    handler = planner.question_handlers()[type(question)]
+    assert isinstance(handler, Reading)
+    (answer,) = await handler.handle([an_ask(question)])
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.message, kind), answer.message
+    return answer.message
+
+
+@pytest.mark.asyncio
+async def test_a_plan_for_a_group_that_does_not_exist_is_refused() -> None:
+    group = JoinedGroup(id=GroupId(UUID(int=5)))
+
+    rejected = await asked(AskPlan(request=structs.replace(ONE, group=group)), BuildRejected)
+
+    assert (rejected.field, rejected.value) == ("request.group", str(group.id))
+    assert "there is no such server group" in rejected.reason
+
+
+ONE = BuildInstance(flavor=Flavor(vcpus=1))
+
+
+@pytest.mark.asyncio
+async def test_a_plan_needs_no_request_id() -> None:
+    assert (await asked(AskPlan(request=ONE), PlanFound)).fit == 12
+
+
+@pytest.mark.asyncio
+async def test_a_project_may_not_plan_for_another_one() -> None:
+    question = AskPlan(request=structs.replace(ONE, project="bank"), project="shop")
+
+    assert await asked(question, BuildRejected) == BuildRejected(
+        request_id=None,
+        field="request.project",
+        value="bank",
+        reason="is not the project 'shop', for which the plan is asked",
+    )
+    assert (await asked(structs.replace(question, project="bank"), PlanFound)).fit == 12
+    assert (await asked(structs.replace(question, project=""), PlanFound)).fit == 12
+
+
+@pytest.mark.asyncio
+async def test_a_plan_for_a_project_gets_the_nodes_of_that_project() -> None:
+    metal = {"CUSTOM_METAL": InventoryState(total=1, max_unit=1)}
+    node = a_host("node", kind="ironic", projects=("shop",))
+    request = BuildInstance(flavor=Flavor(extra_specs={"resources:CUSTOM_METAL": "1"}))
+    picture = a_picture(a_state("node", metal), hosts=(node,))
+
+    assert (await asked(AskPlan(request=request, project="shop"), PlanFound, picture)).fit == 1
+    assert (await asked(AskPlan(request=request, project="bank"), PlanFound, picture)).fit == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", [AskPlan, AskReasons])
+async def test_a_request_that_is_wrong_is_refused_by_its_field(
+    kind: type[AskPlan] | type[AskReasons],
+) -> None:
+    wrong = BuildInstance(flavor=Flavor(vcpus=-1))
+
+    answer = await asked(kind(request=wrong), BuildRejected)
+
+    assert (answer.field, answer.value) == ("request.flavor.vcpus", "-1")
+
+
+@pytest.mark.asyncio
+async def test_a_step_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    answer = await asked(AskReasons(request=ONE, step="capacities"), BuildRejected)
+
+    assert (answer.field, answer.value) == ("step", "capacities")
+    assert answer.reason.startswith("there is no such step: known are registered, up,")
+    assert answer.reason.endswith("capacity, ways, qualify")
+
+
+@pytest.mark.asyncio
+async def test_the_hosts_with_a_trait_a_class_or_a_fact_are_told_with_their_values() -> None:
+    assert await asked(AskCapabilities(having=FAST), CapabilitiesFound) == CapabilitiesFound(
+        capabilities=(Capability(name=FAST, kind="trait", value="", hosts=1),),
+        hosts=(HostHaving(host="tight", cell="c1", value=""),),
+    )
+    cores = await asked(AskCapabilities(having="VCPU", limit=2), CapabilitiesFound)
+    assert cores.capabilities == (
+        Capability(name="VCPU", kind="class", value="4", hosts=3, values=2),
+        Capability(name="VCPU", kind="class", value="16", hosts=2, values=2),
+    )
+    assert cores.hosts == (
+        HostHaving(host="full", cell="c1", value="4", free=0),
+        HostHaving(host="off", cell="c1", value="16", free=16),
+    )
+    assert cores.next == "off"
+    rest = await asked(AskCapabilities(having="VCPU", after="off"), CapabilitiesFound)
+    assert [each.host for each in rest.hosts] == ["roomy", "tight", "tree"]
+    assert rest.next == ""
+    in_c2 = await asked(AskCapabilities(having="cell", value="c2"), CapabilitiesFound)
+    assert in_c2.hosts == (HostHaving(host="roomy", cell="c2", value="c2"),)
+    assert [each.value for each in in_c2.capabilities] == ["c2"]
+
+
+@pytest.mark.asyncio
+async def test_hosts_that_take_a_class_from_a_pool_have_it_with_the_pools_numbers() -> None:
+    disk = {"DISK_GB": InventoryState(total=100, used=30)}
+    nfs = a_state("nfs", disk, traits=(SHARES,), aggregates=(POOL,))
+    member, own = a_state("member", aggregates=(POOL,)), a_state("own", vcpus(4) | disk)
+    picture = a_picture(
+        nfs, member, own, a_state("bare"), hosts=tuple(map(a_host, ("member", "own", "bare")))
+    )
+
+    disks = await asked(AskCapabilities(having="DISK_GB"), CapabilitiesFound, picture)
+    pools = await asked(AskCapabilities(having="pools"), CapabilitiesFound, picture)
+    listed = await asked(AskCapabilities(), CapabilitiesFound, picture)
+
+    assert disks.hosts == (
+        HostHaving(host="member", cell="c1", value="100 of nfs", free=70),
+        HostHaving(host="own", cell="c1", value="100", free=70),
+    )
+    assert pools.hosts == (HostHaving(host="member", cell="c1", value="nfs"),)
+    assert {("DISK_GB", 1, 2), ("pools", 1, 1)} < {
+        (each.name, each.hosts, each.values) for each in listed.capabilities
+    }
+
+
+@pytest.mark.asyncio
+async def test_what_hosts_tell_of_themselves_can_be_asked_as_extra_specs_name_it() -> None:
+    told = {"cpu_info:model": "Skylake"}
+    kinds = (Supported(architecture="x86_64", vm_mode="hvm"), Supported(architecture="i686"))
+    host = structs.replace(a_host("h"), capabilities=told, supports=kinds)
+    picture = a_picture(a_state("h"), a_state("other"), hosts=(host, a_host("other")))
+
+    models = await asked(AskCapabilities(having="capabilities:cpu_info:model"), CapabilitiesFound, picture)
+    supports = await asked(AskCapabilities(having="supports"), CapabilitiesFound, picture)
+    listed = await asked(AskCapabilities(), CapabilitiesFound, picture)
+
+    assert models.hosts == (HostHaving(host="h", cell="c1", value="Skylake"),)
+    assert [each.value for each in supports.hosts] == ["x86_64 any hvm, i686 any any"]
+    assert {"capabilities:cpu_info:model", "supports"} < {each.name for each in listed.capabilities}
+
+
+@pytest.mark.asyncio
+async def test_a_plan_reads_the_extra_specs_that_a_build_does() -> None:
+    def request(value: str) -> AskPlan:
+        specs = {"capabilities:hypervisor_type": value}
+        return AskPlan(request=BuildInstance(flavor=Flavor(vcpus=1, extra_specs=specs)))
+
+    found = await asked(request("qemu"), PlanFound)
+    wrong = await asked(request("<in>"), BuildRejected)
+
+    assert found.fit == 0
+    assert wrong.field == "request.flavor.extra_specs.capabilities:hypervisor_type"
+
+
+@pytest.mark.asyncio
+async def test_the_capabilities_that_there_are_come_in_pages() -> None:
+    first = await asked(AskCapabilities(limit=3), CapabilitiesFound)
+    rest = await asked(AskCapabilities(after=first.next), CapabilitiesFound)
+
+    listed = [
+        (each.name, each.kind, each.value, each.hosts) for each in first.capabilities + rest.capabilities
+    ]
+    assert listed == [
+        (FAST, "trait", "", 1),
+        ("VCPU", "class", "4", 3),
+        ("cell", "fact", "c1", 4),
+        ("kind", "fact", "hypervisor", 5),
+    ]
+    assert (first.next, rest.next) == ("cell", "")
+
+
+@pytest.mark.asyncio
+async def test_a_capability_that_no_host_has_is_refused_with_names_near_it() -> None:
+    answer = await asked(AskCapabilities(having="HW_CPU_X86_AVX"), BuildRejected)
+
+    assert (answer.field, answer.value) == ("having", "HW_CPU_X86_AVX")
+    assert answer.reason.endswith(f"; near it are {FAST}")
+    alone = await asked(AskCapabilities(value="4"), BuildRejected)
+    assert alone.field == "value"

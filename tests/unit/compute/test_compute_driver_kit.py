@@ -1,0 +1,274 @@
+"""The contract of a compute's driver: the simulated one keeps it, and the kit finds each that breaks it."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.cell import (
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
+from bus.messages.placement import (
+    ReportedInventory,
+)
+from compute_sim.core.attempts import AttemptRecord, State, Work
+from compute_sim.core.pools import Pool
+from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
+from compute_sim.drivers import Driver
+from compute_sim.simulated.driver import SimulatedDriver
+from compute_sim.simulated.faults import (
+    Changes,
+    FaultScript,
+)
+from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from tests.contracts.driver_contract import OPERATORS_TRAIT, STORAGE, breaches
+from tests.unit.compute.compute_trees import CHILD, NUMA, ROOT
+from tests.unit.compute.test_compute_tree_diff import tree
+
+MARKED = structs.replace(ROOT, foreign_traits=frozenset({OPERATORS_TRAIT}))
+
+SHARED = frozenset({STORAGE.id})
+
+
+@pytest.mark.parametrize(
+    ("edited", "flaw"),
+    [
+        (ProviderTree(CHILD), "another root"),
+        (tree(MARKED, STORAGE), "other foreign providers"),
+        (tree(MARKED, foreign=SHARED), "is foreign, and was changed"),
+        (
+            tree(MARKED, structs.replace(STORAGE, traits=frozenset()), foreign=SHARED),
+            "is foreign, and was changed",
+        ),
+        (tree(ROOT, STORAGE, foreign=SHARED), "traits of provider 'h1' that are foreign were changed"),
+        (tree(NUMA, STORAGE, foreign=SHARED), "not its root"),
+        (
+            tree(MARKED, structs.replace(NUMA, parent=None), STORAGE, foreign=SHARED),
+            "has no parent, and is not the root",
+        ),
+        (
+            tree(structs.replace(MARKED, parent=CHILD), NUMA, STORAGE, foreign=SHARED),
+            "is the root, and has a parent",
+        ),
+        (
+            tree(MARKED, structs.replace(NUMA, parent=CHILD), STORAGE, foreign=SHARED),
+            "is not connected to the root",
+        ),
+        (tree(MARKED, NUMA, STORAGE, foreign=SHARED), "nothing"),
+    ],
+)
+def test_a_driver_that_changes_foreign_providers_is_detected(edited: ProviderTree, flaw: str) -> None:
+    given = tree(MARKED, STORAGE, foreign=SHARED)
+
+    assert flaw in (flaw_of(given, edited) or "nothing")
+
+
+STORAGE_POOL = Pool("c1-nfs", "DISK_GB", 500)
+
+ADDRESSES = Pool("c1-net", "IPV4_ADDRESS", 250, "c1-*")
+
+CONFORMING: dict[str, Callable[[], Driver]] = {
+    "plain": lambda: SimulatedDriver(SimulatedHost(name="h1")),
+    "numa": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(numa_nodes=3, vcpus=16))),
+    "pci": lambda: SimulatedDriver(
+        SimulatedHost(name="h1", size=HostSize(pci_devices=(frozenset(), frozenset({"CUSTOM_FAST"}))))
+    ),
+    "diskless": lambda: SimulatedDriver(SimulatedHost(name="h1", size=HostSize(disk_gb=0))),
+    "in pools": lambda: SimulatedDriver(SimulatedHost(name="h1"), None, (STORAGE_POOL, ADDRESSES)),
+    "shrunk below its reserve": lambda: SimulatedDriver(
+        SimulatedHost(name="h1"), FaultScript(faults=(Changes(ram_mb=-131_000),))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CONFORMING)
+def test_the_simulated_driver_keeps_the_contract(kind: str) -> None:
+    assert breaches(CONFORMING[kind]) == ()
+
+
+class BadDriver:
+    """A driver that makes one mistake with the tree of a correct one."""
+
+    made = 0
+
+    def __init__(self, wrong: Callable[[ProviderTree, ProviderTree], ProviderTree]) -> None:
+        self._honest = SimulatedDriver(SimulatedHost(name="h1"))
+        self._wrong = wrong
+        self.root, self.host = self._honest.root, self._honest.host
+        self.next_change_s, self.condition = self._honest.next_change_s, self._honest.condition
+        self.spawn, self.destroy = self._honest.spawn, self._honest.destroy
+        self.receive, self.stop, self.start = self._honest.receive, self._honest.stop, self._honest.start
+        self.look_at, self.metrics = self._honest.look_at, self._honest.metrics
+        self.images, self.respawn = self._honest.images, self._honest.respawn
+
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
+        return self._wrong(tree, self._honest.update_provider_tree(tree, at_s))
+
+
+def _root_with(edited: ProviderTree, **changes: object) -> ProviderTree:
+    root = structs.replace(edited.providers[edited.root], **changes)
+    return structs.replace(edited, providers={**edited.providers, edited.root: root})
+
+
+def _only_own(given: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return structs.replace(edited, providers=edited.own, foreign=given.foreign)
+
+
+def _all_traits(given: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    root = given.providers.get(given.root)
+    mine = edited.providers[edited.root].traits
+    return _root_with(edited, traits=mine | root.foreign_traits if root else mine)
+
+
+def _overwrites_traits(_: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return _root_with(edited, foreign_traits=frozenset())
+
+
+def _new_child_each_time(_: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    BadDriver.made += 1
+    child = TreeProvider(
+        id=ProviderId(UUID(int=BadDriver.made)), name=f"new-{BadDriver.made}", parent=edited.root
+    )
+    return structs.replace(edited, providers={**edited.providers, child.id: child})
+
+
+def _never_removes(given: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return structs.replace(edited, providers={**given.providers, **edited.providers})
+
+
+def _reserves_too_much(_: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return _root_with(edited, inventories={"VCPU": ReportedInventory(total=4, reserved=5)})
+
+
+def _only_once(given: ProviderTree, edited: ProviderTree) -> ProviderTree:
+    return given if given.own else edited
+
+
+def _nothing_at_all(given: ProviderTree, _: ProviderTree) -> ProviderTree:
+    return given
+
+
+@pytest.mark.parametrize(
+    ("wrong", "breach"),
+    [
+        (_only_own, "is foreign, and was changed"),
+        (_all_traits, "as its own: nobody could unset it again"),
+        (_overwrites_traits, "that are foreign were changed"),
+        (_new_child_each_time, "a call with its own result"),
+        (_new_child_each_time, "a new driver, as after a restart"),
+        (_never_removes, "stays in the tree after it no longer exists"),
+        (_reserves_too_much, "reserves 5 of 4 VCPU"),
+        (_only_once, "does not restore lost inventories"),
+        (_nothing_at_all, "does not create the root"),
+    ],
+)
+def test_the_kit_finds_each_kind_of_bad_driver(
+    wrong: Callable[[ProviderTree, ProviderTree], ProviderTree], breach: str
+) -> None:
+    found = breaches(lambda: BadDriver(wrong))
+
+    assert any(breach in each for each in found), found
+
+
+class NeverStops(SimulatedDriver):
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        return Work(5.0) if attempt.state is State.STOPPING else super().look_at(attempt, at_s)
+
+
+class KnowsOnlyItsOwnWork(SimulatedDriver):
+    """A new process of it knows nothing of what the one before has begun."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        super().__init__(host)
+        self._begun: set[ConsumerId] = set()
+
+    def spawn(self, order: SpawnInstance, at_s: float) -> Work:
+        self._begun.add(order.instance)
+        return super().spawn(order, at_s)
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        if attempt.state is State.BUILDING and attempt.instance not in self._begun:
+            return Work(failure="unknown")
+        return super().look_at(attempt, at_s)
+
+
+class StartsOnlyWhatHasStopped(SimulatedDriver):
+    """It refuses to start an instance while that is being stopped."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        super().__init__(host)
+        self._stopping: set[ConsumerId] = set()
+        self._refused: set[ConsumerId] = set()
+
+    def stop(self, order: StopInstance, at_s: float) -> Work:
+        self._stopping.add(order.instance)
+        return super().stop(order, at_s)
+
+    def start(self, order: StartInstance, at_s: float) -> Work:
+        self._refused |= self._stopping & {order.instance}
+        return super().start(order, at_s)
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        if attempt.state is State.STOPPING:
+            self._stopping.discard(attempt.instance)
+        if attempt.state is State.STARTING and attempt.instance in self._refused:
+            return Work(failure="it is being stopped")
+        return super().look_at(attempt, at_s)
+
+
+class ReceivesOnlyFromOthers(SimulatedDriver):
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        if attempt.state is State.RECEIVING:
+            return Work(failure="it is here already")
+        return super().look_at(attempt, at_s)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "breach"),
+    [
+        (NeverStops, "stopping twice: the work does not end"),
+        (KnowsOnlyItsOwnWork, "building in a new driver, as after a restart: the work fails: unknown"),
+        (
+            StartsOnlyWhatHasStopped,
+            "starting while the work of StopInstance goes on: the work fails: it is being stopped",
+        ),
+        (ReceivesOnlyFromOthers, "receiving from itself: the work fails: it is here already"),
+    ],
+)
+def test_the_kit_finds_each_kind_of_driver_that_works_badly(
+    wrong: Callable[[SimulatedHost], Driver], breach: str
+) -> None:
+    assert breach in breaches(lambda: wrong(SimulatedHost(name="h1")))
+
+
+def test_numa_nodes_have_all_cpus_and_memory_among_them() -> None:
+    driver = SimulatedDriver(
+        SimulatedHost(name="h1", size=HostSize(vcpus=17, ram_mb=1025, ram_mb_reserved=7, numa_nodes=2))
+    )
+
+    built = driver.update_provider_tree(ProviderTree(driver.root), 0)
+
+    parts = [each.inventories for each in built.providers.values() if each.parent]
+    assert [each["VCPU"].total for each in parts] == [9, 8]
+    assert [(each["MEMORY_MB"].total, each["MEMORY_MB"].reserved) for each in parts] == [(513, 4), (512, 3)]
+    assert set(built.providers[driver.root].inventories) == {"DISK_GB"}
+
+
+def test_pci_devices_are_in_the_numa_nodes_by_turns_or_below_the_root() -> None:
+    devices = (frozenset({"CUSTOM_FAST"}), frozenset[str](), frozenset[str]())
+
+    def parents(numa_nodes: int) -> list[str | None]:
+        driver = SimulatedDriver(
+            SimulatedHost(name="h1", size=HostSize(numa_nodes=numa_nodes, pci_devices=devices))
+        )
+        built = driver.update_provider_tree(ProviderTree(driver.root), 0).providers
+        found = [each for each in built.values() if "PCI_DEVICE" in each.inventories]
+        assert [each.traits for each in found] == [*devices]
+        return [built[each.parent].name for each in found if each.parent]
+
+    assert parents(2) == ["h1_NUMA0", "h1_NUMA1", "h1_NUMA0"]
+    assert parents(0) == ["h1"] * 3

@@ -1,0 +1,313 @@
+"""The fault script of simulated hosts: when each fault is on, and which builds and hosts it meets."""
+
+import math
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId
+from bus.messages.build import Image
+from bus.messages.cell import (
+    ReceiveInstance,
+    RespawnInstance,
+    StartInstance,
+    StopInstance,
+)
+from compute_sim.core.attempts import WELL, Dead, Silent, State, Work, begun
+from compute_sim.core.hosts import FailedBuilds
+from compute_sim.simulated.driver import SimulatedDriver, root_of
+from compute_sim.simulated.faults import (
+    BuildsSlowly,
+    Changes,
+    ComesBackLate,
+    Dies,
+    FailsToBuild,
+    FailsToReceive,
+    FailsToStart,
+    FailsToStop,
+    FallsSilent,
+    FaultScript,
+    ReceivesSlowly,
+    StartsSlowly,
+    StopsSlowly,
+    condition_of,
+    faults_of,
+    is_on,
+    next_turn_s,
+)
+from compute_sim.simulated.hosts import HostSize, SimulatedHost, size_at
+from compute_sim.simulated.script_file import BadScript, load_script
+from tests.unit.compute.compute_trees import HOST, a_spawn
+
+
+def test_a_fault_is_on_from_its_beginning_to_before_its_end_and_again() -> None:
+    once = FallsSilent(after_s=10, for_s=5)
+    pulse = FallsSilent(after_s=10, for_s=5, every_s=20)
+
+    assert [is_on(once, at) for at in (9.9, 10, 14.9, 15, 30)] == [False, True, True, False, False]
+    assert [is_on(pulse, at) for at in (9.9, 10, 15, 30, 34.9, 35)] == [False, True, False, True, True, False]
+    assert [next_turn_s(once, at) for at in (0, 10, 15)] == [10, 15, None]
+    assert [next_turn_s(pulse, at) for at in (0, 10, 15, 30)] == [10, 15, 30, 35]
+    assert next_turn_s(Dies(after_s=3), 3) is None
+
+
+def test_repeated_faults_go_on_for_ever() -> None:
+    pulse = Changes(after_s=0.1, for_s=0.1, every_s=0.3)
+    at_s, turns = 0.0, 0
+    for _ in range(1000):
+        turn = next_turn_s(pulse, at_s)
+        assert turn is not None
+        assert turn > at_s
+        assert is_on(pulse, turn) is (turns % 2 == 0)
+        at_s, turns = turn, turns + 1
+
+    assert math.isclose(at_s, 0.2 + 0.3 * 499)
+
+
+def test_the_worst_active_fault_counts() -> None:
+    late, silent, dies = ComesBackLate(for_s=9), FallsSilent(for_s=5), Dies(after_s=7)
+
+    assert condition_of((late, silent, dies), 1) == Silent()
+    assert condition_of((late, silent, dies), 6) == Silent(until_s=9)
+    assert condition_of((late, silent, dies), 8) == Dead()
+    assert condition_of((late, silent), 10) == WELL
+
+
+def test_a_share_of_the_hosts_that_fit_the_pattern_is_bad_and_always_the_same() -> None:
+    script = FaultScript(seed=7, faults=(FailsToBuild(share=0.2, hosts=("c1-*",)),))
+    other = structs.replace(script, seed=8)
+
+    bad = {n for n in range(1000) if faults_of(script, f"c1-{n}")}
+
+    assert 150 < len(bad) < 250
+    assert bad == {n for n in range(1000) if faults_of(script, f"c1-{n}")}
+    assert bad != {n for n in range(1000) if faults_of(other, f"c1-{n}")}
+    assert not any(faults_of(script, f"c2-{n}") for n in range(1000))
+
+
+def test_the_fate_of_a_build_follows_from_the_seed_and_the_attempt_alone() -> None:
+    script = FaultScript(
+        seed=1,
+        spawn_ms=10,
+        faults=(FailsToBuild(probability=0.3), BuildsSlowly(spawn_ms=500, probability=0.5)),
+    )
+
+    def fates(at_s: float, attempt: int = 1) -> list[Work]:
+        driver = SimulatedDriver(SimulatedHost(name="h1"), script)
+        return [driver.spawn(a_spawn(n, attempt=attempt), at_s) for n in range(1000)]
+
+    assert fates(0) == fates(99) != fates(0, attempt=2)
+    assert 250 < sum(bool(each.failure) for each in fates(0)) < 350
+    assert 450 < sum(each.left_ms == 500 for each in fates(0)) < 550
+
+
+def a_stop(number: int = 1) -> StopInstance:
+    return StopInstance(cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=HOST, number=7)
+
+
+def a_start(number: int = 1) -> StartInstance:
+    return StartInstance(cell="c1", instance=ConsumerId(UUID(int=number)), attempt=1, host=HOST, number=7)
+
+
+def a_receive(number: int = 1) -> ReceiveInstance:
+    spawn = a_spawn(number, attempt=2)
+    return ReceiveInstance(
+        cell="c1",
+        instance=spawn.instance,
+        attempt=2,
+        host=HOST,
+        flavor=spawn.flavor,
+        share=spawn.share,
+        source=root_of("h2"),
+        source_attempt=1,
+    )
+
+
+def a_respawn(number: int, rebuild: int) -> RespawnInstance:
+    spawn = a_spawn(number)
+    return RespawnInstance(
+        cell="c1",
+        instance=spawn.instance,
+        attempt=1,
+        host=HOST,
+        number=rebuild,
+        flavor=spawn.flavor,
+        share=spawn.share,
+        image=Image(source="http://images/fedora"),
+    )
+
+
+def test_a_rebuild_takes_as_long_as_a_build_has_its_faults_and_needs_its_image() -> None:
+    script = FaultScript(spawn_ms=7, faults=(FailsToBuild(probability=0.5, reason="no disk"),))
+    driver = SimulatedDriver(SimulatedHost(name="h1"), script)
+
+    works = {driver.respawn(a_respawn(1, number), 0.0) for number in range(20)}
+
+    assert works == {Work(7), Work(7, "no disk")}
+    assert driver.images() == ("http://images/fedora",)
+
+
+def test_each_kind_of_work_has_its_own_time_and_its_own_faults() -> None:
+    plain = FaultScript(spawn_ms=1, receive_ms=2, stop_ms=3, start_ms=4)
+    failing = structs.replace(plain, faults=(FailsToReceive(), FailsToStop(reason="busy"), FailsToStart()))
+    slow = structs.replace(
+        plain,
+        faults=(ReceivesSlowly(receive_ms=20), StopsSlowly(stop_ms=30, for_s=5), StartsSlowly(start_ms=40)),
+    )
+
+    def works(script: FaultScript, at_s: float = 0) -> list[Work]:
+        driver = SimulatedDriver(SimulatedHost(name="h1"), script)
+        return [
+            driver.spawn(a_spawn(), at_s),
+            driver.receive(a_receive(), at_s),
+            driver.stop(a_stop(), at_s),
+            driver.start(a_start(), at_s),
+        ]
+
+    assert works(plain) == [Work(1), Work(2), Work(3), Work(4)]
+    assert works(failing) == [
+        Work(1),
+        Work(2, "the source did not send it"),
+        Work(3, "busy"),
+        Work(4, "the hypervisor could not start it again"),
+    ]
+    assert works(slow) == [Work(1), Work(20), Work(30), Work(40)]
+    assert works(slow, at_s=5)[2] == Work(3)
+    # The host itself does not change when a fault of work ends.
+    assert SimulatedDriver(SimulatedHost(name="h1"), slow).next_change_s(0.0) is None
+
+
+def test_which_instances_cannot_be_stopped_follows_from_the_seed_and_not_from_which_cannot_be_started() -> (
+    None
+):
+    script = FaultScript(seed=1, faults=(FailsToStop(probability=0.5), FailsToStart(probability=0.5)))
+
+    def failing(script: FaultScript) -> tuple[set[int], set[int]]:
+        driver = SimulatedDriver(SimulatedHost(name="h1"), script)
+        return (
+            {n for n in range(500) if driver.stop(a_stop(n), 0).failure},
+            {n for n in range(500) if driver.start(a_start(n), 0).failure},
+        )
+
+    stops, starts = failing(script)
+
+    assert 200 < len(stops) < 300
+    assert 200 < len(starts) < 300
+    assert stops != starts
+    assert failing(script) == (stops, starts)
+    assert failing(structs.replace(script, faults=script.faults[:1])) == (stops, set())
+    assert failing(structs.replace(script, seed=2)) != (stops, starts)
+
+
+def test_a_change_replaces_the_hosts_size_while_it_lasts() -> None:
+    change = Changes(
+        after_s=5, for_s=5, vcpus=-100, ram_mb=10, traits_gained=("CUSTOM_A",), traits_lost=("COMPUTE_NODE",)
+    )
+    size = HostSize(vcpus=4, ram_mb=100)
+
+    changed = size_at(size, (change,), 7)
+
+    assert (changed.vcpus, changed.ram_mb) == (0, 110)
+    assert changed.traits == frozenset({"CUSTOM_A", "HW_CPU_X86_AVX2"})
+    assert size_at(size, (change,), 4) == size_at(size, (change,), 10) == size
+
+
+TOML = """
+seed = 5
+spawn_ms = 20.0
+
+[[faults]]
+is = "fails_to_build"
+share = 0.05
+probability = 0.5
+
+[[faults]]
+is = "comes_back_late"
+hosts = ["c1-host-00007"]
+after_s = 3
+for_s = 10
+
+[[faults]]
+is = "stops_slowly"
+stop_ms = 900
+
+[[faults]]
+is = "changes"
+vcpus = -4
+traits_lost = ["HW_CPU_X86_AVX2"]
+after_s = 1
+for_s = 1
+every_s = 2
+"""
+
+
+def test_a_script_is_read_from_toml_and_from_json_alike(tmp_path: Path) -> None:
+    toml, json = tmp_path / "faults.toml", tmp_path / "faults.json"
+    toml.write_text(TOML)
+    script = load_script(toml, FaultScript)
+    json.write_bytes(msgspec.json.encode(script))
+
+    assert load_script(json, FaultScript) == script
+    assert (script.seed, script.spawn_ms) == (5, 20.0)
+    assert [type(each) for each in script.faults] == [FailsToBuild, ComesBackLate, StopsSlowly, Changes]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[[faults]]\nis = 'explodes'", "explodes"),
+        ("[[faults]]\nis = 'dies'\nfor_s = 3", "a dead host does not come back"),
+        ("[[faults]]\nis = 'falls_silent'\nshare = 1.5", "share is 1.5"),
+        ("[[faults]]\nis = 'falls_silent'\nevery_s = 5", r"less than every_s \(5"),
+        ("[[faults]]\nis = 'comes_back_late'", "for_s must be more than 0"),
+        ("[[faults]]\nis = 'falls_silent'\nafter_s = -1", "must not be negative"),
+        ("not toml", "faults.toml"),
+    ],
+)
+def test_an_invalid_script_is_refused_with_the_error(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(text)
+
+    with pytest.raises(BadScript, match=what):
+        load_script(path, FaultScript)
+
+
+def test_builds_that_fail_in_a_row_are_counted_until_one_succeeds() -> None:
+    counted = FailedBuilds()
+    building = begun(a_spawn(), Work(), 0.0)
+
+    def end(state: State) -> int:
+        counted.count(building, structs.replace(building, state=state))
+        return counted.of(building.host)
+
+    assert [end(state) for state in (State.FAILED, State.BUILDING, State.FAILED, State.DESTROYED)] == [
+        1,
+        1,
+        2,
+        2,
+    ]
+    failed = structs.replace(building, state=State.FAILED)
+    counted.count(failed, structs.replace(failed, due_s=None))
+    assert counted.of(building.host) == 2
+    receiving = begun(a_receive(), Work(), 0.0)
+    counted.count(receiving, structs.replace(receiving, state=State.FAILED))
+    counted.count(receiving, structs.replace(receiving, state=State.BUILT))
+    assert counted.of(building.host) == 2
+    assert [end(State.BUILT), end(State.FAILED)] == [0, 1]
+
+
+def test_a_change_of_metrics_counts_while_it_lasts() -> None:
+    heat = Changes(after_s=10, for_s=5, metrics={"temperature": 95.0})
+    host = SimulatedHost(name="h1", metrics={"temperature": 40.0, "load": 1.0})
+    driver = SimulatedDriver(host, FaultScript(faults=(heat,)))
+
+    assert [driver.metrics(at_s)["temperature"] for at_s in (9.0, 10.0, 14.9, 15.0)] == [
+        40.0,
+        95.0,
+        95.0,
+        40.0,
+    ]
+    assert driver.metrics(12.0)["load"] == 1.0

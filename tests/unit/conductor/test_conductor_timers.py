@@ -1,0 +1,75 @@
+"""When the timers handle due rows, on the simulated clock."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from msgspec import structs
+
+from bus.memory import MemoryBroker
+from bus.message import ConsumerId, Message
+from bus.messages.build import InstanceId
+from bus.process import run_until
+from bus.workers.link import Link
+from bus.workers.publisher import Publisher
+from cell_conductor.core.host_states import ALL_UP
+from cell_conductor.settings import ConductorSettings
+from cell_conductor.timers import Timers
+from tests.contracts.stage import SETTINGS as BUS
+from tests.memory_stores.conductor import MemoryConductorStore
+from tests.simulation.loop import run_simulated, until_s
+from tests.unit.conductor.test_conductor import NOON, RULES, Cell, failed, place
+
+SETTINGS = ConductorSettings(poll_ms=10_000, look_s=1000, rest_ms=250)
+
+
+class TimersSetup:
+    """Timers whose questions are recorded with their time, and never answered."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, int]] = []
+        self._store = MemoryConductorStore()
+        publisher = Publisher(Link(MemoryBroker().as_user(), BUS), BUS, "test")
+        self.timers = Timers(
+            self._store,
+            publisher,
+            self._ask,
+            rules=RULES,
+            settings=SETTINGS,
+            clock=lambda: NOON + timedelta(seconds=asyncio.get_running_loop().time()),
+            hosts=lambda: ALL_UP,
+        )
+
+    async def _ask(self, swaps: Sequence[Message]) -> Sequence[Message]:
+        self.asked.append((round(asyncio.get_running_loop().time(), 2), len(swaps)))
+        await asyncio.Event().wait()
+        return ()
+
+    async def spawn_failed(self, number: int) -> None:
+        """The claim of this instance must be swapped, at once."""
+        row = Cell(place("h2"), failed(1, "h1")).row
+        now = NOON + timedelta(seconds=asyncio.get_running_loop().time())
+        row = structs.replace(row, id=InstanceId(ConsumerId(UUID(int=number))), state_ends_at=now)
+        async with self._store.transaction() as tx:
+            await tx.save([row], (), ())
+            self.timers.expect([row])
+        self.timers.saved()
+
+
+def test_a_single_due_row_is_handled_at_once_and_those_soon_after_it_together() -> None:
+    async def scenario() -> list[tuple[float, int]]:
+        setup = TimersSetup()
+        told = asyncio.Event()
+        running = asyncio.create_task(run_until(told, (setup.timers,), 1))
+        await until_s(10)
+        await setup.spawn_failed(1)
+        for number, at_s in ((2, 10.05), (3, 10.1), (4, 10.2)):
+            await until_s(at_s)
+            await setup.spawn_failed(number)
+        await until_s(20)
+        told.set()
+        await running
+        return setup.asked
+
+    assert run_simulated(scenario()) == [(10.0, 1), (10.25, 3)]

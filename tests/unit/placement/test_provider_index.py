@@ -1,0 +1,145 @@
+"""A provider index that changes: providers are created, deleted, moved and used, one at a time."""
+
+from msgspec import structs
+
+from bus.messages.placement import InventoryState
+from placement_worker.core.candidates.provider_index import ProviderIndex
+from tests.contracts.placement_orders import provider
+from tests.unit.placement.candidate_worlds import SHARES, World, asking
+
+ONE_CPU = asking(VCPU=1)
+
+
+def test_a_child_is_found_once_all_its_ancestors_are_known() -> None:
+    complete = World()
+    states = [
+        complete.has("host", VCPU=1),
+        complete.has("numa", under="host"),
+        complete.has("child", under="numa", VCPU=1),
+    ]
+    index = ProviderIndex()
+    planted = []
+
+    for state in reversed(states):
+        index.put(state)
+        index.attach_trees()
+        planted.append(int(index.attached.sum()))
+
+    assert planted == [0, 0, 3]
+
+
+def test_used_amounts_are_subtracted_at_once_and_free_again_when_released() -> None:
+    world = World()
+    host = world.has("host", VCPU=4, DISK_GB=5)
+
+    world.index.use(host.internal, {"VCPU": 4})
+    assert world.finds(ONE_CPU) == set()
+    assert world.finds(asking(DISK_GB=5)) == {"DISK_GB:5@host"}
+
+    world.index.use(host.internal, {"VCPU": 3})
+    assert world.finds(ONE_CPU) == {"VCPU:1@host"}
+
+
+def test_usage_of_an_unknown_provider_is_ignored() -> None:
+    world = World()
+    world.has("host", VCPU=4)
+
+    world.index.use(99, {"VCPU": 4})
+    world.index.drop(99)
+
+    assert world.finds(ONE_CPU) == {"VCPU:1@host"}
+
+
+def test_a_deleted_provider_leaves_nothing_to_the_next_one_in_its_row() -> None:
+    world = World()
+    world.has("old", VCPU=4, traits=("CUSTOM_A", SHARES), aggregates=("rack",))
+    world.loses("old")
+
+    world.has("new", DISK_GB=5)
+
+    assert world.index.rows == 1
+    assert world.finds(ONE_CPU) == set()
+    assert world.finds(structs.replace(asking(DISK_GB=5), required=(("CUSTOM_A",),))) == set()
+    assert world.index.sharing == set()
+
+
+def test_a_reused_id_belongs_to_the_later_provider() -> None:
+    world = World()
+    old = world.has("host", VCPU=4)
+
+    world.index.put(structs.replace(old, internal=77, inventories={"DISK_GB": InventoryState(total=5)}))
+    world.index.drop(old.internal)
+
+    assert world.finds(ONE_CPU) == set()
+    assert world.finds(asking(DISK_GB=5)) == {"DISK_GB:5@host"}
+
+
+def test_a_child_that_moves_is_found_in_its_new_tree() -> None:
+    world = World()
+    for name in ("h1", "h2"):
+        world.has(name, DISK_GB=5)
+    world.has("child", under="h1", VCPU=4)
+    assert world.finds(asking(VCPU=1, DISK_GB=1)) == {"DISK_GB:1@h1 VCPU:1@child"}
+
+    world.has("child", under="h2", VCPU=4)
+
+    assert world.finds(asking(VCPU=1, DISK_GB=1)) == {"DISK_GB:1@h2 VCPU:1@child"}
+
+
+def test_removed_inventory_and_traits_are_gone() -> None:
+    world = World()
+    world.has("host", VCPU=4, DISK_GB=5, traits=("CUSTOM_A",))
+
+    world.has("host", VCPU=4)
+
+    assert world.finds(asking(DISK_GB=1)) == set()
+    assert world.finds(structs.replace(ONE_CPU, required=(("CUSTOM_A",),))) == set()
+
+
+def test_more_providers_and_more_traits_than_there_was_room_for_at_first() -> None:
+    world = World()
+    for number in range(200):
+        world.has(f"h{number}", VCPU=4, traits=(f"CUSTOM_T{number}",))
+
+    of_the_last = structs.replace(ONE_CPU, required=(("CUSTOM_T199", "CUSTOM_T3"),))
+
+    assert world.finds(of_the_last) == {"VCPU:1@h3", "VCPU:1@h199"}
+    assert len(world.finds(ONE_CPU)) == 200
+
+
+def test_each_change_of_a_row_is_counted_for_caches_of_derived_values() -> None:
+    world = World()
+    host = world.has("host", VCPU=4)
+    row = world.index.row_of(provider("host"))
+    assert row is not None
+    seen = [world.index.changes[row]]
+
+    world.has("host", VCPU=8)
+    seen.append(world.index.changes[row])
+    world.index.use(host.internal, {"VCPU": 1})
+    seen.append(world.index.changes[row])
+    world.has("other", VCPU=8)
+
+    assert seen[0] < seen[1] < seen[2] == world.index.changes[row]
+
+
+def test_traits_and_classes_that_come_and_go_take_no_more_room_than_those_there_are() -> None:
+    world = World()
+    world.has("other", VCPU=4, traits=("CUSTOM_STAYS",))
+
+    host = world.has("host")
+    for number in range(200):
+        world.index.put(
+            structs.replace(
+                host,
+                traits=("CUSTOM_STAYS", f"CUSTOM_T{number}"),
+                inventories={f"CUSTOM_C{number}": InventoryState(total=4)},
+            )
+        )
+
+    assert set(world.index.stocks) == {"VCPU", "CUSTOM_C199"}
+    assert world.finds(structs.replace(ONE_CPU, required=(("CUSTOM_STAYS",),))) == {"VCPU:1@other"}
+    of_the_last = structs.replace(asking(CUSTOM_C199=1), required=(("CUSTOM_T199",),))
+    assert world.finds(of_the_last) == {"CUSTOM_C199:1@host"}
+    assert world.finds(structs.replace(of_the_last, required=(("CUSTOM_T198", "CUSTOM_T0"),))) == set()
+    assert world.index.traits.words == 1

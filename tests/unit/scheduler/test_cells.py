@@ -1,0 +1,529 @@
+"""Cells at API level: when each was last heard, which are down, and what that means for new instances."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.errors import Transient, Undeliverable
+from bus.memory import MemoryBroker
+from bus.messages.build import AttemptFailed, InstanceId, InstanceState, RequestId
+from bus.messages.cells import AskCells, AskLive, CellsFound, ConductorAlive, LiveFound, LiveTold, TellLive
+from bus.parts import State
+from bus.workers.handling import Answer, Bury, Reading, Said, Tell
+from bus.workers.publisher import Outgoing
+from bus.workers.station import Station
+from cell_conductor.beating import Heartbeats
+from cell_conductor.questions import question_handlers
+from cell_conductor.store import ConductorStore
+from scheduler_worker.cells.live import LiveRelay
+from scheduler_worker.cells.questions import cell_questions
+from scheduler_worker.cells.registry import CONDUCTORS_MAX, CellRegistry
+from scheduler_worker.cells.watch import CellWatch
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.hosts.registry import HostRegistry
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import KnownCell
+from scheduler_worker.wiring import scheduler_parts
+from tests.contracts.conductor_stores import open_conductor_store
+from tests.contracts.test_conductor_store import a_row, everything, instance_id, save
+from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state
+from tests.unit.scheduler.test_scheduler_handlers import an_ask
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DOWN_AFTER = timedelta(seconds=20)
+PLUGINS = standard_plugins()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_s(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def two_cells() -> Picture:
+    return a_picture(
+        a_state("h1", cell="c1"),
+        a_state("h2", cell="c2"),
+        hosts=(a_host("h1", cell="c1"), a_host("h2", cell="c2")),
+    )
+
+
+def a_beat(cell: str = "c1", conductor: str = "conductor-1", trouble: str = "") -> ConductorAlive:
+    return ConductorAlive(cell=cell, conductor=conductor, trouble=trouble)
+
+
+def hosts_chosen(picture: Picture, count: int = 8) -> set[str]:
+    found = choose(picture, [a_spec()] * count, PLUGINS, salt=0)
+    return {one.choice.name for one in found if isinstance(one, Chosen)}
+
+
+class World:
+    """Two cells, of which conductors have been heard."""
+
+    def __init__(self, *, is_avoided: bool = True) -> None:
+        self.clock = Clock()
+        self.picture = two_cells()
+        self.cells = CellRegistry(self.picture, DOWN_AFTER, self.clock, is_avoided=is_avoided)
+        self.hear("c1", "c2")
+
+    def hear(self, *cells: str) -> None:
+        for cell in cells:
+            self.cells.hear(a_beat(cell))
+
+    def c1_falls_silent(self) -> None:
+        self.clock.pass_s(20)
+        self.hear("c2")
+        self.cells.look()
+
+
+def test_a_cell_without_heartbeats_of_its_conductors_is_down_and_others_get_its_share() -> None:
+    world = World()
+    assert hosts_chosen(world.picture) == {"h1", "h2"}
+
+    world.c1_falls_silent()
+
+    assert hosts_chosen(world.picture) == {"h2"}
+    told = world.cells.heard("c1")
+    assert (told.life, told.heard_at) == ("down", NOON)
+    assert told.reason == "no conductor that can work was heard since 2026-01-01 12:00:00 UTC"
+    assert world.cells.heard("c2").life == "up"
+
+
+def test_a_request_that_only_a_cell_that_is_down_could_take_is_told_so() -> None:
+    world = World()
+    world.c1_falls_silent()
+
+    (refused,) = choose(world.picture, [structs.replace(a_spec(), hosts=("h1",))], PLUGINS, salt=0)
+
+    assert not isinstance(refused, Chosen)
+    step = next(step for step in refused.steps if step.step == "cell up")
+    assert step.removed == 1
+    assert step.example.startswith("h1: its cell 'c1' is down: no conductor that can work was heard since")
+
+
+def test_a_cell_that_is_heard_again_is_up_at_once_and_wakes_what_waits_for_room() -> None:
+    world = World()
+    world.c1_falls_silent()
+    told: list[str] = []
+    world.picture.touched.watch(watches=True)
+    world.picture.touched.tell(lambda: told.append("something changed"))
+
+    world.hear("c1")
+
+    assert hosts_chosen(world.picture) == {"h1", "h2"}
+    assert told
+
+
+def test_a_conductor_that_cannot_reach_its_database_keeps_no_cell_up() -> None:
+    world = World()
+    for _ in range(4):
+        world.clock.pass_s(5)
+        world.cells.hear(a_beat(trouble="its database: no connection"))
+    world.cells.look()
+
+    assert world.cells.heard("c1").reason.endswith("; conductor-1 says: its database: no connection")
+    # Another one that can is enough.
+    world.cells.hear(a_beat(conductor="conductor-2"))
+    assert world.cells.heard("c1").life == "up"
+    assert [each.name for each in world.cells.conductors_of("c1")] == ["conductor-2", "conductor-1"]
+
+
+def test_a_cell_whose_conductors_never_could_work_is_down_too() -> None:
+    clock, picture = Clock(), two_cells()
+    cells = CellRegistry(picture, DOWN_AFTER, clock)
+    cells.hear(a_beat(trouble="its database: no connection"))
+    cells.look()
+    assert (cells.heard("c1").life, cells.rows()) == ("unknown", [])
+
+    clock.pass_s(20)
+    cells.hear(a_beat(trouble="its database: no connection"))
+    cells.look()
+
+    assert hosts_chosen(picture) == {"h2"}
+    assert cells.heard("c1").reason == (
+        "no conductor that can work was ever heard; conductor-1 says: its database: no connection"
+    )
+
+
+def test_a_cell_of_which_no_conductor_was_ever_heard_is_unknown_and_counts_as_up() -> None:
+    clock, picture = Clock(), two_cells()
+    cells = CellRegistry(picture, DOWN_AFTER, clock)
+    clock.pass_s(1000)
+    cells.look()
+
+    assert cells.heard("c1").life == "unknown"
+    assert hosts_chosen(picture) == {"h1", "h2"}
+
+
+def test_after_a_start_a_cell_has_as_long_to_be_heard_as_at_any_time() -> None:
+    clock, picture = Clock(), two_cells()
+    cells = CellRegistry(picture, DOWN_AFTER, clock)
+    cells.learn([KnownCell("c1", NOON - timedelta(hours=1))])
+    cells.look()
+    assert cells.heard("c1").life == "up"
+
+    clock.pass_s(20)
+    cells.look()
+
+    assert cells.heard("c1").life == "down"
+    assert cells.heard("c1").heard_at == NOON - timedelta(hours=1)
+
+
+def test_a_cell_speaks_for_itself_alone() -> None:
+    world = World()
+    world.clock.pass_s(20)
+    world.cells.hear(a_beat("c1"), speaks_for="c2")
+    world.cells.look()
+
+    assert world.cells.heard("c1").life == "down"
+
+
+def test_conductors_that_are_started_again_and_again_fill_no_memory() -> None:
+    world = World()
+    for number in range(100):
+        world.cells.hear(a_beat(conductor=f"conductor-{number}"))
+
+    known = world.cells.conductors_of("c1")
+    assert len(known) == CONDUCTORS_MAX
+    assert known[0].name == "conductor-99"
+
+
+# When instances wait for a cell that is down
+
+
+def test_by_setting_new_instances_go_to_a_cell_that_is_down_and_its_silent_hosts_count_as_up() -> None:
+    world = World(is_avoided=False)
+    hosts = HostRegistry(world.picture, timedelta(seconds=60), world.clock, excuses=world.cells.excuses)
+    hosts.learn([a_host("h1", cell="c1"), a_host("h2", cell="c2")])
+    for _ in range(10):
+        world.c1_falls_silent()
+        hosts.look()
+
+    assert world.cells.heard("c1").life == "down"
+    # The hosts of the other cell are down: their silence is their own.
+    assert hosts_chosen(world.picture) == {"h1"}
+
+    # When the cell is back, its hosts have as long to be heard as at any time.
+    world.hear("c1")
+    world.clock.pass_s(59)
+    world.hear("c1")
+    hosts.look()
+    assert hosts_chosen(world.picture) == {"h1"}
+    world.clock.pass_s(2)
+    world.hear("c1")
+    hosts.look()
+    assert hosts_chosen(world.picture) == set()
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"cell_down_s": 0.0}, "cell_down_s is 0.0, must be more than 0"),
+        ({"live_answer_s": 0.0}, "live_answer_s is 0.0, must be more than 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(fields: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        structs.replace(SchedulerSettings(), **fields)
+
+
+def test_cells_that_are_waited_for_are_down_before_their_hosts_are() -> None:
+    settings = SchedulerSettings(when_cell_down="wait", cell_down_s=60.0)
+    station = Station(MemoryBroker().as_user(), "scheduler", asks=True)
+
+    with pytest.raises(ValueError, match=r"cell_down_s is 60.0, must be less than host_down_s \(60.0\)"):
+        scheduler_parts(station, MemorySchedulerStore(), settings)
+
+
+# Health, rows and questions
+
+
+@pytest.mark.asyncio
+async def test_health_names_a_cell_that_is_down_and_the_worker_stays_ready() -> None:
+    world = World()
+    watch = CellWatch(MemorySchedulerStore(), world.cells, 5.0)
+    await watch._look()  # noqa: SLF001 - one round of the part
+    world.c1_falls_silent()
+    await watch._look()  # noqa: SLF001
+
+    one, two = watch.parts
+    assert (one.name, one.state, one.awaits) == ("cell c1", State.FAILING, "")  # type: ignore[attr-defined]
+    assert "no conductor that can work was heard" in one.last_error  # type: ignore[attr-defined]
+    assert (two.name, two.state) == ("cell c2", State.WELL)  # type: ignore[attr-defined]
+
+
+@pytest.mark.asyncio
+async def test_when_a_cell_was_heard_is_written_now_and_then_and_known_to_the_next_worker() -> None:
+    world, store = World(), MemorySchedulerStore()
+    watch = CellWatch(store, world.cells, 5.0)
+    await watch._look()  # noqa: SLF001 - one round of the part
+    world.clock.pass_s(10)
+    world.hear("c1")
+    await watch._look()  # noqa: SLF001
+    assert await store.cells() == [KnownCell("c1", NOON), KnownCell("c2", NOON)]
+    world.clock.pass_s(5)
+    world.hear("c1")
+    await watch._look()  # noqa: SLF001
+    assert (await store.cells())[0] == KnownCell("c1", NOON + timedelta(seconds=15))
+
+    other = CellRegistry(Picture(), DOWN_AFTER, world.clock)
+    await CellWatch(store, other, 5.0)._look()  # noqa: SLF001
+    assert other.heard("c1").heard_at == NOON + timedelta(seconds=15)
+
+
+@pytest.mark.asyncio
+async def test_cells_are_listed_with_their_hosts_and_conductors() -> None:
+    world = World()
+    hosts = HostRegistry(world.picture, timedelta(seconds=60), world.clock)
+    hosts.learn([a_host("h1", cell="c1"), a_host("h3", cell="c3")])
+    world.clock.pass_s(60)
+    hosts.look()
+    handler = cell_questions(MemorySchedulerStore(), world.cells, hosts)[AskCells]
+    assert isinstance(handler, Reading)
+
+    everyone, one, none = await handler.handle([an_ask(AskCells(name=name)) for name in ("", "c3", "c9")])
+
+    found = [each.message for each in (everyone, one, none) if isinstance(each, Answer)]
+    assert all(isinstance(each, CellsFound) for each in found)
+    assert [[each.cell for each in page.cells] for page in found] == [["c1", "c2", "c3"], ["c3"], []]  # type: ignore[attr-defined]
+    first = found[0].cells[0]  # type: ignore[attr-defined]
+    assert (first.hosts, first.hosts_up, [each.name for each in first.conductors]) == (1, 0, ["conductor-1"])
+
+
+# Rows of a cell
+
+
+def tell(**fields: object) -> TellLive:
+    return structs.replace(TellLive(cell="c1", question="scheduler-1", asked_at=NOON), **fields)
+
+
+@pytest.mark.asyncio
+async def test_a_cell_tells_its_rows_a_page_at_a_time_and_those_that_were_named() -> None:
+    async with open_conductor_store("memory") as store:
+        await save(store, everything(), *(a_row(number) for number in range(2, 12)))
+
+        first = await told(store, tell(limit=4))
+        second = await told(store, tell(limit=8, after=first.next))
+        named = await told(store, tell(instances=(instance_id(3), instance_id(99))))
+
+        assert [each.id for each in first.instances] == [instance_id(number) for number in range(1, 5)]
+        assert [each.id for each in second.instances] == [instance_id(number) for number in range(5, 12)]
+        assert (second.next, second.question) == (None, "scheduler-1")
+        assert [each.id for each in named.instances] == [instance_id(3)]
+        swapping = first.instances[0]
+        assert (swapping.state, swapping.host, swapping.attempt) == ("swapping", "h1", 1)
+
+
+@pytest.mark.asyncio
+async def test_a_page_has_only_the_instances_of_the_project_and_goes_on_behind_the_others() -> None:
+    async with open_conductor_store("memory") as store:
+        order = everything().order
+        assert order is not None
+        ours = structs.replace(a_row(3), order=structs.replace(order, project="shop"))
+        await save(store, a_row(1), a_row(2), ours)
+
+        first = await told(store, tell(limit=2, project="shop"))
+        second = await told(store, tell(limit=2, project="shop", after=first.next))
+
+        assert (first.instances, first.next) == ((), instance_id(2))
+        assert ([each.id for each in second.instances], second.next) == ([instance_id(3)], None)
+
+
+@pytest.mark.asyncio
+async def test_what_would_be_too_long_for_one_message_has_another_page() -> None:
+    async with open_conductor_store("memory") as store:
+        long = (AttemptFailed(attempt=1, host="h1", reason="because " * 1000),) * 10
+        rows = [structs.replace(a_row(number), failures=long) for number in range(1, 11)]
+        await save(store, *rows)
+        found: list[InstanceId] = []
+        after: InstanceId | None = None
+        while after is not None or not found:
+            page = await told(store, tell(instances=tuple(row.id for row in rows), after=after))
+            found += [each.id for each in page.instances]
+            after = page.next
+
+        assert found == [row.id for row in rows]
+
+
+@pytest.mark.asyncio
+async def test_a_cell_obeys_no_order_for_another_one_and_none_that_nobody_waits_for_any_more() -> None:
+    async with open_conductor_store("memory") as store:
+        (buried,) = await obeyed(store, tell(cell="c2"))
+
+        assert isinstance(buried, Bury)
+        assert buried.reason == "cell is 'c2', but this is a conductor of cell 'c1'"
+        assert await obeyed(store, tell(asked_at=NOON - timedelta(minutes=3))) == []
+
+
+async def obeyed(store: ConductorStore, order: TellLive) -> list[Said]:
+    handler = question_handlers("c1", store, lambda: NOON)[TellLive]
+    assert isinstance(handler, Reading)
+    return list(await handler.handle([an_ask(order)]))
+
+
+async def told(store: ConductorStore, order: TellLive) -> LiveTold:
+    (said,) = await obeyed(store, order)
+    assert isinstance(said, Tell)
+    assert isinstance(said.message, LiveTold)
+    return said.message
+
+
+class Sending(Station):
+    """A station that sends nothing: it notes what it would send."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryBroker().as_user(), "scheduler")
+        self.sent: list[Outgoing] = []
+        self.problem: Exception | None = None
+        self.publisher.send_all = self._send_all  # type: ignore[method-assign,assignment]
+
+    def _send_all(self, outgoing: Sequence[Outgoing], _kept: object = ()) -> "asyncio.Future[None]":
+        self.sent += outgoing
+        done = asyncio.get_running_loop().create_future()
+        if self.problem is None or not isinstance(outgoing[0].message, TellLive):
+            done.set_result(None)
+        else:
+            done.set_exception(self.problem)
+        return done
+
+    @property
+    def orders(self) -> list[TellLive]:
+        return [each.message for each in self.sent if isinstance(each.message, TellLive)]
+
+    @property
+    def answers(self) -> list[Outgoing]:
+        return [each for each in self.sent if isinstance(each.message, LiveFound)]
+
+
+class Relay:
+    def __init__(self, *, answer_s: float = 1000.0) -> None:
+        world = World()
+        self.station = Sending()
+        hosts = HostRegistry(world.picture, timedelta(seconds=60), world.clock)
+        self.relay = LiveRelay(self.station, {}, world.cells, hosts, clock=lambda: NOON, answer_s=answer_s)
+        self.running = asyncio.create_task(self.relay.run())
+
+    async def ask(self, cell: str = "c1") -> list[Said]:
+        # The part has begun to run.
+        await asyncio.sleep(0)
+        handler = self.relay.question_handlers()[AskLive]
+        assert isinstance(handler, Reading)
+        question = AskLive(in_cell=cell, project="shop", limit=7)
+        return list(await handler.handle([an_ask(question, reply_to="answers.moor-app-shop.1")]))
+
+    async def until_ordered(self) -> TellLive:
+        while not self.station.orders:
+            await asyncio.sleep(0)
+        return self.station.orders[0]
+
+    async def answered(self) -> LiveFound:
+        while not self.station.answers:
+            await asyncio.sleep(0)
+        await self.relay.stop()
+        await self.running
+        (answer,) = self.station.answers
+        assert (answer.to, answer.cause) == ("answers.moor-app-shop.1", "7")
+        assert isinstance(answer.message, LiveFound)
+        return answer.message
+
+
+@pytest.mark.asyncio
+async def test_a_question_to_a_slow_cell_holds_up_nothing_and_is_asked_once_though_it_comes_twice() -> None:
+    there = Relay()
+    # It returns though the cell has told nothing.
+    assert await there.ask() == []
+    assert await there.ask() == []
+    order = await there.until_ordered()
+    state = InstanceState(id=instance_id(1), request_id=RequestId(UUID(int=1)), sequence=1, state="active")
+    # Others are about another question, or of another cell.
+    there.relay.hear(LiveTold(cell="c1", question="another"))
+    there.relay.hear(LiveTold(cell="c2", question=order.question))
+    there.relay.hear(LiveTold(cell="c1", question=order.question, instances=(state,), next=state.id))
+
+    assert await there.answered() == LiveFound(cell="c1", instances=(state,), next=state.id)
+    assert there.station.orders == [tell(question=order.question, project="shop", limit=7)]
+
+
+@pytest.mark.asyncio
+async def test_a_cell_that_cannot_be_asked_is_told_to_be_silent() -> None:
+    there = Relay()
+    there.station.problem = Undeliverable("no queue takes it")
+
+    await there.ask()
+
+    assert await there.answered() == LiveFound(cell="c1", silent="no queue takes it")
+
+
+@pytest.mark.asyncio
+async def test_a_cell_that_tells_nothing_in_time_is_told_to_be_silent() -> None:
+    there = Relay(answer_s=0.001)
+
+    await there.ask()
+
+    assert await there.answered() == LiveFound(cell="c1", silent="no conductor has told it within 0.001 s")
+
+
+@pytest.mark.asyncio
+async def test_an_unknown_cell_is_not_asked() -> None:
+    there = Relay()
+
+    (said,) = await there.ask("c9")
+
+    assert isinstance(said, Answer)
+    assert said.message == LiveFound(cell="c9", silent="there is no cell 'c9' as far as this scheduler knows")
+    await there.relay.stop()
+    await there.running
+
+
+# Heartbeats
+
+
+class Unreachable:
+    """A conductor's store whose database fails, or never answers."""
+
+    def __init__(self, problem: Exception | None) -> None:
+        self._problem = problem
+
+    async def booked(self, _instances: object, _after: object, _limit: int) -> tuple[()]:
+        if self._problem is not None:
+            raise self._problem
+        await asyncio.Event().wait()
+        return ()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("problem", "trouble"),
+    [
+        (Transient("no connection"), "its database: no connection"),
+        (None, "its database has not answered within 0.001 s"),
+    ],
+)
+async def test_a_heartbeat_says_that_the_database_does_not_answer(
+    problem: Exception | None, trouble: str
+) -> None:
+    station = Sending()
+    beats = Heartbeats(
+        Unreachable(problem),  # type: ignore[arg-type]
+        station.publisher,
+        cell="c1",
+        name="conductor-1",
+        every_s=0.001,
+    )
+
+    await beats._beat()  # noqa: SLF001 - one round of the part
+
+    (sent,) = station.sent
+    assert sent.message == ConductorAlive(cell="c1", conductor="conductor-1", trouble=trouble)

@@ -1,0 +1,237 @@
+"""The choice of hosts for members of server groups."""
+
+from collections import Counter
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import ConsumerId, GroupId, ProviderId
+from bus.messages.build import NoValidHost
+from bus.messages.placement import GroupMember, GroupPolicy, GroupRefused, ResourceAmount, ServerGroup
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.draft import Leaving
+from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Change, Filter
+from scheduler_worker.core.choosing.standard import standard_plugins
+from scheduler_worker.core.choosing.verdicts import NewChoice, refused_by_group
+from scheduler_worker.core.picture.picture import Picture
+from scheduler_worker.core.requests import InstanceSpec
+from tests.contracts.placement_orders import DB, HOST, WEB, an_id, consumer, provider
+from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_state, vcpus
+
+GROUP = GroupId(an_id("group"))
+PLUGINS = standard_plugins()
+SALT = 5
+
+
+def a_spec(policy: GroupPolicy, max_per_host: int = 1, vcpu: int = 1) -> InstanceSpec:
+    group = ServerGroup(id=GROUP, policy=policy, max_per_host=max_per_host)
+    return InstanceSpec(amounts=(("VCPU", vcpu),), server_group=group)
+
+
+def a_cloud(*used: int) -> Picture:
+    """Hosts h0, h1 and so on of 16 VCPU each, with this much in use."""
+    return a_picture(
+        *[a_state(f"h{number}", vcpus(16, each), internal=number + 1) for number, each in enumerate(used)]
+    )
+
+
+def a_member(who: ConsumerId, host: str, group: GroupId = GROUP) -> GroupMember:
+    return GroupMember(group=group, consumer=who, attempt=1, host=provider(host))
+
+
+def hosts(outcomes: list[Chosen | NoValidHost]) -> list[str]:
+    assert all(isinstance(each, Chosen) for each in outcomes), outcomes
+    return [each.choice.name for each in outcomes if isinstance(each, Chosen)]
+
+
+def chosen(picture: Picture, spec: InstanceSpec, instances: int) -> list[Chosen | NoValidHost]:
+    return choose(picture, [spec] * instances, PLUGINS, SALT)
+
+
+@pytest.mark.parametrize("max_per_host", [1, 2, 3])
+def test_members_that_are_kept_apart_share_no_host_beyond_the_limit(max_per_host: int) -> None:
+    picture = a_cloud(0, 4, 8, 12)
+    picture.groups.join([a_member(WEB, "h2")])
+    spec = a_spec("anti-affinity", max_per_host)
+
+    outcomes = chosen(picture, spec, 4 * max_per_host)
+
+    *placed, last = outcomes
+    counts = Counter(hosts(placed))
+    assert counts == {
+        host: max_per_host - (host == "h2")
+        for host in ("h0", "h1", "h2", "h3")
+        if max_per_host > (host == "h2")
+    }
+    assert isinstance(last, NoValidHost)
+
+
+def test_alternates_of_a_member_are_hosts_without_one() -> None:
+    picture = a_cloud(0, 0, 0, 0, 0)
+    picture.groups.join([a_member(WEB, "h2")])
+
+    outcomes = chosen(picture, a_spec("anti-affinity"), 2)
+
+    taken = {*hosts(outcomes), "h2"}
+    for each in outcomes:
+        assert isinstance(each, Chosen)
+        assert len(each.alternates) == 2
+        assert taken.isdisjoint(other.name for other in each.alternates)
+
+
+def test_the_funnel_names_the_host_and_the_member_that_refused() -> None:
+    picture = a_cloud(0)
+    picture.groups.join([a_member(WEB, "h0")])
+
+    (why,) = chosen(picture, a_spec("anti-affinity"), 1)
+
+    assert isinstance(why, NoValidHost)
+    (step,) = why.steps
+    assert (step.step, step.removed) == ("anti-affinity", 1)
+    assert step.example == (f"h0: has 1 members of server group {GROUP} (anti-affinity, at most 1): {WEB}")
+
+
+def test_the_first_member_of_an_affinity_group_fixes_the_host_of_the_others_in_its_batch() -> None:
+    # Without the group, each host would get one of these.
+    outcomes = chosen(a_cloud(0, 0, 0), a_spec("affinity"), 3)
+
+    assert len(set(hosts(outcomes))) == 1
+    first, *others = outcomes
+    assert isinstance(first, Chosen)
+    assert len(first.alternates) == 2
+    assert all(isinstance(each, Chosen) and not each.alternates for each in others)
+
+
+def test_an_affinity_group_stays_on_its_host_and_the_refusal_names_it() -> None:
+    picture = a_cloud(15, 0)
+    picture.groups.join([a_member(WEB, "h0")])
+
+    fits, too_large = (
+        chosen(picture, a_spec("affinity"), 1),
+        chosen(picture, a_spec("affinity", vcpu=2), 1),
+    )
+
+    assert hosts(fits) == ["h0"]
+    (why,) = too_large
+    assert isinstance(why, NoValidHost)
+    assert [(step.step, step.removed) for step in why.steps] == [("affinity", 1), ("capacity", 1)]
+    assert why.steps[0].example == f"h1: server group {GROUP} (affinity) is with instance {WEB} on h0"
+
+
+def test_an_affinity_group_on_a_host_that_is_unknown_here_gets_no_other() -> None:
+    picture = a_cloud(0, 0)
+    picture.groups.join([a_member(WEB, "nowhere")])
+
+    (why,) = chosen(picture, a_spec("affinity"), 1)
+
+    assert isinstance(why, NoValidHost)
+    assert str(provider("nowhere")) in why.steps[0].example
+
+
+def test_an_unanswered_choice_of_this_scheduler_counts_as_a_member() -> None:
+    picture = a_cloud(0, 8)
+    picture.groups.hold(a_member(WEB, "h0"))
+
+    assert hosts(chosen(picture, a_spec("anti-affinity"), 1)) == ["h1"]
+    picture.drop([(WEB, 1)])
+    assert hosts(chosen(picture, a_spec("anti-affinity"), 1)) == ["h0"]
+
+
+def test_other_groups_and_plain_requests_are_not_bound() -> None:
+    picture = a_cloud(0, 8)
+    picture.groups.join([a_member(WEB, "h0", GroupId(an_id("another group")))])
+    plain = InstanceSpec(amounts=(("VCPU", 1),))
+
+    assert hosts(chosen(picture, a_spec("anti-affinity"), 1)) == ["h0"]
+    assert hosts(choose(picture, [plain], PLUGINS, SALT)) == ["h0"]
+
+
+def test_soft_affinity_gathers_and_soft_anti_affinity_spreads() -> None:
+    apart = chosen(a_cloud(0, 0, 0, 0), a_spec("soft-anti-affinity"), 8)
+    together = chosen(a_cloud(0, 0, 0, 0), a_spec("soft-affinity"), 8)
+
+    assert set(Counter(hosts(apart)).values()) == {2}
+    assert max(Counter(hosts(together)).values()) >= 6
+
+
+def test_soft_policies_refuse_no_host() -> None:
+    picture = a_cloud(0)
+    picture.groups.join([a_member(WEB, "h0")])
+
+    for policy in ("soft-affinity", "soft-anti-affinity"):
+        assert hosts(chosen(picture, a_spec(policy), 2)) == ["h0", "h0"]
+
+
+def test_a_refusal_of_placement_names_group_member_and_host() -> None:
+    def refusal(policy: GroupPolicy, *members: ConsumerId, host: ProviderId = HOST) -> GroupRefused:
+        return GroupRefused(
+            group=GROUP, policy=policy, host=host, members=members, count=len(members), max_per_host=2
+        )
+
+    assert refused_by_group(refusal("affinity", WEB), "h0") == NewChoice(
+        f"server group {GROUP} (affinity) has instance {WEB} on h0"
+    )
+    assert refused_by_group(refusal("anti-affinity", WEB, DB, consumer("x")), "h0") == NewChoice(
+        f"server group {GROUP} (anti-affinity, at most 2 on a host) has instance {WEB} and 2 more on h0"
+    )
+
+
+class CountingFilter(Filter):
+    name = "counting"
+    # So it is asked in each pass.
+    woken_by = (Change.USAGE,)
+
+    def __init__(self) -> None:
+        self.passes_made = 0
+
+    def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
+        self.passes_made += 1
+        return hosts.everyone()
+
+    def reason(self, _hosts: Hosts, _spec: InstanceSpec, _at: int) -> str:
+        raise AssertionError("it refuses no host")
+
+
+def passes_for(picture: Picture, specs: list[InstanceSpec]) -> int:
+    counting = CountingFilter()
+    choose(picture, specs, structs.replace(PLUGINS, filters=(*PLUGINS.filters, counting)), SALT)
+    return counting.passes_made
+
+
+def test_instances_of_as_many_new_groups_are_decided_in_one_pass() -> None:
+    def of_group(number: int) -> InstanceSpec:
+        group = ServerGroup(id=GroupId(UUID(int=number)), policy="anti-affinity")
+        return InstanceSpec(amounts=(("VCPU", 1),), server_group=group)
+
+    picture = a_cloud(0, 0, 0)
+    specs = [of_group(number) for number in range(1, 9)]
+
+    assert passes_for(picture, specs) == 1
+    picture.groups.join([a_member(WEB, "h0", GroupId(UUID(int=1)))])
+    assert passes_for(picture, specs) == 2, "one of the groups has a member now"
+    assert passes_for(picture, [*specs[1:], of_group(2)]) == 2, "one of the groups is named twice"
+
+
+def test_an_instance_that_stays_on_its_host_meets_neither_its_own_share_nor_its_place_nor_its_membership() -> (
+    None
+):
+    full = a_state("h0", vcpus(16, 14), internal=1)
+    picture = a_picture(full, hosts=(a_host("h0", instances=2),))
+    picture.groups.join([a_member(WEB, "h0")])
+    then = a_spec("anti-affinity", vcpu=12)
+    plugins = standard_plugins(instances_max=2)
+    held = (ResourceAmount(provider=provider("h0"), resource="VCPU", amount=10),)
+    leaving = Leaving(picture.row_of(provider("h0")), held, then.server_group)
+
+    for before in (None, leaving, None, leaving):
+        (found,) = choose(picture, [then], plugins, SALT, leaving=before)
+        assert isinstance(found, NoValidHost if before is None else Chosen)
+    (too_much,) = choose(picture, [a_spec("anti-affinity", vcpu=13)], plugins, SALT, leaving=leaving)
+    assert isinstance(too_much, NoValidHost)
+    (step,) = too_much.steps
+    assert step.example == "h0: VCPU asked 13, free 12 of 16"
+    picture.groups.join([a_member(DB, "h0")])
+    assert isinstance(choose(picture, [then], plugins, SALT, leaving=leaving)[0], NoValidHost)
