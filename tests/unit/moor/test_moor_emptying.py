@@ -22,7 +22,7 @@ from bus.messages.build import (
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
 from moor.instances.emptying import Emptied, empty
 from tests.simulation.loop import run_simulated, until_s
-from tests.unit.test_conductor import NOON
+from tests.unit.conductor.test_conductor import NOON
 
 AN_HOUR_S = 3600.0
 

@@ -1,0 +1,302 @@
+"""Hosts that are lost: silent, set down or dead. In the cell alone, with no scheduler; and through all levels, by an operator."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import DeleteInstance
+from bus.messages.host_modes import HeldAttempt, HostCleaned, SetHostInCell
+from bus.messages.hosts import (
+    AskHosts,
+    HostChanged,
+    HostMode,
+    HostsAlive,
+    HostSet,
+    HostSetting,
+    HostsFound,
+    HostState,
+    SetHost,
+)
+from bus.parts import Periodic, State, Supervised, every_part
+from bus.topology import EVENTS, Grant
+from bus.workers.link import Link
+from bus.workers.listening import listen
+from bus.workers.station import Station
+from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.simulated.faults import FaultScript
+from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from compute_sim.wiring import simulated_parts
+from tests.contracts.conductor_stores import open_conductor_store
+from tests.contracts.stage import PATIENCE_S, SETTINGS, until
+from tests.stories.cells.cell_setup import (
+    BUILD,
+    CONDUCTING,
+    SILENT,
+    CellSetup,
+    cell_setup,
+    order_for,
+    provider,
+    removal,
+    running,
+)
+from tests.stories.cells.cell_setup import STAGES as STAGES_OF_A_CELL
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.layouts import STAGES
+from tests.stories.scheduling.test_scheduler_nested import PRETENDING
+
+pytestmark = pytest.mark.asyncio
+
+
+class HeldSeconds:
+    """The clock by which silence is measured: the test moves it, in steps that the conductor sees one by one."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def __call__(self) -> float:
+        return self.at_s
+
+    async def move(self, watching: Periodic, seconds: int, step: int = 10) -> None:
+        for _ in range(0, seconds, step):
+            self.at_s += step
+            await until_looked(watching)
+
+
+async def until_looked(watching: Periodic) -> None:
+    """Wait until the conductor has looked once more, from beginning to end."""
+    # One run may have begun before.
+    enough = watching.status.runs + 2
+    while watching.status.runs < enough or watching.status.state is not State.WELL:
+        watching.wake()
+        await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def conducting(setup: CellSetup, clock_s: HeldSeconds) -> AsyncIterator[Periodic]:
+    station = setup.stations["conductor"]
+    parts = conductor_parts(
+        station, setup.store, CONDUCTING, "c1", station.ask_all, clock=setup.clock, clock_s=clock_s
+    )
+    found = {each.status.name: each for each in every_part(parts) if isinstance(each, Supervised)}
+    async with running(*parts, station):
+        # Silence counts from then on; a clock that has moved before would have to move further.
+        beats = found["hear the heartbeats of hosts"]
+        await until(lambda: beats.status.state is State.WELL, "the conductor listens")
+        watching = found["watch the hosts"]
+        assert isinstance(watching, Periodic)
+        yield watching
+
+
+@STAGES_OF_A_CELL
+async def test_with_no_scheduler_a_boot_on_a_host_that_fell_silent_takes_its_alternate(
+    bus: str, books: str
+) -> None:
+    clock_s = HeldSeconds()
+    async with (
+        cell_setup(bus, books, conducted=False) as setup,
+        conducting(setup, clock_s) as watching,
+    ):
+        await setup.hosts(h1=SILENT, h2=BUILD)
+        order = order_for(1, "h1", "h2")
+        await setup.place(order)
+        await until(lambda: len(setup.computes.spawns) == 1)
+
+        # The clock of attempts stands still: only the silence of the host can end this one.
+        await clock_s.move(watching, int(SETTINGS.host_down_s) + 10)
+
+        end = await setup.told(order)
+        assert (end.state, end.host, end.attempt) == ("active", "h2", 2)
+        assert [each.reason for each in end.failures] == ["the host's heartbeats have stopped"]
+        assert await setup.used() == {"h1": 1, "h2": 1}
+
+
+def the_word(name: str, mode: HostMode, number: int) -> SetHostInCell:
+    return SetHostInCell(
+        cell="c1",
+        host=provider(name),
+        name=name,
+        setting=HostSetting(mode=mode, reason="fire", number=number),
+        must_clean=number > 2,
+    )
+
+
+@STAGES_OF_A_CELL
+async def test_all_that_waits_for_a_dead_host_goes_on_and_when_it_returns_it_keeps_only_its_own(
+    bus: str, books: str
+) -> None:
+    async with (
+        cell_setup(bus, books, conducted=False) as setup,
+        conducting(setup, HeldSeconds()) as watching,
+        hearing(setup) as cleaned,
+    ):
+        await setup.hosts(h1=BUILD, h2=BUILD)
+        kept, deleted, moved, building = (order_for(number, "h1", "h2") for number in (1, 2, 3, 4))
+        for order in (kept, deleted):
+            await setup.place(order)
+            await setup.told(order)
+        setup.computes.script["h1"] = SILENT
+        # A share that is held for the host: what was being built there when it was set down.
+        await setup.place(moved)
+        await until(lambda: len(setup.computes.spawns) == 3)
+        await setup.say(the_word("h1", "down", 1))
+        assert (await setup.told(moved)).host == "h2"
+        await setup.say(the_word("h1", "up", 2))
+        await until_set(setup, 2)
+        await until_looked(watching)
+        # A build in flight, and a delete that waits.
+        await setup.place(building)
+        await until(lambda: len(setup.computes.spawns) == 5)
+        await setup.say(removal(deleted))
+        await setup.until_row(deleted, lambda row: row.state == "deleting")
+        assert await setup.used() == {"h1": 4, "h2": 1}
+
+        await setup.say(the_word("h1", "dead", 3))
+
+        assert (await setup.told_deleted(deleted)).reason == ""
+        assert (await setup.told(building)).host == "h2"
+        await setup.until_used(h1=1, h2=2)
+        # It still has all that it had, and is heard again.
+        lost = [HeldAttempt(instance=each.instance, attempt=1) for each in (deleted, moved, building)]
+        setup.computes.held |= {(provider("h1"), each) for each in lost}
+        own = {(provider("h1"), HeldAttempt(instance=kept.instance, attempt=1))}
+        await beat_until(
+            setup, lambda: {each for each in setup.computes.held if each[0] == provider("h1")} == own
+        )
+        assert cleaned == []
+        await setup.say(the_word("h1", "up", 4))
+        await beat_until(setup, lambda: bool(cleaned))
+        assert cleaned[0] == HostCleaned(cell="c1", host=provider("h1"), number=4)
+        assert await setup.used() == {"h1": 1, "h2": 2}
+
+
+async def until_set(setup: CellSetup, number: int) -> None:
+    """Wait until the conductor has this word."""
+    async with asyncio.timeout(PATIENCE_S):
+        while [each.word.setting.number for each in await setup.store.hosts()] != [number]:
+            await asyncio.sleep(0.005)
+
+
+async def beat_until(setup: CellSetup, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await setup.say(HostsAlive(cell="c1", hosts=(provider("h1"),)))
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def hearing(setup: CellSetup) -> AsyncIterator[list[HostCleaned]]:
+    link = Link(setup.broker, SETTINGS)
+    codec = setup.client.codec
+    feed = listen(
+        link, [Grant(EVENTS, ("host.cleaned.c1",))], process="ears-2", settings=SETTINGS, codec=codec
+    )
+    await anext(feed)
+    heard: list[HostCleaned] = []
+
+    async def hear() -> None:
+        async for batch in feed:
+            heard.extend(each.message for each in batch if isinstance(each.message, HostCleaned))
+
+    task = asyncio.create_task(hear())
+    try:
+        yield heard
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        await link.close()
+
+
+@asynccontextmanager
+async def a_cell(setup: Cloud, rows: ConductorStore, host: SimulatedHost) -> AsyncIterator[None]:
+    conductor, compute = (
+        Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
+        for role in ("conductor", "compute")
+    )
+    often = structs.replace(CONDUCTING, look_s=0.1)
+    parts = (
+        *conductor_parts(conductor, rows, often, "c1", conductor.ask_all),
+        *simulated_parts(compute, (host,), PRETENDING, FaultScript(spawn_ms=5)),
+        conductor,
+    )
+    async with setup.running(parts, conductor, compute):
+        yield
+
+
+@STAGES
+async def test_an_operator_sets_a_host_and_every_level_follows(bus: str, books: str) -> None:
+    host = SimulatedHost(name="h1", size=HostSize(vcpus=8))
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, host),
+        setup.listening("host.changed.*") as heard,
+    ):
+        await setup.until_reported("h1")
+        first = a_build(1)
+        await setup.client.ask(first)
+        await setup.until_state(instance_of(first), "active")
+
+        await set_host(setup, "draining", "new disks")
+        assert await refusal(setup, 2) == ("enabled", "h1: is draining: new disks")
+        await set_host(setup, "down", "fire")
+        assert await refusal(setup, 3) == ("up", "h1: is set down: fire")
+        dead = await set_host(setup, "dead", "fire")
+        assert (dead.up, dead.must_clean) == (False, True)
+        # The host works on, but nobody waits for it.
+        await wait_until(lambda: is_told(setup, 3), "its cell knows that it is dead")
+        await setup.client.ask(DeleteInstance(instance=instance_of(first)))
+        await setup.until_state(instance_of(first), "deleted")
+        await setup.until_used(h1=0)
+        assert await refusal(setup, 4) == ("up", "h1: is dead: fire")
+
+        back = await set_host(setup, "up", "")
+        assert (back.setting.number, back.must_clean) == (4, True)
+        await setup.until_reported("h1")
+        last = a_build(5)
+        await setup.client.ask(last)
+        assert (await setup.until_state(instance_of(last), "active")).host == "h1"
+
+        def modes() -> list[tuple[HostMode, bool]]:
+            hosts = [each.host for each in heard if isinstance(each, HostChanged)]
+            return list(dict.fromkeys([(each.setting.mode, each.must_clean) for each in hosts]))
+
+        # The event that it has cleaned up may be on its way.
+        await until(lambda: modes()[-1:] == [("up", False)], "the last event is heard")
+        changed = [each.host for each in heard if isinstance(each, HostChanged)]
+        assert modes() == [
+            ("draining", False),
+            ("down", False),
+            ("dead", True),
+            ("up", True),
+            ("up", False),
+        ]
+        assert {each.setting.by for each in changed} <= {setup.brokers.at_api("operator").user}
+        assert all(each.setting.at is not None for each in changed)
+
+
+async def set_host(setup: Cloud, mode: HostMode, reason: str) -> HostState:
+    answer = await setup.client.ask(SetHost(host="h1", mode=mode, reason=reason))
+    assert isinstance(answer, HostSet)
+    return answer.host
+
+
+async def is_told(setup: Cloud, number: int) -> bool:
+    found = await setup.client.ask(AskHosts(name="h1"))
+    assert isinstance(found, HostsFound)
+    return found.hosts[0].told >= number
+
+
+async def refusal(setup: Cloud, number: int) -> tuple[str, str]:
+    """The step that removed the only host, and why."""
+    build = a_build(number)
+    await setup.client.ask(build)
+    state = await setup.until_state(instance_of(build), "error")
+    assert state.no_valid_host is not None
+    (step,) = state.no_valid_host.steps
+    return step.step, step.example

@@ -1,0 +1,220 @@
+"""A second kind of compute: it brings a driver, and stands on the same parts as the simulated hosts.
+
+Its instances are domains that a hypervisor starts and removes in its own time, as libvirt would. Nothing of
+`compute_sim.simulated` is used.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec import structs
+
+from bus.messages.cell import (
+    DestroyInstance,
+    InstanceSpawned,
+    ReceiveInstance,
+    RespawnInstance,
+    SpawnFailed,
+    SpawnInstance,
+    StartInstance,
+    StopInstance,
+)
+from bus.messages.placement import ReportedInventory
+from bus.process import run_until
+from bus.workers.station import Station
+from compute_sim.core.attempts import WELL, AttemptRecord, Condition, State, Work
+from compute_sim.core.hosts import Host
+from compute_sim.core.tree import ProviderTree, TreeProvider, with_only, with_provider
+from compute_sim.wiring import compute_parts
+from tests.contracts.driver_contract import breaches
+from tests.contracts.stage import PATIENCE_S, SETTINGS
+from tests.stories.cells.test_compute_sim import QUICK, ComputeSetup, compute_setup, destroy, gone, spawn
+
+pytestmark = pytest.mark.asyncio
+
+NAME = "real-1"
+LOOK_MS = 10.0
+BUSY = Work(LOOK_MS)
+Domain = tuple[object, int]
+
+
+class Hypervisor:
+    """Takes its time: a domain starts or ends when the test says so. It outlives the driver."""
+
+    def __init__(self) -> None:
+        self.cpus = 8
+        self.starting: set[Domain] = set()
+        self.stopping: set[Domain] = set()
+        self.running: set[Domain] = set()
+        self.removing: set[Domain] = set()
+        self.broken: set[Domain] = set()
+        self.looks = 0
+
+    def start(self) -> None:
+        self.running |= self.starting - self.broken
+        self.starting.clear()
+
+    def stop(self) -> None:
+        self.running -= self.stopping - self.broken
+        self.stopping.clear()
+
+    def remove(self) -> None:
+        self.running -= self.removing
+        self.removing.clear()
+
+
+class DomainDriver:
+    """A `Driver` that asks a hypervisor."""
+
+    def __init__(self, hypervisor: Hypervisor) -> None:
+        self.host = Host(name=NAME, hypervisor_type="KVM")
+        self.root = spawn(1, NAME).host
+        self._hypervisor = hypervisor
+
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it has no clock
+        inventories = {"VCPU": ReportedInventory(total=self._hypervisor.cpus)}
+        root = TreeProvider(id=self.root, name=NAME, inventories=inventories)
+        return with_provider(with_only(tree, frozenset({self.root})), root)
+
+    def next_change_s(self, at_s: float) -> float | None:
+        return at_s + LOOK_MS / 1000
+
+    def metrics(self, at_s: float) -> Mapping[str, float]:  # noqa: ARG002 - it measures nothing
+        return {}
+
+    def images(self) -> Sequence[str]:
+        return ()
+
+    def condition(self, at_s: float) -> Condition:  # noqa: ARG002 - it has no clock
+        return WELL
+
+    def spawn(self, order: SpawnInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        self._hypervisor.starting.add((order.instance, order.attempt))
+        return BUSY
+
+    def receive(self, order: ReceiveInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        self._hypervisor.starting.add((order.instance, order.attempt))
+        return BUSY
+
+    def stop(self, order: StopInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        domain = (order.instance, order.attempt)
+        self._hypervisor.starting.discard(domain)
+        self._hypervisor.stopping.add(domain)
+        return BUSY
+
+    def start(self, order: StartInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        domain = (order.instance, order.attempt)
+        self._hypervisor.stopping.discard(domain)
+        self._hypervisor.starting.add(domain)
+        return BUSY
+
+    def respawn(self, order: RespawnInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        domain = (order.instance, order.attempt)
+        self._hypervisor.stopping.discard(domain)
+        self._hypervisor.running.discard(domain)
+        self._hypervisor.starting.add(domain)
+        return BUSY
+
+    def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        domain = (order.instance, order.attempt)
+        self._hypervisor.starting.discard(domain)
+        self._hypervisor.stopping.discard(domain)
+        if domain not in self._hypervisor.running:
+            return Work()
+        self._hypervisor.removing.add(domain)
+        return BUSY
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        self._hypervisor.looks += 1
+        domain = (attempt.instance, attempt.attempt)
+        if domain in self._hypervisor.starting | self._hypervisor.stopping | self._hypervisor.removing:
+            return BUSY
+        runs = domain in self._hypervisor.running
+        if attempt.state in (State.BUILDING, State.RECEIVING, State.STARTING, State.REBUILDING) and not runs:
+            return Work(failure="the domain did not start")
+        if attempt.state is State.STOPPING and runs:
+            return Work(failure="the domain did not stop")
+        return Work()
+
+
+@asynccontextmanager
+async def driven(setup: ComputeSetup, hypervisor: Hypervisor) -> AsyncIterator[None]:
+    station = Station(setup.broker, "compute", settings=SETTINGS, asks=True)
+    stop = asyncio.Event()
+    parts = compute_parts(station, [DomainDriver(hypervisor)], QUICK)
+    running = asyncio.create_task(run_until(stop, parts, drain_s_max=10))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running
+        await station.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_driver_of_another_kind_keeps_the_contract() -> None:
+    hypervisor = Hypervisor()
+
+    def proceed() -> None:
+        hypervisor.stop()
+        hypervisor.start()
+        hypervisor.remove()
+
+    assert breaches(lambda: DomainDriver(hypervisor), proceed=proceed) == ()
+
+
+async def test_another_kind_of_host_is_reported_and_builds_in_its_own_time_with_nothing_but_its_driver() -> (
+    None
+):
+    hypervisor = Hypervisor()
+    first, broken = spawn(1, NAME), spawn(2, NAME)
+    async with compute_setup("memory") as setup, driven(setup, hypervisor):
+        await setup.until_providers(lambda found: NAME in found)
+        hypervisor.cpus = 4
+        await setup.until_providers(lambda found: found[NAME].inventories["VCPU"].total == 4)
+
+        hypervisor.broken.add((broken.instance, 1))
+        await setup.order(first, broken)
+        await until(lambda: len(hypervisor.starting) == 2 and hypervisor.looks > 5)
+        # The hypervisor is not ready: the driver is asked again, and nobody is answered.
+        assert setup.answers == []
+        hypervisor.start()
+        await until(lambda: len(setup.answers) == 2)
+
+        spawned = next(each for each in setup.answers if isinstance(each, InstanceSpawned))
+        failed = next(each for each in setup.answers if isinstance(each, SpawnFailed))
+        assert spawned.instance == first.instance
+        assert (failed.instance, failed.reason) == (broken.instance, "the domain did not start")
+
+        await setup.order(destroy(1, NAME))
+        looks = hypervisor.looks
+        await until(lambda: len(hypervisor.removing) == 1 and hypervisor.looks > looks + 2)
+        assert len(setup.answers) == 2
+        hypervisor.remove()
+        await until(lambda: len(setup.answers) == 3)
+
+        assert setup.answers[2] == gone(1, NAME)
+        await until(lambda: NAME in setup.facts() and any(first.host in beat for beat in setup.beats()))
+        assert setup.facts()[NAME].hypervisor_type == "KVM"
+
+
+async def test_a_repeated_order_does_not_begin_the_build_again() -> None:
+    hypervisor = Hypervisor()
+    order = spawn(1, NAME)
+    async with compute_setup("memory") as setup, driven(setup, hypervisor):
+        await setup.order(order)
+        await until(lambda: len(hypervisor.starting) == 1)
+        hypervisor.start()
+        await until(lambda: len(setup.answers) == 1)
+        await setup.order(structs.replace(order))
+        await until(lambda: len(setup.answers) == 2)
+
+        assert setup.answers[0] == setup.answers[1]
+        assert hypervisor.starting == set()

@@ -1,0 +1,506 @@
+"""What happens to a node's provider when the node changes its cell or class, disappears, or its provider is not
+Ironic's.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from msgspec import Struct, structs
+
+from bus.message import ConsumerId, ProviderId
+from bus.messages.administration import CreateClass, CreateProvider, SetInventories, WriteAnswered
+from bus.messages.hosts import AskHosts, HostsFound
+from bus.messages.placement import (
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    ReleaseClaim,
+    Released,
+    ReportedInventory,
+    ResourceAmount,
+    Share,
+)
+from bus.workers.station import Station
+from compute_sim.ironic import IronicScript, IronicSimulation, available_nodes, simulated_ironic
+from compute_sim.ironic.core.script import Loses
+from ironic_sync.core.cells import CellMap
+from ironic_sync.core.rows import NodeRow
+from tests.contracts.stage import SETTINGS, until
+from tests.stories.cloud import wait_until
+from tests.stories.metal.test_nodes import QUICK, NodesSetup, nodes_setup
+
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.parametrize(
+        ("bus", "books"),
+        [
+            ("memory", "memory"),
+            ("memory", "sqlite"),
+            pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+        ],
+    ),
+]
+
+BY_RACK = CellMap(groups={"rack1": "c1", "rack2": "c2"})
+SWEEPS = structs.replace(QUICK, sweep_s=0.3)
+CLASS = "CUSTOM_BAREMETAL"
+
+
+class World(Struct):
+    nodes_setup: NodesSetup
+    simulation: IronicSimulation
+    claims: Station
+
+    @property
+    def nodes(self) -> list[ProviderId]:
+        return [ProviderId(UUID(each.uuid)) for each in self.simulation.ironic.nodes.values()]
+
+    async def claim(self, node: ProviderId, consumer: ConsumerId) -> object:
+        """Placement's verdict."""
+        claim = ClaimResources(
+            cell="c1",
+            consumer=consumer,
+            attempt=1,
+            issued_at=datetime.now(UTC),
+            share=Share(host=node, amounts=(ResourceAmount(provider=node, resource=CLASS, amount=1),)),
+        )
+        answer = await self.claims.ask(claim)
+        assert isinstance(answer, ClaimAnswered)
+        return answer.verdict
+
+    async def hold(self, node: ProviderId) -> None:
+        """Another consumer claims the node."""
+        assert await self.claim(node, ConsumerId(node)) == Claimed()
+
+    async def release(self, node: ProviderId) -> None:
+        await self.let_go(ConsumerId(node))
+
+    async def let_go(self, consumer: ConsumerId) -> None:
+        release = ReleaseClaim(cell="c1", consumer=consumer, attempt=1, issued_at=datetime.now(UTC))
+        answer = await self.claims.ask(release)
+        assert isinstance(answer, ClaimAnswered)
+        assert isinstance(answer.verdict, Released)
+
+    async def stocks(self, node: ProviderId) -> dict[str, int] | None:
+        """The reserved amount of each class; None if there is no provider."""
+        found = (await self.nodes_setup.cloud.providers()).get(str(node))
+        return None if found is None else {name: each.reserved for name, each in found.inventories.items()}
+
+    async def until_stocks(self, node: ProviderId, stocks: dict[str, int] | None) -> None:
+        async def is_so() -> bool:
+            return await self.stocks(node) == stocks
+
+        await wait_until(is_so, f"node {node} has {stocks}", repr(await self.stocks(node)))
+
+    async def until_cell(self, node: ProviderId, cell: str) -> None:
+        """Wait until placement and the registry have the node in this cell, and it is up."""
+
+        async def is_so() -> bool:
+            found = (await self.nodes_setup.cloud.providers()).get(str(node))
+            hosts = await self.nodes_setup.cloud.client.ask(AskHosts(name=str(node)))
+            assert isinstance(hosts, HostsFound)
+            in_registry = [(each.cell, each.up) for each in hosts.hosts]
+            return found is not None and found.cell == cell and in_registry == [(cell, True)]
+
+        await wait_until(is_so, f"node {node} is in cell {cell}")
+
+    async def row(self, node: ProviderId) -> NodeRow:
+        return (await self.nodes_setup.rows.read([node]))[node]
+
+    async def until_row(self, node: ProviderId, **fields: object) -> NodeRow:
+        async def is_so() -> bool:
+            row = (await self.nodes_setup.rows.read([node])).get(node)
+            return row is not None and all(getattr(row, name) == value for name, value in fields.items())
+
+        await wait_until(is_so, f"row of {node} has {fields}")
+        return await self.row(node)
+
+    def change(self, node: ProviderId, **fields: object) -> None:
+        """Change the node as an operator of Ironic does."""
+        operations = [{"op": "replace", "path": f"/{name}", "value": value} for name, value in fields.items()]
+        self.simulation.ironic.patch(str(node), operations)
+
+    async def make_available(self, node: ProviderId) -> None:
+        """A node that was just enrolled."""
+        ironic = self.simulation.ironic
+        for verb, state in (("manage", "manageable"), ("provide", "available")):
+            ironic.provision(str(node), verb)
+            await until(lambda state=state: ironic.nodes[str(node)].provision_state == state, state)  # type: ignore[misc]
+
+    def lose(self, *nodes: ProviderId) -> None:
+        """Delete nodes in Ironic; no notification arrives."""
+        ironic = self.simulation.ironic
+        ironic.script = IronicScript(faults=(Loses(event_types=("*",)),))
+        for node in nodes:
+            ironic.set_maintenance(str(node), is_on=True)
+            ironic.delete(str(node))
+        ironic.script = IronicScript()
+
+
+@asynccontextmanager
+async def world(bus: str, books: str, count: int) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        setup = await stack.enter_async_context(nodes_setup(bus, books))
+        broker = setup.cloud.brokers.at_api("operator")
+        nodes = available_nodes(count, conductor_group="rack1")
+        simulation = simulated_ironic(broker, nodes, listen=None)
+        claims = Station(setup.cloud.brokers.at_api("scheduler"), "claims", settings=SETTINGS, asks=True)
+        await stack.enter_async_context(setup.cloud.running((*simulation.parts, claims), claims))
+        yield World(setup, simulation, claims)
+
+
+async def test_a_node_whose_conductor_group_changes_goes_to_the_other_cell_as_soon_as_nothing_holds_it(
+    bus: str, books: str
+) -> None:
+    async with (
+        world(bus, books, 2) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, cells=BY_RACK),
+    ):
+        free, held = metal.nodes
+        for node in (free, held):
+            await metal.until_cell(node, "c1")
+            await metal.until_stocks(node, {CLASS: 0})
+        await metal.hold(held)
+
+        for node in (free, held):
+            metal.change(node, conductor_group="rack2")
+
+        await metal.until_cell(free, "c2")
+        await metal.until_stocks(free, {CLASS: 0})
+        await metal.until_stocks(held, {CLASS: 1})
+        row = await metal.until_row(held, report_note=f"1 of {CLASS} is still held")
+        assert (row.cell, row.cell_wanted) == ("c1", "c2")
+        assert row.cell_note.endswith("it moves from 'c1' to 'c2'")
+        await metal.until_cell(held, "c1")
+
+        await metal.release(held)
+        await metal.until_cell(held, "c2")
+        await metal.until_stocks(held, {CLASS: 0})
+
+
+@pytest.mark.parametrize(
+    ("resource_class", "held", "then"),
+    [("silver", {CLASS: 1, "CUSTOM_SILVER": 1}, {"CUSTOM_SILVER": 0}), (None, {CLASS: 1}, {})],
+    ids=["another", "none"],
+)
+async def test_a_class_changed_while_the_node_is_held_is_offered_once_the_node_is_free(
+    bus: str, books: str, resource_class: str | None, held: dict[str, int], then: dict[str, int]
+) -> None:
+    async with world(bus, books, 1) as metal, metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+        (node,) = metal.nodes
+        await metal.until_stocks(node, {CLASS: 0})
+        await metal.hold(node)
+
+        metal.change(node, resource_class=resource_class)
+
+        await metal.until_stocks(node, held)
+        await metal.release(node)
+        await metal.until_stocks(node, then)
+
+        async def is_noted() -> bool:
+            """Placement has the report before the daemon learns that."""
+            row = await metal.until_row(node, report_note="")
+            return row.offer is not None and row.offer.kept_class == ""
+
+        await wait_until(is_noted, "no class is kept any more")
+
+
+async def test_a_node_that_is_deleted_while_it_is_held_stays_reserved_until_nothing_holds_it(
+    bus: str, books: str
+) -> None:
+    async with world(bus, books, 1) as metal, metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+        (node,) = metal.nodes
+        await metal.until_stocks(node, {CLASS: 0})
+        await metal.hold(node)
+
+        metal.simulation.ironic.set_maintenance(str(node), is_on=True)
+        metal.simulation.ironic.delete(str(node))
+
+        await metal.until_row(node, is_deleted=True, report_note=f"1 of {CLASS} is still held")
+        await metal.until_stocks(node, {CLASS: 1})
+        await metal.release(node)
+        await metal.until_stocks(node, None)
+
+
+async def test_rows_restored_from_a_backup_get_sequences_above_those_that_placement_knows(
+    bus: str, books: str
+) -> None:
+    async with world(bus, books, 3) as metal:
+        epoch = 0
+        for _ in range(4):
+            async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+                for node in metal.nodes:
+                    await until_reported(metal, node, after_epoch=epoch)
+            epoch = max([(await metal.row(node)).epoch for node in metal.nodes])
+        rows = [await metal.row(node) for node in metal.nodes]
+        assert all(row.epoch >= 4 for row in rows)
+        async with metal.nodes_setup.rows.transaction() as transaction:
+            await transaction.save(
+                [structs.replace(row, epoch=1, seen_epoch=1, read_epoch=1) for row in rows]
+            )
+
+        async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+            for row in rows:
+                await until_reported(metal, row.id, after_epoch=row.epoch)
+                metal.simulation.ironic.set_maintenance(str(row.id), is_on=True)
+                await metal.until_stocks(row.id, {CLASS: 1})
+
+
+async def until_reported(metal: World, node: ProviderId, after_epoch: int = 0) -> None:
+    """Wait until its owner has reported it in its epoch."""
+
+    async def is_so() -> bool:
+        row = (await metal.nodes_setup.rows.read([node])).get(node)
+        return row is not None and bool(row.owner) and row.read_epoch == row.epoch > after_epoch
+
+    await wait_until(is_so, f"node {node} is reported in the epoch of its owner")
+
+
+async def test_nodes_deleted_without_a_notification_are_found_by_the_sweep(bus: str, books: str) -> None:
+    async with (
+        world(bus, books, 8) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=SWEEPS),
+    ):
+        lost, *left = metal.nodes
+        for node in (lost, *left):
+            await metal.until_stocks(node, {CLASS: 0})
+
+        metal.lose(lost)
+
+        await metal.until_stocks(lost, None)
+        for node in left:
+            await metal.until_stocks(node, {CLASS: 0})
+
+
+async def test_many_deleted_nodes_are_removed_although_they_are_not_read_one_by_one(
+    bus: str, books: str
+) -> None:
+    believes = structs.replace(SWEEPS, missing_share=0.99)
+    async with (
+        world(bus, books, 70) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=believes),
+    ):
+        nodes = metal.nodes
+        for node in nodes:
+            await metal.until_stocks(node, {CLASS: 0})
+
+        metal.lose(*nodes[:60])
+
+        for node in nodes[:60]:
+            await metal.until_stocks(node, None)
+        await metal.until_stocks(nodes[60], {CLASS: 0})
+
+
+async def test_many_nodes_that_vanish_at_once_stay_reserved_and_come_back(bus: str, books: str) -> None:
+    hidden: set[ProviderId] = set()
+    async with (
+        world(bus, books, 10) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=SWEEPS, hidden=hidden),
+    ):
+        nodes = metal.nodes
+        for node in nodes:
+            await metal.until_stocks(node, {CLASS: 0})
+
+        hidden.update(nodes[:7])
+        for node in nodes[:7]:
+            await metal.until_stocks(node, {CLASS: 1})
+            row = await metal.row(node)
+            assert row.missing_since_us > 0
+            assert not row.is_deleted
+        await metal.until_stocks(nodes[7], {CLASS: 0})
+
+        hidden.clear()
+        for node in nodes:
+            await metal.until_stocks(node, {CLASS: 0})
+            await metal.until_row(node, missing_since_us=0)
+
+
+async def test_many_nodes_that_stay_missing_are_removed_in_the_end(bus: str, books: str) -> None:
+    hidden: set[ProviderId] = set()
+    soon = structs.replace(SWEEPS, missing_believed_s=1.0)
+    async with (
+        world(bus, books, 10) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=soon, hidden=hidden),
+    ):
+        nodes = metal.nodes
+        for node in nodes:
+            await metal.until_stocks(node, {CLASS: 0})
+
+        hidden.update(nodes[:7])
+        for node in nodes[:7]:
+            await metal.until_stocks(node, None)
+        await metal.until_stocks(nodes[7], {CLASS: 0})
+
+
+async def test_nodes_that_a_new_owner_cannot_see_stay_reserved(bus: str, books: str) -> None:
+    async with world(bus, books, 10) as metal:
+        nodes = metal.nodes
+        async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+            for node in nodes:
+                await metal.until_stocks(node, {CLASS: 0})
+        # Few enough to be read one by one.
+        async with metal.nodes_setup.daemon("d2", simulation=metal.simulation, hidden=frozenset(nodes)):
+            for node in nodes:
+                await metal.until_stocks(node, {CLASS: 1})
+                assert (await metal.row(node)).missing_since_us > 0
+
+
+async def test_a_foreign_provider_is_left_alone_or_taken_over_as_configured(bus: str, books: str) -> None:
+    async with world(bus, books, 2) as metal:
+        foreign, own = metal.nodes
+        client = metal.nodes_setup.cloud.client
+        theirs = {
+            CLASS: ReportedInventory(total=1, reserved=0, max_unit=1),
+            "CUSTOM_THEIRS": ReportedInventory(total=3),
+        }
+        for write in (
+            CreateProvider(id=foreign, name=str(foreign)),
+            CreateClass(name=CLASS),
+            CreateClass(name="CUSTOM_THEIRS"),
+            SetInventories(provider=foreign, generation=None, inventories=theirs),
+        ):
+            assert isinstance(await client.ask(write), WriteAnswered)
+        assert await metal.stocks(foreign) == {CLASS: 0, "CUSTOM_THEIRS": 0}
+        async with metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+            await metal.until_stocks(own, {CLASS: 0})
+            row = await metal.until_row(foreign, is_foreign=True)
+            assert row.report_note == "something else wrote its provider, in no cell: it is left alone"
+            metal.simulation.ironic.set_maintenance(str(foreign), is_on=True)
+            metal.simulation.ironic.set_maintenance(str(own), is_on=True)
+            await metal.until_stocks(own, {CLASS: 1})
+            assert await metal.stocks(foreign) == {CLASS: 0, "CUSTOM_THEIRS": 0}
+
+        takes = structs.replace(SWEEPS, foreign_providers="take")
+        async with metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=takes):
+            await metal.until_stocks(foreign, {CLASS: 1})
+            await metal.until_cell(foreign, "c1")
+            metal.simulation.ironic.set_maintenance(str(foreign), is_on=False)
+            await metal.until_stocks(foreign, {CLASS: 0})
+            await metal.hold(foreign)
+
+
+async def test_the_row_of_a_deleted_node_is_pruned_after_a_time(bus: str, books: str) -> None:
+    prunes = structs.replace(SWEEPS, deleted_kept_s=0.5)
+    async with (
+        world(bus, books, 2) as metal,
+        metal.nodes_setup.daemon("d1", simulation=metal.simulation, settings=prunes),
+    ):
+        gone, left = metal.nodes
+        await metal.until_stocks(gone, {CLASS: 0})
+        metal.simulation.ironic.set_maintenance(str(gone), is_on=True)
+        metal.simulation.ironic.delete(str(gone))
+
+        async def is_pruned() -> bool:
+            return [*await metal.nodes_setup.rows.read([gone, left])] == [left]
+
+        await wait_until(is_pruned, f"the row of {gone} is pruned")
+        assert await metal.stocks(gone) is None
+
+        # It comes back under the same id: placement remembers its epoch and sequence.
+        metal.simulation.ironic.create(
+            {"uuid": str(gone), "driver": "fake-hardware", "resource_class": "baremetal"}
+        )
+        await metal.until_stocks(gone, {CLASS: 1})
+
+
+async def test_an_unavailable_node_is_not_claimed_before_it_is_available_again(bus: str, books: str) -> None:
+    claimed_while_away: list[ConsumerId] = []
+    verdicts: Counter[str] = Counter()
+    is_away = asyncio.Event()
+
+    async with world(bus, books, 1) as metal, metal.nodes_setup.daemon("d1", simulation=metal.simulation):
+        (node,) = metal.nodes
+        await metal.until_stocks(node, {CLASS: 0})
+
+        async def claim_again_and_again() -> None:
+            for number in itertools.count(1):
+                was_away = is_away.is_set()
+                verdict = await metal.claim(node, consumer := ConsumerId(UUID(int=number)))
+                verdicts[type(verdict).__name__] += 1
+                # A claim that was still under way when the node came back may be granted.
+                if isinstance(verdict, Claimed) and was_away and is_away.is_set():
+                    claimed_while_away.append(consumer)
+                # The question may have been repeated, and its second copy be granted after the first was refused.
+                await metal.let_go(consumer)
+
+        claiming = asyncio.create_task(claim_again_and_again())
+        for _ in range(8):
+            metal.simulation.ironic.set_maintenance(str(node), is_on=True)
+            await metal.until_stocks(node, {CLASS: 1})
+            is_away.set()
+            refused = verdicts["DoesNotFit"]
+
+            async def is_refused(more_than: int = refused + 2) -> bool:
+                return verdicts["DoesNotFit"] > more_than or bool(claimed_while_away)
+
+            await wait_until(is_refused, "claims are refused", verdicts)
+            is_away.clear()
+            claimed = verdicts["Claimed"]
+            metal.simulation.ironic.set_maintenance(str(node), is_on=False)
+
+            async def is_claimed(more_than: int = claimed) -> bool:
+                return verdicts["Claimed"] > more_than
+
+            await wait_until(is_claimed, "the node is claimed again", verdicts)
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+
+    assert claimed_while_away == []
+
+
+@pytest.mark.parametrize(
+    ("group", "resource_class", "cell", "is_told"),
+    [
+        ("rack1", "baremetal", "c1", True),
+        ("rack1", "silver", "c1", True),
+        ("rack2", "baremetal", "c2", True),
+        ("rack2", "silver", "c2", False),
+    ],
+    ids=["as it was", "another class", "another cell", "both, and not told"],
+)
+async def test_a_node_that_is_deleted_and_enrolled_again_under_its_id_is_offered_as_what_it_is(
+    group: str, resource_class: str, cell: str, *, is_told: bool, bus: str, books: str
+) -> None:
+    """Once when placement has let go of it, and once while somebody still holds it."""
+    async with (
+        world(bus, books, 4) as there,
+        there.nodes_setup.daemon("d1", simulation=there.simulation, cells=BY_RACK, settings=SWEEPS),
+    ):
+        free, held, *_ = nodes = there.nodes
+        for node in nodes:
+            await there.until_stocks(node, {CLASS: 0})
+        await there.hold(held)
+        for node in (free, held):
+            there.simulation.ironic.set_maintenance(str(node), is_on=True)
+            there.simulation.ironic.delete(str(node))
+        await there.until_stocks(free, None)
+        await there.until_stocks(held, {CLASS: 1})
+
+        new = {"driver": "fake-hardware", "resource_class": resource_class, "conductor_group": group}
+        if not is_told:
+            there.simulation.ironic.script = IronicScript(faults=(Loses(event_types=("*",)),))
+        for node in (free, held):
+            there.simulation.ironic.create({"uuid": str(node), **new})
+            await there.make_available(node)
+
+        named = f"CUSTOM_{resource_class.upper()}"
+        await there.until_stocks(free, {named: 0})
+        await there.until_cell(free, cell)
+        row = await there.until_row(held, is_deleted=False)
+        is_as_it_was = (group, resource_class) == ("rack1", "baremetal")
+
+        async def is_kept() -> bool:
+            stocks = await there.stocks(held)
+            return stocks is not None and stocks.get(CLASS) == (0 if is_as_it_was else 1)
+
+        await wait_until(is_kept, "its former class is there while it is held")
+        await there.release(held)
+        await there.until_stocks(held, {named: 0})
+        await there.until_cell(held, cell)
+        assert (await there.row(held)).epoch == row.epoch

@@ -1,0 +1,285 @@
+"""Deploys on bare metal while clocks jump, a cell's broker is away, daemons have one name, or the last daemon drains."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import InstanceId
+from bus.parts import State, Status, statuses
+from bus.process import Part
+from compute_sim.ironic import IronicSimSettings, available_nodes
+from compute_sim.ironic import Node as SimulatedNode
+from ironic_sync.core.cells import CellMap
+from ironic_sync.wiring import now_us
+from tests.contracts.stage import until
+from tests.stories.cloud import wait_until
+from tests.stories.layouts import APART, BACKENDS_APART
+from tests.stories.metal.test_deploys import IN_MEMORY, LONG_DEPLOYS, QUICK, SHORT, DeploySetup, deploy_setup
+
+pytestmark = pytest.mark.asyncio
+
+SLOW = IronicSimSettings(delays=structs.replace(SHORT, deploy_s=0.8))
+BY_RACK = CellMap(groups={"rack1": "c1", "rack2": "c2"})
+MINUTE_US, HOUR_US = 60_000_000, 3_600_000_000
+
+
+def status_of(name: str, parts: Sequence[Part]) -> Status:
+    return next(each for each in statuses(parts) if each.name == name)
+
+
+def two_racks(count: int) -> tuple[list[SimulatedNode], list[SimulatedNode]]:
+    nodes = available_nodes(2 * count, conductor_group="rack1")
+    second = [structs.replace(node, conductor_group="rack2") for node in nodes[count:]]
+    return [*nodes[:count]], second
+
+
+async def until_deploying(there: DeploySetup, *instances: InstanceId) -> None:
+    """Or until Ironic is done with some of them already."""
+
+    def have_begun() -> bool:
+        begun = [node for each in instances for node in there.with_instance(each)]
+        return len(begun) == len(instances) and all(node.provision_state != "available" for node in begun)
+
+    await until(have_begun, "all deploy")
+
+
+# A cell's broker
+
+
+# Twelve deploys and their deletes, one after another: 28 s, and over 120 s beside seven others on two cores.
+@pytest.mark.timeout(300)
+@BACKENDS_APART
+async def test_while_one_cell_s_broker_is_away_its_answers_are_kept_and_the_other_cell_goes_on(
+    bus: str, books: str
+) -> None:
+    first, second = two_racks(3)
+    quick = structs.replace(QUICK, page=2)
+    async with (
+        deploy_setup(bus, books, *first, *second, settings=LONG_DEPLOYS, cells=BY_RACK) as there,
+        there.daemon("d2", quick),
+    ):
+        async with there.daemon("d1", quick, killed=True):
+            await there.until_offered(*first, *second)
+            await wait_until(there.is_shared, "both own nodes")
+            away = [await there.boot(n, hosts=(node.uuid,)) for n, node in enumerate(first, 1)]
+            await until_deploying(there, *away)
+
+            await there.cloud.brokers.cells["c1"].unplug()
+            here = [await there.boot(10 + n, hosts=(node.uuid,)) for n, node in enumerate(second)]
+            for instance in here:
+                await there.until_active(instance)
+            for number in (20, 30):
+                await asyncio.gather(*map(there.delete, here))
+                for instance in here:
+                    await there.cloud.until_state(instance, "deleted")
+                await there.until_free(*second)
+                here = [await there.boot(number + n, hosts=(node.uuid,)) for n, node in enumerate(second)]
+                for instance in here:
+                    await there.until_active(instance)
+
+            # What Ironic did for the other cell meanwhile is on the rows.
+            async def are_kept() -> bool:
+                rows = [await there.row(node) for node in first]
+                return all(row.answers and row.deploy is None for row in rows)
+
+            await wait_until(are_kept, "what is to be said is kept")
+            assert {node.provision_state for node in there.nodes} == {"active"}
+        # One daemon dies with what it had to say; its nodes go to the other.
+        await there.until_owned_by("d2")
+        await there.cloud.brokers.cells["c1"].plug_in()
+
+        for instance in away:
+            state = await there.cloud.until_state(instance, "active")
+            assert state.attempt == 1
+        await asyncio.gather(*map(there.delete, (*away, *here)))
+        await there.until_free(*first, *second)
+
+
+@pytest.mark.parametrize(("bus", "books"), [(f"memory{APART}", "memory")])
+async def test_a_daemon_starts_and_deploys_while_a_cell_s_broker_is_away(bus: str, books: str) -> None:
+    first, second = two_racks(1)
+    async with deploy_setup(bus, books, *first, *second, cells=BY_RACK) as there:
+        await there.cloud.brokers.cells["c1"].unplug()
+        async with there.daemon("d1"):
+            await there.until_offered(*first, *second)
+            (waits, goes) = [
+                await there.boot(n, hosts=(node.uuid,)) for n, node in enumerate(first + second, 1)
+            ]
+            await there.cloud.until_state(goes, "active")
+            await there.cloud.until_state(waits, "placed")
+
+            await there.cloud.brokers.cells["c1"].plug_in()
+            await there.cloud.until_state(waits, "active")
+            await asyncio.gather(there.delete(waits), there.delete(goes))
+            await there.until_free(*first, *second)
+
+
+# Names
+
+
+@IN_MEMORY
+async def test_of_two_daemons_with_one_name_the_second_refuses_and_takes_over_when_the_first_is_gone(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(4)
+    async with deploy_setup(bus, books, *nodes, settings=SLOW) as there:
+        async with there.daemon("d1", killed=True):
+            await there.until_offered(*nodes)
+            async with there.daemon("d1"):
+                first, second = there.daemons
+                lease = status_of("ring lease", second)
+                await until(lambda: lease.state is State.FAILING, "the second fails")
+                assert (
+                    "daemon name 'd1' is taken: incarnation d1-0 has a lease for another " in lease.last_error
+                )
+                assert "give each daemon a name of its own" in lease.last_error
+                assert lease.awaits, "it is not ready"
+                instances = [await there.boot(number) for number in range(1, 5)]
+                for instance in instances:
+                    assert (await there.cloud.until_state(instance, "active")).attempt == 1
+                # Each was ordered once, by the first.
+                assert orders_of(first) == {"deployed": 4}
+                assert orders_of(second) == {}
+                assert lease.state is State.FAILING
+                owners = {row.owner for row in [await there.row(node) for node in nodes]}
+                assert owners == {"d1"}
+                more = await there.boot(9)
+                assert (await there.cloud.until_state(more, "error")).failures == ()
+        # Killed, and the second has ended in peace: a third one, after the lease.
+        async with there.daemon("d1", killed=True):
+            epochs = [(await there.row(node)).epoch for node in nodes]
+            await asyncio.gather(*map(there.delete, instances))
+            await there.until_free(*nodes)
+            assert [(await there.row(node)).epoch for node in nodes] == [each + 1 for each in epochs]
+
+
+def orders_of(parts: Sequence[Part]) -> Counter[str]:
+    (deployer,) = [each for each in parts if hasattr(each, "undeployed")]
+    return +Counter({name: getattr(deployer, name) for name in ("deployed", "undeployed", "failed")})
+
+
+@IN_MEMORY
+async def test_a_daemon_that_waits_for_its_name_takes_the_nodes_anew_as_soon_as_the_lease_is_over(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(3)
+    async with deploy_setup(bus, books, *nodes, settings=SLOW) as there:
+        async with there.daemon("d1", killed=True):
+            await there.until_offered(*nodes)
+            instances = [await there.boot(number) for number in range(1, 4)]
+            await until_deploying(there, *instances)
+            waiting = there.daemon("d1")
+            await waiting.__aenter__()
+        epochs = [(await there.row(node)).epoch for node in nodes]
+        for instance in instances:
+            assert (await there.cloud.until_state(instance, "active")).attempt == 1
+        assert all([(await there.row(node)).epoch > epoch for node, epoch in zip(nodes, epochs, strict=True)])
+        await asyncio.gather(*map(there.delete, instances))
+        await there.until_free(*nodes)
+        await waiting.__aexit__(None, None, None)
+
+
+# Draining
+
+
+@IN_MEMORY
+async def test_the_last_daemon_that_drains_keeps_its_nodes_and_goes_on_until_another_comes(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(3)
+    async with deploy_setup(bus, books, *nodes, settings=SLOW) as there, there.daemon("d1"):
+        await there.until_offered(*nodes)
+        first = await there.boot(1)
+        await until_deploying(there, first)
+        assert await there.rows.set_draining("d1", draining=True)
+        second = await there.boot(2)
+        for instance in (first, second):
+            await there.cloud.until_state(instance, "active")
+        await there.delete(first)
+        await there.cloud.until_state(first, "deleted")
+        await there.until_offered(*[node for node in there.nodes if not node.instance_uuid])
+
+        third = await there.boot(3)
+        await until_deploying(there, third)
+        async with there.daemon("d2"):
+            await there.until_owned_by("d2")
+            assert (await there.cloud.until_state(third, "active")).attempt == 1
+            await asyncio.gather(*map(there.delete, (second, third)))
+            await there.until_free(*nodes)
+            assert {(await there.row(node)).owner for node in nodes} == {"d2"}
+            # It is of use again, and takes its share or all.
+            assert await there.rows.set_draining("d1", draining=False)
+            assert await there.rows.set_draining("d2", draining=True)
+            await there.until_owned_by("d1")
+            last = await there.boot(4)
+            await there.cloud.until_state(last, "active")
+            await there.delete(last)
+            await there.until_free(*nodes)
+
+
+# Clocks
+
+
+class Clock:
+    """A daemon's wall clock. Its monotonic clock does not jump."""
+
+    def __init__(self) -> None:
+        self.ahead_us = 0
+
+    def __call__(self) -> int:
+        return now_us() + self.ahead_us
+
+
+@IN_MEMORY
+@pytest.mark.parametrize(
+    "jumps_us",
+    [
+        (HOUR_US, -7 * HOUR_US, 6 * HOUR_US),
+        (-HOUR_US, 13 * HOUR_US, -10 * MINUTE_US),
+        (10 * MINUTE_US, -20 * MINUTE_US),
+    ],
+    ids=["ahead first", "back first", "minutes"],
+)
+async def test_whatever_a_daemon_s_wall_clock_does_events_count_leases_last_and_deploys_end(
+    jumps_us: Sequence[int], bus: str, books: str
+) -> None:
+    """One daemon's clock jumps, another one's is right: each may hear of any node, and write any order."""
+    nodes = available_nodes(6)
+    clock = Clock()
+    settings = structs.replace(QUICK, sweep_s=0.5)
+    async with (
+        deploy_setup(bus, books, *nodes, settings=SLOW) as there,
+        there.daemon("d1", settings, clock_us=clock),
+        there.daemon("d2", settings),
+    ):
+        await there.until_offered(*nodes)
+        await wait_until(there.is_shared, "both own nodes")
+        epochs = {node.uuid: (await there.row(node)).epoch for node in nodes}
+        for number, jump_us in enumerate(jumps_us, 1):
+            instances = [
+                await there.boot(10 * number + n, hosts=(node.uuid,)) for n, node in enumerate(nodes[:4])
+            ]
+            await until_deploying(there, *instances)
+            clock.ahead_us += jump_us
+            ironic = there.simulation.ironic
+            for node in nodes[4:]:
+                ironic.set_maintenance(node.uuid, is_on=True)
+            await wait_until(lambda: is_reserved(there, nodes[4:]), "what left is reserved")
+            for instance in instances:
+                assert (await there.cloud.until_state(instance, "active")).attempt == 1
+            for node in nodes[4:]:
+                ironic.set_maintenance(node.uuid, is_on=False)
+            await there.until_offered(*nodes[4:])
+            await asyncio.gather(*map(there.delete, instances))
+            for instance in instances:
+                await there.cloud.until_state(instance, "deleted")
+            await there.until_free(*nodes)
+        assert {node.uuid: (await there.row(node)).epoch for node in nodes} == epochs, "no lease was lost"
+
+
+async def is_reserved(there: DeploySetup, nodes: Sequence[SimulatedNode]) -> bool:
+    stocks = await there.stocks()
+    return all(stocks[node.uuid].reserved == 1 for node in nodes)

@@ -1,0 +1,183 @@
+"""An Ironic and a bus that send wrong data: no daemon ends because of it, and when they are correct again everything
+recovers.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+from msgspec import structs
+
+from bus.broker import Parcel
+from bus.messages.build import InstanceId
+from bus.topology import IRONIC
+from compute_sim.ironic import available_nodes
+from tests.stories.cloud import wait_until
+from tests.stories.metal.test_deploys import QUICK, DeploySetup, deploy_setup
+from tests.unit.ironic.captured import SCENARIOS, bodies_of, notification_in
+
+pytestmark = pytest.mark.asyncio
+
+HTML = b"<html><body>It works!</body></html>"
+FAULT = json.dumps({"error_message": json.dumps({"faultstring": "Node could not be found."})}).encode()
+OLD = {"X-OpenStack-Ironic-API-Maximum-Version": "1.50", "X-OpenStack-Ironic-API-Minimum-Version": "1.1"}
+# Responses in place of Ironic's: status, body, headers.
+WRONG_ANSWERS: Sequence[tuple[int, bytes, dict[str, str]]] = (
+    *((status, HTML, {}) for status in (200, 202, 302, 400, 401, 403, 404, 405, 418, 500, 502, 503)),
+    (404, FAULT, {}),
+    (409, FAULT.replace(b"could not be found", b"is locked by host x"), {}),
+    (409, FAULT, {}),
+    (429, b"", {}),
+    (406, FAULT, OLD),
+    (200, b"[" * 100_000, {}),
+    (200, b'{"nodes": [{"uuid": "no uuid"}, null, 5], "next": "http://[x"}', {}),
+    (200, b'{"nodes": [], "next": "http://x/v1/nodes?marker=1"}', {}),
+    (200, b'{"nodes": []}', {}),
+)
+
+
+class WrongTransport(httpx.AsyncBaseTransport):
+    """An HTTP transport between a daemon and Ironic. While `is_on`, it replaces the answer of half of the requests,
+    before or after Ironic has carried them out.
+    """
+
+    def __init__(self, way: httpx.AsyncBaseTransport, chance: random.Random) -> None:
+        self.is_on = True
+        self.wrong_answers = 0
+        self._way = way
+        self._chance = chance
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if not self.is_on or self._chance.random() < 0.5:
+            return await self._way.handle_async_request(request)
+        self.wrong_answers += 1
+        how = self._chance.choice(
+            (self._wrong_answer, self._wrong_answer_afterwards, self._lose, self._half_answer)
+        )
+        return await how(request)
+
+    async def _wrong_answer(self, request: httpx.Request) -> httpx.Response:
+        status, body, headers = self._chance.choice(WRONG_ANSWERS)
+        return httpx.Response(status, content=body, headers=headers, request=request)
+
+    async def _wrong_answer_afterwards(self, request: httpx.Request) -> httpx.Response:
+        await self._way.handle_async_request(request)
+        return await self._wrong_answer(request)
+
+    async def _lose(self, request: httpx.Request) -> httpx.Response:
+        kinds = (httpx.ReadTimeout, httpx.ConnectTimeout, httpx.ReadError, httpx.RemoteProtocolError)
+        kind = self._chance.choice(kinds)
+        if kind is not httpx.ConnectTimeout:
+            await self._way.handle_async_request(request)
+        raise kind("lost", request=request)
+
+    async def _half_answer(self, request: httpx.Request) -> httpx.Response:
+        """A list without half of its nodes and with some invalid ones; or half of an answer."""
+        answer = await self._way.handle_async_request(request)
+        body = await answer.aread()
+        try:
+            said = json.loads(body)
+            said["nodes"] = [each for each in said["nodes"] if self._chance.random() < 0.5]
+            said["nodes"] += [None, 5, {"uuid": "no uuid"}, {"uuid": str(UUID(int=1)), "properties": 10**30}]
+            body = json.dumps(said).encode()
+        except (ValueError, LookupError, TypeError):
+            body = body[: len(body) // 2]
+        return httpx.Response(answer.status_code, content=body, request=request)
+
+
+def wrong_notification(node: UUID, chance: random.Random) -> bytes:
+    """A captured notification about this node with changed values, times and publishers, sometimes cut off."""
+    said = notification_in(chance.choice(bodies_of(chance.choice(SCENARIOS))))
+    data = said["payload"]["ironic_object.data"]
+    if "allocation" not in said["event_type"]:
+        data["uuid"] = str(node)
+    for field in chance.sample(sorted(data), 3):
+        data[field] = chance.choice(VALUES)(data[field])
+    away = timedelta(seconds=chance.choice((-1e6, -3600, -1, 0, 1, 3600, 1e8)))
+    said["timestamp"] = f"{datetime.now(UTC) + away:%Y-%m-%d %H:%M:%S.%f}"
+    said["publisher_id"] = chance.choice(
+        ("ironic-conductor.a", "ironic-conductor.b", "x" * 300, said["publisher_id"])
+    )
+    said["payload"]["ironic_object.version"] = chance.choice(("1.15", "1.99", "2.0", "", "x"))
+    body = json.dumps(said).encode()
+    return chance.choice((body, body, body, body[: chance.randrange(len(body))], b""))
+
+
+VALUES: Sequence[Callable[[Any], Any]] = (
+    lambda value: value,
+    lambda _: None,
+    lambda _: 10**30,
+    lambda _: "available",
+    lambda _: "\0",
+    lambda _: "x" * 10_000,
+    lambda _: ["CUSTOM_A"] * 500,
+    lambda _: {"a": {"b": [1]}},
+    lambda _: "11111111-2222-3333-4444-555555555555",
+    lambda _: True,
+)
+
+
+@asynccontextmanager
+async def sending_wrong_notifications(metal: DeploySetup, chance: random.Random) -> AsyncIterator[None]:
+    async def talk() -> None:
+        while True:
+            node = chance.choice(metal.nodes)
+            parcel = Parcel(
+                IRONIC, "ironic_versioned_notifications.info", wrong_notification(UUID(node.uuid), chance)
+            )
+            await metal.cloud.client.publisher.offer(parcel)
+            await asyncio.sleep(0.02)
+
+    talking = asyncio.create_task(talk())
+    try:
+        yield
+    finally:
+        talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_no_wrong_answer_or_notification_ends_a_daemon_and_everything_recovers(
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    nodes = available_nodes(6)
+    settings = structs.replace(QUICK, sweep_s=0.5, missing_few=2, missing_believed_s=1.0)
+    async with deploy_setup("memory", "memory", *nodes) as metal:
+        hostile = metal.way = WrongTransport(metal.way, chance)
+        hostile.is_on = False
+        async with metal.daemon("d1", settings), metal.daemon("d2", settings):
+            await metal.until_offered(*nodes)
+            hostile.is_on = True
+            began_at_s = time.monotonic()
+            async with sending_wrong_notifications(metal, chance):
+                instances = [await metal.boot(number, ports=(f"port-{number}",)) for number in range(1, 9)]
+                while hostile.wrong_answers < 200 and time.monotonic() < began_at_s + 20:
+                    await metal.delete(chance.choice(instances))
+                    await asyncio.sleep(0.5)
+            hostile.is_on = False
+
+            for instance in instances:
+                await metal.cloud.until_state(instance, "active", "error", "deleted")
+            await wait_until(
+                lambda: _is_in_order(metal, instances), "each instance is where it is said to be"
+            )
+            await asyncio.gather(*map(metal.delete, instances))
+            await metal.until_free(*nodes)
+
+
+async def _is_in_order(metal: DeploySetup, instances: Sequence[InstanceId]) -> bool:
+    for instance in instances:
+        state = await metal.cloud.instance(instance)
+        at = [node.uuid for node in metal.with_instance(instance)]
+        if state is None or at != ([state.host] if state.state == "active" else []):
+            return False
+    return True

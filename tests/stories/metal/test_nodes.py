@@ -1,0 +1,273 @@
+"""From Ironic's notifications and its REST API to the bare-metal nodes that placement and the scheduler know."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from msgspec import Struct
+
+from bus.broker import Connection, Parcel
+from bus.message import ProviderId
+from bus.messages.hosts import NODE, AskHosts, HostsFound
+from bus.messages.placement import InventoryState
+from bus.topology import IRONIC, objects_of
+from bus.workers.inbox import Inbox
+from bus.workers.link import Link
+from bus.workers.station import Station
+from compute_sim.ironic import IronicSimulation, IronicTransport, available_nodes, simulated_ironic
+from ironic_sync.core.cells import CellMap
+from ironic_sync.core.node import Node
+from ironic_sync.membership import Membership
+from ironic_sync.rest import Page
+from ironic_sync.rest_http import HttpIronicApi
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore
+from ironic_sync.wiring import ironic_parts
+from tests.contracts.ironic_stores import open_ironic_store
+from tests.contracts.stage import CELLS, SETTINGS
+from tests.stories.cloud import Cloud, cloud, wait_until
+
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.parametrize(
+        ("bus", "books"),
+        [
+            ("memory", "memory"),
+            ("memory", "sqlite"),
+            pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+        ],
+    ),
+]
+
+CELLS_OF_NODES = CellMap(default="c1")
+QUICK = IronicSettings(
+    # No daemon that stands still for some seconds loses its lease.
+    lease_s=100.0,
+    renew_s=0.3,
+    renew_wait_s=60.0,
+    lease_margin_s=10.0,
+    look_s=0.05,
+    sweep_s=60,
+    doubts_s=0.2,
+    report_again_s=0.2,
+    beat_s=0.2,
+)
+CAPTURES = Path(__file__).parents[2] / "data" / "ironic_captures"
+
+
+class HidesNodes(HttpIronicApi):
+    """Ironic's API for a user that cannot see all nodes."""
+
+    def __init__(self, url: str, hidden: AbstractSet[ProviderId], transport: IronicTransport) -> None:
+        super().__init__(url, transport=transport)
+        self._hidden = hidden
+
+    async def pages(self) -> AsyncGenerator[Page, None]:
+        async for page in super().pages():
+            yield Page(tuple(each for each in page.nodes if each.id not in self._hidden))
+
+    async def node(self, node: ProviderId) -> Node | None:
+        return None if node in self._hidden else await super().node(node)
+
+
+class NodesSetup(Struct):
+    cloud: Cloud
+    rows: IronicStore
+    connection: Connection
+
+    @asynccontextmanager
+    async def daemon(
+        self,
+        name: str,
+        *,
+        simulation: IronicSimulation | None = None,
+        settings: IronicSettings = QUICK,
+        cells: CellMap = CELLS_OF_NODES,
+        hidden: AbstractSet[ProviderId] = frozenset(),
+    ) -> AsyncIterator[asyncio.Event]:
+        """A daemon. It uses Ironic's API if there is a simulation; its user cannot see the `hidden` nodes."""
+        station = Station(self.cloud.brokers.at_api("ironic"), name, settings=SETTINGS, asks=True)
+        link = Link(self.cloud.brokers.at_api("ironic"), SETTINGS)
+        api = (
+            None
+            if simulation is None
+            else HidesNodes("http://ironic", hidden, IronicTransport(simulation.ironic))
+        )
+        parts = ironic_parts(
+            station,
+            link,
+            self.rows,
+            settings,
+            name=name,
+            incarnation=f"{name}-{id(station)}",
+            cells=cells,
+            inbox=Inbox(creates_exchange=True),
+            api=api,
+        )
+        async with self.cloud.running(parts, station) as told:
+            yield told
+        await link.close()
+        if api is not None:
+            await api.close()
+
+    async def stock(self, node: ProviderId, resource: str) -> InventoryState | None:
+        found = (await self.cloud.providers()).get(str(node))
+        return None if found is None else found.inventories.get(resource)
+
+    async def until_reserved(
+        self, node: ProviderId, reserved: int, resource: str = "CUSTOM_BAREMETAL"
+    ) -> None:
+        async def is_so() -> bool:
+            stock = await self.stock(node, resource)
+            return stock is not None and (stock.total, stock.reserved) == (1, reserved)
+
+        await wait_until(is_so, f"node {node} has reserved {reserved}")
+
+    async def until_owned(self, count: int, *owners: str) -> None:
+        async def is_so() -> bool:
+            owned = await self.rows.owners(owners)
+            return len(owned) == count and not await self.rows.page_of(owners[0], 10, needs="read")
+
+        await wait_until(is_so, f"{owners} own {count} nodes")
+
+    async def said(self, *bodies: bytes) -> None:
+        """Publish these bodies as Ironic does."""
+        for body in bodies:
+            parcel = Parcel(IRONIC, "ironic_versioned_notifications.info", body)
+            await self.cloud.client.publisher.offer(parcel)
+
+
+@asynccontextmanager
+async def nodes_setup(bus: str, books: str) -> AsyncIterator[NodesSetup]:
+    async with (
+        cloud(bus, books) as setup,
+        open_ironic_store(books) as rows,
+        setup.placement(),
+        setup.scheduler(),
+    ):
+        operator = Link(setup.brokers.at_api("operator"), SETTINGS)
+        connection = await operator.connection()
+        await connection.declare(objects_of(CELLS, create_foreign=True))
+        yield NodesSetup(setup, rows, connection)
+        await operator.close()
+
+
+def captured(name: str) -> list[bytes]:
+    lines = (CAPTURES / name).read_text().splitlines()
+    return [json.loads(line)["body"].encode() for line in lines]
+
+
+def plainly(body: bytes) -> bytes:
+    """The notification without oslo.messaging's envelope."""
+    inner: str = json.loads(body)["oslo.message"]
+    return inner.encode()
+
+
+def node_in(body: bytes) -> ProviderId:
+    payload = json.loads(plainly(body))["payload"]["ironic_object.data"]
+    return ProviderId(UUID(payload["uuid"]))
+
+
+@pytest.mark.parametrize("dressed", [True, False], ids=["enveloped", "plain"])
+async def test_a_notification_alone_moves_a_node_in_and_out_of_placement(
+    bus: str, books: str, *, dressed: bool
+) -> None:
+    bodies = captured("09_maintenance_by_patch.jsonl")
+    if not dressed:
+        bodies = [plainly(body) for body in bodies]
+    node = node_in(captured("09_maintenance_by_patch.jsonl")[0])
+    async with nodes_setup(bus, books) as setup, setup.daemon("d1"):
+        await setup.said(*bodies[:2])
+        await setup.until_reserved(node, 1)
+        await setup.said(*bodies[2:])
+        await setup.until_reserved(node, 0)
+
+        async def is_host() -> bool:
+            found = await setup.cloud.client.ask(AskHosts(name=str(node)))
+            assert isinstance(found, HostsFound)
+            return [(each.up, each.kind, each.cell) for each in found.hosts] == [(True, NODE, "c1")]
+
+        await wait_until(is_host, f"node {node} is a host")
+
+
+async def test_all_nodes_are_read_at_the_start_and_changes_heard_from_then_on(bus: str, books: str) -> None:
+    async with AsyncExitStack() as stack:
+        setup = await stack.enter_async_context(nodes_setup(bus, books))
+        simulation = simulated_ironic(
+            setup.cloud.brokers.at_api("operator"), available_nodes(20), listen=None
+        )
+        await stack.enter_async_context(setup.cloud.running(simulation.parts))
+        await stack.enter_async_context(setup.daemon("d1", simulation=simulation))
+        nodes = [ProviderId(UUID(each.uuid)) for each in simulation.ironic.nodes.values()]
+        for node in nodes:
+            await setup.until_reserved(node, 0)
+
+        simulation.ironic.set_maintenance(str(nodes[3]), is_on=True, reason="disk")
+        await setup.until_reserved(nodes[3], 1)
+        simulation.ironic.set_maintenance(str(nodes[3]), is_on=False)
+        await setup.until_reserved(nodes[3], 0)
+
+        simulation.ironic.set_maintenance(str(nodes[4]), is_on=True)
+        simulation.ironic.delete(str(nodes[4]))
+
+        async def is_gone() -> bool:
+            return await setup.stock(nodes[4], "CUSTOM_BAREMETAL") is None
+
+        await wait_until(is_gone, f"node {nodes[4]} is gone")
+
+
+async def test_the_nodes_of_a_daemon_that_died_are_read_and_reported_by_another(bus: str, books: str) -> None:
+    async with AsyncExitStack() as stack:
+        setup = await stack.enter_async_context(nodes_setup(bus, books))
+        simulation = simulated_ironic(
+            setup.cloud.brokers.at_api("operator"), available_nodes(12), listen=None
+        )
+        await stack.enter_async_context(setup.cloud.running(simulation.parts))
+        first = Membership(setup.rows, "d1", "killed", QUICK)
+        async with asyncio.TaskGroup() as tasks:
+            # Of the daemon that dies, only its membership in the ring matters here.
+            dying = tasks.create_task(first.run())
+            await stack.enter_async_context(setup.daemon("d2", simulation=simulation))
+            nodes = [ProviderId(UUID(each.uuid)) for each in simulation.ironic.nodes.values()]
+
+            async def are_shared() -> bool:
+                owners = {each.owner for each in await setup.rows.owners()}
+                return owners == {"d1", "d2"}
+
+            await wait_until(are_shared, "d1 and d2 own some nodes each, and nobody owns none")
+            for each in await setup.rows.owners(["d2"]):
+                await setup.until_reserved(each.id, 0)
+            dying.cancel()
+        # Its lease is over at once.
+        assert await setup.rows.renew("d1", "killed", 0.0)
+        await setup.until_owned(12, "d2")
+        rows = await setup.rows.page_of("d2", 100)
+        assert all(row.read_epoch <= row.epoch for row in rows)
+
+        async def all_reported() -> bool:
+            rows = await setup.rows.page_of("d2", 100)
+            return all(row.read_epoch == row.epoch for row in rows)
+
+        await wait_until(all_reported, "all nodes reported under the new epoch")
+        for node in nodes:
+            await setup.until_reserved(node, 0)
+
+
+async def test_an_unreadable_notification_is_dead_lettered_and_its_neighbours_are_applied(
+    bus: str, books: str
+) -> None:
+    bodies = captured("08_maintenance_on_off_available.jsonl")
+    node = node_in(bodies[0])
+    async with nodes_setup(bus, books) as setup, setup.daemon("d1"):
+        await setup.said(b"\xff no json", *bodies, b"{}")
+        await setup.until_reserved(node, 0, "CUSTOM_BAREMETAL_GOLD")
+
+        async def are_buried() -> bool:
+            return await setup.connection.depth("dead") == 2
+
+        await wait_until(are_buried, "two dead letters")

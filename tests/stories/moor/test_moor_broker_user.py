@@ -1,0 +1,267 @@
+"""Applications on the real broker: the rights of their users, the events they receive, how they are added and removed."""
+
+import asyncio
+import json
+import os
+import secrets
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from bus.broker import Connection, ConnectionLost, Interrupted, Parcel, Receipt, Refusal
+from bus.rabbit import RabbitBroker
+from bus.topology import API, EVENTS, FEED, NO_PROJECT, PLACEMENT, Grant, Objects, feed_queue, user_of
+from tests.contracts.rabbitmq_under_test import CTL_VARIABLE, RabbitMQUnderTest, remove_users
+from tests.stories.cloud import Cloud, a_build, cloud, instance_of
+from tests.stories.moor.moor_process import Result, moor, moor_json, started
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.rabbitmq, pytest.mark.timeout(180)]
+
+STAGE = ("rabbitmq, a broker a cell", "memory")
+
+
+class OperatorAccess:
+    """An operator's access: the broker of the API level, and the file of passwords."""
+
+    def __init__(self, setup: Cloud, credentials: Path) -> None:
+        assert isinstance(setup.brokers.api, RabbitMQUnderTest)
+        self.under_test = setup.brokers.api
+        self.credentials = credentials
+
+    async def command(self, *arguments: str, user: str = user_of("operator"), ctl: bool = True) -> Result:
+        how = ("--ctl", os.environ[CTL_VARIABLE], "--credentials", str(self.credentials)) if ctl else ()
+        return await moor("broker", "user", *arguments, *how, MOOR_BUS_URL=self.under_test.url(user))
+
+    async def add(self, name: str, *flags: str) -> str:
+        """Add an application; returns its URL."""
+        ran = await self.command("add", name, *flags)
+        assert ran.code == 0, ran.err + ran.out
+        return self.url(name)
+
+    def url(self, name: str) -> str:
+        user = f"moor-app-{name}"
+        password = tomllib.loads(self.credentials.read_text())[user]
+        everyone = self.under_test.url().removeprefix("amqp://").partition("@")[0]
+        return self.under_test.url().replace(everyone, f"{user}:{password}")
+
+
+@asynccontextmanager
+async def operator_access(tmp_path: Path) -> AsyncIterator[tuple[Cloud, OperatorAccess, list[str]]]:
+    """A cloud in which each worker has its own user. The applications whose names a test adds to the list are removed
+    at the end.
+    """
+    names: list[str] = []
+    async with cloud(*STAGE) as setup, setup.placement(), setup.scheduler():
+        await setup.add_host("h1", vcpu=16)
+        await setup.until_reported("h1")
+        try:
+            yield setup, OperatorAccess(setup, tmp_path / "credentials.toml"), names
+        finally:
+            await asyncio.to_thread(remove_users, [f"moor-app-{name}" for name in names])
+
+
+def a_name(names: list[str]) -> str:
+    """Users belong to the server, which other tests use as well."""
+    names.append(f"t{secrets.token_hex(6)}")
+    return names[-1]
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Connection]:
+    connection = await RabbitBroker(url).connect()
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def until_cut_off(connection: Connection) -> None:
+    """Wait until the broker has closed the connection; a refused publish is not enough."""
+    with suppress(ConnectionLost):
+        async with asyncio.timeout(30):
+            while True:
+                await (await connection.open_publishing()).close()
+                await asyncio.sleep(0.05)
+
+
+async def may_publish(url: str, exchange: str, key: str) -> bool:
+    async with connected(url) as connection:
+        publishing = await connection.open_publishing()
+        try:
+            receipt = await publishing.publish(Parcel(exchange, key, b"{}"))
+        except Refusal:
+            return False
+        return receipt in (Receipt.CONFIRMED, Receipt.UNROUTABLE)
+
+
+async def may_hear(url: str, exchange: str, key: str) -> bool:
+    broker = RabbitBroker(url)
+    queue = feed_queue(broker.user, secrets.token_hex(4), [Grant(exchange, (key,))])
+    async with connected(url) as connection:
+        try:
+            await connection.declare(Objects(queues=(queue,)))
+        except Refusal:
+            return False
+        return True
+
+
+async def test_an_application_publishes_and_receives_for_its_own_projects_only(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (_, operator, names):
+        url = await operator.add(a_name(names), "--project", "p1", "--project", "p-2")
+
+        for key in ("build.request", "instance.delete", "instance.query", "plan.query", "explain.query"):
+            for project in ("p1", "p-2"):
+                assert await may_publish(url, API, f"{key}.{project}"), (key, project)
+            for project in ("p3", "p11", "xp1", NO_PROJECT, "p1.x", "*", "#"):
+                assert not await may_publish(url, API, f"{key}.{project}"), (key, project)
+        assert await may_publish(url, PLACEMENT, "usages.query.p1")
+        for key in (
+            *("usages.query.p3", "snapshot", "revisions", "holders.query", "consumer.query", "names.query"),
+            *("candidates", "provider.create", "claim.c1", "release.c1"),
+        ):
+            assert not await may_publish(url, PLACEMENT, key), key
+        for key in (
+            *("host.set", "host.query", "application.set", "application.query"),
+            *("reasons.query", "capability.query", "drain.query"),
+        ):
+            assert not await may_publish(url, API, key), key
+        for exchange in (EVENTS, FEED, "", "moor.dead", "moor.cell.c1", "moor.retry.scheduler"):
+            assert not await may_publish(url, exchange, "p1"), exchange
+
+        assert await may_hear(url, FEED, "p1")
+        for exchange, key in ((FEED, "p3"), (FEED, "*"), (FEED, "#"), (EVENTS, "instance.#"), (EVENTS, "p1")):
+            assert not await may_hear(url, exchange, key), (exchange, key)
+
+
+async def test_commands_of_an_application_find_only_its_own_project(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (setup, operator, names):
+        url = await operator.add(a_name(names), "--project", "p1")
+        other = a_build(1, project="p3")
+        await setup.send(other)
+        await setup.until_state(instance_of(other), "active")
+        mine = {"MOOR_BUS_URL": url, "MOOR_PROJECT": "p1"}
+
+        async with started("events", "instance.#", "build.accepted", "--json", **mine) as events:
+            await events.until_printed_to_stderr("listening")
+            booted = await moor_json("boot", "--vcpus", "1", **mine)
+            (instance,) = booted["instances"]
+            assert (instance["state"], instance["project"]) == ("active", "p1")
+            assert [each["id"] for each in await moor_json("list", **mine)] == [instance["id"]]
+            assert (await moor_json("show", instance["id"], **mine))[0]["state"] == "active"
+            (deleted,) = await moor_json("delete", instance["id"], "--wait", **mine)
+            assert deleted["state"] == "deleted"
+            heard = [json.loads(await events.until_printed("")) for _ in range(4)]
+
+        hidden = await moor("show", str(instance_of(other)), **mine)
+        assert (hidden.code, "there is no instance" in hidden.err) == (1, True), hidden.err
+        untouched = await moor("delete", str(instance_of(other)), **mine)
+        assert untouched.code == 1
+        refused = await moor("list", MOOR_BUS_URL=url, MOOR_PROJECT="p3")
+        assert (refused.code, "the broker refused" in refused.err) == (1, True), refused.err
+        state = await setup.instance(instance_of(other))
+        assert state is not None
+        assert state.state == "active"
+        assert {each["type"] for each in heard} >= {"build.accepted", "instance.active"}
+        projects = {each.get("project") or each["instance"]["project"] for each in heard}
+        assert projects == {"p1"}
+
+
+async def test_an_admin_application_acts_for_all_projects_but_is_no_operator(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (setup, operator, names):
+        url = await operator.add(a_name(names), "--admin")
+        build = a_build(1, project="p3")
+        await setup.send(build)
+        await setup.until_state(instance_of(build), "active")
+
+        listed = await moor_json("list", MOOR_BUS_URL=url)
+        booted = await moor_json("boot", "--vcpus", "1", "--project", "p9", MOOR_BUS_URL=url)
+
+        assert [each["id"] for each in listed] == [str(instance_of(build))]
+        assert booted["instances"][0]["state"] == "active"
+        assert not await may_publish(url, API, "host.set")
+        assert not await may_publish(url, PLACEMENT, "snapshot")
+
+
+async def test_a_removed_application_is_disconnected_and_cannot_connect_again(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (_, operator, names):
+        name = a_name(names)
+        url = await operator.add(name, "--project", "p1")
+        # Lists the applications that the schedulers know.
+        listed = await operator.command("list", "--json", ctl=False)
+        assert {"name": name, "projects": ["p1"]}.items() <= json.loads(listed.out)[0].items()
+        async with connected(url) as connection:
+            publishing = await connection.open_publishing()
+            assert await publishing.publish(Parcel(API, "build.request.p1", b"{}")) is Receipt.CONFIRMED
+
+            removed = await operator.command("remove", name)
+
+            assert removed.code == 0, removed.err
+            await until_cut_off(connection)
+        with pytest.raises((Interrupted, Refusal)):
+            await RabbitBroker(url).connect()
+        assert json.loads((await operator.command("list", "--json", ctl=False)).out) == []
+        assert f"moor-app-{name}" not in tomllib.loads(operator.credentials.read_text())
+        again = await operator.command("remove", name)
+        assert (again.code, "there was no user" in again.out) == (0, True), again.err
+
+
+async def test_with_other_projects_an_application_keeps_its_password_and_loses_its_old_rights(
+    tmp_path: Path,
+) -> None:
+    async with operator_access(tmp_path) as (_, operator, names):
+        name = a_name(names)
+        url = await operator.add(name, "--project", "p1")
+        async with connected(url) as connection:
+            publishing = await connection.open_publishing()
+            assert await publishing.publish(Parcel(API, "instance.delete.p1", b"{}")) is Receipt.CONFIRMED
+
+            assert await operator.add(name, "--project", "p2") == url
+
+            # RabbitMQ caches what it allowed a channel before, so the connection is closed.
+            await until_cut_off(connection)
+        assert not await may_publish(url, API, "instance.delete.p1")
+        assert await may_publish(url, API, "instance.delete.p2")
+
+
+async def test_an_application_may_open_ten_connections_or_the_configured_number(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (_, operator, names):
+        few = await operator.add(a_name(names), "--project", "p1", "--connections-max", "2")
+        async with connected(few), connected(few):
+            with pytest.raises((Interrupted, Refusal), match="limit of connections"):
+                await RabbitBroker(few).connect()
+        url = await operator.add(a_name(names), "--project", "p1", "--channels-max", "12")
+        connections = [await RabbitBroker(url).connect() for _ in range(10)]
+        try:
+            with pytest.raises((Interrupted, Refusal), match="limit of connections"):
+                await RabbitBroker(url).connect()
+            channels = [await connections[0].open_publishing() for _ in range(11)]
+            assert channels
+            with pytest.raises((Interrupted, Refusal)):
+                await asyncio.gather(*[connections[1].open_publishing() for _ in range(12)])
+        finally:
+            for connection in connections:
+                await connection.close()
+
+
+async def test_an_invalid_application_is_refused_before_any_change(tmp_path: Path) -> None:
+    async with operator_access(tmp_path) as (_, operator, _names):
+        for arguments, said in (
+            (("add", "x"), "either be an admin or have projects"),
+            (("add", "x", "--admin", "--project", "p"), "either be an admin or have projects"),
+            (("add", "X", "--project", "p"), "an application's name is"),
+            (("add", "x", "--project", "P.1"), "a project's name is"),
+            (("add", "x", "--project", "-"), "a project's name is"),
+            (("remove", "x.y"), "an application's name must match"),
+        ):
+            ran = await operator.command(*arguments)
+            assert ran.code == 2, ran.out
+            assert said in " ".join(ran.err.replace("│", " ").split()), ran.err
+        assert not operator.credentials.exists()
+        ran = await moor("broker", "user", "add", "x", "--admin", MOOR_BUS_URL="unix:///nowhere")
+        assert (
+            ran.code,
+            "applications need a RabbitMQ broker" in " ".join(ran.err.replace("│", " ").split()),
+        ) == (2, True)

@@ -1,0 +1,231 @@
+"""`moor load` as a person runs it: small, embedded and on real servers, with the figures that it prints."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from moor.clouds.load_command import counts_of
+from tests.servers import descendants
+from tests.stories.moor.moor_process import Result, moor
+from tests.stories.real_servers import real_servers
+
+pytestmark = pytest.mark.asyncio
+
+SMALL = ("load", "--boots", "200", "--hosts", "20", "--cells", "2")
+REAL = [pytest.mark.rabbitmq, pytest.mark.postgresql]
+
+
+def figures(file: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(file.read_text())
+    return read
+
+
+async def test_the_embedded_load_builds_measures_and_audits(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*SMALL, "--json", str(file))
+
+    assert ran.code == 0, ran.err
+    assert "audit passed" in ran.out
+    found = figures(file)
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["active"] + found["in_error"] == 200
+    assert found["claims"] == 200 + found["conflicts"]
+    assert f"{found['conflicts']:,} of {found['claims']:,} claims were refused" in " ".join(ran.out.split())
+    assert found["boots_per_s"] > 0
+    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
+    assert found["cpu_us_per_boot"].keys() == {"total", "embedded"}
+    assert found["cpu_us_per_boot"]["total"] > 0
+
+
+async def test_spawns_that_fail_go_to_alternates(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*SMALL, "--failing", "0.5", "--json", str(file))
+
+    assert ran.code == 0, ran.err
+    found = figures(file)
+    assert found["by_alternate"] > 20
+    assert found["in_error"] > 0, "some fail on every host that they may have"
+
+
+MIXED = (*SMALL, "--moves", "61")
+
+
+def assert_moves_were_measured(ran: Result, found: dict[str, Any]) -> None:
+    assert ran.code == 0, ran.err + ran.out
+    assert "audit passed" in ran.out
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["active"] + found["in_error"] == found["boots"] == 200
+    kinds, orders = found["kinds"], found["orders"]
+    assert {kind: each["count"] for kind, each in kinds.items()} == {
+        "migrate": 21,
+        "live-migrate": 20,
+        "resize": 20,
+        "boot": 20,
+        "delete": 20,
+    }
+    assert orders["count"] == 101
+    for each in kinds.values():
+        assert sum(each["outcomes"].values()) == each["count"]
+        assert each["per_s"] > 0
+        assert 0 < each["latency_ms"]["p50"] <= each["latency_ms"]["p99"] <= each["latency_ms"]["max"]
+    assert kinds["delete"]["outcomes"] == {"deleted": 20}
+    spent = orders["cpu_us_each"]
+    assert spent.keys() == found["cpu_us_per_boot"].keys()
+    assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
+
+
+async def test_moves_are_mixed_with_boots_and_deletes_and_each_kind_is_measured(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*MIXED, "--failing", "0", "--json", str(file))
+
+    assert_moves_were_measured(ran, found := figures(file))
+    assert found["active"] == 200, "what became of them later does not count here"
+    assert found["kinds"]["resize"]["outcomes"] == {"confirmed": 20}
+    assert "resize 20" in " ".join(ran.out.split())
+
+
+async def test_moves_that_fail_are_told_by_kind(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*MIXED, "--failing", "0.7", "--json", str(file))
+
+    assert_moves_were_measured(ran, found := figures(file))
+    assert sum(each["outcomes"].get("failed", 0) for each in found["kinds"].values()) > 0
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+async def test_moves_on_real_servers_leave_clean_books(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+    async with real_servers() as (bus, database):
+        servers = ("--bus", bus, "--db", database, "--workers", "conductor=2")
+        ran = await moor(*MIXED, *servers, "--json", str(file))
+
+    assert_moves_were_measured(ran, figures(file))
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+async def test_on_real_servers_the_cpu_of_every_process_is_counted_once(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "load.json"
+    async with real_servers() as (bus, database):
+        servers = ("--bus", bus, "--db", database)
+        ran = await moor(*SMALL, *servers, "--workers", "scheduler=2", "--json", str(file))
+        again = await moor(*SMALL, *servers)
+
+    assert again.code == 1, "a second run would measure what the first has left"
+    assert "a load run needs its own servers" in again.err
+
+    assert ran.code == 0, ran.err + ran.out
+    found = figures(file)
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["active"] + found["in_error"] == 200
+    spent = found["cpu_us_per_boot"]
+    workers = {"placement-1", "scheduler-1", "scheduler-2"}
+    workers |= {"conductor-c1-1", "conductor-c2-1", "compute-c1", "compute-c2"}
+    assert spent.keys() == workers | {"total", "broker", "database"}
+    assert all(us > 0 for us in spent.values())
+    assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
+    assert found["load_generator_us_per_boot"] > 0
+
+
+METAL = ("load", "--bare-metal", "--nodes", "20", "--changes", "101", "--deploys", "12", "--in-flight", "10")
+
+
+def assert_metal_was_measured(ran: Result, found: dict[str, Any]) -> None:
+    assert ran.code == 0, ran.err + ran.out
+    assert "audit passed" in ran.out
+    assert found["audit"] == {"passed": True, "problems": []}
+    assert found["active"] + found["in_error"] == found["deploys"]["count"] == 12
+    assert found["changes"]["count"] == 101
+    for phase in (found["changes"], found["deploys"]):
+        assert phase["per_s"] > 0
+        assert 0 < phase["latency_ms"]["p50"] <= phase["latency_ms"]["p99"] <= phase["latency_ms"]["max"]
+        spent = phase["cpu_us_each"]
+        assert spent["total"] == pytest.approx(sum(us for name, us in spent.items() if name != "total"))
+        assert spent["total"] > 0
+    assert found["free_again_ms"]["p50"] > 0
+
+
+async def test_on_bare_metal_changes_and_deploys_are_measured_and_audited(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+
+    ran = await moor(*METAL, "--failing", "0.5", "--rate", "100", "--json", str(file))
+
+    assert_metal_was_measured(ran, figures(file))
+    assert figures(file)["by_alternate"] + figures(file)["in_error"] > 0
+    assert figures(file)["changes"]["cpu_us_each"].keys() == {"total", "embedded"}
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+async def test_on_bare_metal_and_real_servers_the_daemons_are_counted_too(tmp_path: Path) -> None:
+    file = tmp_path / "load.json"
+    async with real_servers() as (bus, database):
+        ran = await moor(*METAL, "--cells", "1", "--bus", bus, "--db", database, "--json", str(file))
+        again = await moor(*METAL, "--cells", "1", "--bus", bus, "--db", database)
+
+    assert_metal_was_measured(ran, figures(file))
+    workers = {"placement-1", "scheduler-1", "conductor-c1-1", "compute-c1", "ironic-1", "ironic-2"}
+    assert figures(file)["deploys"]["cpu_us_each"].keys() == workers | {"total", "broker", "database"}
+    assert figures(file)["deploys"]["generator_us_each"] > 0
+    assert again.code == 1
+    assert "the daemons' tables already have 20 nodes" in again.err
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_load_that_is_told_to_stop_stops_its_workers(number: signal.Signals) -> None:
+    async with real_servers() as (bus, database):
+        load = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "moor", "load", "--boots", "1000000", "--bus", bus, "--db", database),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "TERM": "dumb"},
+        )
+        try:
+            async with asyncio.timeout(60):
+                # One placement, one scheduler, a conductor and a compute in each of two cells.
+                while len(workers := descendants(load.pid)) < 6:
+                    await asyncio.sleep(0.05)
+            load.send_signal(number)
+            # The workers may drain for half of it.
+            async with asyncio.timeout(60):
+                assert await load.wait() != 0
+        finally:
+            if load.returncode is None:
+                load.kill()
+                await load.wait()
+
+    assert not set(workers) & set(descendants(1)), "nobody is left"
+
+
+async def test_mistakes_are_reported_in_one_line() -> None:
+    for arguments, said in (
+        (("--bus", "amqp://localhost/"), "only one of --bus and --db is given"),
+        (("--workers", "scheduler=2"), "--workers is scheduler=2 without --bus and --db"),
+        (("--bare-metal", "--moves", "3"), "--moves is 3 with --bare-metal"),
+    ):
+        ran = await moor("load", *arguments)
+        assert ran.code == 2, ran.out
+        assert said in " ".join(ran.err.replace("│", " ").split())
+        assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("wrong", ["compute=2", "scheduler", "scheduler=0", "scheduler=-1", "scheduler=two"])
+async def test_invalid_numbers_of_workers_are_named(wrong: str) -> None:
+    with pytest.raises(typer.BadParameter, match=wrong):
+        counts_of(["placement=2", wrong])

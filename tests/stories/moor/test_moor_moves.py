@@ -1,0 +1,104 @@
+"""A person moves instances, drains a host, and evacuates one that is lost, by command."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stories.moor.moor_process import moor, moor_json, started
+
+pytestmark = pytest.mark.asyncio
+
+FIRST, SECOND, THIRD = (f"harbour-host-0000{number}" for number in (1, 2, 3))
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short path: the path of a socket may not be long."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        yield Path(place)
+
+
+async def booted(count: int, host: str, **environment: str) -> list[str]:
+    boot = ("boot", "--vcpus", "1", "--ram", "64", "--disk", "1", "--host", host, "--count", str(count))
+    found: list[dict[str, Any]] = (await moor_json(*boot, **environment))["instances"]
+    assert {each["host"] for each in found} == {host}
+    return [each["id"] for each in found]
+
+
+async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    async with started("up", "--cells", "harbour", "--hosts", "2", **environment) as up:
+        await up.until_printed("ready")
+        (id_,) = await booted(1, FIRST, **environment)
+
+        there = await moor_json("migrate", id_, **environment)
+        assert (there["state"], there["host"]) == ("moved", SECOND)
+        going = await moor_json("migration", "list", "--host", SECOND, **environment)
+        assert [(each["instance"], each["what"], each["outcome"]) for each in going] == [(id_, "migrate", "")]
+        back = await moor_json("revert", id_, **environment)
+        assert (back["state"], back["host"], back["move"]["outcome"]) == ("active", FIRST, "reverted")
+        late = await moor("confirm", id_, **environment)
+        assert (late.code, "rejected: how is 'confirm': the move is reverted" in late.err) == (1, True)
+
+        larger = ("resize", id_, "--vcpus", "2", "--ram", "128", "--disk", "1", "--to", FIRST)
+        assert (await moor_json(*larger, **environment))["host"] == FIRST
+        assert (await moor_json("confirm", id_, **environment))["move"]["outcome"] == "confirmed"
+        live = await moor_json("live-migrate", id_, **environment)
+        assert (live["state"], live["host"]) == ("active", SECOND)
+        rebuilt = await moor_json("rebuild", id_, "--image", "http://images/arch", **environment)
+        assert (rebuilt["state"], rebuilt["host"]) == ("active", SECOND)
+        assert (await moor_json("shelve", id_, **environment))["state"] == "shelved"
+        unasked = await moor("rebuild", id_, "--image", "http://images/arch", **environment)
+        assert (unasked.code, "it is shelved: only an active instance can be rebuilt" in unasked.err) == (
+            1,
+            True,
+        )
+        refused = await moor("migrate", id_, **environment)
+        assert (refused.code, "it is shelved: to migrate, it must be active" in refused.err) == (1, True)
+        assert (await moor_json("unshelve", id_, **environment))["state"] == "active"
+        away = await moor_json("shelve", id_, "--offload", **environment)
+        assert (away["state"], away["host"], away["keeps_share"]) == ("offloaded", "", False)
+        named = await moor_json("unshelve", id_, "--to", FIRST, **environment)
+        assert (named["state"], named["host"]) == ("active", FIRST)
+
+        history = await moor_json("history", id_, **environment)
+        assert [(each["what"], each["outcome"]) for each in history] == [
+            ("boot", "placed"),
+            ("migrate", "reverted"),
+            ("resize", "confirmed"),
+            ("live-migrate", "confirmed"),
+            ("rebuild", "done"),
+            ("shelve", "done"),
+            ("unshelve", "done"),
+            ("offload", "done"),
+            ("unshelve", "done"),
+        ]
+        assert "reverted" in (await moor("migration", "show", id_, **environment)).out
+        assert "no moves" in (await moor("migration", "list", **environment)).out
+        audited = await moor("audit", "--settle", "0", **environment)
+        assert (audited.code, "no faults" in audited.out) == (0, True)
+
+
+async def test_a_person_drains_a_host_and_evacuates_a_lost_one(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    async with started("up", "--cells", "harbour", "--hosts", "3", **environment) as up:
+        await up.until_printed("ready")
+        ids = await booted(3, FIRST, **environment)
+
+        still_up = await moor("evacuate", FIRST, **environment)
+        assert (still_up.code, f"its host {FIRST} is up" in still_up.out) == (1, True)
+        drained = await moor_json("host", "drain", FIRST, "--to", SECOND, **environment)
+        assert {each["id"] for each in drained["moved"]} == set(ids)
+        assert {each["host"] for each in drained["moved"]} == {SECOND}
+        assert (await moor_json("host", "show", FIRST, **environment))["setting"]["mode"] == "draining"
+
+        await moor_json("host", "set", SECOND, "down", **environment)
+        fenced = await moor("evacuate", SECOND, "--fence", "false", **environment)
+        assert (fenced.code, "nothing was evacuated" in fenced.err) == (1, True)
+        evacuated = await moor_json("evacuate", SECOND, "--fence", "true", **environment)
+        assert (evacuated["stayed"], {each["host"] for each in evacuated["moved"]}) == ([], {THIRD})
+        nobody = await moor("evacuate", SECOND, **environment)
+        assert (nobody.code, "0 of 0 instances" in nobody.out) == (0, True)

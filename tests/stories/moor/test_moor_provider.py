@@ -1,0 +1,105 @@
+"""`moor provider`: an operator looks at providers, gives a host a device, and asks which hosts could give it."""
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stories.moor.moor_process import moor, moor_json, started
+
+pytestmark = pytest.mark.asyncio
+
+FIRST, SECOND = "harbour-host-00001", "harbour-host-00002"
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short path: the path of a socket may not be long."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        yield Path(place)
+
+
+async def test_an_operator_gives_a_host_a_device_and_asks_who_could_give_it(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    async with started("up", "--cells", "harbour", "--hosts", "2", **environment) as up:
+        await up.until_printed("ready")
+        assert [each["name"] for each in await moor_json("provider", "list", **environment)] == [
+            FIRST,
+            SECOND,
+        ]
+
+        made = await moor_json("provider", "create", "gpu0", "--parent", FIRST, **environment)
+        assert (made["name"], made["cell"]) == ("gpu0", "harbour")
+        for order in (
+            ("inventory", "gpu0", "PGPU=4,reserved=1", "VGPU=8,max=2,ratio=1.5"),
+            ("traits", "gpu0", "HW_GPU_API_VULKAN"),
+            ("aggregates", "gpu0", made["id"]),
+        ):
+            ran = await moor("provider", "set", *order, **environment)
+            assert ran.code == 0, ran.err
+        shown = await moor("provider", "show", "gpu0", **environment)
+        assert "below       harbour-host-00001" in shown.out
+        assert "VGPU   0     12" in shown.out
+        assert "1 to 2" in shown.out
+        tree = await moor("provider", "tree", "gpu0", **environment)
+        assert "└── gpu0  PGPU 0/3  VGPU 0/12  HW_GPU_API_VULKAN" in tree.out
+
+        asked = ("candidates", "VCPU=1", "--group", "_GPU PGPU=2 HW_GPU_API_VULKAN")
+        (found,) = await moor_json(*asked, **environment)
+        assert found["mappings"]["_GPU"] == [made["id"]]
+        told = await moor(*asked, **environment)
+        assert f"{FIRST}: 1 VCPU; gpu0: 2 PGPU for _GPU" in told.out
+
+        await moor_json("boot", "--vcpus", "3", "--name", "web", "--project", "shop", **environment)
+        (used,) = await moor_json("usage", "shop", **environment)
+        assert (used["type"], used["consumers"], used["used"]["VCPU"]) == ("INSTANCE", 1, 3)
+        held = [
+            holder
+            for host in (FIRST, SECOND)
+            for holder in await moor_json("provider", "holders", host, **environment)
+        ]
+        assert [(holder["project"], holder["type"]) for holder in held] == [("shop", "INSTANCE")]
+
+
+async def test_an_impossible_change_is_reported_and_nothing_is_written(home: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(home)}
+    async with started("up", "--cells", "harbour", "--hosts", "2", **environment) as up:
+        await up.until_printed("ready")
+        made = await moor_json("provider", "create", "gpu0", "--parent", FIRST, **environment)
+        as_client = f"unix://moor-app-local@{home}/moorage/bus.sock"
+        wrong = (
+            (("provider", "show", "nowhere"), 1, "there is no provider 'nowhere'"),
+            (("provider", "create", SECOND), 1, f"{SECOND!r} is already the name of provider"),
+            (("provider", "create", "x", "--id", made["id"]), 1, f"provider {made['id']} already exists"),
+            (("provider", "delete", FIRST), 1, f"it has a child, provider {made['id']}"),
+            (("provider", "move", FIRST, "--parent", "gpu0"), 1, "not done: parent"),
+            (("provider", "move", FIRST), 2, "give either --parent PROVIDER or --alone"),
+            (
+                ("provider", "set", "inventory", "gpu0", "PGPU=x"),
+                2,
+                "'PGPU=x': the total is 'x', must be a number",
+            ),
+            (("provider", "set", "inventory", "gpu0", "PGPU=1,half=2"), 2, "'half' must be one of reserved"),
+            (("provider", "set", "inventory", "gpu0", "FOO=1"), 1, "FOO"),
+            (("provider", "set", "traits", "gpu0", "CUSTOM_NEW"), 1, "there is no trait CUSTOM_NEW"),
+            (("provider", "set", "traits", "gpu0", "low"), 2, "Expected `str` matching regex"),
+            (("provider", "delete", "gpu0", "--bus", as_client), 1, "'moor-app-local' may not publish"),
+            (("candidates", "VCPU=1", "CUSTOM_NEW"), 2, "unknown resource class or trait: CUSTOM_NEW"),
+            (("candidates", "VCPU=many"), 2, "'VCPU=many': the amount is 'many', must be a whole number"),
+            (("candidates", "HW_CPU_X86_AVX2"), 2, "groups[0].resources: the group asks for no resource"),
+            (("candidates", "VCPU=500"), 1, "no provider can satisfy this now"),
+        )
+        told = await asyncio.gather(*(moor(*arguments, **environment) for arguments, _, _ in wrong))
+        for ran, (arguments, code, what) in zip(told, wrong, strict=True):
+            assert (ran.code, what in ran.err, "Traceback" in ran.err) == (code, True, False), (
+                arguments,
+                ran,
+            )
+
+        assert (await moor("provider", "delete", "gpu0", **environment)).code == 0
+        assert [each["name"] for each in await moor_json("provider", "list", **environment)] == [
+            FIRST,
+            SECOND,
+        ]

@@ -1,0 +1,181 @@
+"""What `moor ring` shows of the daemons that share bare-metal nodes, and how it drains one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from bus.message import ProviderId
+from bus.sql import upgrade
+from ironic_sync.core.node import Node
+from ironic_sync.core.ring import Ring
+from ironic_sync.core.rows import NodeRow, Offer
+from ironic_sync.membership import Membership
+from ironic_sync.settings import IronicSettings
+from ironic_sync.store import IronicStore
+from ironic_sync.store_sql import SqlIronicStore
+from tests.contracts.sql_stores import empty_database
+from tests.stories.moor.moor_process import moor, moor_json
+
+pytestmark = pytest.mark.asyncio
+
+LONG_S = 3600.0
+
+
+class Served:
+    def __init__(self, url: str, store: IronicStore) -> None:
+        self.url = url
+        self.store = store
+
+    async def fill(self, *owners: str) -> None:
+        """The last node has an instance."""
+        rows = [
+            NodeRow(id=node_id(number), owner=owner, epoch=1)
+            for number, owner in enumerate(owners[:-1], start=1)
+        ]
+        last = node_id(len(owners))
+        held = NodeRow(id=last, owner=owners[-1], epoch=4, node=Node(id=last, instance_uuid=UUID(int=9)))
+        async with self.store.transaction() as tx:
+            await tx.save([*rows, held])
+
+
+@pytest_asyncio.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[Served]:
+    async with empty_database(request.param) as url:
+        await upgrade(url, "ironic_sync")
+        store = SqlIronicStore(url)
+        yield Served(url, store)
+        await store.close()
+
+
+def node_id(number: int) -> ProviderId:
+    return ProviderId(UUID(int=number))
+
+
+async def test_the_daemons_are_shown_with_their_leases_and_nodes(served: Served) -> None:
+    await served.fill("", "d1", "lost", "d2", "d1")
+    await served.store.join("d1", "a", LONG_S)
+    await served.store.join("d2", "b", 0.0)
+
+    shown = await moor_json("ring", "--ironic-db", served.url)
+
+    daemons = {each["name"]: each for each in shown["daemons"]}
+    assert {
+        name: (each["state"], each["incarnation"], each["nodes"], each["with_instances"])
+        for name, each in daemons.items()
+    } == {"d1": ("alive", "a", 2, 1), "d2": ("gone", "b", 1, 0), "lost": ("gone", "", 1, 0)}
+    assert 0 < daemons["d1"]["lease_left_s"] <= LONG_S
+    assert daemons["d2"]["lease_left_s"] == 0
+    assert shown["untaken"] == 1
+    told = await moor("ring", MOOR_DB_URL=served.url)
+    assert told.code == 0, told.err
+    assert "1 nodes that no daemon has taken yet" in told.out
+
+
+async def test_moor_ring_explains_why_a_daemon_owns_a_node(served: Served) -> None:
+    await served.fill("d1", "d1")
+    await served.store.join("d1", "a", LONG_S)
+    await served.store.join("d2", "b", LONG_S)
+    best = Ring(await served.store.members()).owner_of(node_id(2))
+
+    found = await moor_json("ring", "show", str(node_id(2)), MOOR_IRONIC_DB_URL=served.url)
+
+    assert (found["id"], found["owner"], found["epoch"], found["best"]) == (str(node_id(2)), "d1", 4, best)
+    assert ("it holds an instance" in found["reason"]) == (best != "d1")
+    assert {name for name, _ in found["scores"]} == {"d1", "d2"}
+    told = await moor("ring", "show", str(node_id(2)), "--ironic-db", served.url)
+    assert told.code == 0, told.err
+    assert "d1, epoch 4" in told.out
+    nowhere = await moor("ring", "show", str(node_id(8)), "--ironic-db", served.url)
+    assert nowhere.code == 1
+    assert f"no daemon knows node {node_id(8)}" in nowhere.err
+
+
+async def test_nodes_missing_in_ironic_are_shown_and_released_by_an_operator(served: Served) -> None:
+    held = structs.replace(a_held_row(1, "d1"), missing_since_us=1_700_000_000_000_000)
+    moving = structs.replace(
+        a_held_row(2, "d2"), cell_wanted="c2", cell_note="it moves", report_note="1 of it is held"
+    )
+    foreign = structs.replace(a_held_row(3, "d1"), is_foreign=True)
+    async with served.store.transaction() as tx:
+        await tx.save([held, moving, foreign])
+
+    shown = await moor_json("ring", "--ironic-db", served.url)
+    assert (shown["missing"], shown["moving"], shown["foreign"]) == (1, 1, 1)
+    assert await moor_json("ring", "missing", "--ironic-db", served.url) == [
+        {"id": str(node_id(1)), "name": "rack-1", "cell": "c1", "since": "2023-11-14T22:13:20Z"}
+    ]
+    told = await moor("ring", "show", str(node_id(2)), "--ironic-db", served.url)
+    assert all(each in told.out for each in ("cell: c1", "it moves", "1 of it is held")), told.out
+    assert not (await served.store.read([node_id(1)]))[node_id(1)].is_deleted
+
+    told = await moor("ring", "missing", "--remove", "--ironic-db", served.url)
+    assert told.code == 0, told.err
+    assert "1 nodes are removed once no consumer holds them" in told.out
+    (row,) = await served.store.page_of("d1", 10, needs="report")
+    assert (row.id, row.is_deleted, row.missing_since_us) == (node_id(1), True, 0)
+    assert await moor_json("ring", "missing", "--ironic-db", served.url) == []
+
+
+def a_held_row(number: int, owner: str) -> NodeRow:
+    node = Node(id=node_id(number), name=f"rack-{number}")
+    offer = Offer(resource_class="CUSTOM_GOLD")
+    return NodeRow(
+        id=node_id(number), owner=owner, epoch=1, cell="c1", node=node, offer=offer, reported=offer
+    )
+
+
+async def test_a_daemon_that_is_told_to_drain_hands_its_nodes_over(served: Served) -> None:
+    await served.fill(*[""] * 30)
+    settings = IronicSettings(look_s=0.05)
+    d1, d2 = (Membership(served.store, name, name, settings) for name in ("d1", "d2"))
+    running = [asyncio.create_task(each.run()) for each in (d1, d2)]
+    async with asyncio.timeout(60):
+        while len(d1.owned) + len(d2.owned) < 30 or not d1.owned:
+            await asyncio.sleep(0.01)
+
+        told = await moor("ring", "drain", "d1", "--ironic-db", served.url)
+        assert told.code == 0, told.err
+        assert "d1 drains" in told.out
+        while d1.owned:
+            await asyncio.sleep(0.01)
+        shown = await moor_json("ring", "--ironic-db", served.url)
+        assert [(each["state"], each["nodes"]) for each in shown["daemons"]] == [
+            ("draining", 0),
+            ("alive", 30),
+        ]
+
+        told = await moor("ring", "drain", "d2", "--ironic-db", served.url)
+        assert "no other daemon can take its 30 nodes" in " ".join(told.out.split())
+        told = await moor("ring", "undrain", "d1", "--ironic-db", served.url)
+        assert told.code == 0, told.err
+        while len(d1.owned) < 30:
+            await asyncio.sleep(0.01)
+        for each in (d1, d2):
+            await each.stop()
+        await asyncio.gather(*running)
+
+
+async def test_impossible_requests_are_reported(served: Served) -> None:
+    await served.store.join("d1", "a", LONG_S)
+
+    told = await moor("ring", "drain", "d9", "--ironic-db", served.url)
+    assert (told.code, "no daemon 'd9' is alive" in told.err) == (1, True)
+    assert "alive daemons: d1" in told.err
+    told = await moor("ring", "show", "d1", "--ironic-db", served.url)
+    assert told.code == 2
+    told = await moor("ring")
+    assert told.code == 2
+    assert "MOOR_IRONIC_DB_URL" in told.err
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_a_database_without_the_tables_is_reported(kind: str) -> None:
+    async with empty_database(kind) as url:
+        told = await moor("ring", "--ironic-db", url)
+
+    assert told.code == 1
+    assert "`moor db upgrade` creates them" in " ".join(told.err.split())

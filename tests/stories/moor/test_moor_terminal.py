@@ -1,0 +1,326 @@
+"""`moor` as a new user runs it: in narrow terminals and pipes, with wrong words, without workers, and where it cannot
+write.
+"""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+import pytest_asyncio
+
+from bus.urls import broker_at
+from tests.contracts.memory_under_test import UnixUnderTest
+from tests.stories.moor.moor_process import PATIENCE_S, Result, moor, moor_anew, moor_json, started
+
+pytestmark = pytest.mark.asyncio
+
+NARROW = {"COLUMNS": "80"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cloud(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The bus of a `moor up`."""
+    data = tmp_path_factory.mktemp("up")
+    async with started("up", "--data", str(data), "--hosts", "2", "--listen", "127.0.0.1:0") as process:
+        await process.until_printed("ready")
+        yield f"unix://{data}/bus.sock"
+        process.send_signal(signal.SIGTERM)
+        await process.ended()
+
+
+@pytest_asyncio.fixture
+async def silent() -> AsyncIterator[str]:
+    """A bus on which everything is declared and no worker runs."""
+    under_test = await UnixUnderTest.start()
+    assert (await moor("broker", "declare", "--cells", "c1", "--bus", under_test.url())).code == 0
+    yield under_test.url()
+    await under_test.close()
+
+
+def request_of(ran: Result) -> str:
+    (found,) = re.findall(r"^request (\S+)$", ran.err, re.MULTILINE)
+    return str(UUID(found))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+async def test_lists_never_fold_ids_and_states(cloud: str, columns: str) -> None:
+    booted = await moor("boot", "--vcpus", "1", "--name", "web", "--bus", cloud, COLUMNS=columns)
+    (one,) = await moor_json("show", request_of(booted), "--bus", cloud)
+
+    listed = await moor("list", "--bus", cloud, COLUMNS=columns)
+
+    (row,) = [line.split() for line in listed.out.splitlines() if line.startswith(one["id"])]
+    assert row == [one["id"], "web", "active", one["cell"], one["host"]]
+    assert one["id"] in booted.out
+
+
+@pytest.mark.parametrize("columns", ["80", ""])
+async def test_no_line_about_a_broker_is_folded(columns: str) -> None:
+    shown = await moor("broker", "show", "--cells", "harbour", **({"COLUMNS": columns} if columns else {}))
+
+    lines = [line.strip() for line in shown.out.splitlines()]
+    for whole in (
+        "moor.api instance.rebuild.*",
+        "moor.retry.conductor.harbour conductor.harbour.work",
+        "moor.cell.harbour spawn.failed.harbour",
+    ):
+        assert any(line.endswith(whole) for line in lines)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_host_is_shown_whole(cloud: str) -> None:
+    (known, *_) = await moor_json("host", "list", "--bus", cloud)
+
+    shown = await moor("host", "show", known["name"], "--bus", cloud, **NARROW)
+
+    said = dict(line.split(maxsplit=1) for line in shown.out.splitlines())
+    assert (said["id"].strip(), said["state"].strip()) == (known["id"], "up")
+    assert {"kind", "runs", "cell", "zone", "heard", "instances", "building"} <= said.keys()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_plan_says_how_many_fit_and_why_not_and_builds_nothing(cloud: str, tmp_path: Path) -> None:
+    known = await moor_json("host", "list", "--bus", cloud)
+    hosts, cells = len(known), sorted({host["cell"] for host in known})
+    request = tmp_path / "request.json"
+    request.write_text('{"type": "build.request", "flavor": {"vcpus": 500}}')
+
+    fits = await moor_json("plan", "--request", str(request), "--vcpus", "1", "--bus", cloud)
+    assert (fits["qualify"], fits["funnel"]["hosts"], [cell["cell"] for cell in fits["cells"]]) == (
+        *(hosts, hosts, cells),
+    )
+    large = await moor("plan", "--request", str(request), "--bus", cloud, COLUMNS="200")
+    assert large.out.startswith(f"0 more fit on 0 of {hosts} hosts\n")
+    assert f"more hosts would qualify:\n  {hosts} with " in large.out
+    verdicts = await moor_json("plan", "--vcpus", "500", "--hosts", "--step", "capacity", "--bus", cloud)
+    assert [each["reason"].partition(",")[0] for each in verdicts] == ["VCPU asked 500"] * hosts
+    request.write_text('{"type": "build.request", "flavour": {"vcpus": 500}}')
+    misspelt = await moor("plan", "--request", str(request), "--bus", cloud, COLUMNS="200")
+    assert (misspelt.code, "unknown field 'flavour'" in misspelt.err) == (2, True), misspelt.err
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_decision_is_explained_after_it_was_made(cloud: str) -> None:
+    booted = await moor_json("boot", "--vcpus", "1", "--bus", cloud)
+    failed = await moor("boot", "--vcpus", "500", "--bus", cloud)
+    (instance,) = booted["instances"]
+
+    for id_ in (booted["request_id"], instance["id"]):
+        (explained,) = (await moor_json("explain", id_, "--bus", cloud))["explanations"]
+        assert (explained["chosen"], explained["hosts"] >= explained["qualified"] > 0) == (
+            instance["host"],
+            True,
+        )
+    refused = await moor("explain", request_of(failed), "--now", "--bus", cloud, COLUMNS="200")
+    assert "VCPU asked 500" in refused.out.partition("now:")[0]
+    assert "0 more fit" in refused.out.partition("now:")[2]
+    drained = await moor_json("plan", "--drain", instance["host"], "--bus", cloud)
+    assert (drained["fit"], {each["to"] for each in drained["instances"]} & {instance["host"]}) == (
+        *(len(drained["instances"]), set()),
+    )
+    assert instance["id"] in {each["id"] for each in drained["instances"]}
+    unknown = await moor("explain", str(uuid4()), "--bus", cloud)
+    assert (unknown.code, "there is no instance and no request" in unknown.err) == (1, True)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_hosts_are_listed_by_what_they_have(cloud: str) -> None:
+    capabilities = await moor_json("host", "capabilities", "--bus", cloud)
+    cores = next(each for each in capabilities if each["name"] == "VCPU")
+
+    having = await moor_json("host", "list", "--having", f"VCPU={cores['value']}", "--bus", cloud)
+
+    assert len(having) == cores["hosts"]
+    assert {host["value"] for host in having} == {cores["value"]}
+    refused = await moor("host", "list", "--having", "VCPUS", "--bus", cloud, COLUMNS="200")
+    assert (refused.code, "near it are VCPU" in refused.err) == (1, True), refused.err
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_request_is_deleted_by_its_id(cloud: str) -> None:
+    request = request_of(await moor("boot", "--vcpus", "1", "--count", "3", "--bus", cloud))
+
+    gone = await moor("delete", request, "--wait", "--bus", cloud)
+
+    assert (gone.code, gone.err) == (0, "")
+    assert [each["state"] for each in await moor_json("show", request, "--bus", cloud)] == ["deleted"] * 3
+    unknown = str(uuid4())
+    refused = await moor("delete", unknown, "--bus", cloud)
+    assert (refused.code, refused.err) == (
+        1,
+        f"there is no instance and no request {unknown}, so nothing was done; `moor list` shows all instances\n",
+    )
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("list", "--state", "runing"), "--state is 'runing'; the states are accepted, waiting, placed"),
+        (("list", "--cell", "harbor"), "--cell is 'harbor', which does not exist; existing names: harbour"),
+        (
+            ("host", "list", "--cell", "harbor"),
+            "--cell is 'harbor', which does not exist; existing names: harbour",
+        ),
+        (
+            ("provider", "list", "--cell", "nowhere"),
+            "--cell is 'nowhere', which does not exist; existing names: harbour",
+        ),
+        (
+            ("provider", "list", "--trait", "HW_CPU_X86_AVX3"),
+            "--trait is 'HW_CPU_X86_AVX3', which does not exist",
+        ),
+    ],
+    ids=" ".join,
+)
+async def test_a_misspelt_filter_is_reported(cloud: str, words: tuple[str, ...], said: str) -> None:
+    ran = await moor(*words, "--bus", cloud, COLUMNS="200")
+
+    assert ran.code
+    assert said in ran.err
+
+
+async def test_without_workers_a_boot_shows_its_id_and_how_to_go_on(silent: str) -> None:
+    ran = await moor("boot", "--vcpus", "1", "--timeout", "1", "--bus", silent)
+
+    request = request_of(ran)
+    assert ran.code == 3
+    assert "no scheduler has taken the request within 1 s. It stays on the bus" in ran.err
+    assert f"`moor show {request}` shows its state, `moor delete {request}` deletes it" in ran.err
+
+
+async def test_without_workers_a_rebuild_shows_its_id_and_how_to_go_on(silent: str) -> None:
+    instance = str(uuid4())
+
+    ran = await moor("rebuild", instance, "--image", "debian", "--timeout", "1", "--bus", silent)
+
+    assert request_of(ran)
+    assert ran.code == 3
+    assert "no scheduler has taken the order within 1 s. It stays on the bus" in ran.err
+    assert f"`moor show {instance}` shows its state" in ran.err
+
+
+async def test_without_workers_json_output_still_has_the_id(silent: str) -> None:
+    request = str(uuid4())
+    ran = await moor(
+        "boot", "--vcpus", "1", "--timeout", "1", "--bus", silent, "--json", "--request-id", request
+    )
+
+    assert ran.code == 3
+    assert json.loads(ran.out) == {"request_id": request, "instances": []}
+
+
+async def test_ctrl_c_says_that_the_request_stays(silent: str) -> None:
+    async with started("boot", "--vcpus", "1", "--bus", silent) as process:
+        line = await process.until_printed_to_stderr("request ")
+        connection = await broker_at(silent).connect()
+        async with asyncio.timeout(PATIENCE_S):
+            while not await connection.depth("scheduler.requests"):
+                await asyncio.sleep(0.01)
+        await connection.close()
+        process.send_signal(signal.SIGINT)
+        ran = await process.ended()
+
+    assert ran.code == 130
+    assert "the request stays, and will be built: " in ran.err
+    assert line.split()[1] in ran.err
+
+
+async def test_without_the_topology_the_error_names_the_command_that_declares_it() -> None:
+    under_test = await UnixUnderTest.start()
+    try:
+        ran = await moor("list", "--bus", under_test.url())
+    finally:
+        await under_test.close()
+
+    assert ran.code == 1
+    assert "`moor broker declare`" in ran.err
+
+
+async def test_the_version_and_short_help_are_there() -> None:
+    version = await moor_anew("--version")
+    assert (version.code, version.err) == (0, "")
+    assert re.fullmatch(r"moor \d+\.\d+\.\d+\n", version.out)
+
+    for words in ((), ("host", "list")):
+        said = await moor_anew(*words, "-h", COLUMNS="200")
+        assert (said.code, said.err) == (0, "")
+        assert "Usage:" in said.out
+        assert "bool" not in said.out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+async def test_a_terminal_with_few_characters_gets_replacements(encoding: str) -> None:
+    ran = await moor_anew("broker", "show", "--cells", "c1", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+
+    assert (ran.code, ran.err) == (0, "")
+
+
+async def test_a_name_that_is_no_utf_8_is_refused_at_once() -> None:
+    ran = await moor("boot", "--vcpus", "1", "--name", "\udcff")
+
+    assert (ran.code, ran.err) == (2, "moor: argument '\\udcff' is not valid UTF-8\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("load", "--boots", "1", "--hosts", "2", "--json", "{}/not/there"),
+        ("broker", "declare", "--users", "--credentials", "{}/not/there", "--bus", "amqp://127.0.0.1:1"),
+        (
+            "broker",
+            "user",
+            "add",
+            "shop",
+            "--project",
+            "p",
+            "--credentials",
+            "{}/not/there",
+            "--bus",
+            "amqp://127.0.0.1:1",
+        ),
+    ],
+    ids=" ".join,
+)
+async def test_a_file_that_cannot_be_written_is_reported_before_the_work(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    ran = await moor(*(word.format(tmp_path) for word in words), COLUMNS="200")
+
+    assert ran.code == 2
+    assert f"is '{tmp_path}/not/there', which cannot be" in ran.err
+
+
+async def test_a_database_that_cannot_be_opened_is_reported_in_one_line(tmp_path: Path) -> None:
+    ran = await moor("db", "upgrade", "--db", f"sqlite:///{tmp_path}/not/there.db")
+
+    assert (ran.code, ran.err) == (
+        1,
+        f"database: {tmp_path}/not/there.db cannot be used: unable to open database file\n",
+    )
+
+
+async def test_a_file_that_is_no_database_is_reported_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("not a database at all " * 100)
+
+    ran = await moor("db", "upgrade", "--db", f"sqlite:///{tmp_path}/some.txt")
+
+    assert (ran.code, ran.err) == (
+        1,
+        f"database: {tmp_path}/some.txt cannot be used: file is not a database\n",
+    )
+
+
+@pytest.mark.parametrize("columns", ["", "60", "200"])
+async def test_a_forked_process_writes_as_wide_as_a_new_one(columns: str) -> None:
+    forked = await moor("broker", "show", "--cells", "harbour", COLUMNS=columns)
+    anew = await moor_anew("broker", "show", "--cells", "harbour", COLUMNS=columns)
+
+    assert forked.out == anew.out
+    assert forked.code == 0, forked.err

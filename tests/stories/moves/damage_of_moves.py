@@ -1,0 +1,220 @@
+"""More damage to the tables of a running cloud: of instances that have moved, are shelved or offloaded, and in the cells' rows.
+
+`MORE_DAMAGES` can be mended. `IN_DOUBT` cannot: to follow the cell's row would destroy an instance, or free its share.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import sqlalchemy as sa
+from msgspec import structs
+from sqlalchemy import Connection
+
+from bus.message import ConsumerId
+from bus.messages.build import InstanceId
+from cell_conductor.core.instance import Cleanup, HeldClaim, Instance
+from cell_conductor.row_codec import assemble_row, decode_body, decode_order, encode_body
+from cell_conductor.tables import cell_instances
+from cell_conductor.wiring import heir_of
+from moor.books import judging
+from placement_worker.tables import change_log, consumers
+from scheduler_worker.tables import instances as api_rows
+from tests.stories.moves.damage import Damage, change_consumer, change_row, more_of, run
+
+Change = Callable[[Instance], Instance]
+
+
+def migration_of(instance: InstanceId) -> ConsumerId:
+    """Of its first move."""
+    return heir_of(instance, 1)
+
+
+def _change_cell(connection: Connection, instance: InstanceId, change: Change) -> None:
+    stored = connection.execute(sa.select(cell_instances).where(cell_instances.c.id == instance)).one()
+    order = decode_order(stored.placed)
+    row = change(assemble_row(decode_body(stored.body), order))
+    run(
+        connection,
+        sa.update(cell_instances)
+        .where(cell_instances.c.id == instance)
+        .values(state=row.state, body=encode_body(row)),
+    )
+
+
+def _delete(connection: Connection, *ids: UUID) -> None:
+    run(connection, sa.delete(consumers).where(consumers.c.uuid.in_(ids)))
+
+
+def _delete_rows(connection: Connection, instance: InstanceId, *, of_cell: bool, of_api: bool) -> None:
+    if of_cell:
+        run(connection, sa.delete(cell_instances).where(cell_instances.c.id == instance))
+    if of_api:
+        run(connection, sa.delete(api_rows).where(api_rows.c.id == instance))
+
+
+def _delete_all_rows(connection: Connection, instance: InstanceId) -> None:
+    """Its claim may not look young: then its row might still come."""
+    _delete_rows(connection, instance, of_cell=True, of_api=True)
+    run(connection, sa.update(change_log).values(at=datetime.now(UTC) - timedelta(hours=1)))
+
+
+def _holds_as_another(connection: Connection, instance: InstanceId) -> None:
+    other = connection.execute(
+        sa.select(consumers.c.host, consumers.c.held).where(consumers.c.held != "{}")
+    ).first()
+    assert other is not None, "others hold something"
+    change_consumer(connection, instance, host=other.host, held=other.held, ended_at=None)
+
+
+def _gets_a_place(connection: Connection, instance: InstanceId) -> None:
+    same = sa.select(consumers.c.host, consumers.c.server_group).where(consumers.c.uuid == instance)
+    own = connection.execute(same).one()
+    change_consumer(connection, migration_of(instance), host=own.host, server_group=own.server_group)
+
+
+def _on_another_host(row: Instance) -> Instance:
+    assert row.order is not None
+    return structs.replace(row, host=row.order.alternates[0])
+
+
+def _before_its_move(row: Instance) -> Instance:
+    assert row.moving is not None
+    source = row.moving.source
+    return structs.replace(row, state="active", host=source, attempt=1, moving=None, move=None)
+
+
+def _cleans_up_nothing(row: Instance) -> Instance:
+    """It waits for a host that has nothing of it, to free a claim that is not there."""
+    assert row.order is not None
+    held = HeldClaim(ConsumerId(UUID(int=4242)), 1)
+    cleanup = Cleanup(attempt=0, host=row.order.alternates[0].share.host, release=(held,))
+    return structs.replace(row, cleanups=(cleanup,))
+
+
+def _of_cell(change: Change, *kinds: str, state: str = "active") -> Damage:
+    return Damage(
+        lambda connection, id_: _change_cell(connection, id_, change), frozenset(kinds), state=state
+    )
+
+
+def _of_migration(*kinds: str, **values: object) -> Damage:
+    return Damage(
+        lambda connection, id_: change_consumer(connection, migration_of(id_), **values),
+        frozenset(kinds),
+        state="moved",
+    )
+
+
+def _of_consumer(*kinds: str, state: str = "active", **values: object) -> Damage:
+    return Damage(
+        lambda connection, id_: change_consumer(connection, id_, **values), frozenset(kinds), state=state
+    )
+
+
+def _of_row(*kinds: str, at: str = "active", **values: object) -> Damage:
+    return Damage(lambda connection, id_: change_row(connection, id_, **values), frozenset(kinds), state=at)
+
+
+MORE_DAMAGES: Mapping[str, Damage] = {
+    "the type of a cleanup": _of_consumer(judging.TYPE, type="CLEANUP"),
+    "the type of a migration while it waits to be confirmed": _of_consumer(
+        judging.TYPE, type="MIGRATION", state="moved"
+    ),
+    "generation 0": _of_consumer(judging.ATTEMPT, generation=0),
+    "a cell that does not exist": _of_consumer(judging.ATTEMPT, cell="nowhere"),
+    "a group that does not exist": _of_consumer(judging.GROUP, server_group=UUID(int=77)),
+    "it has ended and holds": _of_consumer(judging.MISSING, ended_at=sa.func.current_timestamp()),
+    "it has not ended and holds nothing": _of_consumer(judging.MISSING, held="{}"),
+    "it holds of a provider that does not exist": _of_consumer(
+        judging.MISSING, held='{"987654":{"1":3}}', state="shelved"
+    ),
+    "an offloaded one holds something": Damage(
+        _holds_as_another, frozenset({judging.ORPHAN}), state="offloaded"
+    ),
+    "the claim of a shelved one is gone": Damage(_delete, frozenset({judging.MISSING}), state="shelved"),
+    "its way back is gone": Damage(
+        lambda connection, id_: _delete(connection, migration_of(id_)),
+        frozenset({judging.MISSING}),
+        state="moved",
+    ),
+    "its claim and its way back are gone": Damage(
+        lambda connection, id_: _delete(connection, id_, migration_of(id_)),
+        frozenset({judging.MISSING}),
+        state="moved",
+    ),
+    "its way back on its own host is gone": Damage(
+        lambda connection, id_: _delete(connection, migration_of(id_)),
+        frozenset({judging.MISSING}),
+        state="resized",
+    ),
+    "its way back on its own host has a place there": Damage(
+        _gets_a_place,
+        frozenset({judging.HOST, judging.GROUP}),
+        state="resized",
+    ),
+    "its way back is larger": Damage(
+        lambda connection, id_: more_of(connection, migration_of(id_), of_pool=False),
+        frozenset({judging.AMOUNTS}),
+        state="moved",
+    ),
+    "its way back is an instance's": _of_migration(judging.TYPE, type="INSTANCE"),
+    "its way back is of no host and another project": _of_migration(
+        judging.HOST, judging.PROJECT, host=None, project_id="bank"
+    ),
+    "its way back is no member of its group": _of_migration(judging.GROUP, server_group=None),
+    "its way back is of a cell that does not exist": _of_migration(judging.ATTEMPT, cell="nowhere"),
+    "accepted at API level": _of_row(judging.DRIFT, state="accepted"),
+    "waiting at API level, while it waits to be confirmed": _of_row(
+        judging.DRIFT, state="waiting", at="moved"
+    ),
+    "moving at API level": _of_row(judging.DRIFT, state="moving", host="elsewhere"),
+    "a cell that does not exist at API level": _of_row(judging.DRIFT, cell="nowhere"),
+    "active at API level, though it is offloaded": _of_row(judging.DRIFT, state="active", at="offloaded"),
+}
+
+IN_DOUBT: Mapping[str, Damage] = {
+    "another host in its cell": _of_cell(
+        _on_another_host, judging.HOST, judging.DRIFT, judging.STRAY, judging.LOST
+    ),
+    "deleted in its cell": _of_cell(
+        lambda row: structs.replace(row, state="deleted", host=None),
+        judging.ORPHAN,
+        judging.DRIFT,
+        judging.STRAY,
+    ),
+    "in error in its cell": _of_cell(
+        lambda row: structs.replace(row, state="error", host=None),
+        judging.ORPHAN,
+        judging.DRIFT,
+        judging.STRAY,
+    ),
+    "its cell's row is older than its move": _of_cell(
+        _before_its_move, judging.HOST, judging.ATTEMPT, judging.DRIFT, judging.STRAY, state="moved"
+    ),
+    "no row of its cell": Damage(
+        lambda connection, id_: _delete_rows(connection, id_, of_cell=True, of_api=False),
+        frozenset({judging.DRIFT, judging.STRAY}),
+    ),
+    "no row of its cell, and offloaded": Damage(
+        lambda connection, id_: _delete_rows(connection, id_, of_cell=True, of_api=False),
+        frozenset({judging.DRIFT}),
+        state="offloaded",
+    ),
+    "no row at API level": Damage(
+        lambda connection, id_: _delete_rows(connection, id_, of_cell=False, of_api=True),
+        frozenset({judging.UNLISTED}),
+    ),
+    "no row at API level, and offloaded": Damage(
+        lambda connection, id_: _delete_rows(connection, id_, of_cell=False, of_api=True),
+        frozenset({judging.UNLISTED}),
+        state="offloaded",
+    ),
+    "no row at all": Damage(
+        _delete_all_rows,
+        frozenset({judging.ORPHAN, judging.STRAY}),
+    ),
+}
+
+# The cell puts an end to this by itself.
+HARMLESS = _of_cell(_cleans_up_nothing)

@@ -1,0 +1,229 @@
+"""Instances are offloaded, and unshelved on any host: every worker is real. After each story the instance runs on one host, or on
+none, and only that is held.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+
+from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, RequestId
+from bus.messages.cell import DestroyInstance
+from bus.messages.hosts import SetHost
+from compute_sim.core.attempts import AttemptRecord, State, Work
+from compute_sim.simulated.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
+from tests.contracts.stage import until
+from tests.stories.cells.held_driver import HeldClock, HeldDriver
+from tests.stories.moves.test_moves import Movers, movers
+from tests.stories.moves.test_moves_fail import (
+    EMBEDDED,
+    NEVER_MS,
+    REAL_TOO,
+    SILENT,
+    down,
+    hosts_of_held_time,
+    script,
+    until_empty,
+)
+
+pytestmark = pytest.mark.asyncio
+
+SECOND, THIRD = RequestId(UUID(int=1001)), RequestId(UUID(int=1002))
+
+
+@REAL_TOO
+async def test_the_host_that_cannot_build_it_costs_an_alternate(bus: str, books: str) -> None:
+    fault = FailsToBuild(hosts=("h2",), reason="no such image")
+    async with movers(bus, books, "h1", "h2", "h3", script=script(fault), wide="h2") as here:
+        instance = await here.booted()
+        await here.move(instance, "offload")
+        await here.until(instance, "offloaded", "done")
+        await here.move(instance, "unshelve", request_id=SECOND, hosts=("h2", "h3"))
+        there = await here.until(instance, "active", "done")
+        assert (there.host, there.attempt) == ("h3", 3)
+        assert [(each.host, each.reason) for each in there.failures] == [("h2", "no such image")]
+        await here.until_used(h1=0, h2=0, h3=1)
+
+
+@REAL_TOO
+async def test_when_no_host_builds_it_it_is_offloaded_again_and_may_be_unshelved_later(
+    bus: str, books: str
+) -> None:
+    async with movers(bus, books, "h1", "h2", script=script(FailsToBuild(hosts=("h2",)))) as here:
+        instance = await here.booted()
+        await here.move(instance, "offload")
+        await here.until(instance, "offloaded", "done")
+        await here.move(instance, "unshelve", request_id=SECOND, hosts=("h2",))
+        again = await here.until(instance, "offloaded", "failed")
+        assert ([each.host for each in again.failures], again.keeps_share) == (["h2"], False)
+        await here.until_used(h1=0, h2=0)
+        await here.move(instance, "unshelve", request_id=THIRD, hosts=("h1",))
+        assert (await here.until(instance, "active", "done")).host == "h1"
+        await here.until_used(h1=1, h2=0)
+
+
+@EMBEDDED
+async def test_a_shelved_instance_is_offloaded_and_runs_again(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", script=script()) as here:
+        instance = await here.booted()
+        await here.move(instance, "shelve")
+        await here.until(instance, "shelved", "done")
+        await here.until_used(h1=1)
+        await here.move(instance, "offload", request_id=SECOND)
+        await here.until(instance, "offloaded", "done")
+        await here.until_used(h1=0)
+        await until_empty(here)
+        await here.move(instance, "unshelve", request_id=THIRD)
+        assert (await here.until(instance, "active", "done")).host == "h1"
+        await here.until_used(h1=1)
+
+
+@EMBEDDED
+async def test_an_instance_that_cannot_be_saved_runs_again_where_it_was(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", script=script(FailsToStop(reason="no room for its image"))) as here:
+        instance = await here.booted()
+        await here.move(instance, "offload")
+        stays = await here.until(instance, "active", "failed")
+        assert stays.move is not None
+        assert (stays.host, stays.move.failure) == ("h1", "h1 could not stop and save it")
+        assert [each.reason for each in stays.failures] == ["no room for its image"]
+        await here.until_used(h1=1)
+
+
+@EMBEDDED
+async def test_without_a_host_it_stays_offloaded_and_the_reason_is_told(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", script=script()) as here:
+        instance = await here.booted()
+        await here.move(instance, "offload")
+        await here.until(instance, "offloaded", "done")
+        refused = await here.move(instance, "unshelve", request_id=SECOND, hosts=("h9",))
+        assert isinstance(refused, BuildRejected)
+        assert "no valid host" in refused.reason
+        told = await here.setup.instance(instance)
+        assert told is not None
+        assert told.state == "offloaded"
+
+
+@REAL_TOO
+async def test_a_delete_while_it_is_offloaded_leaves_nothing(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", script=script(StopsSlowly(stop_ms=NEVER_MS))) as here:
+        instance = await here.booted()
+        await here.move(instance, "offload")
+        await here.setup.client.ask(DeleteInstance(instance=instance))
+        await here.setup.until_state(instance, "deleted")
+        await here.until_used(h1=0)
+        await until_empty(here)
+
+
+@REAL_TOO
+async def test_of_unshelve_and_delete_at_once_nothing_is_left(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", "h2", script=script()) as here:
+        instance = await here.booted()
+        await here.move(instance, "offload")
+        await here.until(instance, "offloaded", "done")
+        await asyncio.gather(
+            here.move(instance, "unshelve", request_id=SECOND),
+            here.setup.client.ask(DeleteInstance(instance=instance)),
+        )
+        await here.setup.until_state(instance, "deleted")
+        await here.until_used(h1=0, h2=0)
+        await until_empty(here)
+
+
+@REAL_TOO
+async def test_a_host_that_is_silent_about_an_offload_keeps_the_share_until_it_answers(
+    bus: str, books: str
+) -> None:
+    held = HeldClock()
+    late = ComesBackLate(hosts=("h1",), after_s=10, for_s=10)
+    async with hosts_of_held_time(bus, books, held, late) as (here, _):
+        instance = await here.booted()
+        held.move(10)
+        await here.move(instance, "offload")
+        refused = await here.move(instance, "unshelve", request_id=SECOND)
+        assert isinstance(refused, BuildRejected)
+        assert "it moves already" in refused.reason
+        await here.until_used(h1=1, h2=0)
+        held.move(10)
+        await here.until(instance, "offloaded", "done")
+        await here.until_used(h1=0, h2=0)
+
+
+class SilentOnceSaved(HeldDriver):
+    """The host has told that the instance is saved, and falls silent: the test's clock moves on."""
+
+    destroyed = 0
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
+        work = super().look_at(attempt, at_s)
+        if attempt.state is State.STOPPING and not work.left_ms:
+            self.clock.move(10)
+        return work
+
+    def destroy(self, order: DestroyInstance, at_s: float) -> Work:
+        self.destroyed += 1
+        return super().destroy(order, at_s)
+
+
+@asynccontextmanager
+async def silent_before_it_tells_of_the_destroy(
+    bus: str, books: str, held: HeldClock
+) -> AsyncIterator[tuple[Movers, InstanceId]]:
+    async with hosts_of_held_time(bus, books, held, SILENT, SilentOnceSaved) as (here, drivers):
+        instance = await here.booted()
+        await here.move(instance, "offload")
+        (host,) = [each for each in drivers if each.host.name == "h1"]
+        assert isinstance(host, SilentOnceSaved)
+        # It is reminded, and cannot tell that it has destroyed the instance.
+        await until(lambda: host.destroyed >= 1, "it is ordered to destroy what is saved")
+        await down(here, "h1")
+        await until(lambda: host.destroyed >= 2, "it is reminded")
+        await here.until(instance, "moving")
+        await here.until_used(h1=1, h2=0)
+        yield here, instance
+
+
+@REAL_TOO
+async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_returns(
+    bus: str, books: str
+) -> None:
+    held = HeldClock()
+    async with silent_before_it_tells_of_the_destroy(bus, books, held) as (here, instance):
+        held.move(10)
+        gone = await here.until(instance, "offloaded", "done")
+        assert (gone.host, gone.keeps_share) == ("", False)
+        await here.until_used(h1=0, h2=0)
+        await here.move(instance, "unshelve", request_id=SECOND)
+        assert (await here.until(instance, "active", "done")).host == "h2"
+
+
+@REAL_TOO
+async def test_a_host_that_falls_silent_when_it_is_saved_keeps_the_share_until_it_is_dead(
+    bus: str, books: str
+) -> None:
+    async with silent_before_it_tells_of_the_destroy(bus, books, HeldClock()) as (here, instance):
+        await here.setup.client.ask(SetHost(host="h1", mode="dead", reason="it burnt"))
+        gone = await here.until(instance, "offloaded", "done")
+        assert (gone.host, gone.keeps_share) == ("", False)
+        await here.until_used(h1=0, h2=0)
+
+
+@REAL_TOO
+async def test_a_shelved_instance_of_a_lost_host_is_evacuated_and_runs(bus: str, books: str) -> None:
+    held = HeldClock()
+    async with hosts_of_held_time(bus, books, held, SILENT) as (here, _):
+        instance = await here.booted()
+        await here.move(instance, "shelve")
+        await here.until(instance, "shelved", "done")
+        held.move(10)
+        await down(here, "h1")
+        refused = await here.move(instance, "unshelve", request_id=SECOND)
+        assert isinstance(refused, BuildRejected)
+        assert refused.reason == "its host h1 is down: evacuate it"
+        await here.move(instance, "evacuate", request_id=THIRD)
+        assert (await here.until(instance, "active", "confirmed")).host == "h2"
+        await here.until_used(h1=1, h2=1)
+        held.move(10)
+        await here.until_used(h1=0, h2=1)

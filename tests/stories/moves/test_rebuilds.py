@@ -1,0 +1,225 @@
+"""An instance on a bare-metal node of a simulated Ironic gets another image in place: every worker is real."""
+
+import pytest
+from msgspec import structs
+
+from bus.message import Message
+from bus.messages.build import BuildRejected, Image, InstanceId, InstancesFound, RebuildInstance, RequestId
+from compute_sim.ironic import IronicScript, available_nodes
+from compute_sim.ironic.core.script import WorkFails
+from tests.contracts.placement_orders import an_id
+from tests.ironic_clock import LONG_S
+from tests.stories.cloud import wait_until
+from tests.stories.layouts import STAGES
+from tests.stories.metal.test_deploys import (
+    CONDUCTING,
+    IN_MEMORY,
+    LONG_DEPLOYS,
+    QUICK,
+    DeploySetup,
+    deploy_setup,
+)
+
+pytestmark = pytest.mark.asyncio
+
+NEW = Image(source="http://images/fedora", checksum="1b2c")
+
+
+def a_rebuild(instance: InstanceId, number: int = 1, **fields: object) -> RebuildInstance:
+    rebuild = RebuildInstance(request_id=RequestId(an_id(f"rebuild-{number}")), instance=instance, image=NEW)
+    return structs.replace(rebuild, **fields)
+
+
+async def ask(metal: DeploySetup, order: RebuildInstance) -> Message:
+    return await metal.cloud.client.ask(order)
+
+
+async def an_active_instance(metal: DeploySetup) -> InstanceId:
+    await metal.until_offered(*metal.nodes)
+    instance = await metal.boot(1, config_drive="http://drives/1")
+    await metal.until_active(instance)
+    return instance
+
+
+@STAGES
+async def test_an_active_instance_is_rebuilt_in_place_and_a_repeated_request_changes_nothing(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(1)
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        instance = await an_active_instance(metal)
+        before = await metal.cloud.until_state(instance, "active")
+        order = a_rebuild(instance)
+
+        answer = await ask(metal, order)
+        rebuilt = await metal.cloud.until_state(instance, "active")
+
+        assert isinstance(answer, InstancesFound)
+        (begun,) = answer.instances
+        assert (begun.state, begun.host) == ("rebuilding", before.host)
+        assert rebuilt.sequence > begun.sequence > before.sequence
+        assert rebuilt.rebuild is not None
+        assert (rebuilt.rebuild.image, rebuilt.rebuild.failure) == (NEW, "")
+        assert (rebuilt.host, rebuilt.attempt, rebuilt.reason) == (before.host, before.attempt, "")
+        (node,) = metal.with_instance(instance)
+        assert node.provision_state == "active"
+        assert node.instance_info["image_source"] == NEW.source
+        assert node.instance_info["configdrive"] == "http://drives/1"
+        assert [each.used for each in (await metal.stocks()).values()] == [1]
+
+        assert await ask(metal, order) == InstancesFound(instances=(rebuilt,))
+        (same,) = metal.with_instance(instance)
+        assert same.provision_updated_at == node.provision_updated_at
+
+        await metal.delete(instance)
+        await metal.cloud.until_state(instance, "deleted")
+        await metal.until_free(*nodes)
+
+
+@STAGES
+async def test_a_rebuild_that_fails_says_why_keeps_its_node_and_can_be_asked_again(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(1)
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        instance = await an_active_instance(metal)
+        metal.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy", reason="no disk"),))
+
+        await ask(metal, a_rebuild(instance, 1))
+        failed = await metal.cloud.until_state(instance, "error")
+
+        assert failed.rebuild is not None
+        assert failed.rebuild.failure == "deploy failed: no disk"
+        assert failed.reason == "its rebuild failed: deploy failed: no disk"
+        assert (failed.host, failed.keeps_share) == (nodes[0].uuid, True)
+        assert len(metal.with_instance(instance)) == 1
+        assert [each.used for each in (await metal.stocks()).values()] == [1]
+
+        metal.simulation.ironic.script = IronicScript()
+        await ask(metal, a_rebuild(instance, 2))
+        active = await metal.cloud.until_state(instance, "active")
+        assert active.rebuild is not None
+        assert (active.rebuild.failure, active.reason, active.keeps_share) == ("", "", False)
+
+        metal.simulation.ironic.script = IronicScript(faults=(WorkFails(work="deploy"),))
+        await ask(metal, a_rebuild(instance, 3))
+        await metal.cloud.until_state(instance, "error")
+        await metal.delete(instance)
+        await metal.cloud.until_state(instance, "deleted")
+        await metal.until_free(*nodes)
+
+
+@IN_MEMORY
+async def test_a_rebuild_that_ironic_refuses_leaves_the_instance_active_and_says_why(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(1)
+    async with deploy_setup(bus, books, *nodes) as metal, metal.daemon("d1"):
+        instance = await an_active_instance(metal)
+        (node,) = metal.with_instance(instance)
+        metal.simulation.ironic.set_maintenance(node.uuid, is_on=True, reason="smoke")
+
+        await ask(metal, a_rebuild(instance))
+        active = await metal.cloud.until_state(instance, "active")
+
+        assert active.rebuild is not None
+        assert "is in maintenance" in active.rebuild.failure
+
+
+@IN_MEMORY
+async def test_an_invalid_rebuild_is_refused_with_field_and_value(bus: str, books: str) -> None:
+    nodes = available_nodes(1)
+    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d1"):
+        unknown = InstanceId(an_id("nobody"))
+        instance = await an_active_instance(metal)
+        begun = await ask(metal, a_rebuild(instance, 1))
+        assert isinstance(begun, InstancesFound)
+        refusals = [
+            (a_rebuild(unknown, 2), "there is no such instance"),
+            (a_rebuild(instance, 2, project="others"), "there is no such instance"),
+            (a_rebuild(instance, 2), "it is rebuilt already, by request"),
+        ]
+        for order, why in refusals:
+            refused = await ask(metal, order)
+            assert isinstance(refused, BuildRejected)
+            assert (refused.field, refused.value) == ("instance", str(order.instance))
+            assert why in refused.reason
+        await metal.until_active(instance)
+        await metal.delete(instance)
+        await metal.cloud.until_state(instance, "deleted")
+        refused = await ask(metal, a_rebuild(instance, 2))
+        assert isinstance(refused, BuildRejected)
+        assert "it is deleted: only an active instance can be rebuilt" in refused.reason
+
+
+@IN_MEMORY
+async def test_a_delete_in_the_middle_of_a_rebuild_takes_the_instance_off_its_node(
+    bus: str, books: str
+) -> None:
+    nodes = available_nodes(1)
+    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d1"):
+        instance = await an_active_instance(metal)
+        await ask(metal, a_rebuild(instance))
+
+        async def is_deploying() -> bool:
+            return metal.nodes[0].provision_state == "deploying"
+
+        await wait_until(is_deploying, "Ironic rebuilds it")
+        await metal.delete(instance)
+        metal.end_work()
+        await metal.cloud.until_state(instance, "deleted")
+        await metal.until_free(*nodes)
+
+
+@STAGES
+async def test_a_daemon_dies_in_the_middle_of_a_rebuild_and_another_ends_it(bus: str, books: str) -> None:
+    nodes = available_nodes(4)
+    async with deploy_setup(bus, books, *nodes, settings=LONG_DEPLOYS) as metal, metal.daemon("d2"):
+        async with metal.daemon("d1", killed=True):
+            await metal.until_offered(*nodes)
+            await wait_until(metal.is_shared, "both own nodes")
+            instances = [await metal.boot(number) for number in range(1, 5)]
+            hosts = {each: (await metal.until_active(each)).host for each in instances}
+            await metal.cloud.send(*[a_rebuild(each, number) for number, each in enumerate(instances)])
+
+            async def is_rebuilding() -> bool:
+                rows = [await metal.row(node) for node in metal.nodes if node.provision_state == "deploying"]
+                return any(row.owner == "d1" and row.deploy is not None for row in rows)
+
+            await wait_until(is_rebuilding, "the daemon that is to die rebuilds")
+
+        async def are_rebuilt() -> bool:
+            metal.end_work()
+            return {node.instance_info.get("image_source") for node in metal.nodes} == {NEW.source}
+
+        await wait_until(are_rebuilt, "Ironic has the new image everywhere")
+        for each in instances:
+            active = await metal.until_active(each)
+            assert active.rebuild is not None
+            assert (active.rebuild.failure, active.host, active.attempt) == ("", hosts[each], 1)
+
+
+@IN_MEMORY
+async def test_a_rebuild_that_times_out_is_an_error_until_it_succeeds(bus: str, books: str) -> None:
+    nodes = available_nodes(1)
+    unsaid = structs.replace(QUICK, progress_s=3600.0)
+    async with (
+        deploy_setup(bus, books, *nodes) as metal,
+        metal.daemon("d1", unsaid),
+    ):
+        instance = await an_active_instance(metal)
+        metal.simulation.ironic.go_away(LONG_S, refuses=True)
+        await ask(metal, a_rebuild(instance))
+        await metal.until_ordered("rebuild")
+        metal.conductor_clock.pass_s(CONDUCTING.deploy_timeout_s)
+
+        failed = await metal.cloud.until_state(instance, "error")
+        metal.simulation.ironic.come_back()
+        active = await metal.cloud.until_state(instance, "active")
+
+        assert failed.rebuild is not None
+        assert failed.rebuild.failure == f"no message from the host within {CONDUCTING.deploy_timeout_s:g} s"
+        assert active.rebuild is not None
+        assert active.rebuild.failure == ""
+        (node,) = metal.with_instance(instance)
+        assert node.instance_info["image_source"] == NEW.source

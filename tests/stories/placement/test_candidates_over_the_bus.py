@@ -1,0 +1,302 @@
+"""Candidates asked for on the bus: each can be claimed as it is, and long answers arrive complete."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from uuid import UUID, uuid5
+
+import pytest
+
+from bus.message import ProviderId
+from bus.messages.administration import UnknownTrait
+from bus.messages.candidates import (
+    AskCandidates,
+    AskMoreCandidates,
+    Candidate,
+    Candidates,
+    CandidatesFound,
+    RequestGroup,
+    StartAgain,
+    TooCostly,
+)
+from bus.messages.placement import (
+    Claimed,
+    NotAllowed,
+    ReportAccepted,
+    ReportedInventory,
+    ReportedProvider,
+    ReportInventory,
+    ShapeMoved,
+)
+from placement_worker import searching
+from placement_worker.settings import PlacementSettings
+from tests.contracts.stage import until
+from tests.stories.cloud import wait_until
+from tests.stories.placement.test_placement_over_the_bus import (
+    NAMES,
+    STAGES,
+    PlacementSetup,
+    claim,
+    host,
+    placement_setup,
+)
+from tests.unit.placement.hard_questions import (
+    Asked,
+    a_tight_packing,
+    eleven_over_half_of_ten_nodes,
+    pairs_on_a_chain,
+)
+
+pytestmark = pytest.mark.asyncio
+
+DEVICES = 14
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+TWO_CPUS = AskCandidates(groups=(RequestGroup(resources={"VCPU": 2, "MEMORY_MB": 1024}),))
+THREE_DEVICES = AskCandidates(
+    groups=tuple(RequestGroup(suffix=f"_{number}", resources={"PGPU": 1}) for number in range(3)),
+    group_policy="isolate",
+    limit=100_000,
+)
+
+
+def a_host_with(name: str, part: str, stock: dict[str, ReportedInventory], count: int) -> ReportInventory:
+    """A host with this many child providers, and no inventory of its own."""
+    root = ProviderId(uuid5(NAMES, name))
+    parts = tuple(
+        ReportedProvider(
+            id=ProviderId(uuid5(root, str(number))),
+            name=f"{name}-{part}-{number}",
+            parent=root,
+            inventories=stock,
+        )
+        for number in range(count)
+    )
+    return ReportInventory(cell="c1", root=root, providers=(ReportedProvider(id=root, name=name), *parts))
+
+
+def a_host_with_devices(name: str) -> ReportInventory:
+    return a_host_with(name, "gpu", {"PGPU": ReportedInventory(total=1)}, DEVICES)
+
+
+async def asked(setup: PlacementSetup, question: AskCandidates | AskMoreCandidates) -> object:
+    answer = await setup.client.ask(question)
+    assert isinstance(answer, CandidatesFound)
+    return answer.verdict
+
+
+async def first_of(setup: PlacementSetup, question: AskCandidates) -> Candidates:
+    found = await asked(setup, question)
+    assert isinstance(found, Candidates)
+    return found
+
+
+async def rest_of(setup: PlacementSetup, found: Candidates) -> list[Candidate]:
+    rest: list[Candidate] = []
+    while found.next is not None:
+        more = await asked(setup, AskMoreCandidates(answer=found.next.answer, page=found.next.page))
+        assert isinstance(more, Candidates)
+        rest += more.candidates
+        found = more
+    return rest
+
+
+@STAGES
+async def test_a_candidate_can_be_claimed_as_it_is_until_the_shape_moves(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        await setup.report(host("h1", 4))
+        await setup.report(host("h2", 1))
+
+        (only,) = (await first_of(setup, TWO_CPUS)).candidates
+
+        assert only.share.host == uuid5(NAMES, "h1")
+        assert await setup.claim(claim(1, only.share)) == [Claimed()]
+        # A committed write counts at once.
+        assert [one.share.host for one in (await first_of(setup, TWO_CPUS)).candidates] == [only.share.host]
+        assert await setup.claim(claim(2, only.share)) == [Claimed()]
+        assert (await first_of(setup, TWO_CPUS)).candidates == ()
+        await setup.report(host("h1", 8, traits=("CUSTOM_FAST",)))
+        (refused,) = await setup.claim(claim(3, only.share))
+        assert isinstance(refused, ShapeMoved)
+
+
+@STAGES
+async def test_one_instance_is_claimed_over_two_numa_cells_of_a_host(bus: str, books: str) -> None:
+    question = AskCandidates(
+        groups=tuple(RequestGroup(suffix=f"_{cell}", resources={"VCPU": 3}) for cell in ("A", "B")),
+        group_policy="isolate",
+    )
+    async with placement_setup(bus, books) as setup:
+        await setup.report(a_host_with("h1", "numa", {"VCPU": ReportedInventory(total=4)}, 2))
+
+        one, other = (await first_of(setup, question)).candidates
+
+        assert {one.mappings["_A"], one.mappings["_B"]} == {other.mappings["_A"], other.mappings["_B"]}
+        assert await setup.claim(claim(1, one.share)) == [Claimed()]
+        providers = await setup.providers()
+        used = [providers[f"h1-numa-{cell}"].inventories["VCPU"].used for cell in (0, 1)]
+        assert used == [3, 3]
+        assert (await first_of(setup, question)).candidates == ()
+
+
+@STAGES
+async def test_the_pages_of_a_long_answer_are_one_snapshot_without_repeats_or_gaps(
+    bus: str, books: str
+) -> None:
+    async with placement_setup(bus, books) as setup:
+        await setup.report(a_host_with_devices("h1"))
+
+        found = await first_of(setup, THREE_DEVICES)
+        assert found.next is not None, "it fits into one message"
+        # A write during the answer belongs to a later answer.
+        await setup.report(a_host_with_devices("h2"))
+        everything = [*found.candidates, *await rest_of(setup, found)]
+
+        host_of_all = ProviderId(uuid5(NAMES, "h1"))
+        devices = [uuid5(host_of_all, str(number)) for number in range(DEVICES)]
+        given = [
+            tuple(provider for suffix in ("_0", "_1", "_2") for provider in one.mappings[suffix])
+            for one in everything
+        ]
+        assert len(given) == len(set(given))
+        assert set(given) == set(permutations(devices, 3))
+
+
+@STAGES
+async def test_a_page_of_an_expired_answer_tells_the_client_to_start_again(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        await setup.report(a_host_with_devices("h1"))
+        found = await first_of(setup, THREE_DEVICES)
+        assert found.next is not None
+
+        more = AskMoreCandidates(answer=found.next.answer, page=found.next.page)
+
+        async def is_forgotten() -> bool:
+            # On a slow machine the question is repeated, and its answer is stored a second time.
+            await setup.store.prune(LONG_AGO, datetime.now(UTC) + timedelta(seconds=1))
+            return await asked(setup, more) == StartAgain()
+
+        await wait_until(is_forgotten, "the answer is forgotten")
+        assert await asked(setup, AskMoreCandidates(answer=UUID(int=7), page=1)) == StartAgain()
+        again = await first_of(setup, THREE_DEVICES)
+        assert len(again.candidates) + len(await rest_of(setup, again)) == 14 * 13 * 12
+
+
+@STAGES
+async def test_an_invalid_question_is_refused_with_field_and_reason(bus: str, books: str) -> None:
+    no_group = AskCandidates(groups=(RequestGroup(),))
+    no_policy = AskCandidates(groups=THREE_DEVICES.groups)
+    twice = AskCandidates(groups=(*THREE_DEVICES.groups[:1], *THREE_DEVICES.groups[:1]), group_policy="none")
+    nobody = AskCandidates(groups=TWO_CPUS.groups, same_subtree=(("_X",),))
+    both = AskCandidates(
+        groups=(RequestGroup(resources={"VCPU": 1}, required=(("HW_GPU",),), forbidden=("HW_GPU",)),)
+    )
+    async with placement_setup(bus, books) as setup:
+        for question, field in (
+            (no_group, "groups[0].resources"),
+            (no_policy, "group_policy"),
+            (twice, "groups[1].suffix"),
+            (nobody, "same_subtree[0]"),
+            (both, "groups[0].forbidden"),
+        ):
+            refused = await asked(setup, question)
+            assert isinstance(refused, NotAllowed)
+            assert refused.field == field
+
+        unheard = AskCandidates(groups=(RequestGroup(resources={"VCPU": 1}, required=(("CUSTOM_X",),)),))
+        assert await asked(setup, unheard) == UnknownTrait(names=("CUSTOM_X",))
+
+
+async def told_and_asked(setup: PlacementSetup, asked_of: Asked) -> AskCandidates:
+    """Report the providers to placement, then ask this question."""
+    world, query = asked_of
+    states = [world.index.state(row) for row in range(world.index.rows)]
+    report = ReportInventory(
+        cell="c1",
+        root=states[0].id,
+        providers=tuple(
+            ReportedProvider(
+                id=state.id,
+                name=state.name,
+                parent=state.parent,
+                inventories={
+                    resource: ReportedInventory(total=each.total)
+                    for resource, each in state.inventories.items()
+                },
+                traits=state.traits,
+            )
+            for state in states
+        ),
+    )
+    assert isinstance(await setup.report(report), ReportAccepted)
+    return AskCandidates(
+        groups=tuple(
+            RequestGroup(suffix=group.suffix, resources=dict(group.resources), required=group.required)
+            for group in query.groups
+        ),
+        group_policy=query.group_policy,
+        same_subtree=query.same_subtree,
+        limit=query.limit or 1,
+    )
+
+
+class HeldSearches:
+    """Takes the place of asyncio in placement's searches: one that lets other tasks run goes on when it may."""
+
+    Semaphore = asyncio.Semaphore
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def sleep(self, _seconds: float) -> None:
+        self.begun.set()
+        await self.may_go_on.wait()
+        await asyncio.sleep(0)
+
+
+@STAGES
+async def test_a_search_over_its_budget_ends_with_its_numbers_and_claims_are_answered_first(
+    bus: str, books: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = PlacementSettings(feed_lead_again_ms=20, search_steps_max=1_000_000)
+    async with placement_setup(bus, books, settings=settings) as setup:
+        await setup.report(host("h1", 4))
+        (only,) = (await first_of(setup, TWO_CPUS)).candidates
+        question = await told_and_asked(setup, a_tight_packing())
+
+        searches = HeldSearches()
+        monkeypatch.setattr(searching, "asyncio", searches)
+        hard = asyncio.ensure_future(asked(setup, question))
+        await until(lambda: searches.begun.is_set() or hard.done(), "the search lets others run")
+        assert await setup.claim(claim(1, only.share)) == [Claimed()]
+        assert not hard.done(), "the claim waited for the search"
+        searches.may_go_on.set()
+        cut = await hard
+
+        assert isinstance(cut, TooCostly)
+        assert (cut.what, cut.budget) == ("steps", 1_000_000)
+        assert 1_000_000 < cut.spent < 1_010_000
+
+
+@STAGES
+async def test_a_search_that_only_looks_costly_is_answered(bus: str, books: str) -> None:
+    async with placement_setup(bus, books) as setup:
+        too_large = await told_and_asked(setup, eleven_over_half_of_ten_nodes())
+        assert (await first_of(setup, too_large)).candidates == ()
+
+    async with placement_setup(bus, books) as setup:
+        on_a_chain = await told_and_asked(setup, pairs_on_a_chain())
+        (found,) = (await first_of(setup, on_a_chain)).candidates
+        assert len(found.mappings) == 40
+
+
+@STAGES
+async def test_an_answer_that_is_too_long_is_refused_with_its_length(bus: str, books: str) -> None:
+    settings = PlacementSettings(feed_lead_again_ms=20, answer_bytes_max=500_000)
+    async with placement_setup(bus, books, settings=settings) as setup:
+        await setup.report(a_host_with_devices("h1"))
+
+        cut = await asked(setup, THREE_DEVICES)
+
+        assert isinstance(cut, TooCostly)
+        assert (cut.what, cut.budget) == ("answer_bytes", 500_000)

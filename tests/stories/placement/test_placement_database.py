@@ -1,0 +1,145 @@
+"""Placement's tables in a database of their own, and settings that reach the workers."""
+
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+from sqlalchemy.engine import make_url
+
+from cell_conductor.tables import metadata as conductor_tables
+from compute_sim.tables import metadata as compute_tables
+from ironic_sync.tables import metadata as ironic_tables
+from placement_worker.store_sql import SqlPlacementStore
+from placement_worker.tables import metadata as placement_tables
+from scheduler_worker.tables import metadata as scheduler_tables
+from tests.contracts.sql_stores import empty_database
+from tests.stories.moor.moor_process import Process, moor, moor_json, started
+from tests.stories.real_servers import real_servers
+
+pytestmark = pytest.mark.asyncio
+
+PLACEMENT = {*placement_tables.tables, "placement_version"}
+OTHERS = {
+    *(name for each in (scheduler_tables, conductor_tables, compute_tables) for name in each.tables),
+    *(f"{room}_version" for room in ("scheduler", "cell_conductor", "compute_sim")),
+}
+IRONIC = {*ironic_tables.tables, "ironic_sync_version"}
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short path: the path of a socket may not be long."""
+    with tempfile.TemporaryDirectory(prefix="moor-") as place:
+        yield Path(place)
+
+
+@asynccontextmanager
+async def up(home: Path, *arguments: str, **environment: str) -> AsyncIterator[Process]:
+    async with started("up", "--data", str(home), "--cells", "c1", *arguments, **environment) as process:
+        await process.until_printed("ready")
+        yield process
+
+
+async def tables_in(url: str) -> set[str]:
+    where = make_url(url)
+    if where.get_backend_name() == "sqlite":
+        with closing(sqlite3.connect(str(where.database))) as connection:
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {name for (name,) in rows if not name.startswith("sqlite_")}
+    connected = await asyncpg.connect(
+        where.set(drivername="postgresql").render_as_string(hide_password=False)
+    )
+    try:
+        found = await connected.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    finally:
+        await connected.close()
+    return {row["tablename"] for row in found}
+
+
+async def audited(url: str) -> tuple[str, ...]:
+    store = SqlPlacementStore(url.replace("sqlite:///", "sqlite+aiosqlite:///"))
+    try:
+        return tuple(await store.audit())
+    finally:
+        await store.close()
+
+
+async def providers_served(*arguments: str) -> list[str]:
+    """The names that placement serves over HTTP."""
+    async with started("run", "placement-api", *arguments) as process:
+        line = await process.until_printed_to_stderr("placement is served at ")
+        async with httpx.AsyncClient(base_url=line.rstrip().rpartition(" ")[2]) as client:
+            answer = await client.get("/resource_providers")
+    return sorted(provider["name"] for provider in answer.json()["resource_providers"])
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+async def test_tables_are_made_only_where_they_belong(kind: str) -> None:
+    async with (
+        empty_database(kind) as url,
+        empty_database(kind) as placement_url,
+        empty_database(kind) as ironic_url,
+    ):
+        alone = await moor("db", "upgrade", MOOR_PLACEMENT_DB_URL=placement_url)
+        assert alone.code == 0, alone.err
+        assert await tables_in(placement_url) == PLACEMENT
+        third = await moor("db", "upgrade", MOOR_IRONIC_DB_URL=ironic_url)
+        assert third.code == 0, third.err
+        assert await tables_in(ironic_url) == IRONIC
+        all_three = ("--db", url, "--placement-db", placement_url, "--ironic-db", ironic_url)
+        upgraded = await moor("db", "upgrade", *all_three)
+        assert upgraded.code == 0, upgraded.err
+
+        assert await tables_in(placement_url) == PLACEMENT
+        assert await tables_in(ironic_url) == IRONIC
+        assert await tables_in(url) == OTHERS
+        one = await moor("db", "upgrade", "--db", url, "--placement-db", placement_url)
+        assert one.code == 0, one.err
+        assert await tables_in(url) == OTHERS | IRONIC
+
+
+async def test_moor_up_keeps_placements_tables_in_the_given_database(home: Path) -> None:
+    apart = f"sqlite:///{home / 'placement.db'}"
+    async with up(home, "--hosts", "2", MOOR_PLACEMENT_DB_URL=apart):
+        booted = await moor_json(
+            "boot", "--vcpus", "1", "--count", "3", "--project", "p1", MOOR_DATA=str(home)
+        )
+        ids = [each["id"] for each in booted["instances"]]
+        assert [each["state"] for each in booted["instances"]] == ["active"] * 3
+        deleted = await moor_json("delete", "--wait", ids[0], MOOR_DATA=str(home))
+        assert [each["state"] for each in deleted] == ["deleted"]
+    assert await audited(apart) == ()
+    assert await tables_in(apart) == PLACEMENT
+    assert await tables_in(f"sqlite:///{home / 'moor.db'}") == OTHERS
+    assert await providers_served("--placement-db", apart) == ["c1-host-00001", "c1-host-00002"]
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.postgresql
+@pytest.mark.timeout(300)
+async def test_on_real_servers_everything_is_built_deleted_and_audited_over_two_databases() -> None:
+    async with real_servers() as (bus, url), empty_database("postgresql") as placement_url:
+        ran = await moor("demo", "--boots", "300", "--bus", bus, "--db", url, "--placement-db", placement_url)
+        assert ran.code == 0, ran.err + ran.out
+        assert "instances are deleted again" in ran.out
+
+        assert await audited(placement_url) == ()
+        assert await tables_in(placement_url) == PLACEMENT
+        assert await tables_in(url) == OTHERS
+
+
+async def test_a_setting_of_the_scheduler_reaches_the_one_in_moor_up(home: Path) -> None:
+    async with up(home, "--hosts", "1", MOOR_SCHEDULER_INSTANCES_PER_HOST_MAX="1"):
+        first = await moor("boot", "--vcpus", "1", MOOR_DATA=str(home))
+        while (await moor_json("host", "list", MOOR_DATA=str(home)))[0]["instances"] < 1:
+            pass
+        second = await moor("boot", "--vcpus", "1", MOOR_DATA=str(home))
+
+    assert first.code == 0, first.err
+    assert second.code == 1
+    assert "has 1 instances, at most 1" in " ".join(second.out.split()), second.out

@@ -1,0 +1,360 @@
+"""Requests whose instances are all placed at once, or not at all."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.message import Message, ProviderId
+from bus.messages.build import (
+    AskInstances,
+    BuildAccepted,
+    BuildInstance,
+    DeleteInstance,
+    InstancesFound,
+    InstanceState,
+    JoinedGroup,
+)
+from bus.messages.groups import CreateGroup
+from bus.messages.placement import (
+    AlreadyClaimed,
+    ClaimAnswered,
+    Claimed,
+    ClaimResources,
+    ResourceAmount,
+    Share,
+    Superseded,
+)
+from bus.messages.together import AllClaimed, ClaimTogether, NoneClaimed, PageKept
+from bus.workers.station import Station
+from moor.client import pages_of
+from scheduler_worker.claiming import together
+from scheduler_worker.settings import SchedulerSettings
+from tests.stories.cloud import (
+    QUICK,
+    Cloud,
+    DiesAfterItsClaim,
+    InterferingOnce,
+    a_build,
+    a_host,
+    cloud,
+    host_id,
+    instance_of,
+    wait_until,
+)
+from tests.stories.layouts import STAGES
+from tests.stories.scheduling.test_server_groups import GROUP, OTHER
+
+pytestmark = pytest.mark.asyncio
+
+# The id of no provider: a claim on it is never granted.
+NOWHERE = ProviderId(UUID(int=0))
+
+REAL = pytest.mark.parametrize(
+    ("bus", "books"),
+    [
+        ("memory", "sqlite"),
+        pytest.param("rabbitmq", "postgresql", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql]),
+    ],
+)
+
+
+def all_of(number: int, count: int, **fields: object) -> BuildInstance:
+    return a_build(number, count=count, all_or_nothing=True, **fields)
+
+
+async def states_of(setup: Cloud, build: BuildInstance) -> list[InstanceState]:
+    question = AskInstances(request_id=build.request_id, limit=200)
+    pages = pages_of(setup.client, question, InstancesFound)
+    return [state async for page in pages for state in page.instances]
+
+
+async def until_all(setup: Cloud, build: BuildInstance, *states: str) -> list[InstanceState]:
+    found: list[InstanceState] = []
+    # One question is cheaper than those about all of them.
+    await setup.until_state(instance_of(build, build.count - 1), *states)
+
+    async def are_so() -> bool:
+        found[:] = await states_of(setup, build)
+        return len(found) == build.count and all(each.state in states for each in found)
+
+    await wait_until(are_so, f"all in {states}", found)
+    return found
+
+
+async def nothing() -> None: ...
+
+
+async def hosts(setup: Cloud, **vcpus: int) -> None:
+    for name, vcpu in vcpus.items():
+        await setup.add_host(name, vcpu=vcpu)
+    await setup.until_reported(*vcpus)
+
+
+async def claim_some(setup: Cloud, host: str, vcpus: int) -> None:
+    """Another scheduler is faster."""
+    share = Share(
+        host=host_id(host), amounts=(ResourceAmount(provider=host_id(host), resource="VCPU", amount=vcpus),)
+    )
+    claim = ClaimResources(cell="c1", consumer=OTHER, attempt=1, issued_at=datetime.now(UTC), share=share)
+    answer = await setup.client.ask(claim)
+    assert isinstance(answer, ClaimAnswered)
+    assert answer.verdict == Claimed()
+
+
+@REAL
+async def test_of_a_thousand_instances_all_are_built_and_with_one_too_many_none(bus: str, books: str) -> None:
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler():
+        for number in range(20):
+            await setup.report(a_host(f"h{number}", f"c{1 + number % 2}", vcpu=50))
+        await hosts(setup, **{f"h{number}": 50 for number in range(0, 20, 2)})
+        for number in range(1, 20, 2):
+            await setup.add_host(f"h{number}", "c2", vcpu=50)
+        await setup.until_reported(*(f"h{number}" for number in range(20)))
+        await setup.fill("h0", 1)
+
+        one_too_many = all_of(1, 1000)
+        assert isinstance(await setup.client.ask(one_too_many), BuildAccepted)
+        failed = await until_all(setup, one_too_many, "error")
+        assert {state.reason for state in failed} == {
+            "all or nothing: 1000 instances are asked for, and 999 would fit"
+        }
+        assert all(state.no_valid_host is not None for state in failed)
+        assert sum((await setup.used()).values()) == 1
+        assert setup.placed == []
+
+        fitting = all_of(2, 999)
+        assert isinstance(await setup.client.ask(fitting), BuildAccepted)
+        placed = await until_all(setup, fitting, "active")
+        assert Counter(state.host for state in placed) == {
+            "h0": 49,
+            **{f"h{number}": 50 for number in range(1, 20)},
+        }
+        assert sum((await setup.used()).values()) == 1000
+        # A repetition is the same request.
+        assert isinstance(await setup.client.ask(fitting), BuildAccepted)
+        assert len(setup.placed) == 999
+
+
+@STAGES
+async def test_a_request_of_several_pages_is_claimed_whole(
+    bus: str, books: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "PAGE_BYTES_MAX", 700)
+    interfering = InterferingOnce(nothing)
+    async with (
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.placement(),
+        setup.scheduler(station=interfering.station),
+    ):
+        await hosts(setup, h1=4, h2=4)
+        build = all_of(1, 8)
+        await setup.send(build)
+        await until_all(setup, build, "active")
+
+        assert AllClaimed in interfering.verdicts
+        assert interfering.verdicts.count(PageKept) >= 2
+        assert await setup.used() == {"h1": 4, "h2": 4}
+        too_many = all_of(2, 2)
+        await setup.send(too_many)
+        (first, _) = await until_all(setup, too_many, "error")
+        assert first.reason == "all or nothing: 2 instances are asked for, and 0 would fit"
+
+
+async def test_a_refused_claim_is_made_again_for_all_with_what_was_learnt() -> None:
+    interfering = InterferingOnce(nothing)
+    async with (
+        cloud("memory", "memory") as setup,
+        setup.placement(),
+        setup.scheduler(station=interfering.station),
+    ):
+        await hosts(setup, h1=4, h2=4)
+        # Three would be placed on each host.
+        interfering.action = lambda: claim_some(setup, "h1", 2)
+        build = all_of(1, 6)
+        # Not asked: a question that is repeated is claimed twice.
+        await setup.send(build)
+        placed = await until_all(setup, build, "active")
+
+        assert interfering.verdicts[:2] == [NoneClaimed, AllClaimed]
+        assert await setup.used() == {"h1": 4, "h2": 4}
+        assert Counter(state.host for state in placed) == {"h1": 2, "h2": 4}
+        assert any("VCPU asked 1, free 0" in refusal.reason for each in placed for refusal in each.refusals)
+
+
+async def test_a_refused_claim_that_leaves_too_little_room_claims_nothing_and_says_how_many_fit() -> None:
+    interfering = InterferingOnce(nothing)
+    async with (
+        cloud("memory", "memory") as setup,
+        setup.placement(),
+        setup.scheduler(station=interfering.station),
+    ):
+        await hosts(setup, h1=3, h2=3)
+        interfering.action = lambda: claim_some(setup, "h1", 1)
+        build = all_of(1, 6)
+        await setup.send(build)
+        failed = await until_all(setup, build, "error")
+
+        assert NoneClaimed in interfering.verdicts
+        assert {state.reason for state in failed} == {
+            "all or nothing: 6 instances are asked for, and 5 would fit"
+        }
+        assert await setup.used() == {"h1": 1, "h2": 0}
+
+
+async def test_fifty_instances_that_are_kept_apart_get_fifty_hosts() -> None:
+    async with cloud("memory", "memory") as setup, setup.placement(), setup.scheduler():
+        await hosts(setup, **{f"h{number}": 8 for number in range(50)})
+        await setup.client.ask(CreateGroup(id=GROUP, policy="anti-affinity", name="web"))
+        build = all_of(1, 50, group=JoinedGroup(id=GROUP))
+        await setup.send(build)
+        placed = await until_all(setup, build, "active")
+        one_more = all_of(2, 2, group=JoinedGroup(id=GROUP))
+        await setup.send(one_more)
+        failed = await until_all(setup, one_more, "error")
+
+        assert len({state.host for state in placed}) == 50
+        assert {state.reason for state in failed} == {
+            "all or nothing: 2 instances are asked for, and 0 would fit"
+        }
+
+
+Interference = Callable[[Cloud, BuildInstance], Awaitable[object]]
+
+
+async def delete_one(setup: Cloud, build: BuildInstance) -> None:
+    async with setup.scheduler("other"):
+        await setup.client.ask(DeleteInstance(instance=instance_of(build, 1)))
+        await until_released(setup, build, 1)
+
+
+async def let_time_run_out(setup: Cloud, build: BuildInstance) -> None:
+    """For another scheduler the deadline is over while the claim is under way."""
+    async with setup.scheduler("other", clock=lambda: datetime.now(UTC) + timedelta(hours=1)):
+        await until_all(setup, build, "error")
+        await until_released(setup, build, 3)
+
+
+async def until_released(setup: Cloud, build: BuildInstance, index: int) -> None:
+    """Placement knows that the instance has ended."""
+
+    share = Share(host=NOWHERE, amounts=(ResourceAmount(provider=NOWHERE, resource="VCPU", amount=1),))
+    probe = ClaimResources(
+        cell="cell0",
+        consumer=instance_of(build, index),
+        attempt=1,
+        issued_at=datetime.now(UTC),
+        share=share,
+    )
+
+    async def is_so() -> bool:
+        answer = await setup.client.ask(probe)
+        assert isinstance(answer, ClaimAnswered)
+        return answer.verdict == Superseded(attempt=1, ended=True)
+
+    await wait_until(is_so, "the release")
+
+
+@pytest.mark.parametrize(
+    ("interference", "ends"),
+    [
+        (delete_one, {"deleted": 1, "error": 3}),
+        (let_time_run_out, {"error": 4}),
+    ],
+)
+async def test_if_one_ends_before_all_are_claimed_none_is_built(
+    interference: Interference, ends: dict[str, int]
+) -> None:
+    interfering = InterferingOnce(nothing)
+    async with (
+        cloud("memory", "memory") as setup,
+        setup.placement(),
+        setup.scheduler(station=interfering.station, settings=structs.replace(QUICK, batches_in_flight=1)),
+    ):
+        await hosts(setup, h1=8)
+        build = all_of(1, 4)
+        interfering.action = lambda: interference(setup, build)
+        await setup.send(build)
+        states = await until_all(setup, build, "error", "deleted")
+
+        assert Counter(state.state for state in states) == ends
+        assert setup.placed == []
+        await setup.until_used(h1=0)
+
+
+async def test_if_one_is_deleted_after_the_claim_and_before_the_orders_none_is_built() -> None:
+    async with cloud("memory", "memory") as setup, setup.placement():
+        build = all_of(1, 4)
+
+        class Slow(Station):
+            async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+                answers = await super().ask_all(questions)
+                if any(isinstance(question, ClaimTogether) for question in questions):
+                    await delete_one(setup, build)
+                return answers
+
+        one_by_one = structs.replace(QUICK, batches_in_flight=1)
+        async with setup.scheduler(station=Slow, settings=one_by_one):
+            await hosts(setup, h1=8)
+            await setup.send(build)
+            states = await until_all(setup, build, "error", "deleted")
+
+            assert Counter(state.state for state in states) == {"deleted": 1, "error": 3}
+            assert setup.placed == []
+            await setup.until_used(h1=0)
+
+
+@STAGES
+async def test_a_scheduler_that_dies_after_its_claim_leaves_it_to_the_next_one(bus: str, books: str) -> None:
+    dying = DiesAfterItsClaim()
+    async with cloud(bus, books) as setup, setup.placement():
+        build = all_of(1, 6)
+        async with setup.scheduler("first", station=dying.station, drain_s_max=0.1):
+            await hosts(setup, h1=4, h2=4)
+            await setup.send(build)
+            await dying.claimed.wait()
+            assert sum((await setup.used()).values()) == 6
+        interfering = InterferingOnce(nothing)
+        async with setup.scheduler("second", station=interfering.station):
+            await until_all(setup, build, "active")
+
+        assert set(interfering.verdicts) <= {NoneClaimed, AlreadyClaimed, AllClaimed}
+        assert sum((await setup.used()).values()) == 6
+        assert len({order.instance for order in setup.placed}) == 6
+
+
+async def test_claims_that_are_refused_again_and_again_end_all_instances() -> None:
+    settings = SchedulerSettings(
+        hosts_poll_s=QUICK.hosts_poll_s, shape_tries_max=1, claims_max=2, shape_pause_ms_max=0
+    )
+
+    class InterferingAlways(InterferingOnce):
+        async def interfere(self) -> None:
+            await self.action()
+
+    interfering = InterferingAlways(nothing)
+    async with (
+        cloud("memory", "memory") as setup,
+        setup.placement(),
+        setup.scheduler(station=interfering.station, settings=settings),
+    ):
+        await hosts(setup, h1=8)
+        traits: list[str] = []
+
+        async def move() -> None:
+            traits.append(f"CUSTOM_{len(traits)}")
+            await setup.report(a_host("h1", traits=tuple(traits)))
+
+        interfering.action = move
+        build = all_of(1, 3)
+        await setup.send(build)
+        failed = await until_all(setup, build, "error")
+
+        assert {state.reason for state in failed} == {
+            "all or nothing: 2 claims for all instances were refused, and no more are tried; the last: h1: its shape moved"
+        }
+        assert await setup.used() == {"h1": 0}

@@ -1,0 +1,165 @@
+"""What hosts tell, from the host to the choice: capabilities, metrics, failed builds; and the host of another instance."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import BuildRejected, Flavor, Image
+from bus.messages.hosts import AskHosts, HostsFound, Supported
+from bus.workers.station import Station
+from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import conductor_parts
+from compute_sim.simulated.faults import FailsToBuild, FaultScript
+from compute_sim.simulated.hosts import HostSize, SimulatedHost
+from compute_sim.wiring import simulated_parts
+from scheduler_worker.core.picture.picture import Picture
+from tests.contracts.conductor_stores import open_conductor_store
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import QUICK, Cloud, a_build, cloud, instance_of, wait_until
+from tests.stories.layouts import STAGES
+from tests.stories.scheduling.test_scheduler_nested import CONDUCTING, PRETENDING
+
+pytestmark = pytest.mark.asyncio
+
+MEASURING = structs.replace(PRETENDING, metrics_every_s=0.05)
+COOL_FIRST = structs.replace(QUICK, metrics_weights=("temperature=-1.0",), metrics_weight_multiplier=100.0)
+
+
+def a_host(name: str, temperature: float, vcpus: int = 8, model: str = "Rome") -> SimulatedHost:
+    return SimulatedHost(
+        name=name,
+        size=HostSize(vcpus=vcpus),
+        metrics={"temperature": temperature},
+        supports=(Supported(architecture="x86_64", hypervisor_type="qemu", vm_mode="hvm"),),
+        capabilities={"cpu_info:model": model},
+    )
+
+
+@asynccontextmanager
+async def a_cell(
+    setup: Cloud, rows: ConductorStore, *hosts: SimulatedHost, script: FaultScript | None = None
+) -> AsyncIterator[None]:
+    conductor, computes = (
+        Station(setup.brokers.in_cell("c1", role), role, settings=SETTINGS, asks=True)
+        for role in ("conductor", "compute")
+    )
+    parts = (
+        *conductor_parts(conductor, rows, CONDUCTING, "c1", conductor.ask_all),
+        *simulated_parts(computes, hosts, MEASURING, script or FaultScript(spawn_ms=5)),
+        conductor,
+    )
+    async with setup.running(parts, conductor, computes):
+        yield
+
+
+async def until_measured(picture: Picture, *hosts: str) -> None:
+    async def is_so() -> bool:
+        column = picture.columns.metrics.get("temperature")
+        rows = [row for name in hosts for row in picture.rows_named(name)]
+        return column is not None and len(rows) == len(hosts) and all(column[row] > 0 for row in rows)
+
+    await wait_until(is_so, f"{', '.join(hosts)} told their temperature")
+
+
+async def host_of(
+    setup: Cloud, number: int, extra_specs: Mapping[str, str] | None = None, **other: Any
+) -> str:
+    flavor = Flavor(name="small", vcpus=1, ram_mb=64, root_gb=1, extra_specs=dict(extra_specs or {}))
+    build = a_build(number, flavor=flavor, **other)
+    await setup.send(build)
+    return (await setup.until_state(instance_of(build), "active")).host
+
+
+@STAGES
+async def test_boots_go_where_it_is_cool_and_where_the_capability_is_and_to_the_host_of_another(
+    bus: str, books: str
+) -> None:
+    picture = Picture()
+    hosts = (a_host("cool", 40.0), a_host("hot", 95.0, vcpus=32), a_host("sky", 90.0, model="Skylake"))
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(settings=COOL_FIRST, picture=picture),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, *hosts),
+    ):
+        await setup.until_reported("cool", "hot", "sky")
+        await until_measured(picture, "cool", "hot", "sky")
+        asks_for_sky = {"capabilities:cpu_info:model": "s== Skylake"}
+
+        assert await host_of(setup, 1) == "cool"
+        assert await host_of(setup, 2, asks_for_sky) == "sky"
+        second = instance_of(a_build(2))
+        assert await host_of(setup, 3, same_host=(second,)) == "sky"
+        assert await host_of(setup, 4, different_host=(instance_of(a_build(1)), second)) == "hot"
+        refused = await setup.client.ask(a_build(5, image_properties={"hw_machine_type": "q35"}))
+        assert isinstance(refused, BuildRejected)
+        assert refused.field == "image_properties.hw_machine_type"
+
+
+@STAGES
+async def test_a_boot_goes_where_its_image_is_and_a_full_host_is_left_out(bus: str, books: str) -> None:
+    picture = Picture()
+    # Wide has more of everything: a build that it still tells as under way weighs less than that.
+    tiny = structs.replace(a_host("tiny", 40.0), size=HostSize(vcpus=1, ram_mb=2048, disk_gb=10))
+    hosts = (a_host("wide", 40.0, vcpus=32), tiny)
+    debian, fedora = Image(source="debian"), Image(source="fedora")
+
+    async def until_cached(image: str) -> None:
+        async def is_so() -> bool:
+            return picture.columns.images.knows(image)
+
+        await wait_until(is_so, f"{image} is told")
+
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(
+            settings=structs.replace(QUICK, image_cache_weight_multiplier=100.0), picture=picture
+        ),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, *hosts),
+    ):
+        await setup.until_reported("wide", "tiny")
+
+        assert await host_of(setup, 1, image=debian, hosts=("tiny",)) == "tiny"
+        await until_cached("debian")
+        assert await host_of(setup, 2, image=debian) == "tiny"
+        assert await host_of(setup, 3, image=fedora) == "wide"
+        assert await host_of(setup, 4) == "wide"
+
+
+@STAGES
+async def test_a_host_where_builds_fail_in_a_row_is_disabled_and_the_next_request_is_told_why(
+    bus: str, books: str
+) -> None:
+    async with (
+        cloud(bus, books, scripted=("c2",)) as setup,
+        setup.placement(),
+        setup.scheduler(settings=structs.replace(QUICK, failed_builds_max=2)),
+        open_conductor_store(books, "c1") as rows,
+        a_cell(setup, rows, a_host("bad", 40.0), script=FaultScript(spawn_ms=5, faults=(FailsToBuild(),))),
+    ):
+        await setup.until_reported("bad")
+        for number in (1, 2):
+            build = a_build(number)
+            await setup.send(build)
+            await setup.until_state(instance_of(build), "error")
+
+        async def is_disabled() -> bool:
+            found = await setup.client.ask(AskHosts(name="bad"))
+            assert isinstance(found, HostsFound)
+            return found.hosts[0].setting.mode == "draining"
+
+        await wait_until(is_disabled, "the host is disabled")
+        last = a_build(3)
+        await setup.send(last)
+        state = await setup.until_state(instance_of(last), "error")
+
+        assert state.no_valid_host is not None
+        (step,) = state.no_valid_host.steps
+        assert (step.step, step.removed) == ("enabled", 1)
+        assert step.example == "bad: is draining: 2 builds in a row failed (failed_builds_max is 2)"
