@@ -26,18 +26,18 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import COUNT_MAX
 from scheduler_worker.hosts.handlers import host_order_handlers, host_questions, host_report_handlers
 from scheduler_worker.hosts.registry import HostRegistry
-from scheduler_worker.requests.building import Builder
-from scheduler_worker.requests.cell_events import cell_event_handlers, repeated_at_api_level
-from scheduler_worker.requests.deleting import delete_handlers
-from scheduler_worker.requests.groups import group_order_handlers, group_questions
-from scheduler_worker.requests.history import history_questions
-from scheduler_worker.requests.mending import mend_handlers
-from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.questions import (
+from scheduler_worker.questions.history import history_questions
+from scheduler_worker.questions.instances import (
     instance_questions,
     on_unreadable_orders,
     on_unreadable_questions,
 )
+from scheduler_worker.requests.building import Builder
+from scheduler_worker.requests.cell_events import cell_event_handlers, repeated_at_api_level
+from scheduler_worker.requests.deleting import delete_handlers
+from scheduler_worker.requests.groups import group_order_handlers, group_questions
+from scheduler_worker.requests.mending import mend_handlers
+from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.rebuilding import rebuild_handlers
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore

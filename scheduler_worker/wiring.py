@@ -43,14 +43,14 @@ from scheduler_worker.hosts.watch import HostWatch
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
 from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.outbox import Outbox, OutboxWithoutSweep
+from scheduler_worker.questions.explaining import Explainer
+from scheduler_worker.questions.planning import Planner
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.deadlines import Deadlines
-from scheduler_worker.requests.explaining import Explainer
 from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.requests.waking import Waker
 from scheduler_worker.settings import SchedulerSettings

@@ -8,7 +8,7 @@ from datetime import timedelta
 from msgspec import structs
 
 from bus.message import Message
-from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId, RequestId
+from bus.messages.build import BuildAccepted, BuildInstance, BuildRejected, InstanceId, NoValidHost, RequestId
 from bus.workers.handling import Answer, Received, Said, Tell
 
 # The field that a request is refused for when it comes too late.
@@ -49,3 +49,8 @@ def accepted_answer(
 ) -> tuple[Said, ...]:
     told = BuildAccepted(request_id=request, instances=tuple(instances), project=ask.message.project)
     return (Answer(ask, told), Tell(told, ask))
+
+
+def in_words(refusal: NoValidHost) -> str:
+    steps = [f"{step.removed} removed by {step.step} ({step.example})" for step in refusal.steps]
+    return f"no host among {refusal.hosts}" + (f": {', '.join(steps)}" if steps else "")

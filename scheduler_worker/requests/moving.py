@@ -37,7 +37,7 @@ from scheduler_worker.core.instances.specs import decoded, encoded, request_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import OutboxTransaction
-from scheduler_worker.requests.explaining import in_words
+from scheduler_worker.requests.answering import in_words
 from scheduler_worker.requests.locked_rows import Ordered, answered, take_steps
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings

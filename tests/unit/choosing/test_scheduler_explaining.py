@@ -45,8 +45,8 @@ from scheduler_worker.core.instances.specs import decoded, encoded
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
-from scheduler_worker.requests import explaining
-from scheduler_worker.requests.explaining import Explainer
+from scheduler_worker.questions import explaining
+from scheduler_worker.questions.explaining import Explainer
 from scheduler_worker.requests.groups import with_groups
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.store import KnownGroup, NewRequest

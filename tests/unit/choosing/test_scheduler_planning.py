@@ -37,8 +37,8 @@ from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
+from scheduler_worker.questions.planning import Planner
 from scheduler_worker.requests.groups import group_finder
-from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import STANDARD

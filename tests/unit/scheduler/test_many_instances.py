@@ -25,7 +25,7 @@ from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import read_request
-from scheduler_worker.requests.questions import instance_questions
+from scheduler_worker.questions.instances import instance_questions
 from scheduler_worker.store import NewRequest
 from tests.contracts.placement_orders import VOCABULARY
 from tests.contracts.scheduler_stores import open_scheduler_store

@@ -50,14 +50,14 @@ from scheduler_worker.handlers import event_handlers, question_handlers, request
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.outbox.notes import Notes
 from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.questions.explaining import Explainer
+from scheduler_worker.questions.planning import Planner
 from scheduler_worker.requests.building import Builder, new_rows
 from scheduler_worker.requests.burying import BURIED, Burial
-from scheduler_worker.requests.explaining import Explainer
 from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.neighbours import with_neighbours
-from scheduler_worker.requests.planning import Planner
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest

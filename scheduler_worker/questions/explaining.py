@@ -24,7 +24,7 @@ from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.rows import ERROR, InstanceRow
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.requests.answering import rejection
+from scheduler_worker.requests.answering import in_words, rejection
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 DRAINED_MAX = 200
@@ -107,8 +107,3 @@ def _explanation(row: InstanceRow) -> Explanation:
         chosen=decision.host,
         alternates=decision.alternates,
     )
-
-
-def in_words(refusal: NoValidHost) -> str:
-    steps = [f"{step.removed} removed by {step.step} ({step.example})" for step in refusal.steps]
-    return f"no host among {refusal.hosts}" + (f": {', '.join(steps)}" if steps else "")
