@@ -24,7 +24,7 @@ Failure
 ├── Poison                  this message can never be handled: it is dead-lettered with the reason
 └── Bug                     our own fault: stop; the message is delivered again, and dead-lettered at the limit
 
-An operational error never ends a process (bus/parts.py). A bug does, and so does every exception outside this tree.
+An operational error never ends a process (bus/parts/). A bug does, and so does every exception outside this tree.
 bus/workers/handling.py decides what happens to a message whose handler raised one of these errors.
 """
 

@@ -135,7 +135,7 @@ class Station:
 
     @property
     def parts(self) -> Sequence[object]:
-        """Status-bearing parts, for health and metrics (bus/parts.py)."""
+        """Status-bearing parts, for health and metrics (bus/parts/)."""
         asking = (self._asker.taking_answers,) if self._asker else ()
         return (self.consuming, self._publishing, *asking)
 

@@ -1,0 +1,52 @@
+"""Several parts together, and the statuses inside them."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+
+from bus.parts.status import Status
+from bus.process import Part
+
+
+class PartGroup:
+    """Several parts as one. A bug in one of them ends all."""
+
+    def __init__(self, *parts: Part) -> None:
+        self.parts: Sequence[Part] = parts
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for part in self.parts:
+                tasks.create_task(part.run())
+
+    async def stop(self) -> None:
+        for part in self.parts:
+            await part.stop()
+
+
+def every_part(parts: Iterable[object]) -> Iterator[object]:
+    """These parts and the parts inside them (`parts`), each once."""
+    seen: dict[int, object] = {}
+
+    def walk(some: Iterable[object]) -> Iterator[object]:
+        for part in some:
+            if id(part) not in seen:
+                seen[id(part)] = part
+                yield part
+                yield from walk(getattr(part, "parts", ()))
+
+    return walk(parts)
+
+
+def statuses(parts: Iterable[object]) -> list[Status]:
+    # `isinstance` with a protocol would cost more than everything else here, and health asks several times a second.
+    found = [
+        part if isinstance(part, Status) else getattr(part, "status", None) for part in every_part(parts)
+    ]
+    return [each for each in found if isinstance(each, Status)]
+
+
+def set_beside(parts: Iterable[object], what: str) -> None:
+    """These parts keep the worker from nothing; `what` tells them from equal parts, such as those for another cell."""
+    for status in statuses(parts):
+        status.is_beside = True
+        status.name = f"{status.name} ({what})"
