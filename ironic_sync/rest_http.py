@@ -16,17 +16,16 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from uuid import UUID
 
 import httpx
 import msgspec
 import tenacity
-from msgspec import Struct
 
 from bus.errors import Locked, TookTooLong, Transient, Unavailable, WrongAnswer
 from bus.message import ProviderId
-from bus.unreadable import NOT_AS_EXPECTED, NOT_JSON
+from bus.unreadable import NOT_JSON
 from ironic_sync.core.node import Node
 from ironic_sync.rest import (
     Allocation,
@@ -42,6 +41,18 @@ from ironic_sync.rest import (
     VersionNotOffered,
     read_node,
     read_page,
+)
+from ironic_sync.rest_answers import (
+    ERRORS,
+    MESSAGE_MAX,
+    Answer,
+    Check,
+    Listing,
+    Patched,
+    Vifs,
+    is_missing,
+    marker_of,
+    refusal_of,
 )
 from ironic_sync.settings import IronicSettings
 
@@ -73,16 +84,14 @@ FIELDS: Mapping[str, Minor] = {
     "shard": MINOR_OF_SHARDS,
 }
 
-_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _NOT_ACCEPTABLE, _CONFLICT = 400, 401, 403, 404, 406, 409
+_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_ACCEPTABLE, _CONFLICT = 400, 401, 403, 406, 409
 _AWAY = frozenset({429, 502, 503, 504})
 _REDIRECTS = 300
-_ERRORS = 400
 _SERVER_ERRORS = 500
 # Without a lock: the first may have met one that was just released.
 _CONFLICTS_THAT_REFUSE = 2
 _LOCKED = "locked"
 _JSON = "application/json"
-_MESSAGE_MAX = 1_000
 # Before anything was sent.
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -151,17 +160,17 @@ class HttpIronicApi:
 
     async def allocation(self, allocation: UUID) -> Allocation | None:
         answer = await self._ask(f"/v1/allocations/{allocation}")
-        return None if _is_missing(answer) else self._read(self._granted(answer), Allocation)
+        return None if is_missing(answer) else self._read(self._granted(answer), Allocation)
 
     async def vifs(self, node: ProviderId) -> tuple[str, ...] | Refused:
         answer = await self._ask(f"{_at(node)}/vifs")
-        return _refused(answer) or tuple(each.id for each in self._read(answer, _Vifs).vifs)
+        return refusal_of(answer) or tuple(each.id for each in self._read(answer, Vifs).vifs)
 
     async def validate(self, node: ProviderId) -> tuple[InterfaceCheck, ...] | Refused:
         answer = await self._ask(f"{_at(node)}/validate")
-        if (refused := _refused(answer)) is not None:
+        if (refused := refusal_of(answer)) is not None:
             return refused
-        checks = self._read(answer, dict[str, _Check])
+        checks = self._read(answer, dict[str, Check])
         return tuple(
             InterfaceCheck(name, check.result, check.reason or "") for name, check in sorted(checks.items())
         )
@@ -173,10 +182,10 @@ class HttpIronicApi:
 
     async def patch(self, node: ProviderId, changes: Sequence[Change]) -> Refused | None:
         answer = await self._answer_to("PATCH", node, "", changes)
-        if (refused := _refused(answer)) is not None:
+        if (refused := refusal_of(answer)) is not None:
             return refused
         # A deploy relies on what was set here: only the node itself says that Ironic has done it, and no proxy.
-        self._read(answer, _Patched)
+        self._read(answer, Patched)
         return None
 
     async def set_provision_state(
@@ -213,25 +222,25 @@ class HttpIronicApi:
     async def _nodes(self, query: Mapping[str, str]) -> tuple[Sequence[object], dict[str, str] | None]:
         """A page, and the query of the next one; None after the last."""
         answer = await self._ask("/v1/nodes", query, with_fields=True)
-        listing = self._read(self._granted(answer), _Listing)
+        listing = self._read(self._granted(answer), Listing)
         if listing.next is None:
             return listing.nodes, None
         # The link's host may be one that only Ironic itself can reach, behind a proxy: what counts is where it goes on.
-        marker = _marker_of(listing.next)
+        marker = marker_of(listing.next)
         if not marker:
-            raise WrongAnswer(f"{self._name}: next is {listing.next[:_MESSAGE_MAX]!r}, which leads nowhere")
+            raise WrongAnswer(f"{self._name}: next is {listing.next[:MESSAGE_MAX]!r}, which leads nowhere")
         return listing.nodes, {"limit": query["limit"], "marker": marker}
 
     async def _fields_of(self, node: ProviderId) -> object:
         """A node as Ironic says it; None if there is none."""
         answer = await self._ask(_at(node), {}, with_fields=True)
-        if _is_missing(answer):
+        if is_missing(answer):
             return None
         return self._read(self._granted(answer), dict[str, Any])
 
-    def _granted(self, answer: "_Answer") -> "_Answer":
+    def _granted(self, answer: Answer) -> Answer:
         """The answer to a question that Ironic must not refuse, whatever the nodes' states. Raise WrongAnswer if it does."""
-        if answer.status >= _ERRORS:
+        if answer.status >= ERRORS:
             raise WrongAnswer(f"{self._name} answers {answer.status}: {answer.message}")
         return answer
 
@@ -243,10 +252,10 @@ class HttpIronicApi:
 
     async def _ask(
         self, path: str, query: Mapping[str, str] | None = None, *, with_fields: bool = False
-    ) -> "_Answer":
+    ) -> Answer:
         """A question may be asked again whatever became of it."""
 
-        async def once() -> _Answer:
+        async def once() -> Answer:
             fields = {"fields": ",".join(self._fields())} if with_fields else {}
             return await self._send("GET", path, {**(query or {}), **fields})
 
@@ -256,16 +265,16 @@ class HttpIronicApi:
         self, method: str, node: ProviderId, below: str, document: object = None
     ) -> Refused | None:
         answer = await self._answer_to(method, node, below, document)
-        if (refused := _refused(answer)) is None and answer.body:
+        if (refused := refusal_of(answer)) is None and answer.body:
             # An answer that is not JSON does not come from Ironic, so it is unknown whether Ironic has the order.
             self._read(answer, Any)
         return refused
 
-    async def _answer_to(self, method: str, node: ProviderId, below: str, document: object) -> "_Answer":
+    async def _answer_to(self, method: str, node: ProviderId, below: str, document: object) -> Answer:
         body = b"" if document is None else msgspec.json.encode(document)
         conflicts = 0
 
-        async def once() -> _Answer:
+        async def once() -> Answer:
             nonlocal conflicts
             if not self._may_act_on(node):
                 raise NoLongerOurs(
@@ -282,15 +291,13 @@ class HttpIronicApi:
 
         return await self._again_while(_NotDone, once)
 
-    async def _is_locked(self, node: ProviderId, conflict: "_Answer") -> bool:
+    async def _is_locked(self, node: ProviderId, conflict: Answer) -> bool:
         if _LOCKED in conflict.message.lower():
             return True
         found = await self._fields_of(node)
         return found is not None and self._whole(found).reservation is not None
 
-    async def _again_while(
-        self, kind: type[Transient], once: "Callable[[], Awaitable[_Answer]]"
-    ) -> "_Answer":
+    async def _again_while(self, kind: type[Transient], once: "Callable[[], Awaitable[Answer]]") -> Answer:
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((kind, _NotDone)),
             stop=tenacity.stop_after_attempt(self._settings.rest_tries_max),
@@ -306,7 +313,7 @@ class HttpIronicApi:
 
     # One request
 
-    async def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> "_Answer":
+    async def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> Answer:
         """With the version that Ironic takes; what is no answer to us is raised."""
         answer = await self._sent(method, path, query, body)
         if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
@@ -319,7 +326,7 @@ class HttpIronicApi:
             raise _NotDone(Unavailable(f"{self._name} takes no more than version 1.{self._minor}"))
         if answer.status in _AWAY:
             raise _NotDone(Unavailable(f"{self._name} answers {answer.status}: {answer.message}"))
-        if _REDIRECTS <= answer.status < _ERRORS:
+        if _REDIRECTS <= answer.status < ERRORS:
             raise WrongAnswer(
                 f"{self._name} answers {answer.status}: it is at {answer.headers.get('Location', 'another address')}"
             )
@@ -327,7 +334,7 @@ class HttpIronicApi:
             raise Unavailable(f"{self._name} answers {answer.status} to {method} {path}: {answer.message}")
         return answer
 
-    async def _sent(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> "_Answer":
+    async def _sent(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         headers = {
             VERSION_HEADER: f"1.{self._minor}",
             "Accept": _JSON,
@@ -338,7 +345,7 @@ class HttpIronicApi:
                 asyncio.timeout(self._settings.rest_answer_s_max),
                 self._client.stream(method, path, params=query, headers=headers, content=body) as response,
             ):
-                return _Answer(response.status_code, await self._bounded(response), response.headers)
+                return Answer(response.status_code, await self._bounded(response), response.headers)
         except _NEVER_SENT as problem:
             raise _NotDone(Unavailable(f"{self._name} cannot be reached: {problem!r}")) from problem
         except (TimeoutError, httpx.TimeoutException) as problem:
@@ -360,7 +367,7 @@ class HttpIronicApi:
             parts.append(part)
         return b"".join(parts)
 
-    def _lower_version(self, answer: "_Answer") -> None:
+    def _lower_version(self, answer: Answer) -> None:
         """To the newest that the server has; each request says its version, so that nothing else must be remembered."""
         newest, oldest = (answer.headers.get(name, "") for name in (VERSION_MAX_HEADER, VERSION_MIN_HEADER))
         minor = int(newest[2:]) if newest.startswith("1.") and newest[2:].isdecimal() else 0
@@ -378,59 +385,11 @@ class HttpIronicApi:
             if since <= self._minor and (field != "shard" or self._has_shards)
         ]
 
-    def _read(self, answer: "_Answer", kind: type[T]) -> T:
+    def _read(self, answer: Answer, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(answer.body, type=kind)
         except NOT_JSON as problem:
             raise WrongAnswer(f"{self._name}: an answer that is not as it must be: {problem}") from problem
-
-
-class _Answer(Struct, frozen=True):
-    status: int
-    body: bytes
-    headers: httpx.Headers
-
-    @property
-    def is_ironics(self) -> bool:
-        """Whether it has the form that Ironic gives to its errors."""
-        try:
-            return bool(msgspec.json.decode(self.body)["error_message"])
-        except NOT_AS_EXPECTED:
-            return False
-
-    @property
-    def message(self) -> str:
-        """Ironic's words: `error_message` is an object, or a text with that object in it."""
-        try:
-            error = msgspec.json.decode(self.body)["error_message"]
-            fault = msgspec.json.decode(error) if isinstance(error, str) else error
-            text = str(fault["faultstring"])
-        except NOT_AS_EXPECTED:
-            text = self.body[:_MESSAGE_MAX].decode(errors="replace")
-        # They become reasons of instances, and no database text may have a NUL in it.
-        return text[:_MESSAGE_MAX].replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-class _Listing(Struct, frozen=True):
-    nodes: list[Any]
-    next: str | None = None
-
-
-class _Patched(Struct, frozen=True):
-    uuid: UUID
-
-
-class _Vif(Struct, frozen=True):
-    id: str
-
-
-class _Vifs(Struct, frozen=True):
-    vifs: list[_Vif]
-
-
-class _Check(Struct, frozen=True):
-    result: bool | None
-    reason: str | None = None
 
 
 def _at(node: ProviderId) -> str:
@@ -442,23 +401,6 @@ def _no_port(vif: str) -> Refused | None:
     if vif.strip("."):
         return None
     return Refused(_BAD_REQUEST, f"{vif!r} is no id of a port")
-
-
-def _is_missing(answer: _Answer) -> bool:
-    """Ironic says so itself. A proxy in front of it may answer 404 as well, to everything."""
-    return answer.status == _NOT_FOUND and answer.is_ironics
-
-
-def _marker_of(link: str) -> str:
-    """The node after which a page begins; empty if the link names none."""
-    try:
-        return dict(parse_qsl(urlsplit(link).query)).get("marker", "")
-    except ValueError:
-        return ""
-
-
-def _refused(answer: _Answer) -> Refused | None:
-    return Refused(answer.status, answer.message) if answer.status >= _ERRORS else None
 
 
 def _without_user(url: str) -> tuple[str, httpx.Auth | None]:

@@ -1,0 +1,81 @@
+"""Answers of Ironic's REST API, and the forms that their bodies must have."""
+
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+from uuid import UUID
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from bus.unreadable import NOT_AS_EXPECTED
+from ironic_sync.rest import Refused
+
+MESSAGE_MAX = 1_000
+_NOT_FOUND = 404
+ERRORS = 400
+
+
+class Answer(Struct, frozen=True):
+    status: int
+    body: bytes
+    headers: httpx.Headers
+
+    @property
+    def is_ironics(self) -> bool:
+        """Whether it has the form that Ironic gives to its errors."""
+        try:
+            return bool(msgspec.json.decode(self.body)["error_message"])
+        except NOT_AS_EXPECTED:
+            return False
+
+    @property
+    def message(self) -> str:
+        """Ironic's words: `error_message` is an object, or a text with that object in it."""
+        try:
+            error = msgspec.json.decode(self.body)["error_message"]
+            fault = msgspec.json.decode(error) if isinstance(error, str) else error
+            text = str(fault["faultstring"])
+        except NOT_AS_EXPECTED:
+            text = self.body[:MESSAGE_MAX].decode(errors="replace")
+        # They become reasons of instances, and no database text may have a NUL in it.
+        return text[:MESSAGE_MAX].replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+class Listing(Struct, frozen=True):
+    nodes: list[Any]
+    next: str | None = None
+
+
+class Patched(Struct, frozen=True):
+    uuid: UUID
+
+
+class Vif(Struct, frozen=True):
+    id: str
+
+
+class Vifs(Struct, frozen=True):
+    vifs: list[Vif]
+
+
+class Check(Struct, frozen=True):
+    result: bool | None
+    reason: str | None = None
+
+
+def is_missing(answer: Answer) -> bool:
+    """Ironic says so itself. A proxy in front of it may answer 404 as well, to everything."""
+    return answer.status == _NOT_FOUND and answer.is_ironics
+
+
+def marker_of(link: str) -> str:
+    """The node after which a page begins; empty if the link names none."""
+    try:
+        return dict(parse_qsl(urlsplit(link).query)).get("marker", "")
+    except ValueError:
+        return ""
+
+
+def refusal_of(answer: Answer) -> Refused | None:
+    return Refused(answer.status, answer.message) if answer.status >= ERRORS else None
