@@ -5,8 +5,11 @@ import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from msgspec import structs
+
 from bus.message import ProviderId
 from bus.parts import Periodic
+from scheduler_worker.core.host_modes import is_untold, with_mode
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
@@ -59,7 +62,17 @@ class Forgetting(Periodic):
             rows = await transaction.lock_hosts(sorted(known, key=lambda id_: id_.int), ())
             # Another worker may have heard of the host since.
             later = {row.id for row in rows if row.sequence > known[row.id]}
-            await transaction.forget_hosts([row.id for row in rows if row.id not in later])
-        forgotten = [host for host in known if host not in later]
+            removed_rows = [row for row in rows if row.id not in later]
+            # A host that comes back is a new one: its cell must not go by an old setting.
+            set_up = [
+                structs.replace(with_mode(row, "up", "", "", now), sequence=row.sequence + 1)
+                for row in removed_rows
+                if row.setting.mode != "up"
+            ]
+            await transaction.save_hosts(set_up, now)
+            kept = later | {row.id for row in removed_rows if row.setting.mode != "up" or is_untold(row)}
+            await transaction.forget_hosts([row.id for row in removed_rows if row.id not in kept])
+        self._registry.learn(set_up)
+        forgotten = [host for host in known if host not in kept]
         self._registry.forget(forgotten)
         log.info("forgot %d hosts that were removed", len(forgotten))

@@ -124,7 +124,7 @@ HostMode = Literal["up", "down", "draining", "dead"]
 
 
 class HostSetting(Value, frozen=True, kw_only=True):
-    """The mode that an operator gave a host, or too many failed builds. `number` counts the settings of the host."""
+    """The mode that an operator gave a host, or too many failed builds. `number` rises with each setting of the host."""
 
     mode: HostMode = "up"
     reason: Label = ""

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from bus.messages.hosts import NODE, HostFacts, HostsReported, HostState
+from bus.messages.hosts import NODE, HostFacts, HostSetting, HostsReported, HostState
 from scheduler_worker.core.host_modes import with_mode
 
 
@@ -27,7 +27,11 @@ def reported(
     after an operator has set it up; 0: never.
     """
     if host is None:
-        host = HostState(id=facts.id, name=facts.name, cell=report.cell, up=True)
+        # Its cell may remember settings of a host that was forgotten here: those of the new one have later numbers.
+        setting = HostSetting(number=int(now.timestamp()))
+        host = HostState(
+            id=facts.id, name=facts.name, cell=report.cell, up=True, setting=setting, told=setting.number
+        )
     may_move = speaks_for is None and host.kind == facts.kind == NODE
     if host.cell != report.cell and not may_move:
         return None

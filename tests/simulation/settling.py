@@ -183,10 +183,10 @@ def _unsettled_modes(cloud: Cloud) -> Iterator[str]:
     """Each cell knows how its hosts are set, and a host that was dead has cleaned up when it is set up and answers."""
     for host in cloud.hosts.rows.values():
         known = cloud.hosts.in_cells.get(host.id)
-        if host.setting.number and (known is None or known.word.setting != host.setting):
+        if host.setting.at is not None and (known is None or known.word.setting != host.setting):
             yield f"{host.name} is set {host.setting.mode}, and its cell has {known.mode if known else 'no word of it'}"
         if host.told != host.setting.number:
-            yield f"{host.name} was set {host.setting.number} times, and its row says that its cell knows {host.told}"
+            yield f"the setting of {host.name} has number {host.setting.number}, and its row says that its cell knows {host.told}"
         if host.must_clean and host.setting.mode != "dead" and not cloud.hosts.is_dead(host.id):
             yield f"{host.name} was dead, answers, and is not known to be clean"
 

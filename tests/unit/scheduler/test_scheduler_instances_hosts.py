@@ -31,9 +31,11 @@ from bus.messages.hosts import (
     ImagesCached,
 )
 from bus.messages.placement import ReleaseClaim, ResourceAmount, Share
+from cell_conductor.core.host_states import newer
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.reading import as_read
 from scheduler_worker.core.choosing.standard import chosen_plugins
+from scheduler_worker.core.host_modes import is_untold, with_mode, word_for_cell
 from scheduler_worker.core.host_reports import reported
 from scheduler_worker.core.instances.lifecycle import accepted, deleted, failed, heard, overdue, placed
 from scheduler_worker.core.instances.messages import messages_of
@@ -315,6 +317,58 @@ def test_a_removed_host_is_forgotten_unless_another_worker_has_heard_of_it_since
     assert (picture.forgotten, rows) == (
         ([HOST], []) if sequence == 3 else ([], [structs.replace(a_host(), sequence=4)])
     )
+
+
+def test_a_removed_host_that_was_set_is_forgotten_when_its_cell_knows_that_it_is_not_set_any_more() -> None:
+    picture = Noticing()
+    registry = a_registry(picture)
+    dead = structs.replace(with_mode(a_host(), "dead", "fire", "", NOON), told=1)
+    registry.learn([dead])
+    store = MemorySchedulerStore()
+
+    async def scenario() -> tuple[HostState, list[HostState]]:
+        async with store.transaction() as transaction:
+            await transaction.save_hosts([dead], NOON)
+        settings = SchedulerSettings(prune_every_s=10)
+        forgetting = Forgetting(
+            store, registry, lambda _: False, settings, picture.clock, down_after=timedelta(seconds=60)
+        )
+        picture.now += timedelta(hours=1)
+        running = asyncio.create_task(forgetting.run())
+        await until_s(5)
+        picture.now += timedelta(days=2)
+        await until_s(35)
+        (untold,) = registry.untold()
+        told = structs.replace(untold, told=2, sequence=untold.sequence + 1)
+        async with store.transaction() as transaction:
+            await transaction.lock_hosts([HOST], ())
+            await transaction.save_hosts([told], NOON)
+        registry.learn([told])
+        await until_s(45)
+        await forgetting.stop()
+        await running
+        return untold, [*await store.hosts(HostQuery(ids=(HOST,)))]
+
+    untold, rows = run_simulated(scenario())
+
+    assert (untold.setting.mode, untold.setting.number, untold.must_clean) == ("up", 2, True)
+    assert (picture.forgotten, rows) == ([HOST], [])
+
+
+def test_the_settings_of_a_host_that_comes_back_after_it_was_forgotten_are_later_ones_for_its_cell() -> None:
+    facts = HostFacts(id=HOST, name="h1")
+    report = HostsReported(cell="c1", hosts=(facts,))
+    first = reported(None, facts, report, NOON)
+    assert first is not None
+    known = newer(None, word_for_cell(with_mode(first, "down", "", "", NOON)))
+    back = reported(None, facts, report, NOON + timedelta(days=1))
+    assert back is not None
+    assert not is_untold(back), "a new host costs its cell no message"
+
+    dead = newer(known, word_for_cell(with_mode(back, "dead", "fire", "", NOON)))
+
+    assert dead is not None
+    assert dead.mode == "dead"
 
 
 # Failed builds, and metrics
