@@ -39,8 +39,8 @@ class MoveInstance(StrictMessage, frozen=True, tag="move.request"):
 
 
 class EndMove(StrictMessage, frozen=True, tag="move.end"):
-    """End the move with this `request_id`: `confirm` or `revert` it after it has arrived, or `abort` it before. The answer is
-    as that to a move.
+    """End the move with this `request_id`: `confirm` or `revert` it after it has arrived, or `abort` it before. It is not
+    reverted while its first host is down. The answer is as that to a move.
     """
 
     request_id: RequestId

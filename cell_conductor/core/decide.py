@@ -356,7 +356,9 @@ def _with_claims_at(
     these claims are released with that one.
     """
     return tuple(
-        structs.replace(each, release=(*each.release, *claims)) if each.host == host else each
+        structs.replace(each, release=tuple(dict.fromkeys((*each.release, *claims))))
+        if each.host == host
+        else each
         for each in cleanups
     )
 

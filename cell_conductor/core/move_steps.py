@@ -183,7 +183,8 @@ def tell_end(transition: Transition, was: str, reason: str) -> None:
         transition.end_offloaded()
     else:
         transition.end_broken(reason)
-        if was == "rebuilding":
+        if was == "rebuilding" or transition.row.moving is not None:
+            # The host is asked further: how the rebuild has ended, or to run it again.
             transition.change(state_ends_at=transition.now + transition.rules.remind_every)
 
 

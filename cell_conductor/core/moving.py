@@ -109,9 +109,11 @@ def on_end_move(transition: Transition, order: EndMoveInCell) -> None:
     transition.continue_from(order.sequence)
     if row.move is None or row.move.number < move.number:
         # The order to move may come later, and then counts no more.
-        if row.state in ("active", "shelved", "offloaded", "broken") and row.moving is None:
-            transition.change(move=structs.replace(move, outcome="aborted"))
-            tell_end(transition, _state_before(transition), row.reason)
+        if row.state in ("active", "shelved", "offloaded", "broken"):
+            was = _state_before(transition)
+            waits = row.moving and structs.replace(row.moving, outcome="aborted", reason="")
+            transition.change(move=structs.replace(move, outcome="aborted"), moving=waits)
+            tell_end(transition, was, row.reason)
         return
     if row.move.number > move.number or (row.moving is None and not row.is_unshelving):
         return

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from bus.errors import WrongAnswer
 from bus.message import Message
 from bus.messages.administration import AskConsumer, ConsumerFound
-from bus.messages.build import BuildInstance, BuildRejected, InstanceId, NoValidHost
+from bus.messages.build import BuildInstance, BuildRejected, InstanceId, InstanceState, NoValidHost
 from bus.messages.cell import Choice
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.placement import ResourceAmount
@@ -156,8 +156,27 @@ class Mover:
             case None if stays_on_host(row, order.kind):
                 return self._accepted(row, order, (), next_spec)
             case NoValidHost():
-                why = f"no valid host: {in_words(chosen)}"
+                why = f"no valid host: {self._why_none_named(order, row.told) or in_words(chosen)}"
         return refused(order, "instance", order.instance, why)
+
+    def _why_none_named(self, order: MoveInstance, told: InstanceState) -> str:
+        """Why none of the hosts that the order names may be chosen; empty if any of them may."""
+        columns, reasons = self._picture.columns, []
+        for name in order.hosts:
+            if order.kind != "resize" and name.lower() == told.host.lower():
+                reasons.append(f"it is on host {name} already")
+                continue
+            cells = {
+                columns.cells.names[int(columns.cell[row])] for row in self._picture.rows_named(name.lower())
+            }
+            if told.cell in cells:
+                return ""
+            reasons.append(
+                f"{name} is in cell {min(cells)}, and the instance stays in cell {told.cell}"
+                if cells
+                else f"no host {name} is known"
+            )
+        return "; ".join(reasons)
 
     def _accepted(
         self, row: InstanceRow, order: MoveInstance, choices: tuple[Choice, ...], next_spec: bytes
@@ -182,9 +201,10 @@ class Mover:
         verdicts: list[InstanceRow | BuildRejected] = []
 
         def step(row: InstanceRow | None, order: EndMove) -> InstanceRow | None:
-            verdicts.append(verdict := move_ended(row, order, self._clock()))
+            verdicts.append(verdict := move_ended(row, order, self._clock(), self._picture.is_up))
             return verdict if isinstance(verdict, InstanceRow) else None
 
+        await self._know_hosts()
         steps = [Ordered(ask.message.instance, partial(step, order=ask.message), ask.sender) for ask in asks]
         rows = await take_steps(await transaction.begun(), steps)
         return await answered(asks, verdicts, rows, transaction)

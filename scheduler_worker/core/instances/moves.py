@@ -10,7 +10,7 @@ each other one wins, and the other gets the reason.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import structs
@@ -166,8 +166,12 @@ class MoveRoom:
             self._hosts.update({host for host in hosts if host})
 
 
-def move_ended(row: InstanceRow | None, order: EndMove, now: datetime) -> InstanceRow | BuildRejected:
-    """The row with the end of its move on its way to the cell; the same object if that was asked before."""
+def move_ended(
+    row: InstanceRow | None, order: EndMove, now: datetime, is_up: Callable[[str], bool]
+) -> InstanceRow | BuildRejected:
+    """The row with the end of its move on its way to the cell; the same object if that was asked before. `is_up` knows the hosts
+    by name.
+    """
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
         return refused(order, "instance", order.instance, "there is no such instance")
     told, move = row.told, row.told.move
@@ -176,7 +180,10 @@ def move_ended(row: InstanceRow | None, order: EndMove, now: datetime) -> Instan
         return refused(order, "request_id", order.request_id, f"the instance has no such move{last}")
     if order.how == move.asked or move.outcome == _ENDS[order.how]:
         return row
-    if reason := _why_not_end(told.state, move, order):
+    reason = _why_not_end(told.state, move, order)
+    if not reason and order.how == "revert" and not is_up(move.source):
+        reason = f"its first host {move.source} is down, and the instance would be destroyed where it runs now: confirm the move"
+    if reason:
         return refused(order, "how", order.how, reason)
     told = structs.replace(
         told,

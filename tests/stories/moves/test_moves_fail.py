@@ -254,6 +254,23 @@ async def test_an_evacuated_host_holds_its_share_until_it_returns_and_cleans_up(
         await here.until_used(h1=0, h2=1)
 
 
+@REAL_TOO
+async def test_a_move_is_not_reverted_while_its_first_host_is_down(bus: str, books: str) -> None:
+    async with movers(bus, books, "h1", "h2") as here:
+        instance = await here.booted()
+        await here.move(instance)
+        await here.until(instance, "moved")
+        await down(here, "h1")
+
+        refused = await here.end(instance, "revert")
+
+        assert isinstance(refused, BuildRejected)
+        assert refused.reason.startswith("its first host h1 is down")
+        assert (await here.until(instance, "moved")).host == "h2"
+        await here.end(instance, "confirm")
+        await here.until(instance, "active", "confirmed")
+
+
 async def down(here: Movers, name: str) -> None:
     """An operator sets the host down, and the schedulers' pictures have it."""
     await here.setup.client.ask(SetHost(host=name, mode="down", reason="no power"))

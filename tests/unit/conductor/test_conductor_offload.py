@@ -27,11 +27,13 @@ from tests.unit.conductor.test_conductor import (
     failed,
     host,
     kinds,
+    place,
     released,
     spawned,
 )
 from tests.unit.conductor.test_conductor_hosts import DEAD, LOST, SILENT
 from tests.unit.conductor.test_conductor_moves import active, end, move, started, stopped
+from tests.unit.conductor.test_conductor_rebuilds import NEW, rebuild, redeployed
 
 IMAGE = f"{ONE}-50"
 
@@ -470,6 +472,26 @@ def test_what_was_unshelved_is_offloaded_again_as_another_image() -> None:
     (stop,) = cell.hear(move("offload", number=70))
     assert isinstance(stop, StopInstance)
     assert (stop.host, stop.attempt, stop.save_as) == (host("h2"), 2, f"{ONE}-70")
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_after_an_unshelve_an_evacuation_builds_with_the_last_image_that_was_ordered(
+    *, is_rebuilt: bool
+) -> None:
+    boot = Image(source="http://images/debian")
+    cell = Cell(structs.replace(place(), image=boot), spawned(1, "h1"))
+    if is_rebuilt:
+        cell.hear(rebuild(10))
+        cell.hear(redeployed(10, name="h1"))
+    cell.hear(move("offload"), saved(), destroyed(1, "h1"))
+    cell.hear(move("unshelve", number=60))
+    cell.swap(CLAIMED)
+    cell.hear(spawned(2, "h2"))
+    cell.confirm_all()
+    cell.hear(move("evacuate", "h3", number=70))
+    (spawn,) = cell.swap(CLAIMED)
+    assert isinstance(spawn, SpawnInstance)
+    assert spawn.image == (NEW if is_rebuilt else boot)
 
 
 def test_nothing_else_moves_an_offloaded_instance() -> None:

@@ -40,6 +40,10 @@ ONE = InstanceId(an_id("one"))
 H2: Choice = choice("h2")
 
 
+def is_up(_host: str) -> bool:
+    return True
+
+
 def a_row(state: str = "active", **told: object) -> InstanceRow:
     build = BuildInstance(request_id=RequestId(an_id("request")), project="shop")
     (row,) = accepted(build, (ONE,), NOON, NOON + timedelta(hours=1), b"small")
@@ -198,13 +202,13 @@ def test_of_two_moves_at_once_the_second_gets_the_reason() -> None:
 
 def test_of_confirm_and_revert_at_once_one_wins_and_the_other_gets_the_reason() -> None:
     there = arrived(taken(a_row()))
-    confirmed = move_ended(there, an_end("confirm"), NOON)
+    confirmed = move_ended(there, an_end("confirm"), NOON, is_up)
     assert isinstance(confirmed, InstanceRow)
     (said,) = messages_of(confirmed)
     assert isinstance(said, EndMoveInCell)
     assert said.move.asked == "confirm"
-    assert move_ended(confirmed, an_end("confirm"), NOON) is confirmed
-    refused = move_ended(confirmed, an_end("revert"), NOON)
+    assert move_ended(confirmed, an_end("confirm"), NOON, is_up) is confirmed
+    refused = move_ended(confirmed, an_end("revert"), NOON, is_up)
     assert isinstance(refused, BuildRejected)
     assert (refused.field, refused.value, refused.reason) == (
         "how",
@@ -225,13 +229,25 @@ def test_of_confirm_and_revert_at_once_one_wins_and_the_other_gets_the_reason() 
 def test_an_end_that_comes_too_early_or_too_late_gets_the_reason(
     row: InstanceRow, how: str, why: str
 ) -> None:
-    refused = move_ended(row, an_end(how), NOON)
+    refused = move_ended(row, an_end(how), NOON, is_up)
     assert isinstance(refused, BuildRejected)
     assert refused.reason == why
 
 
+def test_a_move_is_not_reverted_to_a_host_that_is_down() -> None:
+    there = arrived(taken(a_row()))
+    refused = move_ended(there, an_end("revert"), NOON, lambda host: host != "h1")
+    assert isinstance(refused, BuildRejected)
+    assert refused.reason == (
+        "its first host h1 is down, and the instance would be destroyed where it runs now: confirm the move"
+    )
+    assert isinstance(move_ended(there, an_end("confirm"), NOON, lambda host: host != "h1"), InstanceRow)
+
+
 def test_an_end_names_its_move() -> None:
-    refused = move_ended(arrived(taken(a_row())), an_end("confirm", request_id=RequestId(UUID(int=9))), NOON)
+    refused = move_ended(
+        arrived(taken(a_row())), an_end("confirm", request_id=RequestId(UUID(int=9))), NOON, is_up
+    )
     assert isinstance(refused, BuildRejected)
     assert refused.reason == f"the instance has no such move: its last move is by request {UUID(int=7)}"
 
@@ -288,7 +304,7 @@ def test_each_step_of_a_move_is_one_change_of_the_history() -> None:
     there = arrived(begun)
     (then,) = changes_between(begun, there, "")
     assert then.destination == "h2"
-    asked = move_ended(there, an_end("revert"), NOON)
+    asked = move_ended(there, an_end("revert"), NOON, is_up)
     assert isinstance(asked, InstanceRow)
     (then,) = changes_between(there, asked, "moor-app-shop")
     assert then.ended_by == "moor-app-shop"

@@ -1,0 +1,85 @@
+"""The hosts that the scheduler chooses for a move, and those that it does not, with the reasons."""
+
+import pytest
+from msgspec import structs
+
+from bus.messages.build import BuildInstance, BuildRejected, InstancesFound, MoveKind
+from bus.messages.hosts import NODE
+from bus.workers.handling import Answer
+from scheduler_worker.core.instances.specs import encoded
+from scheduler_worker.store import NewRequest
+from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state
+from tests.unit.scheduler.test_moves_at_api_level import a_row, an_order
+from tests.unit.scheduler.test_scheduler_handlers import Worker
+
+pytestmark = pytest.mark.asyncio
+
+
+async def ordered(
+    kind: MoveKind, *hosts: str, state: str = "active", on: str = "h1", is_up: bool = True
+) -> InstancesFound | BuildRejected:
+    """The answer to an order to move an instance of cell c1. Host h3 is in another cell, and n1 is a node."""
+    worker = Worker()
+    names = {"h1": "c1", "h2": "c1", "h3": "c2", "n1": "c1"}
+    worker.picture.apply([a_state(name, cell=cell) for name, cell in names.items()])
+    known = [a_host(name, cell=cell, kind=NODE if name == "n1" else "") for name, cell in names.items()]
+    worker.picture.put_hosts(
+        [structs.replace(each, up=False) if each.name == on and not is_up else each for each in known]
+    )
+    row = structs.replace(
+        a_row(state, host=on), spec=encoded(a_spec(1), BuildInstance(request_id=a_row().told.request_id))
+    )
+    async with worker.store.transaction() as transaction:
+        await transaction.accept([NewRequest(row.told.request_id, b"digest", (row,))])
+    said = await worker.handle(an_order(kind, hosts=hosts))
+    (answer,) = [each.message for each in said if isinstance(each, Answer)]
+    assert isinstance(answer, InstancesFound | BuildRejected)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "is_up"),
+    [("migrate", "active", True), ("evacuate", "active", False), ("unshelve", "offloaded", True)],
+)
+async def test_an_instance_stays_in_its_cell(kind: MoveKind, state: str, *, is_up: bool) -> None:
+    on = "" if state == "offloaded" else "h1"
+    assert isinstance(await ordered(kind, "h2", state=state, on=on, is_up=is_up), InstancesFound)
+    refused = await ordered(kind, "h3", state=state, on=on, is_up=is_up)
+    assert isinstance(refused, BuildRejected)
+    assert refused.reason == "no valid host: h3 is in cell c2, and the instance stays in cell c1"
+
+
+async def test_a_host_that_nobody_knows_is_named_in_the_refusal() -> None:
+    refused = await ordered("migrate", "h9", "h3")
+    assert isinstance(refused, BuildRejected)
+    assert refused.reason == (
+        "no valid host: no host h9 is known; h3 is in cell c2, and the instance stays in cell c1"
+    )
+    assert isinstance(await ordered("migrate", "h9", "h2"), InstancesFound)
+
+
+async def test_a_migration_to_the_host_where_it_is_is_refused_with_the_reason() -> None:
+    refused = await ordered("migrate", "h1")
+    assert isinstance(refused, BuildRejected)
+    assert refused.reason == "no valid host: it is on host h1 already"
+
+
+@pytest.mark.parametrize("kind", ["migrate", "shelve", "offload", "evacuate"])
+async def test_an_instance_on_a_node_does_not_move(kind: MoveKind) -> None:
+    refused = await ordered(kind, on="n1")
+    assert isinstance(refused, BuildRejected)
+    assert refused.reason == "it is on bare-metal node n1: its disk is there, so it cannot move or be shelved"
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_up", "why"),
+    [
+        ("evacuate", True, "its host h1 is up: migrate it, or say first that the host is down"),
+        ("migrate", False, "its host h1 is down: evacuate it"),
+        ("shelve", False, "its host h1 is down: evacuate it"),
+    ],
+)
+async def test_what_is_ordered_suits_its_host(kind: MoveKind, why: str, *, is_up: bool) -> None:
+    refused = await ordered(kind, is_up=is_up)
+    assert isinstance(refused, BuildRejected)
+    assert refused.reason == why
