@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from bus.configuration.settings import require_positive
 from bus.configuration.tuning import Section
 
 
@@ -34,21 +35,22 @@ class ConductorSettings(Struct, frozen=True):
     beat_s: float = 5.0
 
     def __post_init__(self) -> None:
-        for field in (
-            "attempt_timeout_s",
-            "destroy_timeout_s",
-            "deploy_timeout_s",
-            "undeploy_timeout_s",
-            "remind_every_s",
-            "ask_lease_s",
-            "kept_after_end_s",
-            "poll_ms",
-            "look_s",
-            "due_rows_max",
-            "beat_s",
-        ):
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
+        require_positive(
+            self,
+            (
+                "attempt_timeout_s",
+                "destroy_timeout_s",
+                "deploy_timeout_s",
+                "undeploy_timeout_s",
+                "remind_every_s",
+                "ask_lease_s",
+                "kept_after_end_s",
+                "poll_ms",
+                "look_s",
+                "due_rows_max",
+                "beat_s",
+            ),
+        )
         if self.retry_delay_s_first > self.retry_delay_s_max:
             raise ValueError(
                 f"retry_delay_s_first is {self.retry_delay_s_first}, must be at most retry_delay_s_max "

@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import Struct
 
+from bus.configuration.settings import require_positive
 from bus.configuration.tuning import Section
 from bus.message import CellName
 from compute_sim.core.pools import read_pools
@@ -37,10 +38,8 @@ class ComputeSettings(Struct, frozen=True):
     def __post_init__(self) -> None:
         msgspec.convert(self.cell, CellName)
         read_pools(self.pools, self.cell)
-        for field in self.__struct_fields__:
-            value = getattr(self, field)
-            if field not in ("cell", "drain_s", "pools", "builds_at_once_max") and value <= 0:
-                raise ValueError(f"{field} is {value}, must be more than 0")
+        may_be_0 = ("cell", "drain_s", "pools", "builds_at_once_max")
+        require_positive(self, [name for name in self.__struct_fields__ if name not in may_be_0])
 
 
 SECTION = Section("compute", ComputeSettings, omitted=("cell",), others=("hosts", "faults"))

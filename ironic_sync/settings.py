@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from bus.configuration.settings import require_positive
 from bus.configuration.tuning import Section
 
 
@@ -69,10 +70,9 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
     rest_retry_delay_s_max: float = 5.0
 
     def __post_init__(self) -> None:
-        for field in self.__struct_fields__:
-            value = getattr(self, field)
-            if not isinstance(value, str) and value <= 0:
-                raise ValueError(f"{field} is {value}, must be more than 0")
+        require_positive(
+            self, [name for name in self.__struct_fields__ if not isinstance(getattr(self, name), str)]
+        )
         acting_s = self.lease_s - self.lease_margin_s
         if self.renew_s + self.renew_wait_s >= acting_s:
             raise ValueError(

@@ -5,8 +5,6 @@ placement workers publish what it writes, from the change log.
 """
 
 import ssl
-from collections.abc import Callable
-from datetime import datetime
 
 from msgspec import Struct
 
@@ -37,10 +35,8 @@ class ServiceOptions(Struct, frozen=True):
 class PlacementService:
     """Binds its address when it is made; raises BadListenError if that fails."""
 
-    def __init__(
-        self, store: PlacementStore, serving: ServiceOptions, clock: Callable[[], datetime] = now
-    ) -> None:
-        self._batcher = WriteBatcher(store, STANDARD, clock)
+    def __init__(self, store: PlacementStore, serving: ServiceOptions) -> None:
+        self._batcher = WriteBatcher(store, STANDARD, now)
         self._view = View(store)
         self._auth = serving.auth
         routes = routes_of(self._batcher, self._view, store, STANDARD, serving.settings.search_limits)

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
+from bus.configuration.settings import require_positive
 from bus.configuration.tuning import Section
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.store import FEED_ENTRIES
@@ -30,12 +31,13 @@ class PlacementSettings(Struct, frozen=True):
     answer_bytes_max: int = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        for field in (
-            *("horizon_s", "log_kept_s", "feed_poll_ms", "feed_lead_again_ms", "prune_every_s"),
-            *("search_steps_max", "search_bytes_max", "answer_bytes_max", "feed_entries_max"),
-        ):
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
+        require_positive(
+            self,
+            (
+                *("horizon_s", "log_kept_s", "feed_poll_ms", "feed_lead_again_ms", "prune_every_s"),
+                *("search_steps_max", "search_bytes_max", "answer_bytes_max", "feed_entries_max"),
+            ),
+        )
 
     @property
     def search_limits(self) -> SearchLimits:

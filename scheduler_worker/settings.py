@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Literal
 
+from bus.configuration.settings import require_positive
 from bus.configuration.tuning import Section
 from bus.messages.cell import ALTERNATES_MAX
 from scheduler_worker.core.choosing.plugin_settings import SIGNED, PluginSettings
@@ -80,26 +81,27 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
                 f"node_request_timeout_s is {self.node_request_timeout_s}, must be at least request_timeout_s "
                 f"({self.request_timeout_s}): nodes take longer"
             )
-        for field in (
-            "request_timeout_s",
-            "move_timeout_s",
-            "deadline_poll_s",
-            "wake_lease_s",
-            "snapshot_page",
-            "hosts_kept_s",
-            "hosts_poll_s",
-            "host_row_wait_s",
-            "verify_every_s",
-            "horizon_s",
-            "prune_every_s",
-            "prune_rows_max",
-            "batches_in_flight",
-            "under_way_max",
-            "cell_down_s",
-            "live_answer_s",
-        ):
-            if getattr(self, field) <= 0:
-                raise ValueError(f"{field} is {getattr(self, field)}, must be more than 0")
+        require_positive(
+            self,
+            (
+                "request_timeout_s",
+                "move_timeout_s",
+                "deadline_poll_s",
+                "wake_lease_s",
+                "snapshot_page",
+                "hosts_kept_s",
+                "hosts_poll_s",
+                "host_row_wait_s",
+                "verify_every_s",
+                "horizon_s",
+                "prune_every_s",
+                "prune_rows_max",
+                "batches_in_flight",
+                "under_way_max",
+                "cell_down_s",
+                "live_answer_s",
+            ),
+        )
 
     @property
     def horizon(self) -> timedelta:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from bus.configuration.settings import require
+from bus.configuration.settings import require, require_positive
 from bus.configuration.tuning import Section
 
 # RabbitMQ cancels a consumer that holds a delivery for longer than this.
@@ -38,8 +38,7 @@ class DatabaseSettings(Struct, frozen=True):
     busy_s: float = 5.0
 
     def __post_init__(self) -> None:
-        for field in self.__struct_fields__:
-            require(getattr(self, field) > 0, f"{field} must be more than 0")
+        require_positive(self, self.__struct_fields__)
         order = ("lock_s", "statement_s", "transaction_s", "long_s")
         for less, more in pairwise(order):
             require(getattr(self, less) <= getattr(self, more), f"{less} must be at most {more}")

@@ -1,5 +1,7 @@
 """The settings of the bus: batch sizes, limits and timeouts. Relations between them are checked here."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from bus.broker import PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX
@@ -70,15 +72,13 @@ class BusSettings(Struct, frozen=True):
             "tries_in_place_max",
         ):
             require(getattr(self, count) >= 1, f"{count} must be at least 1")
-        for period in (
-            "sweep_s",
-            "ask_again_ms",
-            "newer_delay_ms",
-            "newer_wait_s_max",
-            "connect_delay_ms_max",
-            "host_down_s",
-        ):
-            require(getattr(self, period) > 0, f"{period} must be more than 0")
+        require_positive(
+            self,
+            (
+                *("sweep_s", "ask_again_ms", "newer_delay_ms", "newer_wait_s_max", "connect_delay_ms_max"),
+                "host_down_s",
+            ),
+        )
         for less, more in (
             ("connect_delay_ms_first", "connect_delay_ms_max"),
             ("retry_delay_ms_first", "retry_delay_ms_max"),
@@ -86,6 +86,14 @@ class BusSettings(Struct, frozen=True):
         ):
             most = getattr(self, more)
             require(getattr(self, less) <= most, f"{less} must be at most {more} ({most})")
+
+
+def require_positive(settings: Struct, fields: Iterable[str]) -> None:
+    """Each of these settings must be more than 0."""
+    for field in fields:
+        value = getattr(settings, field)
+        if value <= 0:
+            raise ValueError(f"{field} is {value}, must be more than 0")
 
 
 def require(holds: bool, what: str) -> None:  # noqa: FBT001 - a condition to check is not a switch

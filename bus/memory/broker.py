@@ -64,9 +64,9 @@ class MemoryBroker:
         self.cut_connections("the broker was restarted")
         self._host.restart()
 
-    def set_alarm(self, why: str = OUT_OF_MEMORY) -> None:
+    def set_alarm(self) -> None:
         """Take nothing from publishers until the alarm ends."""
-        self._tell_blocked(why)
+        self._tell_blocked(OUT_OF_MEMORY)
 
     def end_alarm(self) -> None:
         self._tell_blocked("")

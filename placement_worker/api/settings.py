@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from bus.configuration.settings import require_positive
 from bus.configuration.tuning import Section
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 
@@ -41,9 +42,7 @@ class ApiSettings(Struct, frozen=True):
     cors_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            if name.partition("_max")[1] and getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be more than 0")
+        require_positive(self, [name for name in self.__struct_fields__ if name.partition("_max")[1]])
         if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):
             raise ValueError(f"prefix is {self.prefix!r}, must begin with a slash and not end with one")
 

@@ -27,7 +27,6 @@ from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.sql import (
-    POOL_SIZE,
     DatabaseSettings,
     PostgresTransaction,
     SqliteTransaction,
@@ -184,10 +183,8 @@ class SqlSchedulerTransaction:
 
 
 class SqlSchedulerStore:
-    def __init__(
-        self, url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
-    ) -> None:
-        self._database = open_database(url, pool_size=pool_size, settings=settings)
+    def __init__(self, url: str, *, settings: DatabaseSettings | None = None) -> None:
+        self._database = open_database(url, settings=settings)
         # Of this process; on PostgreSQL, workers that wait would hold sessions.
         self._ordering = asyncio.Lock()
 

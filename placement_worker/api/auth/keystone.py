@@ -47,12 +47,10 @@ class KeystoneAuthentication:
         account: KeystoneAccount,
         client: httpx.AsyncClient,
         now: Callable[[], float] = time.time,
-        remembered_s: float = REMEMBERED_S,
     ) -> None:
         self._account = account
         self._client = client
         self._now = now
-        self._remembered_s = remembered_s
         self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[Caller]] = {}
         self._own_token = ""
@@ -91,7 +89,7 @@ class KeystoneAuthentication:
         if answer.status_code != HTTPStatus.OK:
             raise Unavailable(f"Keystone answered {answer.status_code} to a question about a token")
         caller, until = _read(answer)
-        self._known[digest] = (caller, min(until, self._now() + self._remembered_s))
+        self._known[digest] = (caller, min(until, self._now() + REMEMBERED_S))
         if len(self._known) > REMEMBERED_MAX:
             self._known.popitem(last=False)
         return caller

@@ -54,8 +54,8 @@ def bad_request(detail: str, code: str = UNDEFINED) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, detail, code)
 
 
-def not_found(detail: str, code: str = UNDEFINED) -> ApiError:
-    return ApiError(HTTPStatus.NOT_FOUND, detail, code)
+def not_found(detail: str) -> ApiError:
+    return ApiError(HTTPStatus.NOT_FOUND, detail, UNDEFINED)
 
 
 def conflict(detail: str, code: str = UNDEFINED) -> ApiError:
