@@ -114,7 +114,7 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
         ("transaction_s", 3601.0, "transaction_s must be at most long_s"),
         ("idle_in_transaction_s", 121.0, "idle_in_transaction_s must be at most transaction_s"),
         ("transaction_s", 1800.0, "must be less than the 1800 s for which a consumer may hold a delivery"),
-        ("connect_s", 0.0, "connect_s must be more than 0"),
+        ("connect_s", 0.0, "connect_s is 0.0, must be more than 0"),
     ):
         with pytest.raises(ValueError, match=what):
             structs.replace(settings, **{field: value})
