@@ -29,7 +29,7 @@ from bus.messages.build import (
 from bus.messages.cells import AskCells
 from bus.messages.groups import AskGroups
 from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
-from bus.messages.moves import AskHistory, AskMoves, MoveInstance
+from bus.messages.moves import AskHistory, AskMoves, EndMove, MoveInstance
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
 from bus.unreadable import Unreadable
@@ -209,9 +209,10 @@ async def test_a_report_that_is_not_committed_is_not_learnt() -> None:
     "order",
     [
         MoveInstance(request_id=REQUEST, instance=INSTANCE, kind="migrate"),
+        EndMove(request_id=REQUEST, instance=INSTANCE, how="revert"),
         RebuildInstance(request_id=REQUEST, instance=INSTANCE, image=Image(source="http://images/a")),
     ],
-    ids=["a move", "a rebuild"],
+    ids=["a move", "its end", "a rebuild"],
 )
 async def test_hosts_that_another_worker_has_just_written_are_known_before_an_order_is_refused(
     order: Message,
