@@ -170,8 +170,13 @@ class BooksChecker:
     # How the copy is updated
 
     def _host_of(self, consumer: ConsumerId) -> ProviderId:
-        """The root of the providers that it holds; one outside its host counts only if it holds no other."""
+        """The host where it was placed, while it holds anything there; otherwise the root of the providers that it holds. One
+        outside its host counts only if it holds no other.
+        """
         apart, held = self._outside_host.get(consumer, ()), self.held[consumer]
+        placed_on = self._placed_on.get(consumer)
+        if placed_on is not None and any(self.root_of(each.provider) == placed_on for each in held):
+            return placed_on
         own = next((each for each in held if each.provider not in apart), held[0])
         return self.root_of(own.provider)
 

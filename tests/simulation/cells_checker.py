@@ -5,7 +5,7 @@ may still have the instance. A moving instance runs on one host.
 from collections.abc import Sequence
 
 from bus.messages.build import InstanceId
-from cell_conductor.core.instance import Instance
+from cell_conductor.core.instance import Instance, flavor_of
 from tests.simulation.findings import Findings
 from tests.simulation.host_history import HostHistories, short_id
 from tests.simulation.moving_checker import MovesInCells
@@ -79,6 +79,7 @@ class CellsChecker:
         if row.state == "active":
             self._check_built(row)
             self._check_image(row)
+            self._check_flavor(row)
         elif row.state == "offloaded" and was == "moving":
             self._check_nowhere(row)
 
@@ -135,6 +136,19 @@ class CellsChecker:
                     "an offloaded instance is nowhere",
                     f"{short_id(row.id)} is offloaded, and {self._hosts.name(host)} has it",
                 )
+
+    def _check_flavor(self, row: Instance) -> None:
+        """An instance that runs is as large as its claim: also after a resize that was confirmed or reverted. A flavor that
+        requests by extra specs alone has no CPUs of its own.
+        """
+        assert row.order is not None, "an active instance was placed"
+        assert row.host is not None, "an active instance has a host"
+        held = sum(each.amount for each in row.host.share.amounts if each.resource == "VCPU")
+        if (vcpus := flavor_of(row, row.order).vcpus) and held != vcpus:
+            self._findings.breaks(
+                "an instance is as large as its claim",
+                f"{short_id(row.id)} holds {held} VCPU on {row.host.name}, and its flavor has {vcpus}",
+            )
 
     def _check_image(self, row: Instance) -> None:
         if row.rebuild is not None and not row.rebuild.failure:

@@ -130,6 +130,9 @@ OF_MOVES: dict[str, PlantedBug] = {
     "an earlier rebuild is obeyed after a later one": move_bugs.earlier_rebuild_obeyed,
     "an offloaded instance released before it is destroyed": move_bugs.offloaded_early,
     "unshelved without a claim": move_bugs.unshelved_without_claim,
+    "the flavor of a resize forgotten": move_bugs.new_flavor_forgotten,
+    "a silent destination gives its share back": move_bugs.silent_destination_released,
+    "a return forgets the attempt of its host": move_bugs.attempt_of_host_forgotten,
 }
 BUGS |= OF_MOVES
 

@@ -33,6 +33,42 @@ def heir_forgotten() -> AbstractContextManager[None]:
     return replaced_in((moving, move_steps, move_answers), "confirm", planted)
 
 
+def silent_destination_released() -> AbstractContextManager[None]:
+    """A move comes back from a destination that does not answer, as from one that has destroyed the instance."""
+
+    def planted(real: Any) -> Any:
+        return lambda transition, outcome, reason, **_: real(transition, outcome, reason, was_silent=False)
+
+    return replaced(move_answers, "return_claim", planted)
+
+
+def attempt_of_host_forgotten() -> AbstractContextManager[None]:
+    """After a move that came back, the first host is asked about the attempt of the way back, which it has never heard of."""
+
+    def planted(real: Any) -> Any:
+        def on_claimed_back(transition: Any, attempt: int) -> None:
+            real(transition, attempt)
+            transition.change(kept_attempt=0)
+
+        return on_claimed_back
+
+    return replaced(move_answers, "_on_claimed_back", planted)
+
+
+def new_flavor_forgotten() -> AbstractContextManager[None]:
+    """After a confirmed resize the cell still has the flavor of before."""
+
+    def planted(real: Any) -> Any:
+        def confirm(transition: Any) -> None:
+            before = transition.row.flavor
+            real(transition)
+            transition.change(flavor=before)
+
+        return confirm
+
+    return replaced_in((moving, move_steps, move_answers), "confirm", planted)
+
+
 def evacuated_host_released_at_once() -> AbstractContextManager[None]:
     """The rest of an evacuated host's share is released as soon as the instance runs elsewhere."""
 
