@@ -16,6 +16,11 @@ Outcome = Literal["", "reverted", "aborted", "failed", "done"]
 def stop(transition: Transition) -> None:
     row, moving, move = transition.row, moving_of(transition), transition.row.move
     assert move is not None, "an instance that moves has a move"
+    source = moving.source
+    if why := transition.hosts.why_lost(source.share.host, source.kind):
+        transition.failed(source.name, why, attempt=moving.source_attempt)
+        return_claim(transition, "failed", f"{source.name} cannot stop it", was_silent=False)
+        return
     runs = moving.was != "shelved"
     _go_to(transition, "stopping", until=transition.rules.time_to_build(moving.source), is_stopped=runs)
     transition.send(
@@ -61,6 +66,11 @@ def receive(transition: Transition) -> None:
     assert order is not None, "an instance that moves was placed"
     assert move is not None, "an instance that moves has a move"
     assert row.host is not None, "an attempt has a host"
+    if why := transition.hosts.why_lost(row.host.share.host, row.host.kind):
+        # It was lost since it was claimed, and has nothing of the instance.
+        transition.failed(row.host.name, why, attempt=row.attempt)
+        return_claim(transition, "", "", was_silent=False)
+        return
     _go_to(transition, "receiving")
     ends_at = min(transition.now + transition.rules.time_to_build(row.host), move.ends_by)
     if move.kind == "evacuate":

@@ -287,6 +287,45 @@ def test_a_move_ends_when_every_destination_is_lost_and_the_instance_stays() -> 
     assert cell.row.host == choice("h1")
 
 
+def test_a_destination_that_was_lost_while_the_source_stopped_gets_no_order_and_keeps_nothing() -> None:
+    cell = moving("h2", "h3")
+    cell.swap(CLAIMED)
+    silent = states(silent=("h2",))
+
+    assert cell.hear(stopped(1, "h1"), hosts=silent) == []
+    cell.hear_due(hosts=silent)
+
+    back = cell.swap_asked
+    assert (back.share.host, back.heir) == (host("h1"), None)
+    assert [each.reason for each in cell.row.failures] == ["the host's heartbeats have stopped"]
+    cell.answer(back, CLAIMED, hosts=silent)
+    cell.hear_due(hosts=silent)
+    assert cell.swap_asked.share.host == host("h3")
+
+
+def test_a_source_that_was_lost_while_the_destination_was_claimed_is_not_waited_for() -> None:
+    cell = moving("h2")
+    cell.hear_due()
+    (swap,) = cell.last.swaps
+    silent = states(silent=("h1",))
+
+    assert cell.answer(swap, CLAIMED, hosts=silent) == []
+    cell.hear_due(hosts=silent)
+    back = cell.swap_asked
+    assert kinds(cell.answer(back, CLAIMED, hosts=silent)) == [InstanceActive]
+
+    assert (cell.row.moving, cell.row.host) == (None, choice("h1"))
+    assert [each.reason for each in cell.row.failures] == ["the host's heartbeats have stopped"]
+
+
+def test_an_instance_whose_host_is_lost_is_not_shelved() -> None:
+    cell = Cell(place(), spawned(1, "h1"))
+
+    assert kinds(cell.hear(move("shelve"), hosts=SILENT)) == [InstanceActive]
+    assert cell.row.move is not None
+    assert cell.row.move.outcome == "failed"
+
+
 def test_what_a_dead_source_held_is_released_when_its_instance_has_arrived_elsewhere() -> None:
     cell = Cell(place(), spawned(1, "h1"))
     cell.hear(move("evacuate", "h2"), hosts=DEAD)
