@@ -366,6 +366,8 @@ def test_a_dead_host_that_is_heard_destroys_what_is_not_its_own_and_is_clean_onl
         await world.say(the_word("h1", "up", 2, must_clean=True))
         await world.say(structs.replace(holds, attempts=(kept,)))
         assert world.cleaned == [], "it was set up since it was asked"
+        await world.say(structs.replace(holds, number=2, attempts=(kept, foreign)))
+        assert world.cleaned == [], "it still has what is not its own"
         page = structs.replace(holds, number=2, attempts=(kept,))
         await world.say(structs.replace(page, next=ONE))
         assert world.cleaned == [], "there is another page"
