@@ -19,6 +19,11 @@ from bus.messages.placement import (
 )
 
 RequestId = NewType("RequestId", UUID)
+# The API level and the cells continue each other's sequences. A sequence that one of them sends is far from the end of 64
+# bits: a row whose sequence had no successor could not be written any more. What the API level takes from a cell has a lower
+# limit than what it sends there, since it counts on before it sends.
+Sequence = Annotated[int, Meta(ge=0, le=2**62)]
+SEQUENCE_FROM_CELL_MAX = 2**61
 # In placement an instance is a consumer, from its first claim to its end.
 InstanceId = ConsumerId
 
@@ -245,7 +250,7 @@ class Rebuild(Value, frozen=True):
     """
 
     request_id: RequestId
-    number: Counter
+    number: Sequence
     image: Image
     ends_by: Moment
     failure: str = ""
@@ -271,7 +276,7 @@ class Move(Value, frozen=True):
     """
 
     request_id: RequestId
-    number: Counter
+    number: Sequence
     kind: MoveKind
     source: Label
     ends_by: Moment

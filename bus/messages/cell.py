@@ -17,6 +17,7 @@ from bus.messages.build import (
     Ports,
     Rebuild,
     RequestId,
+    Sequence,
 )
 from bus.messages.placement import Attempt, Counter, Label, Moment, ServerGroup, Share, Value
 
@@ -46,7 +47,7 @@ class PlaceInCell(Message, frozen=True, tag="place"):
     cell: CellName
     instance: InstanceId
     request_id: RequestId
-    sequence: Counter
+    sequence: Sequence
     attempt: Attempt
     issued_at: Moment
     ends_by: Moment
@@ -69,7 +70,7 @@ class RemoveFromCell(Message, frozen=True, tag="remove"):
     cell: CellName
     instance: InstanceId
     request_id: RequestId
-    sequence: Counter
+    sequence: Sequence
     issued_at: Moment
 
 
@@ -102,7 +103,7 @@ class EndMoveInCell(Message, frozen=True, tag="settle"):
     cell: CellName
     instance: InstanceId
     move: Move
-    sequence: Counter
+    sequence: Sequence
 
 
 class AttemptMessage(Message, frozen=True):

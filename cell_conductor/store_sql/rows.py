@@ -14,7 +14,7 @@ Values = Sequence[Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_SPOKEN = struct.Struct(">16sI")
+_SPOKEN = struct.Struct(">16sQ")
 
 
 def values(row: Instance, body: bytes, *, has_order: bool) -> Values:

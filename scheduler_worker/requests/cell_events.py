@@ -4,8 +4,14 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 
-from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceMoved
-from bus.workers.handling import Handlers, Received, Said, Tell
+from bus.messages.build import (
+    SEQUENCE_FROM_CELL_MAX,
+    InstanceActive,
+    InstanceDeleted,
+    InstanceFailed,
+    InstanceMoved,
+)
+from bus.workers.handling import Bury, Handlers, Received, Said, Tell
 from scheduler_worker.core.instances.lifecycle import CellEvent, heard, is_whole
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
@@ -22,13 +28,24 @@ def cell_event_handlers(
     """
 
     async def on_events(asks: Sequence[Received[CellEvent]], transaction: OutboxTransaction) -> list[Said]:
-        ours = [ask for ask in asks if ask.message.cell not in skipped]
-        if not ours:
-            return []
-        await _write([ask.message for ask in ours], transaction, clock)
-        return repeat(ours)
+        ours = [
+            ask
+            for ask in asks
+            if ask.message.cell not in skipped and ask.message.instance.sequence <= SEQUENCE_FROM_CELL_MAX
+        ]
+        if ours:
+            await _write([ask.message for ask in ours], transaction, clock)
+        return [*repeat(ours), *_wild(asks)]
 
     return dict.fromkeys((InstanceActive, InstanceMoved, InstanceFailed, InstanceDeleted), on_events)
+
+
+def _wild(asks: Sequence[Received[CellEvent]]) -> list[Bury]:
+    return [
+        Bury(ask, f"instance.sequence is {sequence}: a cell counts to {SEQUENCE_FROM_CELL_MAX} at most")
+        for ask in asks
+        if (sequence := ask.message.instance.sequence) > SEQUENCE_FROM_CELL_MAX
+    ]
 
 
 def repeated_at_api_level(events: Sequence[Received[CellEvent]]) -> list[Said]:

@@ -3,12 +3,15 @@
 from msgspec import structs
 
 from bus.messages.books import MendInstance
+from bus.messages.build import SEQUENCE_FROM_CELL_MAX
 from scheduler_worker.core.instances.rows import NO_REQUEST, WAITING, InstanceRow
 
 
 def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
-    """The row as its cell has it; None if there is none, or if it has changed since the audit read it."""
-    if row is None or not _is_as_seen(row, mend):
+    """The row as its cell has it; None if there is none, if it has changed since the audit read it, or if the sequence is none
+    that a cell counts to.
+    """
+    if row is None or not _is_as_seen(row, mend) or mend.instance.sequence > SEQUENCE_FROM_CELL_MAX:
         return None
     told, of_cell = row.told, mend.instance
     return structs.replace(

@@ -118,7 +118,7 @@ def test_messages_confirmed_since_are_left_out() -> None:
 
 
 def test_a_note_is_read_as_it_was_written() -> None:
-    said = [(PLACED.id.bytes, 101), (PLACED.id.bytes, 2**32 - 1), (bytes(16), 0)]
+    said = [(PLACED.id.bytes, 101), (PLACED.id.bytes, 2**63 - 1), (bytes(16), 0)]
 
     assert decode_note(encode_note(said)) == set(said)
     assert decode_note(encode_note([])) == set()

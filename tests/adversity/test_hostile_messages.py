@@ -1,0 +1,274 @@
+"""Every type of message comes in hostile forms to a whole cloud. Each is answered or buried, both with a reason; no worker
+fails; and the next instance is built.
+"""
+
+import asyncio
+import logging
+import random
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from tempfile import TemporaryDirectory
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from bus.broker import PLAIN, Connection, Parcel, Receipt
+from bus.codec import CODEC, known_messages
+from bus.errors import Failure
+from bus.memory import MemoryBroker
+from bus.message import Envelope, Message, type_of
+from bus.messages import ALL
+from bus.messages.build import (
+    AskInstances,
+    BuildAccepted,
+    BuildInstance,
+    BuildRejected,
+    Flavor,
+    InstanceId,
+    InstancesFound,
+    InstanceState,
+    RequestId,
+)
+from bus.messages.hosts import NODE, HostState
+from bus.messages.placement import ProvidersChanged
+from bus.topology import (
+    DEAD_QUEUE,
+    QUEUES,
+    ROUTES,
+    Kind,
+    Objects,
+    QueueKind,
+    answers_queue,
+    destination_of,
+    in_cell,
+)
+from bus.urls import broker_at
+from bus.workers.dead_letters import open_dead_letters
+from bus.workers.station import Station
+from compute_sim.simulated.hosts import SimulatedHost
+from moor.client import answer_of, hosts_of, running, until_choosable
+from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
+from moor.clouds.cloud import cloud
+from placement_worker.store_sql import SqlPlacementStore
+from tests.adversity.hostile_messages import Line, hostile_lines
+from tests.contracts.stage import SETTINGS
+from tests.stories.cloud import wait_until
+from tests.stories.moves.books_stage import CELLS, SIZE, TUNED
+from tests.stories.real_servers import real_servers
+from tests.unit.examples import EXAMPLES
+from tests.unit.examples.values import CONSUMER, REQUEST, ROOT
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PROJECT = "p"
+# test_hostile_parcels.py has hostile answers. `ProvidersChanged` is placement's own word about its books, which schedulers
+# must believe: the broker lets nobody else say it.
+EXEMPT = {ProvidersChanged}
+SENT = [kind for kind in ALL if ROUTES[type_of(kind)].kind is not Kind.ANSWER and kind not in EXEMPT]
+# A hostile order may be a good one, which sets a host down or takes its disks away: there are hosts to spare.
+HOSTS_PER_CELL = 12
+WITHOUT_POOLS = structs.replace(TUNED, compute=structs.replace(TUNED.compute, pools=()))
+# The real servers need a second for a hundred.
+LINES_ON_SERVERS_MAX = 60
+BY_TYPE = {type(example): example for example in EXAMPLES}
+WORKED_OFF = [
+    in_cell(queue.name, cell)
+    for queue in QUEUES
+    for cell in CELLS
+    if queue.kind in (QueueKind.WORK, QueueKind.QUESTIONS)
+]
+
+
+class Surprises(logging.Handler):
+    """Failures that a worker has logged, and that are none of those in bus/errors.py."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        problem = record.exc_info[1] if record.exc_info else None
+        if problem is not None and not isinstance(problem, Failure):
+            self.seen.append("".join(traceback.format_exception(problem))[-1500:])
+
+
+class Target:
+    """A whole cloud with an active instance, and a client that sends hostile messages about it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        client: Station,
+        store: SqlPlacementStore,
+        kind: str,
+        ended: asyncio.Event,
+    ) -> None:
+        self.connection = connection
+        self.client = client
+        self.store = store
+        self.is_real = kind == "real"
+        self.ended = ended
+        self.answers: dict[str, Message] = {}
+        self.reply_to = answers_queue("anyone", "hostile").name
+        self.surprises = Surprises()
+        self._booted = 0
+
+    async def boot(self) -> InstanceState:
+        self._booted += 1
+        instance = InstanceId(UUID(int=(1 << 96) + self._booted))
+        build = BuildInstance(
+            request_id=RequestId(UUID(int=(2 << 96) + self._booted)),
+            instance_ids=(instance,),
+            flavor=Flavor(vcpus=1, ram_mb=64, root_gb=1),
+            project=PROJECT,
+            deadline_s=60,
+        )
+        await answer_of(self.client, build, BuildAccepted)
+        found: list[InstanceState] = []
+
+        async def is_active() -> bool:
+            question = AskInstances(instances=(instance,), project=PROJECT)
+            found[:] = (await answer_of(self.client, question, InstancesFound)).instances
+            return bool(found) and found[0].state == "active"
+
+        await wait_until(is_active, "a good instance is active", found)
+        return found[0]
+
+    async def send(self, example: Message, lines: list[Line]) -> None:
+        destination = destination_of(example)
+        publishing = await self.connection.open_publishing()
+        parcels = [
+            Parcel(
+                destination.exchange,
+                destination.routing_key,
+                line.body,
+                content_type=PLAIN,
+                reply_to=self.reply_to,
+            )
+            for line in lines
+        ]
+        receipts = await asyncio.gather(*map(publishing.publish, parcels))
+        assert {*receipts} == {Receipt.CONFIRMED}
+        await publishing.close()
+
+    async def take_answers(self) -> None:
+        consuming = await self.connection.open_consuming(self.reply_to, prefetch=1000)
+        while True:
+            for delivery in await consuming.receive():
+                self.answers |= {each.cause: each.message for each in known_messages(delivery.parcel, CODEC)}
+
+    async def buried(self) -> set[bytes]:
+        """Look at the dead letters, and drop them."""
+        bodies: set[bytes] = set()
+        while await self.connection.depth(DEAD_QUEUE):
+            async with open_dead_letters(self.connection, letters_max=1000) as opened:
+                assert all(letter.reason for letter in opened.letters.values())
+                bodies |= {letter.body for letter in opened.letters.values()}
+                await opened.drop([*opened.letters])
+        return bodies
+
+    async def until_worked_off(self) -> None:
+        async def are_empty() -> bool:
+            return not any([await self.connection.depth(queue) for queue in WORKED_OFF])
+
+        await wait_until(are_empty, "all queues are worked off")
+
+
+@asynccontextmanager
+async def a_target(kind: str) -> AsyncIterator[Target]:
+    hosts = {
+        cell: [SimulatedHost(name=f"{cell}-h{n}", size=SIZE) for n in range(HOSTS_PER_CELL)] for cell in CELLS
+    }
+    async with AsyncExitStack() as stack:
+        if kind == "real":
+            bus_url, database_url = await stack.enter_async_context(real_servers())
+            broker = broker_at(bus_url)
+        else:
+            broker = MemoryBroker().as_user()
+            directory = stack.enter_context(TemporaryDirectory())
+            database_url = f"sqlite+aiosqlite:///{directory}/moor.db"
+        ended = asyncio.Event()
+        metal = BareMetalPlan(nodes=2, cells=cells_of_groups(CELLS))
+        store = await stack.enter_async_context(
+            cloud(broker, database_url, hosts, settings=WITHOUT_POOLS, ended=ended, metal=metal)
+        )
+        client = Station(broker, "client", settings=SETTINGS, asks=True)
+        stack.push_async_callback(client.close)
+        await stack.enter_async_context(running((client,)))
+        async with asyncio.timeout(60):
+            await until_choosable(client, lambda up: len(up) >= len(CELLS) * HOSTS_PER_CELL)
+        connection = await broker.connect()
+        stack.push_async_callback(connection.close)
+        target = Target(connection, client, store, kind, ended)
+        await connection.declare(Objects(queues=(answers_queue("anyone", "hostile"),)))
+        taking = asyncio.create_task(target.take_answers())
+        stack.callback(taking.cancel)
+        logging.getLogger().addHandler(target.surprises)
+        stack.callback(logging.getLogger().removeHandler, target.surprises)
+        yield target
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=["embedded", pytest.param("real", marks=[pytest.mark.rabbitmq, pytest.mark.postgresql])],
+)
+async def target(request: pytest.FixtureRequest) -> AsyncIterator[Target]:
+    async with a_target(request.param) as target:
+        yield target
+
+
+def names_for(good: InstanceState, hosts: list[HostState]) -> dict[str, str]:
+    """The example's names, and what they stand for in this cloud."""
+    # Hostile reports may have named others like it.
+    (host, *_) = [each for each in hosts if each.name == good.host]
+    (elsewhere, *_) = [each for each in hosts if each.cell != good.cell and each.kind != NODE]
+    return {
+        str(CONSUMER): str(good.id),
+        str(REQUEST): str(good.request_id),
+        str(ROOT): str(host.id),
+        "host-1": host.name,
+        "host-2": elsewhere.name,
+        "c1": good.cell,
+        "c2": elsewhere.cell,
+    }
+
+
+@pytest.mark.parametrize("kind", SENT, ids=type_of)
+async def test_hostile_messages_are_answered_or_buried_and_the_next_instance_is_built(
+    target: Target, kind: type[Message]
+) -> None:
+    good = await target.boot()
+    # A type without an example, and so without hostile forms, fails here.
+    good_line, *lines = hostile_lines(BY_TYPE[kind], names_for(good, await hosts_of(target.client)))
+    if target.is_real and len(lines) > LINES_ON_SERVERS_MAX:
+        lines = random.Random(type_of(kind)).sample(lines, LINES_ON_SERVERS_MAX)
+    read = CODEC.decode(good_line.body)
+    assert isinstance(read, Envelope)
+    target.answers.clear()
+
+    await target.send(read.message, lines)
+
+    if ROUTES[type_of(kind)].answer:
+        left = {line.body: line.id for line in lines}
+
+        async def are_all_done() -> bool:
+            for body in await target.buried():
+                left.pop(body, None)
+            for body, id_ in [*left.items()]:
+                if id_ in target.answers:
+                    del left[body]
+            return not left
+
+        await wait_until(are_all_done, f"all hostile forms of {type_of(kind)} are answered or buried", left)
+        rejections = [each for each in target.answers.values() if isinstance(each, BuildRejected)]
+        assert all(each.field and each.reason for each in rejections)
+    await target.until_worked_off()
+    assert (await target.boot()).state == "active"
+    await target.buried()
+    assert target.surprises.seen == []
+    assert not target.ended.is_set()
+    assert await target.store.audit() == ()
