@@ -27,6 +27,7 @@ from bus.unreadable import (
     problem_in,
     request_id_in,
     unread_key,
+    without_nul,
 )
 
 Json = dict[str, Any]
@@ -228,10 +229,10 @@ def _unreadable(
 ) -> Unreadable:
     return Unreadable(
         line,
-        wrong.reason,
+        without_nul(wrong.reason),
         kind=typed.type[:VALUE_SHOWN_MAX] if typed else "",
         id=wrapped.id if wrapped else "",
         request_id=request_id_in(typed.request_id) if typed else None,
-        field=wrong.field,
-        value=wrong.value,
+        field=without_nul(wrong.field),
+        value=without_nul(wrong.value),
     )

@@ -104,6 +104,11 @@ def nul_in(line: bytes) -> FieldProblem | None:
     return FieldProblem(f"{field!r} contains the character NUL, which is not allowed", field, _shown(text))
 
 
+def without_nul(text: str) -> str:
+    """The text as an answer may say it: with a NUL, the answer itself could not be read."""
+    return text.replace(NUL, r"\0")
+
+
 def _no_utf8_in(line: bytes) -> FieldProblem:
     """The first byte that is not UTF-8, and its field. The whole line is checked, since the decoder skips parts of it."""
     try:

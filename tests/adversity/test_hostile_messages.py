@@ -263,7 +263,9 @@ async def test_hostile_messages_are_answered_or_buried_and_the_next_instance_is_
                     del left[body]
             return not left
 
-        await wait_until(are_all_done, f"all hostile forms of {type_of(kind)} are answered or buried", left)
+        await wait_until(
+            are_all_done, f"all hostile forms of {type_of(kind)} are answered or buried", left.values()
+        )
         rejections = [each for each in target.answers.values() if isinstance(each, BuildRejected)]
         assert all(each.field and each.reason for each in rejections)
     await target.until_worked_off()

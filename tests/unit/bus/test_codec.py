@@ -24,7 +24,7 @@ from bus.codec import (
 )
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
-from bus.messages.build import InstancesFound
+from bus.messages.build import BuildRejected, InstancesFound
 from bus.messages.placement import ReleaseClaim
 from bus.topology import (
     AUDIT_QUESTIONS,
@@ -278,19 +278,19 @@ def test_anything_else_is_unreadable_and_never_an_exception(line: bytes) -> None
             b'{"message":{"type":"host.query","name":"a\\u0000b"}}',
             "'name' contains the character NUL, which is not allowed",
             "name",
-            "a\0b",
+            r"a\0b",
         ),
         (
             b'{"message":{"type":"snapshot"},"id":"\\u0000"}',
             "'id' contains the character NUL, which is not allowed",
             "id",
-            "\0",
+            r"\0",
         ),
         (
             b'{"message":{"type":"host.query","x":{"\\u0000":1}}}',
             "'x.\\x00' contains the character NUL, which is not allowed",
-            "x.\0",
-            "\0",
+            r"x.\0",
+            r"\0",
         ),
         (
             b'{"message":{"type":"snapshot"},"attempts":1%s}' % (b"0" * 30),
@@ -322,6 +322,8 @@ def test_impossible_texts_and_numbers_are_named(line: bytes, reason: str, field:
     assert isinstance(read, Unreadable)
     assert read.reason.startswith(reason)
     assert (read.field, read.value) == (field, value)
+    answer = BuildRejected(request_id=None, field=read.field, value=read.value, reason=read.reason)
+    assert isinstance(CODEC.decode(encode(Envelope(message=answer))), Envelope)
 
 
 # The messages and fields in which a client sends a request that the scheduler checks.
