@@ -15,13 +15,14 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+import typer
 from msgspec import structs
 
 from bus.broker import AccessRefused, Broker, Refusal
-from bus.codec import CODEC
+from bus.codec import CODEC, encode
 from bus.configuration.settings import BusSettings
 from bus.errors import Unavailable
-from bus.message import Message
+from bus.message import Envelope, Message
 from bus.messages.build import (
     AskInstances,
     BuildRejected,
@@ -40,6 +41,7 @@ from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
 from bus.permissions import key_pattern
 from bus.process import Part, run_until
 from bus.topology import EVENTS, FEED, Application, Grant, broker_user_of, destination_of, user_of
+from bus.unreadable import Unreadable
 from bus.workers.handling import Received
 from bus.workers.link import Link
 from bus.workers.listening import listen
@@ -63,6 +65,14 @@ DRAIN_S_MAX = 5.0
 InstanceEvent = InstanceWaiting | InstancePlaced | InstanceActive | InstanceFailed | InstanceDeleted
 States = dict[InstanceId, InstanceState]
 Feed = AsyncGenerator[Sequence[Received[Message]], None]
+
+
+def check_readable(message: Message) -> None:
+    """Decode the message as its reader will: what cannot be read comes from a wrong option, and need not be sent."""
+    read = CODEC.decode(encode(Envelope(message=message)))
+    if isinstance(read, Unreadable):
+        why, *_ = read.reason.partition(" - at `$")
+        raise typer.BadParameter(f"{read.field} is {read.value!r}, and cannot be sent: {why}")
 
 
 class Asks(Protocol):
@@ -216,6 +226,8 @@ class Client:
         return (await self.ask_all((question,)))[0]
 
     async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
+        for question in questions:
+            check_readable(question)
         return await during(self._station.ask_all(questions), self._raise_refusal(), self._raise_failure())
 
     async def send(self, message: Message) -> None:

@@ -4,8 +4,9 @@ Exit codes: 0 done; 1 not done (stderr says why); 2 a flag or setting is wrong; 
 """
 
 import asyncio
+import json
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from msgspec import Struct
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
 from bus.configuration.tuning import Section, Tuned, tuned_from
@@ -30,8 +32,25 @@ S = TypeVar("S", bound=Struct)
 # In a file or a pipe nobody reads columns on a screen: there each row stays on one line.
 WIDTH_OF_NO_TERMINAL = 200
 
-out = Console()
-err = Console(stderr=True)
+
+class Terminal(Console):
+    """A console that shows control characters as escapes: a name that a stranger chose must not command the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else printable(segment.text)
+            yield segment if shown == segment.text else Segment(shown, segment.style)
+
+
+def printable(text: str) -> str:
+    """Control characters as JSON escapes them; ends of lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
+
+
+out = Terminal()
+err = Terminal(stderr=True)
 
 
 def fit_width() -> None:
@@ -316,6 +335,13 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
         fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)
     except Failure as problem:
         fail(str(problem))
+
+
+def check_alone(flag: str, why: str, others: Mapping[str, object]) -> None:
+    """Refuse other options, by their flags, beside this one."""
+    for other, given in others.items():
+        if given:
+            raise typer.BadParameter(f"{other} is {given!r}, and cannot be combined with {flag}: {why}")
 
 
 def check_writable(flag: str, file: Path | None) -> None:

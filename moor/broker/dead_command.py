@@ -42,7 +42,7 @@ def _table(letters: Sequence[DeadLetter]) -> Rows:
     table = table_of("handle", "queue", "type", "attempts", "reason", prose=("type", "reason"))
     for letter in letters:
         said = (letter.handle, letter.queue, letter.type, str(letter.attempts), letter.reason)
-        table.add_row(*[Text(_printable(text)) for text in said])
+        table.add_row(*map(Text, said))
     return table
 
 
@@ -64,9 +64,9 @@ def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson 
         ("attempts", letter.attempts),
         ("where", letter.where),
     ):
-        out.print(Text.assemble((f"{name:9}", "bold"), " ", _printable(str(value))))
+        out.print(Text.assemble((f"{name:9}", "bold"), " ", str(value)))
     body = letter.body.decode(errors="replace")
-    out.print(Text(_printable(body[:BODY_SHOWN_MAX])))
+    out.print(Text(body[:BODY_SHOWN_MAX]))
     if len(body) > BODY_SHOWN_MAX:
         out.print(f"[dim]... {len(body)} characters in all[/dim]")
 
@@ -139,11 +139,6 @@ def _decide(
             return len(tags)
 
     return with_connection(command_settings(bus=bus).bus_url, decided)
-
-
-def _printable(text: str) -> str:
-    """Escape control characters: a message's bytes must not move the terminal's cursor."""
-    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
 
 
 def _as_json(letter: DeadLetter) -> dict[str, object]:

@@ -18,6 +18,7 @@ from bus.messages.aggregates import (
     SetAggregate,
 )
 from moor.client import Asks, answer_of, ask_bus, pages_of
+from moor.instances.requests import pairs_of
 from moor.options import AsJson, BusUrl, fail, out
 from moor.showing import grid_of, print_all, print_one
 from moor.tables import Rows, table_of
@@ -118,13 +119,8 @@ def delete(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
 
 
 def _metadata(pairs: Sequence[str]) -> dict[str, str | None]:
-    metadata: dict[str, str | None] = {}
-    for pair in pairs:
-        key, given, value = pair.partition("=")
-        if not key or not given:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE")
-        metadata[key] = value or None
-    return metadata
+    """An empty value removes its key."""
+    return {key: value or None for key, value in pairs_of("metadata", pairs).items()}
 
 
 def _order(bus: str, order: SetAggregate, *, as_json: bool) -> None:

@@ -21,14 +21,28 @@ from moor.client import client
 from moor.instances.flavors import FlavorsFile, flavor_named
 from moor.instances.following import Timeout, followed, has_ended, run_order, taken
 from moor.instances.request_ids import new_request_ids
-from moor.instances.request_options import Disk, ExtraSpecs, FlavorName, Ram, Resources, Traits, Vcpus
+from moor.instances.request_options import (
+    Disk,
+    ExtraSpecs,
+    FlavorName,
+    HostOptions,
+    IgnoredHosts,
+    ImageChecksum,
+    ImageKernel,
+    ImageRamdisk,
+    OrderId,
+    Ram,
+    Resources,
+    Traits,
+    Vcpus,
+    Zone,
+)
 from moor.instances.requests import (
     config_drive_of,
     flavor_with,
     image_of,
     instances_named,
     pairs_of,
-    validated,
     wait_of,
 )
 from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, fail
@@ -62,15 +76,9 @@ def boot(
             help="The image of the instance. The next five options matter for bare-metal nodes only.",
         ),
     ] = "",
-    image_checksum: Annotated[
-        str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
-    ] = "",
-    image_kernel: Annotated[
-        str, typer.Option(metavar="ID|URL", help="The kernel of a partition image.")
-    ] = "",
-    image_ramdisk: Annotated[
-        str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")
-    ] = "",
+    image_checksum: ImageChecksum = "",
+    image_kernel: ImageKernel = "",
+    image_ramdisk: ImageRamdisk = "",
     config_drive: Annotated[
         str,
         typer.Option(metavar="URL|FILE", help="The config drive: a URL, or a file with a gzipped ISO image."),
@@ -79,11 +87,9 @@ def boot(
         list[str] | None,
         typer.Option(metavar="ID", help="A network port to attach to the node; may be repeated."),
     ] = None,
-    az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = "",
-    host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None,
-    ignore_host: Annotated[
-        list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")
-    ] = None,
+    az: Zone = "",
+    host: HostOptions = None,
+    ignore_host: IgnoredHosts = None,
     group: Annotated[
         UUID | None,
         typer.Option(metavar="ID", show_default=False, help="The server group to join (`moor group`)."),
@@ -137,13 +143,7 @@ def boot(
             help="With --wait-for-room: room that becomes free goes to the highest priority first (0 to 100; 0 if not given).",
         ),
     ] = None,
-    request_id: Annotated[
-        UUID | None,
-        typer.Option(
-            show_default=False,
-            help="An id of your choice: repeated with the same content, it is the same request.",
-        ),
-    ] = None,
+    request_id: OrderId = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until the instances have ended.")
     ] = True,
@@ -153,37 +153,35 @@ def boot(
     """Build an instance, or several equal ones, and follow them until they run."""
     settings = command_settings(bus=bus)
     known = flavor_named(flavor, flavors, settings) if flavor else Flavor()
-    request = validated(
-        BuildInstance(
-            request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
-            flavor=flavor_with(
-                known,
-                vcpus=vcpus,
-                ram=ram,
-                disk=disk,
-                resources=resources,
-                trait=trait,
-                extra_spec=extra_spec,
-            ),
-            count=count,
-            all_or_nothing=all_or_nothing,
-            name=name,
-            project=project,
-            image_properties=pairs_of("--image-property", image_property),
-            image=image_of(image, image_checksum, image_kernel, image_ramdisk),
-            config_drive=config_drive_of(config_drive),
-            ports=tuple(port or ()),
-            availability_zone=az,
-            group=None if group is None else JoinedGroup(id=GroupId(group)),
-            hosts=tuple(host or ()),
-            ignore_hosts=tuple(ignore_host or ()),
-            different_host=instances_named("--different-host", different_host),
-            same_host=instances_named("--same-host", same_host),
-            member_of=tuple((AggregateId(each),) for each in aggregate or ()),
-            forbidden_aggregates=tuple(AggregateId(each) for each in ignore_aggregate or ()),
-            deadline_s=deadline,
-            wait=wait_of(wait_for_room, priority),
-        )
+    request = BuildInstance(
+        request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
+        flavor=flavor_with(
+            known,
+            vcpus=vcpus,
+            ram=ram,
+            disk=disk,
+            resources=resources,
+            trait=trait,
+            extra_spec=extra_spec,
+        ),
+        count=count,
+        all_or_nothing=all_or_nothing,
+        name=name,
+        project=project,
+        image_properties=pairs_of("--image-property", image_property),
+        image=image_of(image, image_checksum, image_kernel, image_ramdisk),
+        config_drive=config_drive_of(config_drive),
+        ports=tuple(port or ()),
+        availability_zone=az,
+        group=None if group is None else JoinedGroup(id=GroupId(group)),
+        hosts=tuple(host or ()),
+        ignore_hosts=tuple(ignore_host or ()),
+        different_host=instances_named("--different-host", different_host),
+        same_host=instances_named("--same-host", same_host),
+        member_of=tuple((AggregateId(each),) for each in aggregate or ()),
+        forbidden_aggregates=tuple(AggregateId(each) for each in ignore_aggregate or ()),
+        deadline_s=deadline,
+        wait=wait_of(wait_for_room, priority),
     )
     how_to_follow = (
         f"`moor show {request.request_id}` shows its state, `moor delete {request.request_id}` deletes it"

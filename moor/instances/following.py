@@ -1,9 +1,10 @@
 """What commands about instances share: their order is taken by a scheduler, and the instances are followed to an end state."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 from msgspec import Struct
@@ -13,25 +14,26 @@ from bus.messages.build import (
     BuildInstance,
     BuildRejected,
     InstanceId,
+    InstancesFound,
     InstanceState,
     RebuildInstance,
     RequestId,
 )
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.asking import NoAnswer
-from moor.client import Client, InstanceFollower
+from moor.client import Client, InstanceFollower, client
 from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, err, fail, out, run
 from moor.settings import Settings
-from moor.showing import plain, print_json, progress_of
+from moor.showing import instances_table, plain, print_json, print_one, progress_of
+from moor.tables import print_table
 
 T = TypeVar("T")
+Order = TypeVar("Order", bound=RebuildInstance | MoveInstance | EndMove)
 Timeout = Annotated[
     float,
     typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; after that the exit code is 3."),
 ]
-Wait = Annotated[
-    bool, typer.Option("--wait/--no-wait", help="Wait until it has arrived, or until the move is over.")
-]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the order is done, or has failed.")]
 ENDED = ("active", "error", "deleted")
 
 
@@ -42,6 +44,14 @@ class Following(Struct, frozen=True):
     wait: bool
     timeout_s: float
     for_programs: bool
+
+
+class End(Struct, Generic[Order], frozen=True):
+    """When the effect of an order is over, and why it is not the wanted one (empty if it is). `what` names the effect."""
+
+    what: str
+    is_over: Callable[[InstanceState, Order], bool]
+    why_not_done: Callable[[InstanceState, Order], str]
 
 
 def follows(command: Callable[..., None]) -> Callable[..., None]:
@@ -126,6 +136,52 @@ async def followed(
                 is_over, lambda states: live.update(progress_of(states.values())), by_s
             )
     return [following.states[id_] for id_ in ids if id_ in following.states], in_time
+
+
+def follow_order(
+    following: Following,
+    instance: InstanceId,
+    ordered: Callable[[Client], Awaitable[Order]],
+    end: End[Order],
+    request: RequestId | None = None,
+) -> None:
+    """Send the order that `ordered` makes, and follow its instance. `request` is the order's id, if it is known before."""
+    how_to_follow = f"`moor show {instance}` shows its state"
+    stays = f"the order stays, and will be done: {how_to_follow}"
+    run_order(_followed_order(following, ordered, end, how_to_follow), request, stays)
+
+
+async def _followed_order(
+    following: Following, ordered: Callable[[Client], Awaitable[Order]], end: End[Order], how_to_follow: str
+) -> None:
+    by_s = asyncio.get_running_loop().time() + following.timeout_s
+    async with client(following.settings, patience_s=following.timeout_s) as asking:
+        order = await ordered(asking)
+        answer = await taken(
+            asking,
+            order,
+            InstancesFound,
+            timeout_s=following.timeout_s,
+            how_to_follow=how_to_follow,
+            shown={"request_id": str(order.request_id)} if following.for_programs else None,
+        )
+        (state,), in_time = await followed(
+            asking,
+            (order.instance,),
+            answer.instances,
+            (lambda each: end.is_over(each, order)) if following.wait else None,
+            by_s=by_s,
+            project=order.project,
+            quiet=following.for_programs,
+        )
+    print_one(state, lambda shown: print_table(instances_table((shown,))), as_json=following.for_programs)
+    if not in_time:
+        fail(
+            f"{end.what} has not ended within {following.timeout_s:g} s, and goes on: {how_to_follow}",
+            NOT_IN_TIME,
+        )
+    if following.wait and (why := end.why_not_done(state, order)):
+        fail(why)
 
 
 def has_ended(instance: InstanceState) -> bool:

@@ -8,11 +8,11 @@ import typer
 
 from bus.messages.build import InstanceId
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
-from moor.client import Client, answer_of, ask_bus
+from moor.client import Client, answer_of, ask_bus, hosts_of
 from moor.instances.following import Following, follows
 from moor.instances.move_commands import end
 from moor.options import AsJson, BusUrl, Project, fail
-from moor.showing import moment, print_all
+from moor.showing import check_known, moment, print_all
 from moor.tables import Rows, table_of
 
 PAGE = 200
@@ -52,6 +52,8 @@ def list_moves(
             if page.next is None:
                 break
             question = AskMoves(host=host, ended=ended, after=page.next, limit=min(limit, PAGE))
+        if host and not found:
+            check_known("--host", host, (each.name for each in await hosts_of(asking)))
         return found[:limit]
 
     print_all(ask_bus(bus, work, operates=False), moves_table, "no moves", as_json=as_json)

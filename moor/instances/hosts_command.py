@@ -10,7 +10,7 @@ from bus.messages.planning import AskCapabilities, CapabilitiesFound
 from moor.client import PAGE, Client, answer_of, ask_bus, hosts_of, pages_of
 from moor.instances.drain_command import drain
 from moor.instances.plan_showing import capabilities_table, having_table
-from moor.options import AsJson, BusUrl, fail
+from moor.options import AsJson, BusUrl, check_alone, fail
 from moor.showing import check_known, hosts_table, print_all, print_host, print_one
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, set.")
@@ -95,9 +95,7 @@ def set_mode(
 
 
 def _list_having(bus: str, having: str, others: Mapping[str, object], *, as_json: bool) -> None:
-    for flag, given in others.items():
-        if given:
-            raise typer.BadParameter(f"{flag} cannot be combined with --having: that asks about all hosts")
+    check_alone("--having", "that asks about all hosts", others)
     name, _, value = having.partition("=")
     pages = ask_bus(bus, lambda asking: _capabilities(asking, name, value), operates=False)
     hosts = [host for page in pages for host in page.hosts]

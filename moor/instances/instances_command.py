@@ -92,8 +92,10 @@ def list_instances(
 
     async def work(asking: Client) -> tuple[Listed, Mapping[str, CellHeard], LiveView | None]:
         listed = await _listed(asking, wanted, limit, whole=live)
-        if cell and not listed.found:
-            check_known("--cell", cell, (each.cell for each in await hosts_of(asking)))
+        if (cell or host) and not listed.found:
+            hosts = await hosts_of(asking)
+            check_known("--cell", cell, (each.cell for each in hosts))
+            check_known("--host", host, (each.name for each in hosts))
         view = await live_view(asking, listed, wanted, live_within) if live else None
         return listed, asking.cells, view
 

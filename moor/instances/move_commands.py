@@ -1,7 +1,5 @@
 """`moor migrate`, `live-migrate`, `resize`, `confirm`, `revert`, `shelve` and `unshelve`: an instance moves to another host, and the command follows it."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -10,22 +8,28 @@ import typer
 from bus.messages.build import (
     Flavor,
     InstanceId,
-    InstancesFound,
     InstanceState,
     MoveEnd,
     MoveKind,
     RequestId,
 )
 from bus.messages.moves import EndMove, MoveInstance
-from moor.client import Client, client
+from moor.client import Client
 from moor.instances.flavors import FlavorsFile, flavor_named
-from moor.instances.following import Following, followed, follows, run_order, taken
+from moor.instances.following import End, Following, follow_order, follows
 from moor.instances.request_ids import new_request_ids
-from moor.instances.request_options import Disk, ExtraSpecs, FlavorName, Ram, Resources, Traits, Vcpus
+from moor.instances.request_options import (
+    Disk,
+    ExtraSpecs,
+    FlavorName,
+    OrderId,
+    Ram,
+    Resources,
+    Traits,
+    Vcpus,
+)
 from moor.instances.requests import flavor_with
-from moor.options import NOT_DONE, NOT_IN_TIME, Project, fail
-from moor.showing import instances_table, print_one
-from moor.tables import print_table
+from moor.options import Project, fail
 
 InstanceArgument = Annotated[UUID, typer.Argument(metavar="ID", help="An active instance.")]
 MovedArgument = Annotated[UUID, typer.Argument(metavar="ID", help="An instance that has moved.")]
@@ -49,12 +53,6 @@ ConfirmAfter = Annotated[
         help="Seconds until a move that arrived confirms itself; 0: at once. Default: 86400.",
     ),
 ]
-MoveId = Annotated[
-    UUID | None,
-    typer.Option(
-        "--request-id", show_default=False, help="An id of your choice: repeated, it is the same move."
-    ),
-]
 
 
 @follows
@@ -66,7 +64,7 @@ def migrate(
     project: Project = "",
     deadline: Deadline = None,
     confirm_after: ConfirmAfter = None,
-    request_id: MoveId = None,
+    request_id: OrderId = None,
 ) -> None:
     """Move an instance to another host; it is stopped meanwhile. Then confirm the move, or revert it."""
     _move(
@@ -89,7 +87,7 @@ def live_migrate(
     to: To = None,
     project: Project = "",
     deadline: Deadline = None,
-    request_id: MoveId = None,
+    request_id: OrderId = None,
 ) -> None:
     """Move an instance to another host while it runs."""
     _move(
@@ -112,7 +110,7 @@ def shelve(
         bool, typer.Option("--offload", help="Save it as an image, and free its host; also if it is shelved.")
     ] = False,
     project: Project = "",
-    request_id: MoveId = None,
+    request_id: OrderId = None,
 ) -> None:
     """Stop an instance; it keeps its host and its share until it is unshelved, unless it is offloaded."""
     _move(following, id_, "offload" if offload else "shelve", request_id, project=project)
@@ -126,7 +124,7 @@ def unshelve(
     to: To = None,
     project: Project = "",
     deadline: Deadline = None,
-    request_id: MoveId = None,
+    request_id: OrderId = None,
 ) -> None:
     """Run a shelved instance again: on its host; or on any suitable one, if it was offloaded."""
     _move(
@@ -157,7 +155,7 @@ def resize(
     project: Project = "",
     deadline: Deadline = None,
     confirm_after: ConfirmAfter = None,
-    request_id: MoveId = None,
+    request_id: OrderId = None,
 ) -> None:
     """Give an instance another size, on another host; on its own one with --to. Then confirm it, or revert it."""
     _move(
@@ -200,7 +198,7 @@ def _move(following: Following, id_: UUID, kind: MoveKind, request_id: UUID | No
     async def ordered(_asking: Client) -> MoveInstance:
         return order
 
-    _run(following, order.instance, ordered, request)
+    follow_order(following, order.instance, ordered, _ARRIVAL, request)
 
 
 def end(following: Following, id_: UUID, how: MoveEnd, project: str) -> None:
@@ -215,50 +213,7 @@ def end(following: Following, id_: UUID, how: MoveEnd, project: str) -> None:
             fail(f"instance {id_} has never moved: there is nothing to end")
         return EndMove(request_id=found[0].move.request_id, instance=instance, how=how, project=project)
 
-    _run(following, instance, ordered)
-
-
-def _run(
-    following: Following,
-    instance: InstanceId,
-    ordered: Callable[[Client], Awaitable[MoveInstance | EndMove]],
-    request: RequestId | None = None,
-) -> None:
-    how_to_follow = f"`moor show {instance}` shows its state"
-    stays = f"the order stays, and will be done: {how_to_follow}"
-    run_order(_follow(following, ordered, how_to_follow), request, stays)
-
-
-async def _follow(
-    following: Following,
-    ordered: Callable[[Client], Awaitable[MoveInstance | EndMove]],
-    how_to_follow: str,
-) -> None:
-    by_s = asyncio.get_running_loop().time() + following.timeout_s
-    async with client(following.settings, patience_s=following.timeout_s) as asking:
-        order = await ordered(asking)
-        answer = await taken(
-            asking,
-            order,
-            InstancesFound,
-            timeout_s=following.timeout_s,
-            how_to_follow=how_to_follow,
-            shown={"request_id": str(order.request_id)} if following.for_programs else None,
-        )
-        (state,), in_time = await followed(
-            asking,
-            (order.instance,),
-            answer.instances,
-            (lambda each: rests(each, order.request_id)) if following.wait else None,
-            by_s=by_s,
-            project=order.project,
-            quiet=following.for_programs,
-        )
-    print_one(state, lambda shown: print_table(instances_table((shown,))), as_json=following.for_programs)
-    if not in_time:
-        fail(f"the move goes on: {how_to_follow}", NOT_IN_TIME)
-    if following.wait and (why := _why_not_done(state, order)):
-        fail(why, NOT_DONE)
+    follow_order(following, instance, ordered, _ARRIVAL)
 
 
 def rests(state: InstanceState, move_id: RequestId) -> bool:
@@ -284,3 +239,8 @@ def _why_not_done(state: InstanceState, order: MoveInstance | EndMove) -> str:
         return ""
     reasons = "; ".join([move.failure, *(f"{each.host}: {each.reason}" for each in state.failures)])
     return f"the move has {move.outcome}: {reasons}"
+
+
+_ARRIVAL = End[MoveInstance | EndMove](
+    "the move", lambda state, order: rests(state, order.request_id), _why_not_done
+)

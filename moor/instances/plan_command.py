@@ -14,9 +14,20 @@ from bus.unreadable import Unreadable
 from moor.client import Client, answer_of, ask_bus, pages_of
 from moor.instances.flavors import FlavorsFile, flavor_named
 from moor.instances.plan_showing import print_drain, print_plan, verdicts_table
-from moor.instances.request_options import Disk, ExtraSpecs, FlavorName, Ram, Resources, Traits, Vcpus
-from moor.instances.requests import flavor_with, validated
-from moor.options import AsJson, BusUrl, Project, command_settings, wrong_value
+from moor.instances.request_options import (
+    Disk,
+    ExtraSpecs,
+    FlavorName,
+    HostOptions,
+    IgnoredHosts,
+    Ram,
+    Resources,
+    Traits,
+    Vcpus,
+    Zone,
+)
+from moor.instances.requests import flavor_with
+from moor.options import AsJson, BusUrl, Project, check_alone, command_settings, wrong_value
 from moor.showing import print_all, print_one
 
 VERDICTS_PAGE = 200
@@ -33,11 +44,9 @@ def plan(
     resources: Resources = None,
     trait: Traits = None,
     extra_spec: ExtraSpecs = None,
-    az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = "",
-    host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None,
-    ignore_host: Annotated[
-        list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")
-    ] = None,
+    az: Zone = "",
+    host: HostOptions = None,
+    ignore_host: IgnoredHosts = None,
     request: Annotated[
         Path | None,
         typer.Option(
@@ -68,6 +77,22 @@ def plan(
 ) -> None:
     """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built."""
     if drain:
+        others = {
+            "--flavor": flavor,
+            "--vcpus": vcpus,
+            "--ram": ram,
+            "--disk": disk,
+            "--resources": resources,
+            "--trait": trait,
+            "--extra-spec": extra_spec,
+            "--az": az,
+            "--host": host,
+            "--ignore-host": ignore_host,
+            "--request": request and str(request),
+            "--hosts": hosts,
+            "--step": step,
+        }
+        check_alone("--drain", "that asks about the instances that the host has", others)
         drained = ask_bus(
             bus, lambda asking: answer_of(asking, AskDrain(host=drain), DrainFound), operates=False
         )
@@ -85,20 +110,18 @@ def plan(
         "ignore_hosts": tuple(ignore_host or ()),
         "project": project,
     }
-    build = validated(
-        structs.replace(
-            known,
-            flavor=flavor_with(
-                size,
-                vcpus=vcpus,
-                ram=ram,
-                disk=disk,
-                resources=resources,
-                trait=trait,
-                extra_spec=extra_spec,
-            ),
-            **{field: given for field, given in changed.items() if given},
-        )
+    build = structs.replace(
+        known,
+        flavor=flavor_with(
+            size,
+            vcpus=vcpus,
+            ram=ram,
+            disk=disk,
+            resources=resources,
+            trait=trait,
+            extra_spec=extra_spec,
+        ),
+        **{field: given for field, given in changed.items() if given},
     )
     if hosts:
         found = ask_bus(bus, lambda asking: _reasons(asking, build, step), operates=False)

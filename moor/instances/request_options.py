@@ -1,6 +1,7 @@
-"""Options of commands that describe a build request: `moor boot` sends it, `moor plan` only asks about it."""
+"""Options that several commands about instances share: what an instance needs, its image, and the id of the order."""
 
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -29,5 +30,21 @@ ExtraSpecs = Annotated[
     typer.Option(
         metavar="KEY=VALUE",
         help="Any extra spec of the flavor, such as resources1:VGPU=1 or group_policy=isolate; may be repeated.",
+    ),
+]
+Zone = Annotated[str, typer.Option("--az", help="Only in this availability zone.")]
+HostOptions = Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")]
+IgnoredHosts = Annotated[list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")]
+ImageChecksum = Annotated[
+    str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
+]
+ImageKernel = Annotated[str, typer.Option(metavar="ID|URL", help="The kernel of a partition image.")]
+ImageRamdisk = Annotated[str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")]
+OrderId = Annotated[
+    UUID | None,
+    typer.Option(
+        "--request-id",
+        show_default=False,
+        help="An id of your choice: repeated with the same content, it is the same request.",
     ),
 ]

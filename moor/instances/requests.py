@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-import msgspec
 import typer
 from msgspec import structs
 
-from bus.messages.build import BuildInstance, Flavor, Image, InstanceId, Wait
+from bus.messages.build import Flavor, Image, InstanceId, Wait
 from moor.options import wrong_value
 
 GZIP = b"\x1f\x8b"
@@ -21,7 +20,7 @@ def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None)
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or (not equals and default is None):
-            raise typer.BadParameter(f"{flag} is {text!r}: write {flag} KEY=VALUE")
+            raise typer.BadParameter(f"{flag} is {text!r}, must be KEY=VALUE")
         if key in pairs:
             raise typer.BadParameter(f"{flag} is {text!r}: {key} was already given, as {pairs[key]!r}")
         pairs[key] = value if equals else default or ""
@@ -50,8 +49,11 @@ def flavor_with(
 
 
 def instances_named(flag: str, ids: Sequence[str] | None) -> tuple[InstanceId, ...]:
-    with wrong_value(f"{flag} is no instance's id: "):
-        return tuple(InstanceId(UUID(id_)) for id_ in ids or ())
+    named = []
+    for id_ in ids or ():
+        with wrong_value(f"{flag} is {id_!r}, which is no instance's id: "):
+            named.append(InstanceId(UUID(id_)))
+    return tuple(named)
 
 
 def wait_of(for_s: int | None, priority: int | None) -> Wait | None:
@@ -93,9 +95,3 @@ def config_drive_of(given: str) -> str:
             f"--config-drive is {given!r}: the file is neither a gzipped image nor the base64 of one"
         ) from None
     return text
-
-
-def validated(request: BuildInstance) -> BuildInstance:
-    """Decode the request as the scheduler will. A message that cannot be decoded would get no answer there."""
-    with wrong_value("the request cannot be sent: "):
-        return msgspec.convert(msgspec.to_builtins(request), BuildInstance)

@@ -54,4 +54,4 @@ async def test_an_operator_makes_zones_fills_them_and_takes_them_away(home: Path
         nothing = await moor("aggregate", "show", "north", **environment)
         assert (nothing.code, "there is no aggregate 'north'" in nothing.err) == (1, True)
         wrong = await moor("aggregate", "set", "south", "rack", **environment)
-        assert (wrong.code, "'rack' is not KEY=VALUE" in wrong.err) == (2, True)
+        assert (wrong.code, "metadata is 'rack', must be KEY=VALUE" in wrong.err) == (2, True)

@@ -174,7 +174,7 @@ async def test_any_dead_letter_is_listed_shown_and_dropped(
     assert [each.code for each in (listed, shown, dropped, nowhere, rest)] == [0, 0, 0, 1, 0]
     assert len(as_json) == 102
     assert "\x1b" not in listed.out + shown.out
-    assert r"[/x] \x1b[31m \x00 \x9b" in shown.out
+    assert r"[/x] \u001b[31m \u0000 \u009b" in shown.out
     assert (
         "was not replayed: no role reads the queue '[/red]'; it and the letters after it stay here"
         in nowhere.err

@@ -324,3 +324,40 @@ async def test_a_forked_process_writes_as_wide_as_a_new_one(columns: str) -> Non
 
     assert forked.out == anew.out
     assert forked.code == 0, forked.err
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_name_cannot_command_the_terminal(cloud: str) -> None:
+    booted = await moor("boot", "--vcpus", "1", "--name", "\x1b[2Jred\x9b", "--bus", cloud)
+    assert booted.code == 0
+
+    said = await moor("show", request_of(booted), "--bus", cloud)
+    (told,) = await moor_json("show", request_of(booted), "--bus", cloud)
+
+    assert r"\u001b[2Jred\u009b" in said.out
+    assert told["name"] == "\x1b[2Jred\x9b"
+    assert not {"\x1b", "\x9b"} & {*booted.out, *said.out}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (("migrate", str(UUID(int=1)), "--project", "A B"), 2, "project is 'A B', and cannot be sent"),
+        (("group", "create", "n" * 300, "--policy", "affinity"), 2, "name is 'nnn"),
+        (("host", "set", "h", "down", "--reason", "n" * 300), 2, "reason is 'nnn"),
+        (("boot", "--vcpus", "1", "--name", "n" * 300), 2, "name is 'nnn"),
+        (("boot", "--vcpus", "1", "--same-host", "x"), 2, "--same-host is 'x', which is no instance's id"),
+        (("plan", "--drain", "h", "--vcpus", "2"), 2, "--vcpus is 2, and cannot be combined with --drain"),
+        (("aggregate", "create", "a", "k=1", "k=2"), 2, "metadata is 'k=2': k was already given, as '1'"),
+        (("migration", "list", "--host", "h"), 1, "--host is 'h', which does not exist"),
+        (("list", "--host", "h"), 1, "--host is 'h', which does not exist"),
+    ],
+    ids=lambda value: " ".join(value[:3])[:40] if isinstance(value, tuple) else "",
+)
+async def test_a_wrong_option_is_named_with_its_value_before_anything_is_sent(
+    cloud: str, words: tuple[str, ...], code: int, reason: str
+) -> None:
+    said = await moor(*words, "--bus", cloud, COLUMNS="400")
+
+    assert (said.code, reason in said.err, said.out) == (code, True, "")
