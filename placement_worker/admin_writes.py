@@ -31,12 +31,12 @@ from bus.messages.administration import (
     UpdateProvider,
     WriteVerdict,
 )
-from placement_worker.core.allocation_writes import decide_allocations, keys_of_allocation_writes
 from placement_worker.core.ledger import AllocationKeys, ForestKeys
-from placement_worker.core.name_writes import decide_names, keys_of_name_writes
-from placement_worker.core.provider_writes import decide_provider_writes, keys_of_provider_writes
-from placement_worker.core.reshapes import allocation_keys_of, decide_reshape, forest_keys_of
 from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.core.writes.allocation_writes import decide_allocations, keys_of_allocation_writes
+from placement_worker.core.writes.name_writes import decide_names, keys_of_name_writes
+from placement_worker.core.writes.provider_writes import decide_provider_writes, keys_of_provider_writes
+from placement_worker.core.writes.reshapes import allocation_keys_of, decide_reshape, forest_keys_of
 from placement_worker.store import PlacementTransaction
 
 Verdicts = tuple[WriteVerdict, ...]

@@ -18,7 +18,7 @@ from bus.message import ProviderId
 from bus.messages.hosts import NODE, HostSetting, HostState, Supported
 from bus.messages.placement import InventoryState, ProviderState
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests.spec import InstanceSpec

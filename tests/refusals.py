@@ -4,7 +4,7 @@ import numpy as np
 
 from bus.messages.build import Miss
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec

@@ -11,7 +11,7 @@ from bus.messages.placement import (
     Superseded,
     TooOld,
 )
-from placement_worker.core.ledger_draft import ConsumerDraft, LedgerDraft
+from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft
 from placement_worker.core.shares import MovedRoots
 
 ClaimJudgement = (

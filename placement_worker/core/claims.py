@@ -29,8 +29,8 @@ from bus.messages.placement import (
     TooOld,
 )
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
+from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft
 from placement_worker.core.ledger import ClaimChanges, Consumer, Decision, Ledger, SentOrder
-from placement_worker.core.ledger_draft import ConsumerDraft, LedgerDraft
 from placement_worker.core.shares import judge_place, merged_amounts, wrong_cell
 from placement_worker.core.swaps import swap
 

@@ -33,8 +33,8 @@ from bus.messages.together import (
     TemplateAmount,
 )
 from placement_worker.core.claims import judge_order
+from placement_worker.core.drafts.ledger_draft import LedgerDraft
 from placement_worker.core.ledger import ClaimChanges, Decision, Ledger, SentOrder
-from placement_worker.core.ledger_draft import LedgerDraft
 from placement_worker.core.shares import MovedRoots
 
 Refusal = AlreadyClaimed | DoesNotFit | GroupRefused | MovedRoots | Superseded | TooOld | NotAllowed

@@ -19,9 +19,9 @@ from bus.messages.administration import (
 )
 from bus.messages.books import MendConsumer, MendedClaim, SeenConsumer
 from bus.messages.placement import NO_OWNER, DoesNotFit
+from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, amounts_in
+from placement_worker.core.drafts.usage_draft import shortfall_of
 from placement_worker.core.ledger import AllocationKeys, ClaimChanges, Consumer, Decision, Ledger
-from placement_worker.core.ledger_draft import ConsumerDraft, LedgerDraft, amounts_in
-from placement_worker.core.usage_draft import shortfall_of
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 

@@ -18,7 +18,7 @@ from bus.messages.placement import (
     TreeKept,
 )
 from placement_worker.core.apply_report import flaw_of, is_same_to_claims, lost_inventory, reported_tree
-from placement_worker.core.forest_draft import ForestDraft
+from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import (
     Decision,
     Forest,

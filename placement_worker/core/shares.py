@@ -19,9 +19,9 @@ from bus.messages.placement import (
     Shortfall,
     SwapClaim,
 )
+from placement_worker.core.drafts.ledger_draft import Amounts, LedgerDraft, amounts_in
+from placement_worker.core.drafts.usage_draft import UsageDraft, shortfall_of
 from placement_worker.core.ledger import Consumer
-from placement_worker.core.ledger_draft import Amounts, LedgerDraft, amounts_in
-from placement_worker.core.usage_draft import UsageDraft, shortfall_of
 
 
 class MovedRoots(Struct, frozen=True):

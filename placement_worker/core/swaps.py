@@ -20,8 +20,7 @@ from datetime import datetime
 
 from bus.messages.placement import GroupRefused, NotAllowed, SwapClaim
 from placement_worker.core.claim_verdicts import CLAIMED, ClaimJudgement, already_claimed, superseded
-from placement_worker.core.ledger import Consumer
-from placement_worker.core.ledger_draft import (
+from placement_worker.core.drafts.ledger_draft import (
     Amounts,
     ConsumerDraft,
     LedgerDraft,
@@ -29,6 +28,7 @@ from placement_worker.core.ledger_draft import (
     left_over,
     summed,
 )
+from placement_worker.core.ledger import Consumer
 from placement_worker.core.shares import ShareRefused, judge_place, lives_on, merged_amounts, wrong_cell
 
 

@@ -37,7 +37,7 @@ from scheduler_worker.claiming.together import TogetherFinder
 from scheduler_worker.core.choosing.alternates import hosts_among
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.verdicts import (
+from scheduler_worker.core.choosing.refusals.verdicts import (
     NewChoice,
     OtherHost,
     SameHost,
@@ -55,7 +55,7 @@ AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 
 class Claimer:
-    """The picture proposes a host, and placement's verdict on the claim decides (core/choosing/verdicts.py)."""
+    """The picture proposes a host, and placement's verdict on the claim decides (core/choosing/refusals/verdicts.py)."""
 
     def __init__(
         self,

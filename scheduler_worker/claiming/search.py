@@ -15,7 +15,7 @@ from bus.messages.cell import Choice
 from bus.messages.placement import ClaimResources, ResourceAmount, Share, Shortfall
 from bus.topology import CELL0
 from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.choosing.verdicts import NewChoice, OtherHost, SameHost
+from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, OtherHost, SameHost
 from scheduler_worker.core.instances.outcomes import Outcome, Refused
 from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 from scheduler_worker.core.requests import InstanceSpec

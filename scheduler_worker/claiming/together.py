@@ -43,7 +43,7 @@ from bus.messages.together import (
 from placement_worker.core.claims_together import places_in_pages
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen
-from scheduler_worker.core.choosing.verdicts import after_verdict, refused_by_group
+from scheduler_worker.core.choosing.refusals.verdicts import after_verdict, refused_by_group
 from scheduler_worker.core.instances.outcomes import EndedElsewhere, Holds, Refused
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from bus.messages.hosts import NODE, HostState, Supported
 from bus.messages.planning import CapabilitiesFound, Capability, HostHaving
-from scheduler_worker.core.choosing.pools import Pools
-from scheduler_worker.core.choosing.provider_room import ProviderRoom
+from scheduler_worker.core.choosing.compound.pools import Pools
+from scheduler_worker.core.choosing.compound.provider_room import ProviderRoom
 from scheduler_worker.core.picture.picture import Picture
 
 TRAIT, CLASS, FACT = "trait", "class", "fact"

@@ -6,7 +6,7 @@ A request asks for watts by the extra spec `power:watts`.
 import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Floats
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 

@@ -22,7 +22,7 @@ from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTra
 from scheduler_worker.core.choosing.filters.instances import Instances
 from scheduler_worker.core.choosing.filters.io_ops import IoOps
 from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
 from scheduler_worker.core.choosing.reading import as_read
 from scheduler_worker.core.choosing.standard import standard_plugins

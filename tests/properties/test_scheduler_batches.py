@@ -14,7 +14,7 @@ from bus.messages.hosts import HostState
 from bus.messages.placement import GroupMember, GroupPolicy, InventoryState, ProviderState, ServerGroup
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.ranking import Scoring

@@ -14,7 +14,7 @@ from scheduler_worker.core.choosing.choosing import choose
 from scheduler_worker.core.choosing.demands import Demand, demand_of, is_met
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.filters.image_properties import asked_by
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
 from scheduler_worker.core.picture.picture import Picture

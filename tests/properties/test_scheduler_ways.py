@@ -19,7 +19,7 @@ from bus.messages.placement import InventoryState, ProviderState, Shortfall
 from scheduler_worker.core.choosing import waking
 from scheduler_worker.core.choosing.alternates import WAYS_OF_ALTERNATE
 from scheduler_worker.core.choosing.choosing import choose, other_way
-from scheduler_worker.core.choosing.compounds import PREFERENCE_FACTOR, WAYS_PER_HOST
+from scheduler_worker.core.choosing.compound.compounds import PREFERENCE_FACTOR, WAYS_PER_HOST
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.waking import hosts_with_room, room_for
 from scheduler_worker.core.picture.picture import Picture

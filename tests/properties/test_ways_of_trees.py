@@ -13,7 +13,7 @@ from placement_worker.core.candidates.found import CandidatePattern
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Preferred
 from placement_worker.core.candidates.ways import InTrees, TreeSearch, ways_of_trees
-from scheduler_worker.core.choosing.compounds import BYTES_PER_TREE, STEPS_PER_BATCH, STEPS_PER_TREE
+from scheduler_worker.core.choosing.compound.compounds import BYTES_PER_TREE, STEPS_PER_BATCH, STEPS_PER_TREE
 from tests.properties.bounds import BOUNDED
 from tests.properties.random_forests import CLASSES, SHARING, SOME_AGGREGATES, TRAITS, queries, random_forests
 from tests.properties.test_scheduler_compounds import index_of

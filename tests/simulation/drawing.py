@@ -19,7 +19,7 @@ from compute_sim.simulated.faults import (
     FaultScript,
 )
 from compute_sim.simulated.hosts import HostSize, SimulatedHost
-from placement_worker.core.group_draft import HARD
+from placement_worker.core.drafts.group_draft import HARD
 from tests.simulation.admin_ops import EVERY_ACTION
 from tests.simulation.drawing_demands import has_demands, with_demands
 from tests.simulation.drawing_hosts import has_host_modes, with_host_modes

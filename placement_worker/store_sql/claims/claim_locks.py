@@ -16,7 +16,7 @@ from bus.message import ProviderId
 from bus.messages.placement import ServerGroup
 from bus.sql import Transaction
 from placement_worker.core.claim_keys import ClaimKeys
-from placement_worker.core.group_draft import HARD
+from placement_worker.core.drafts.group_draft import HARD
 from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, UsageRow
 from placement_worker.store_sql.driver_rows import portable, rows_of

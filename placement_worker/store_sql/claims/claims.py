@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from bus.message import ConsumerId, GroupId, ProviderId
 from bus.messages.placement import ResourceAmount, ServerGroup
-from placement_worker.core.allocation_writes import new_consumer
 from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.claims import claimed_consumer
 from placement_worker.core.ledger import ClaimChanges, Consumer, GroupBook, Ledger, ProviderRow
+from placement_worker.core.writes.allocation_writes import new_consumer
 from placement_worker.store_sql import log
 from placement_worker.store_sql.amounts import (
     NOTHING,

@@ -43,16 +43,16 @@ from scheduler_worker.core.choosing.alternates import (
     AlternatePools,
     Choices,
 )
-from scheduler_worker.core.choosing.compound_fill import CompoundFill
+from scheduler_worker.core.choosing.compound.compound_fill import CompoundFill
+from scheduler_worker.core.choosing.compound.provider_room import Parts
 from scheduler_worker.core.choosing.draft import Draft, Leaving
-from scheduler_worker.core.choosing.explaining import explain
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.provider_room import Parts
 from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.ranking import FULL, ScoresByCount, Scoring
 from scheduler_worker.core.choosing.reading import as_read
+from scheduler_worker.core.choosing.refusals.explaining import explain
 from scheduler_worker.core.choosing.weighing import Weighing
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec

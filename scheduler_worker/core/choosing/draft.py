@@ -11,8 +11,8 @@ from msgspec import Struct
 from bus.messages.placement import GroupMember, ResourceAmount, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Ints, Rows
 from scheduler_worker.core.aggregates.metadata import ZONE, value_of
-from scheduler_worker.core.choosing.compound_fill import CompoundFill
-from scheduler_worker.core.choosing.compounds import Compounds
+from scheduler_worker.core.choosing.compound.compound_fill import CompoundFill
+from scheduler_worker.core.choosing.compound.compounds import Compounds
 from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.ways.judge import WayJudge
 from scheduler_worker.core.picture.picture import Picture

@@ -7,12 +7,12 @@ import numpy as np
 from bus.messages.planning import ExhaustedPool, HostVerdict, PlanFound, PlannedCell, ReasonsFound
 from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.explaining import explain, first_failures
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.room import room_on
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.qualifying import Qualifying
-from scheduler_worker.core.choosing.relaxing import relaxations
-from scheduler_worker.core.choosing.room import room_on
+from scheduler_worker.core.choosing.refusals.explaining import explain, first_failures
+from scheduler_worker.core.choosing.refusals.relaxing import relaxations
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 

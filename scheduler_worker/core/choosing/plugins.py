@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
 from scheduler_worker.core.aggregates.metadata import MULTIPLIER
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.ways.judge import WayJudge
 from scheduler_worker.core.requests.spec import InstanceSpec
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter, compared
 from scheduler_worker.core.choosing.weighing import BAND, Scale, Weighing, bands_on, least, most, weights_on
 from scheduler_worker.core.picture.preferences import Preferences

@@ -6,9 +6,9 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Floats, Rows
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.room import room_on
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.room import room_on
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 

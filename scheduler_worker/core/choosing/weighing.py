@@ -7,7 +7,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Floats, Ints
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Weigher, multiplier_key
 from scheduler_worker.core.requests import InstanceSpec
 

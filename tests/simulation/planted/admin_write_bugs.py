@@ -7,15 +7,10 @@ from msgspec import structs
 
 from bus.messages.administration import Done
 from placement_worker import admin_writes
-from placement_worker.core import (
-    allocation_writes,
-    forest_draft,
-    provider_contents,
-    provider_writes,
-    reshapes,
-)
-from placement_worker.core.forest_draft import ForestDraft
+from placement_worker.core.drafts import forest_draft
+from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import ClaimChanges
+from placement_worker.core.writes import allocation_writes, provider_contents, provider_writes, reshapes
 from placement_worker.replica import Replica
 from tests.simulation.replacing import replaced
 

@@ -8,7 +8,8 @@ from msgspec import structs
 
 from bus.messages.placement import INTEGER_MAX, Claimed, Released
 from placement_worker import admin_handlers, handlers, together_handlers
-from placement_worker.core import capacity, claims, ledger_draft, shares
+from placement_worker.core import capacity, claims, shares
+from placement_worker.core.drafts import ledger_draft
 from tests.simulation.replacing import replaced
 
 NO_HORIZON = timedelta(days=36_500)

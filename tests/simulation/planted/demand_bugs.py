@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import structs
 
-from scheduler_worker.core.choosing import compounds
 from scheduler_worker.core.choosing.alternates import AlternatePools, Choices
+from scheduler_worker.core.choosing.compound import compounds
 from scheduler_worker.core.choosing.filters.flagged import Flagged
 from scheduler_worker.core.picture.aggregates import HostAggregates
 from scheduler_worker.core.picture.picture import Picture

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 
 from placement_worker.core import swaps
-from placement_worker.core.group_draft import GroupsDraft
+from placement_worker.core.drafts.group_draft import GroupsDraft
 from tests.simulation.replacing import replaced
 
 

@@ -12,7 +12,7 @@ from bus.messages.build import FunnelStep, Miss, NoValidHost
 from bus.messages.placement import InventoryState
 from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Plugins
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount

@@ -15,16 +15,16 @@ from placement_worker.core.candidates.fitting import Scope
 from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
 from placement_worker.core.candidates.ways import CutInTrees, InTrees, ways_of_trees
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates
-from scheduler_worker.core.choosing.compounds import (
+from scheduler_worker.core.choosing.compound.compounds import (
     BYTES_PER_TREE,
     STEPS_PER_BATCH,
     STEPS_PER_TREE,
     Compounds,
     Found,
 )
+from scheduler_worker.core.choosing.compound.provider_room import Parts
 from scheduler_worker.core.choosing.draft import Draft, Leaving
 from scheduler_worker.core.choosing.needs import Needs, needs_of, query_of
-from scheduler_worker.core.choosing.provider_room import Parts
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.waking import SEARCHED_FIRST, hosts_with_room, room_for
 from scheduler_worker.core.picture.picture import Picture

@@ -36,8 +36,8 @@ from bus.messages.planning import (
 from bus.workers.handling import Answer, Reading
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
+from scheduler_worker.core.choosing.refusals.verdicts import OtherHost, after_verdict
 from scheduler_worker.core.choosing.standard import standard_plugins
-from scheduler_worker.core.choosing.verdicts import OtherHost, after_verdict
 from scheduler_worker.core.instances.lifecycle import accepted, heard
 from scheduler_worker.core.instances.outcomes import Holds, Timeouts, after_search
 from scheduler_worker.core.instances.rows import DELETED, ERROR, Decision, InstanceRow

@@ -13,8 +13,8 @@ from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.alternates import hosts_among
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
 from scheduler_worker.core.choosing.needs import Needs
+from scheduler_worker.core.choosing.refusals.verdicts import OtherHost
 from scheduler_worker.core.choosing.standard import standard_plugins
-from scheduler_worker.core.choosing.verdicts import OtherHost
 from scheduler_worker.core.choosing.ways.judge import Way
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup

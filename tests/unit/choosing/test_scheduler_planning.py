@@ -28,11 +28,12 @@ from bus.messages.planning import (
 from bus.workers.handling import Answer, Reading
 from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.provider_index import SHARES
-from scheduler_worker.core.choosing import relaxing, room
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.compounds import Compounds, Found
+from scheduler_worker.core.choosing.compound.compounds import Compounds, Found
+from scheduler_worker.core.choosing.hosts import room
 from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.planning import plan, reasons
+from scheduler_worker.core.choosing.refusals import relaxing
 from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec

@@ -20,7 +20,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import MOVES_PER_CELL, MoveInstance
-from moor.instances.emptying import Emptied, empty
+from moor.instances.moves.emptying import Emptied, empty
 from tests.simulation.loop import run_simulated, until_s
 from tests.unit.conductor.test_conductor import NOON
 

@@ -12,10 +12,10 @@ from bus.messages.placement import GroupMember, GroupPolicy, GroupRefused, Resou
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Leaving
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
+from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, refused_by_group
 from scheduler_worker.core.choosing.standard import standard_plugins
-from scheduler_worker.core.choosing.verdicts import NewChoice, refused_by_group
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import DB, HOST, WEB, an_id, consumer, provider

@@ -7,7 +7,7 @@ from typing import Any
 from bus.messages.aggregates import Aggregate
 from scheduler_worker.core.choosing.demands import NotUnderstood, demand_of, is_met
 from scheduler_worker.core.choosing.filters.by_aggregates import ByAggregates
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 SCOPE = "aggregate_instance_extra_specs"

@@ -5,7 +5,7 @@ from typing import Any
 from bus.messages.aggregates import Aggregate
 from scheduler_worker.core.aggregates.metadata import TRAIT
 from scheduler_worker.core.choosing.filters.by_aggregates import ByAggregates, named
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 

@@ -1,7 +1,7 @@
 """The host is in the aggregates that the request names, and in none that it forbids. The aggregates of its root count."""
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 

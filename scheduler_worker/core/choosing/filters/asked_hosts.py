@@ -1,7 +1,7 @@
 """The host is one of those that the request names, and none that it excludes; for a move, it is of the instance's cell."""
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 

@@ -1,10 +1,14 @@
 """The host has room: of each class enough is free, within the bounds of its inventory; and for each granular group."""
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.group_reasons import shortfalls_of, shortfalls_of_compound, why_no_room
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Change, Filter
+from scheduler_worker.core.choosing.refusals.group_reasons import (
+    shortfalls_of,
+    shortfalls_of_compound,
+    why_no_room,
+)
 from scheduler_worker.core.requests import InstanceSpec
 
 

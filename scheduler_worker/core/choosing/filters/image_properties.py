@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bus.messages.hosts import Supported
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.requests.spec import InstanceSpec

@@ -2,7 +2,7 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.aggregates.metadata import IO_OPS_MAX, UNLIMITED
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 

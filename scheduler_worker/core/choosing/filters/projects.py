@@ -1,7 +1,7 @@
 """A node that is bound to projects is for these alone. Nodes whose class is not asked for are left to `BareMetal`."""
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 

@@ -5,10 +5,10 @@ removes it.
 import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.group_reasons import why_no_traits
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Change, Filter
+from scheduler_worker.core.choosing.refusals.group_reasons import why_no_traits
 from scheduler_worker.core.requests import InstanceSpec
 
 

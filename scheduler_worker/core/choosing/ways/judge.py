@@ -5,8 +5,8 @@ from typing import Protocol
 
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.ways import TreeWay
+from scheduler_worker.core.choosing.compound.provider_room import ProviderRoom
 from scheduler_worker.core.choosing.needs import Needs
-from scheduler_worker.core.choosing.provider_room import ProviderRoom
 
 
 class Way:

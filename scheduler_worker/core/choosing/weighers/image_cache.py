@@ -1,7 +1,7 @@
 """A host is better if it has the image of the request cached: it need not download it first."""
 
 from placement_worker.core.candidates.columns import Floats, Ints
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change
 from scheduler_worker.core.requests.spec import InstanceSpec
 

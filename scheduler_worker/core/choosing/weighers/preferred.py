@@ -6,7 +6,7 @@ A host that is searched counts with the providers that it would give: a trait of
 import numpy as np
 
 from placement_worker.core.candidates.columns import Floats
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
 from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests import InstanceSpec

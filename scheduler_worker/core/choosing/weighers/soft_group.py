@@ -1,7 +1,7 @@
 """A host with more members of a soft-affinity group is better; with soft anti-affinity, a host with fewer."""
 
 from placement_worker.core.candidates.columns import Ints
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests import InstanceSpec
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placement_worker.core.candidates.columns import Floats, Ints
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 

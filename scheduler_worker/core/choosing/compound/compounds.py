@@ -22,9 +22,9 @@ from placement_worker.core.candidates.budget import SharedBudget
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from placement_worker.core.candidates.fitting import Scope
 from placement_worker.core.candidates.ways import CutInTrees, TreeSearch, TreeWay, ways_of_trees
+from scheduler_worker.core.choosing.compound.pools import Pools
+from scheduler_worker.core.choosing.compound.provider_room import Parts, ProviderRoom
 from scheduler_worker.core.choosing.needs import Needs, query_of
-from scheduler_worker.core.choosing.pools import Pools
-from scheduler_worker.core.choosing.provider_room import Parts, ProviderRoom
 from scheduler_worker.core.choosing.ways.judge import Way, WayJudge
 from scheduler_worker.core.picture.picture import Picture
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Ints, Rows
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.requests import InstanceSpec
 

@@ -29,10 +29,15 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import NotAllowed
 from placement_worker.core.apply_report import depths_under
-from placement_worker.core.forest_draft import ForestDraft
+from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import Decision, Forest, ForestKeys, ProviderBook, TreeChanges
-from placement_worker.core.provider_contents import ExistingNames, inventory_lost, write_contents, written
 from placement_worker.core.vocabulary import Vocabulary
+from placement_worker.core.writes.provider_contents import (
+    ExistingNames,
+    inventory_lost,
+    write_contents,
+    written,
+)
 
 
 def keys_of_provider_writes(writes: Iterable[ProviderWrite]) -> ForestKeys:

@@ -10,7 +10,7 @@ from bus.messages.build import InstanceId
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from moor.client import Client, answer_of, ask_bus, hosts_of
 from moor.instances.following import Following, follows
-from moor.instances.move_commands import end
+from moor.instances.moves.move_commands import end
 from moor.options import AsJson, BusUrl, Project, fail
 from moor.showing import check_known, moment, print_all
 from moor.tables import Rows, table_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from placement_worker.core.capacity import capacity_of
-from scheduler_worker.core.choosing.host_columns import Hosts
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import Needs
 from scheduler_worker.core.requests.parts import is_of_flavor
 

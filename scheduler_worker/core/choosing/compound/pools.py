@@ -8,7 +8,7 @@ import numpy as np
 
 from bus.messages.placement import ProviderState
 from placement_worker.core.candidates.columns import Ints, Rows
-from scheduler_worker.core.choosing.provider_room import ProviderRoom
+from scheduler_worker.core.choosing.compound.provider_room import ProviderRoom
 from scheduler_worker.core.picture.picture import Picture
 
 

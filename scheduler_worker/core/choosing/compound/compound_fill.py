@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from scheduler_worker.core.choosing.compounds import Compounds
+from scheduler_worker.core.choosing.compound.compounds import Compounds
+from scheduler_worker.core.choosing.compound.provider_room import Parts
 from scheduler_worker.core.choosing.needs import needs_of
-from scheduler_worker.core.choosing.provider_room import Parts
 from scheduler_worker.core.requests import InstanceSpec
 
 

@@ -15,9 +15,9 @@ from msgspec import Struct, structs
 from bus.message import ProviderId
 from bus.messages.administration import Done, ProviderInventories, Reshape, UnknownProvider, WriteVerdict
 from bus.messages.placement import InventoryInUse, InventoryState, NotAllowed
-from placement_worker.core.allocation_writes import allocate, keys_of_allocations
 from placement_worker.core.capacity import limits_in, used_in
-from placement_worker.core.forest_draft import ForestDraft
+from placement_worker.core.drafts.forest_draft import ForestDraft
+from placement_worker.core.drafts.ledger_draft import LedgerDraft
 from placement_worker.core.ledger import (
     AllocationKeys,
     ClaimChanges,
@@ -27,9 +27,9 @@ from placement_worker.core.ledger import (
     ProviderBook,
     TreeChanges,
 )
-from placement_worker.core.ledger_draft import LedgerDraft
-from placement_worker.core.provider_contents import impossible_inventory, moved_generation, with_usages
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
+from placement_worker.core.writes.allocation_writes import allocate, keys_of_allocations
+from placement_worker.core.writes.provider_contents import impossible_inventory, moved_generation, with_usages
 
 
 class ReshapeDecision(Struct, frozen=True):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import Holder, ReleaseClaim, ResourceAmount
-from placement_worker.core.group_draft import GroupsDraft, SavedGroups
+from placement_worker.core.drafts.group_draft import GroupsDraft, SavedGroups
+from placement_worker.core.drafts.usage_draft import SavedUsage, UsageDraft
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, Consumer, Ledger, Touched
-from placement_worker.core.usage_draft import SavedUsage, UsageDraft
 
 # How much of which classes of which providers, in the order in which they are named.
 Amounts = dict[UsageDraft, dict[str, int]]

@@ -8,7 +8,7 @@ import typer
 from bus.messages.hosts import HostMode, HostSet, HostState, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
 from moor.client import PAGE, Client, answer_of, ask_bus, hosts_of, pages_of
-from moor.instances.drain_command import drain
+from moor.instances.moves.drain_command import drain
 from moor.instances.plan_showing import capabilities_table, having_table
 from moor.options import AsJson, BusUrl, check_alone, fail
 from moor.showing import check_known, hosts_table, print_all, print_host, print_one

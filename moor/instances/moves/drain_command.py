@@ -6,8 +6,8 @@ import typer
 
 from bus.messages.hosts import HostSet, SetHost
 from moor.client import Client, answer_of, ask_bus
-from moor.instances.emptying import AtOnce, Emptied, EmptyingTimeout, empty, show_emptied
-from moor.instances.move_commands import To
+from moor.instances.moves.emptying import AtOnce, Emptied, EmptyingTimeout, empty, show_emptied
+from moor.instances.moves.move_commands import To
 from moor.options import AsJson, BusUrl
 
 

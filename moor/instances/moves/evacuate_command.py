@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from moor.client import Client, ask_bus
-from moor.instances.emptying import AtOnce, Emptied, EmptyingTimeout, empty, show_emptied
-from moor.instances.move_commands import To
+from moor.instances.moves.emptying import AtOnce, Emptied, EmptyingTimeout, empty, show_emptied
+from moor.instances.moves.move_commands import To
 from moor.options import NOT_DONE, AsJson, BusUrl, fail
 
 FENCE_S = 300.0

@@ -31,9 +31,9 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import NO_OWNER, DoesNotFit, NotAllowed, Shortfall
+from placement_worker.core.drafts.ledger_draft import Amounts, LedgerDraft, amounts_in
+from placement_worker.core.drafts.usage_draft import UsageDraft, shortfalls_of
 from placement_worker.core.ledger import AllocationKeys, ClaimChanges, Consumer, Decision, Ledger
-from placement_worker.core.ledger_draft import Amounts, LedgerDraft, amounts_in
-from placement_worker.core.usage_draft import UsageDraft, shortfalls_of
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 

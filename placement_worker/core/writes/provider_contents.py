@@ -25,7 +25,7 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import InventoryInUse, InventoryState, NotAllowed, ReportedInventory
 from placement_worker.core.apply_report import with_usage
-from placement_worker.core.forest_draft import ForestDraft
+from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import ProviderBook, TreeBook
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 

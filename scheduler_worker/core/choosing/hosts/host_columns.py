@@ -8,10 +8,10 @@ import numpy as np
 from bus.message import ConsumerId
 from bus.messages.placement import ProviderState, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
+from scheduler_worker.core.choosing.compound.pools import FreeAtProvider, Pool
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.host_facts import HostFacts
+from scheduler_worker.core.choosing.hosts.host_facts import HostFacts
 from scheduler_worker.core.choosing.needs import Needs
-from scheduler_worker.core.choosing.pools import FreeAtProvider, Pool
 from scheduler_worker.core.requests import InstanceSpec
 
 # Of more hosts, all hosts are looked at: that costs less.

@@ -1,0 +1,1 @@
+"""Commands about hosts, cells and aggregates."""

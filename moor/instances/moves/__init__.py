@@ -1,0 +1,1 @@
+"""Commands that move and rebuild instances, and that empty hosts."""

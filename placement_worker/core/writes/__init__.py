@@ -1,0 +1,1 @@
+"""Writes of operators and clients: providers and what they have, names, allocations, reshapes."""
