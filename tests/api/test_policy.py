@@ -269,7 +269,7 @@ def test_the_generator_and_the_checker_of_oslo_policy_agree_with_the_server(tmp_
 
 
 @pytest.mark.parametrize(
-    "module", ["moor.__main__", "moor.placement.placement_api_options", "placement_worker.__main__"]
+    "module", ["moor.commands", "moor.placement.placement_api_options", "placement_worker.__main__"]
 )
 def test_only_a_process_that_serves_the_api_loads_oslo_policy(module: str) -> None:
     script = f"import sys, {module}; print(sorted(name for name in sys.modules if name.startswith('oslo')))"

@@ -27,7 +27,7 @@ from bus.topology import objects_of
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from compute_sim.__main__ import main as compute
-from moor.__main__ import command_of
+from moor.commands import command_of
 from placement_worker.settings import PlacementSettings
 from placement_worker.wiring import placement_parts
 from tests.contracts.stage import SETTINGS, WORK, Remembering, order, until

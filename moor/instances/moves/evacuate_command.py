@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from moor.client import Client, ask_bus
+from moor.client import Client, ask_bus, hosts_of
 from moor.instances.moves.emptying import AtOnce, Emptied, EmptyingTimeout, empty, show_emptied
 from moor.instances.moves.move_commands import To
 from moor.options import NOT_DONE, AsJson, BusUrl, fail
+from moor.showing import check_known
 
 FENCE_S = 300.0
 
@@ -35,6 +36,7 @@ def evacuate(
 
     Their shares on the lost host stay held until it returns and cleans up, or is set dead.
     """
+    ask_bus(bus, lambda asking: _check_down(asking, host), operates=False)
     if fence:
         _fence(fence, host)
 
@@ -50,6 +52,14 @@ def evacuate(
         )
 
     show_emptied(ask_bus(bus, work, operates=False), as_json=as_json)
+
+
+async def _check_down(asking: Client, host: str) -> None:
+    """Before it is fenced: nobody wants a healthy host off by a wrong name."""
+    found = await hosts_of(asking)
+    check_known("HOST", host, (each.name for each in found))
+    if any(each.up for each in found if each.name == host):
+        fail(f"{host} is up, so nothing was evacuated: `moor host set {host} down` first", NOT_DONE)
 
 
 def _fence(command: str, host: str) -> None:

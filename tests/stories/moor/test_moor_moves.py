@@ -88,8 +88,12 @@ async def test_a_person_drains_a_host_and_evacuates_a_lost_one(home: Path) -> No
         await up.until_printed("ready")
         ids = await booted(3, FIRST, **environment)
 
-        still_up = await moor("evacuate", FIRST, **environment)
-        assert (still_up.code, f"its host {FIRST} is up" in still_up.out) == (1, True)
+        fenced_file = home / "fenced"
+        still_up = await moor("evacuate", FIRST, "--fence", f"touch {fenced_file}", **environment)
+        assert (still_up.code, f"{FIRST} is up, so nothing was evacuated" in still_up.err) == (1, True)
+        unknown = await moor("evacuate", "nowhere", "--fence", f"touch {fenced_file}", **environment)
+        assert (unknown.code, "nowhere" in unknown.err) == (1, True)
+        assert not fenced_file.exists()
         drained = await moor_json("host", "drain", FIRST, "--to", SECOND, **environment)
         assert {each["id"] for each in drained["moved"]} == set(ids)
         assert {each["host"] for each in drained["moved"]} == {SECOND}

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bus.configuration.addresses import Addresses, BadSetting, addresses_in
-from moor.__main__ import COMMANDS, app, command_of
+from moor.commands import COMMANDS, app, command_of
 from moor.options import key_of
 from moor.settings import OF_COMMANDS, of_commands, settings_from
 

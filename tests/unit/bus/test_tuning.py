@@ -17,7 +17,7 @@ from bus.configuration.tuning import BUS, Section, settings_in
 from cell_conductor.__main__ import main as conductor_main
 from cell_conductor.settings import ConductorSettings
 from compute_sim.__main__ import main as compute_main
-from moor.__main__ import app
+from moor.commands import app
 from moor.options import scheduler_flags, tuned, tuned_cloud, use_config
 from moor.settings import tuning_from
 from moor.tuning import (

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from compute_sim.ironic import Delays, IronicServer, IronicSimSettings, SimulatedIronic, available_nodes
-from moor.__main__ import app
 from moor.bare_metal.node_command import VERBS
+from moor.commands import app
 
 AWAY = "http://127.0.0.1:1"
 

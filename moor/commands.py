@@ -1,0 +1,158 @@
+"""The `moor` command. Each group of commands has its own module; this one puts them together."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from moor.options import WRONG, defaults_of, fit_width, flags_in_file, use_config
+
+INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
+
+HELP = ["-h", "--help"]
+
+# By the command's name: its panel in the help, its module, and the function or group there.
+COMMANDS = {
+    "boot": (INSTANCES, "instances.boot_command", "boot"),
+    "show": (INSTANCES, "instances.instances_command", "show"),
+    "list": (INSTANCES, "instances.instances_command", "list_instances"),
+    "rebuild": (INSTANCES, "instances.moves.rebuild_command", "rebuild"),
+    "migrate": (INSTANCES, "instances.moves.move_commands", "migrate"),
+    "live-migrate": (INSTANCES, "instances.moves.move_commands", "live_migrate"),
+    "resize": (INSTANCES, "instances.moves.move_commands", "resize"),
+    "confirm": (INSTANCES, "instances.moves.move_commands", "confirm"),
+    "revert": (INSTANCES, "instances.moves.move_commands", "revert"),
+    "evacuate": (INSTANCES, "instances.moves.evacuate_command", "evacuate"),
+    "shelve": (INSTANCES, "instances.moves.move_commands", "shelve"),
+    "unshelve": (INSTANCES, "instances.moves.move_commands", "unshelve"),
+    "migration": (INSTANCES, "instances.moves.history_command", "app"),
+    "history": (INSTANCES, "instances.moves.history_command", "history"),
+    "delete": (INSTANCES, "instances.instances_command", "delete"),
+    "explain": (INSTANCES, "instances.explain_command", "explain"),
+    "plan": (INSTANCES, "instances.plan_command", "plan"),
+    "events": (INSTANCES, "broker.events_command", "events"),
+    "up": (CLOUD, "clouds.up_command", "up"),
+    "demo": (CLOUD, "clouds.demo_command", "demo"),
+    "load": (CLOUD, "clouds.load_command", "load"),
+    "group": (INSTANCES, "instances.groups_command", "app"),
+    "host": (OPERATING, "instances.hosts.hosts_command", "app"),
+    "cell": (OPERATING, "instances.hosts.cells_command", "app"),
+    "aggregate": (OPERATING, "instances.hosts.aggregates_command", "app"),
+    "node": (OPERATING, "bare_metal.node_command", "app"),
+    "provider": (OPERATING, "placement.providers_command", "app"),
+    "candidates": (OPERATING, "placement.candidates_command", "candidates"),
+    "usage": (OPERATING, "placement.usage_command", "usage"),
+    "audit": (OPERATING, "books.audit_command", "audit"),
+    "check": (OPERATING, "bare_metal.check_command", "check"),
+    "ring": (OPERATING, "bare_metal.ring_command", "app"),
+    "run": (OPERATING, "clouds.run_command", "app"),
+    "settings": (OPERATING, "settings_command", "settings"),
+    "broker": (OPERATING, "broker.broker_command", "app"),
+    "dead": (OPERATING, "broker.dead_command", "app"),
+    "db": (OPERATING, "clouds.db_command", "app"),
+}
+
+
+class Commands(TyperGroup):
+    """Imports a command's module only when that command runs, so that `moor list` does not import all workers."""
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, _ctx: Any, name: str) -> Any:
+        return command_of(name) if name in COMMANDS else None
+
+
+def command_of(name: str) -> Any:
+    panel, module, attribute = COMMANDS[name]
+    found = getattr(import_module(f"moor.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(found)
+        found = alone
+    command: Any = typer.main.get_command(found)
+    command.name = name
+    command.rich_help_panel = panel
+    _hide_values_of_switches(command)
+    return command
+
+
+def _hide_values_of_switches(command: Any) -> None:
+    """In the help, show the type of value only for options that take one; a switch such as --admin takes none."""
+    help_ = command.get_help_option(typer.Context(command, help_option_names=HELP))
+    for option in (*command.params, help_):
+        if getattr(option, "is_flag", False) and option.metavar is None:
+            option.metavar = ""
+    for part in getattr(command, "commands", {}).values():
+        _hide_values_of_switches(part)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": HELP},
+)
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes it by position
+    if wanted:
+        typer.echo(f"moor {metadata.version('moorage')}")
+        raise typer.Exit
+
+
+@app.callback()
+def moor(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help=r"Settings as TOML. [dim]\[MOOR_CONFIG; else ./moorage.toml or ~/.config/moorage/config.toml][/dim]",
+        ),
+    ] = None,
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, metavar="", help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Moorage decides where instances run, and makes it happen.
+
+    Settings come from flags, then MOOR_* variables, then a file.
+    Exit codes: 0 done, 1 not done, 2 a flag or setting is wrong, 3 not in time.
+    """
+    fit_width()
+    use_config(config)
+    name = context.invoked_subcommand
+    if name in COMMANDS and (written := flags_in_file()):
+        context.default_map = {name: defaults_of(command_of(name), written)}
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal whose encoding lacks a character shows a replacement instead of raising UnicodeEncodeError.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    _check_text(sys.argv[1:])
+    command: Any = typer.main.get_command(app)
+    _hide_values_of_switches(command)
+    command()
+
+
+def _check_text(words: Sequence[str]) -> None:
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            sys.stderr.write(f"moor: argument {word!a} is not valid UTF-8\n")
+            sys.exit(WRONG)
