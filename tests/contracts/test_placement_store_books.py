@@ -136,7 +136,7 @@ async def test_a_mend_creates_what_is_missing_and_a_later_release_frees_it(clien
 
     assert await client.mend(mend) == (Done(),)
     assert (await client.entry()).attempt == 3
-    assert await client.mend(mend) == (ConsumerMoved(consumer=WEB, seen=None, current=1),)
+    assert await client.mend(mend) == (ConsumerMoved(consumer=WEB, seen=None, current=3),)
     assert await client.ask_one(a_release(WEB, attempt=3)) == Released(freed=True)
     # An attempt that has ended lives again, if its row is as it was seen.
     again = MendConsumer(
