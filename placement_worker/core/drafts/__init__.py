@@ -1,1 +1,1 @@
-"""What a batch has changed so far, beside the part of the books that it was given."""
+"""The changes of a batch so far, beside the part of the books that it was given."""
