@@ -19,10 +19,10 @@ from bus.messages.placement import (
 )
 
 RequestId = NewType("RequestId", UUID)
-# The API level and the cells continue each other's sequences. A sequence that one of them sends is far from the end of 64
-# bits: a row whose sequence had no successor could not be written any more. What the API level takes from a cell has a lower
-# limit than what it sends there, since it counts on before it sends.
-Sequence = Annotated[int, Meta(ge=0, le=2**62)]
+# The API level and the cells continue each other's sequences. No message may bring one near the end of 64 bits: without a
+# successor, a row could not be written any more. The limit for words of cells is lower than the one for orders to them,
+# since the API level counts on before it sends an order.
+SequenceNumber = Annotated[int, Meta(ge=0, le=2**62)]
 SEQUENCE_FROM_CELL_MAX = 2**61
 # In placement an instance is a consumer, from its first claim to its end.
 InstanceId = ConsumerId
@@ -250,7 +250,7 @@ class Rebuild(Value, frozen=True):
     """
 
     request_id: RequestId
-    number: Sequence
+    number: SequenceNumber
     image: Image
     ends_by: Moment
     failure: str = ""
@@ -276,7 +276,7 @@ class Move(Value, frozen=True):
     """
 
     request_id: RequestId
-    number: Sequence
+    number: SequenceNumber
     kind: MoveKind
     source: Label
     ends_by: Moment

@@ -17,7 +17,7 @@ from bus.messages.build import (
     Ports,
     Rebuild,
     RequestId,
-    Sequence,
+    SequenceNumber,
 )
 from bus.messages.placement import Attempt, Counter, Label, Moment, ServerGroup, Share, Value
 
@@ -47,7 +47,7 @@ class PlaceInCell(Message, frozen=True, tag="place"):
     cell: CellName
     instance: InstanceId
     request_id: RequestId
-    sequence: Sequence
+    sequence: SequenceNumber
     attempt: Attempt
     issued_at: Moment
     ends_by: Moment
@@ -70,7 +70,7 @@ class RemoveFromCell(Message, frozen=True, tag="remove"):
     cell: CellName
     instance: InstanceId
     request_id: RequestId
-    sequence: Sequence
+    sequence: SequenceNumber
     issued_at: Moment
 
 
@@ -103,7 +103,7 @@ class EndMoveInCell(Message, frozen=True, tag="settle"):
     cell: CellName
     instance: InstanceId
     move: Move
-    sequence: Sequence
+    sequence: SequenceNumber
 
 
 class AttemptMessage(Message, frozen=True):

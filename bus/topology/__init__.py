@@ -1,8 +1,9 @@
 """The topology as data: exchanges, queues, routes of messages, roles and their rights.
 
 This one table has several uses. Objects are declared and users and permissions generated from it (bus/permissions.py);
-messages are routed by it; and each arriving message is judged by it (bus/workers/authority.py). Tests, the simulation and the
-broker check its promise that cells never send to the API level.
+messages are routed by it; and each arriving message is judged by it (bus/workers/authority.py).
+
+Tests, the simulation and the broker check its promise that cells never send to the API level.
 
 A pattern is an AMQP topic pattern; `{cell}` in a pattern or name is replaced by the cell's name.
 

@@ -40,8 +40,8 @@ class SilenceChecker:
             for name, since_s in self._listens_since_s.items()
             if f"-{cell}-" in name
         ]
-        # A conductor that notices the silence reads the rows that wait, once. What is placed there later, it sees only if it
-        # places that itself; another one may have listened for too short a time to know.
+        # A conductor that notices the silence reads the rows that wait, once. A later attempt there it sees only if it placed
+        # that itself; another one may have listened for too short a time to know.
         leaves_s = min((at_s for at_s in noticed_s if at_s >= began_s), default=began_s) + SLOW_S
         if silent_s < leaves_s < self._findings.now_s:
             self._findings.breaks(

@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 from moor.client import Client, ask_bus, hosts_of
-from moor.instances.moves.emptying import AtOnce, Emptied, EmptyingTimeout, empty, show_emptied
+from moor.instances.moves.emptying import (
+    AtOnce,
+    Emptied,
+    EmptyingTimeout,
+    empty,
+    instances_on,
+    show_emptied,
+)
 from moor.instances.moves.move_commands import To
 from moor.options import NOT_DONE, AsJson, BusUrl, fail
 from moor.showing import check_known
@@ -56,9 +63,10 @@ def evacuate(
 
 async def _check_down(asking: Client, host: str) -> None:
     """Before it is fenced: nobody wants a healthy host off by a wrong name."""
-    found = await hosts_of(asking)
-    check_known("HOST", host, (each.name for each in found))
-    if any(each.up for each in found if each.name == host):
+    found = await hosts_of(asking, host)
+    if not found and not await instances_on(asking, host):
+        check_known("HOST", host, (each.name for each in await hosts_of(asking)))
+    if any(each.up for each in found):
         fail(f"{host} is up, so nothing was evacuated: `moor host set {host} down` first", NOT_DONE)
 
 
