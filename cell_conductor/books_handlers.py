@@ -7,9 +7,10 @@ import msgspec
 
 from bus.broker import PARCEL_BYTES_MAX
 from bus.messages.books import AskCellBooks, CellBooksFound, CellEntry
-from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said
 from cell_conductor.core.books import entry_of
 from cell_conductor.core.instance import Rules
+from cell_conductor.handlers import of_cell
 from cell_conductor.store import ConductorStore
 
 # 8 KiB are left for the envelope.
@@ -20,15 +21,14 @@ _encode = msgspec.json.Encoder().encode
 
 def books_handlers(store: ConductorStore, rules: Rules) -> Handlers:
     async def on_ask(asks: Sequence[Received[AskCellBooks]]) -> list[Said]:
-        return [await _answer(store, rules, ask) for ask in asks]
+        ours, said = of_cell(rules.cell, asks)
+        return [*said, *[await _answer(store, rules, ask) for ask in ours]]
 
     return {AskCellBooks: Reading(on_ask)}
 
 
-async def _answer(store: ConductorStore, rules: Rules, ask: Received[AskCellBooks]) -> Said:
+async def _answer(store: ConductorStore, rules: Rules, ask: Received[AskCellBooks]) -> Answer:
     question = ask.message
-    if question.cell != rules.cell:
-        return Bury(ask, f"cell is {question.cell!r}, but this is the conductor of cell {rules.cell!r}")
     # One more than asked tells whether there is another page.
     rows = await store.booked(question.instances, question.after, question.limit + 1)
     entries = [entry_of(row, rules) for row in rows]

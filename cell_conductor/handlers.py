@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import TypeVar
 
+from bus.message import CellName
+from bus.messages.books import AskCellBooks
 from bus.messages.cell import (
     DeployProgressed,
     EndMoveInCell,
@@ -16,11 +19,15 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
 )
+from bus.messages.cells import TellLive
+from bus.messages.host_modes import HostHolds, SetHostInCell
 from bus.workers.handling import Bury, Handlers, Received, Said, Tell
 from cell_conductor.core.decide import CellMessage, decide
 from cell_conductor.core.host_states import HostStates
 from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.store import ConductorTransaction
+
+M = TypeVar("M", CellMessage, SetHostInCell, HostHolds, TellLive, AskCellBooks)
 
 
 def handlers(
@@ -34,17 +41,15 @@ def handlers(
     """
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
-        ours = [each for each in received if each.message.cell == rules.cell]
+        ours, said = of_cell(rules.cell, received)
         rows = await tx.load([each.message.instance for each in ours])
         decision = decide(rows, [each.message for each in ours], clock(), rules, hosts())
         kept = await tx.save(decision.rows, decision.forgotten, decision.kept)
         expect(decision.rows)
-        said: list[Said] = [
+        said += [
             Tell(each.message, ours[each.cause], kept if each.sequence is not None else None)
             for each in decision.said
         ]
-        if len(ours) < len(received):
-            said += [_buried(each, rules.cell) for each in received if each.message.cell != rules.cell]
         return said
 
     return dict.fromkeys(
@@ -57,5 +62,13 @@ def handlers(
     )
 
 
-def _buried(item: Received[CellMessage], cell: str) -> Bury:
-    return Bury(item, f"cell is {item.message.cell!r}, but this is the conductor of cell {cell!r}")
+def of_cell(cell: CellName, received: Sequence[Received[M]]) -> tuple[list[Received[M]], list[Said]]:
+    """The messages of this cell; the others are buried."""
+    ours = [each for each in received if each.message.cell == cell]
+    if len(ours) == len(received):
+        return ours, []
+    return ours, [
+        Bury(each, f"cell is {each.message.cell!r}, but this is the conductor of cell {cell!r}")
+        for each in received
+        if each.message.cell != cell
+    ]

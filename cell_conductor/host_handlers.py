@@ -1,25 +1,23 @@
 """Handles words about hosts: how the API level sets them, and what a host has that was dead."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from msgspec import structs
 
 from bus.message import CellName
 from bus.messages.cell import DestroyInstance
 from bus.messages.host_modes import CheckHost, HostCleaned, HostHolds, SetHostInCell
-from bus.workers.handling import Bury, Handlers, Received, Said, Tell
+from bus.workers.handling import Handlers, Received, Said, Tell
 from cell_conductor.core.host_states import CellHost, foreign, newer
+from cell_conductor.handlers import of_cell
 from cell_conductor.store import ConductorTransaction
-
-M = TypeVar("M", SetHostInCell, HostHolds)
 
 
 def host_handlers(cell: CellName, expect_word: Callable[[], None]) -> Handlers:
     """`expect_word` is told of words that are about to be saved."""
 
     async def on_words(received: Sequence[Received[SetHostInCell]], tx: ConductorTransaction) -> list[Said]:
-        ours, said = _ours(received, cell)
+        ours, said = of_cell(cell, received)
         hosts = dict(await tx.lock_hosts([each.message.host for each in ours]))
         changed: dict[int, CellHost] = {}
         for each in ours:
@@ -31,7 +29,7 @@ def host_handlers(cell: CellName, expect_word: Callable[[], None]) -> Handlers:
         return said
 
     async def on_holds(received: Sequence[Received[HostHolds]], tx: ConductorTransaction) -> list[Said]:
-        ours, said = _ours(received, cell)
+        ours, said = of_cell(cell, received)
         rows = await tx.load([each.instance for item in ours for each in item.message.attempts])
         hosts = await tx.lock_hosts([each.message.host for each in ours])
         for item in ours:
@@ -59,14 +57,3 @@ def host_handlers(cell: CellName, expect_word: Callable[[], None]) -> Handlers:
         return said
 
     return {SetHostInCell: on_words, HostHolds: on_holds}
-
-
-def _ours(received: Sequence[Received[M]], cell: CellName) -> tuple[list[Received[M]], list[Said]]:
-    """Those of this cell; the others are buried."""
-    ours = [each for each in received if each.message.cell == cell]
-    others: list[Said] = [
-        Bury(each, f"cell is {each.message.cell!r}, but this is the conductor of cell {cell!r}")
-        for each in received
-        if each.message.cell != cell
-    ]
-    return ours, others

@@ -29,7 +29,7 @@ from bus.messages.cell import (
     SpawnFailed,
 )
 from bus.messages.hosts import NODE
-from cell_conductor.core.host_states import ALL_UP, HostStates, is_current
+from cell_conductor.core.host_states import ALL_UP, HostStates, awaited, is_current
 from cell_conductor.core.instance import (
     DESTROYS,
     ORDERS,
@@ -42,7 +42,6 @@ from cell_conductor.core.instance import (
     kind_of,
 )
 from cell_conductor.core.move_answers import (
-    lose_host,
     on_move_swap_answered,
     on_move_time_up,
     on_moving_destroyed,
@@ -52,13 +51,13 @@ from cell_conductor.core.move_answers import (
 )
 from cell_conductor.core.move_steps import end_freed
 from cell_conductor.core.moving import free_both_hosts, on_end_move, on_move
-from cell_conductor.core.rebuilding import leave_lost_rebuild, on_rebuild, on_rebuild_time_up, on_redeployed
+from cell_conductor.core.rebuilding import leave_rebuild, on_rebuild, on_rebuild_time_up, on_redeployed
 from cell_conductor.core.swapping import (
     Question,
     SwapAnswered,
     build,
+    end_if_none_left,
     leave_host,
-    leave_lost_host,
     next_swap,
     on_swap_answered,
     pass_over_lost,
@@ -207,7 +206,7 @@ def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa
         case SpawnFailed():
             _on_spawn_failed(transition, each)
         case InstanceDestroyed():
-            _on_destroyed(transition, each)
+            _on_clean(transition, each.attempt, each.host)
         case DeployProgressed():
             _on_progressed(transition, each)
         case InstanceRedeployed():
@@ -216,12 +215,8 @@ def _apply(transition: Transition, each: Input) -> tuple[Question, ...]:  # noqa
             on_move_swap_answered(transition, each)
         case SwapAnswered():
             on_swap_answered(transition, each)
-        case HostsLost() if transition.row.moving is not None:
-            lose_host(transition)
-        case HostsLost() if transition.row.state == "rebuilding":
-            leave_lost_rebuild(transition)
         case HostsLost():
-            leave_lost_host(transition)
+            _on_host_lost(transition)
         case Due():
             return _on_due(transition)
         case _:
@@ -244,7 +239,7 @@ def _on_place(transition: Transition, order: PlaceInCell) -> None:
         transition.release((HeldClaim(row.id, order.attempt),))
         transition.end_in_error("the order reached its cell after the deadline")
     else:
-        build(transition, order)
+        build(transition)
 
 
 def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
@@ -282,13 +277,11 @@ def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None
     if not _is_current(row, progressed):
         transition.answer_by_destroy(progressed.attempt, progressed.host, NODE)
     elif row.state == "building":
-        assert row.order is not None, "an instance that is built was placed"
         transition.withdraw(SPAWNS, attempt=progressed.attempt)
-        transition.wait_longer(row.order.ends_by)
+        transition.wait_longer(transition.order.ends_by)
     elif row.state == "rebuilding":
-        assert row.rebuild is not None, "an instance that is rebuilt has a rebuild"
         # It may be about an earlier rebuild, so it does not prove that this order has arrived.
-        transition.wait_longer(row.rebuild.ends_by)
+        transition.wait_longer(transition.rebuild.ends_by)
 
 
 def _on_spawn_failed(transition: Transition, failed: SpawnFailed) -> None:
@@ -303,8 +296,19 @@ def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgr
     return is_current(row, word.attempt, word.host)
 
 
-def _on_destroyed(transition: Transition, destroyed: InstanceDestroyed) -> None:
-    _on_clean(transition, destroyed.attempt, destroyed.host)
+def _on_host_lost(transition: Transition) -> None:
+    """The host that must do the next step is lost by now: it may have something of an attempt, unless it is dead."""
+    host = awaited(transition.row)
+    if host is None or not (why := transition.hosts.why_lost(host)):
+        return
+    match transition.row.state:
+        case "building":
+            leave_host(transition, why, was_silent=True)
+        case "rebuilding":
+            leave_rebuild(transition, why)
+        case _:
+            # As if the time of its step were up.
+            on_move_time_up(transition)
 
 
 def _end_cleanups_of_dead_hosts(transition: Transition) -> None:
@@ -407,14 +411,17 @@ def _on_delete_unanswered(transition: Transition) -> None:
 def _on_time_up(transition: Transition) -> tuple[Question, ...]:
     row = transition.row
     if transition.now >= row.ends_by:
-        if row.state == "building" and row.host is not None:
-            transition.failed(row.host.name, "not built by the deadline of the request", attempt=row.attempt)
+        if row.state == "building":
+            transition.failed(
+                transition.host.name, "not built by the deadline of the request", attempt=row.attempt
+            )
         transition.free_share()
         end_unbuilt(transition, "the time of the request is up")
         return ()
-    if row.state == "building" and row.host is not None:
-        seconds = transition.rules.time_to_build(row.host).total_seconds()
+    if row.state == "building":
+        seconds = transition.rules.time_to_build(transition.host).total_seconds()
         leave_host(transition, f"no message from the host within {seconds:g} s", was_silent=True)
     if transition.row.state == "swapping":
         pass_over_lost(transition)
+        end_if_none_left(transition)
     return (next_swap(transition),) if transition.row.state == "swapping" else ()

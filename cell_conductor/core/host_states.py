@@ -44,13 +44,13 @@ class HostStates(Struct, frozen=True):
         known = self.set.get(host.int)
         return known is not None and known.mode == "dead"
 
-    def why_lost(self, host: ProviderId, kind: str = "") -> str:
+    def why_lost(self, host: Choice) -> str:
         """Why attempts on this host end now; empty if it is not lost."""
-        known = self.set.get(host.int)
+        known = self.set.get(host.share.host.int)
         if known is not None and known.mode in ("down", "dead"):
-            said = "the host is dead" if known.mode == "dead" else "the host is set down"
-            return said + _because(known)
-        return "the host's heartbeats have stopped" if host.int in self.silent and kind != NODE else ""
+            return ("the host is dead" if known.mode == "dead" else "the host is set down") + _because(known)
+        is_silent = host.share.host.int in self.silent and host.kind != NODE
+        return "the host's heartbeats have stopped" if is_silent else ""
 
     def why_not_next(self, choice: Choice) -> str:
         """Why this alternate is passed over; empty if it may be tried."""
@@ -59,7 +59,7 @@ class HostStates(Struct, frozen=True):
             return "the host is draining" + _because(known)
         if known is not None and known.mode == "up" and known.must_clean:
             return "the host was dead, and has not cleaned up yet"
-        return self.why_lost(choice.share.host, choice.kind)
+        return self.why_lost(choice)
 
     def lost(self) -> frozenset[int]:
         """The hosts whose rows must be looked at when they become such."""
@@ -88,7 +88,7 @@ def newer(known: CellHost | None, word: SetHostInCell) -> CellHost | None:
 def concerns(row: Instance, hosts: HostStates) -> bool:
     """Does the row wait for a host that is lost?"""
     host = awaited(row)
-    if host is not None and hosts.why_lost(host.share.host, host.kind):
+    if host is not None and hosts.why_lost(host):
         return True
     return any(hosts.is_dead(each.host) for each in row.cleanups)
 

@@ -5,7 +5,6 @@ from msgspec import structs
 from bus.messages.build import STOPPED
 from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
 from bus.messages.placement import AlreadyClaimed, Claimed, Heir, ShapeMoved, Share, SwapClaim
-from cell_conductor.core.host_states import awaited
 from cell_conductor.core.instance import MOVES, SPAWNS
 from cell_conductor.core.move_steps import (
     arrive,
@@ -15,7 +14,6 @@ from cell_conductor.core.move_steps import (
     free,
     go_on,
     image_of,
-    moving_of,
     receive,
     return_claim,
     send_start,
@@ -25,6 +23,8 @@ from cell_conductor.core.move_steps import (
 from cell_conductor.core.swapping import (
     SwapAnswered,
     choice_of,
+    drop_next,
+    pass_over_lost,
     wait_for_placement,
     why_not,
     with_current_shape,
@@ -36,8 +36,7 @@ from cell_conductor.core.transition import Transition
 
 def next_move_swap(transition: Transition) -> SwapClaim:
     """The question to placement, equal in every repeat: there, or back."""
-    row, order, moving, rules = transition.row, transition.row.order, moving_of(transition), transition.rules
-    assert order is not None, "an instance that moves was placed"
+    row, moving, rules = transition.row, transition.moving, transition.rules
     transition.change(
         tries=row.tries + 1,
         state_ends_at=transition.now + rules.ask_lease,
@@ -58,7 +57,7 @@ def next_move_swap(transition: Transition) -> SwapClaim:
         share=moving.source.share if is_back else row.alternates[0].share,
         heir=heir,
         returns=rules.heir(row.id, moving.heir_attempt or row.attempt) if is_back else None,
-        group=order.group,
+        group=transition.order.group,
     )
 
 
@@ -93,8 +92,7 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
                 alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=transition.now
             )
         case _:
-            transition.failed(asked.name, why_not(verdict), attempt=row.attempt + 1)
-            transition.change(alternates=row.alternates[1:], tries=0)
+            drop_next(transition, why_not(verdict))
             go_on(transition)
 
 
@@ -103,8 +101,7 @@ def _is_same(held: Share, asked: Share) -> bool:
 
 
 def _on_claimed(transition: Transition, host: Choice) -> None:
-    row, moving, move = transition.row, moving_of(transition), transition.row.move
-    assert move is not None, "an instance that moves has a move"
+    row, moving, move = transition.row, transition.moving, transition.move
     transition.change(
         attempt=row.attempt + 1,
         host=host,
@@ -124,7 +121,7 @@ def _on_claimed(transition: Transition, host: Choice) -> None:
 
 
 def _on_claimed_back(transition: Transition, attempt: int) -> None:
-    moving = moving_of(transition)
+    moving = transition.moving
     transition.change(
         attempt=attempt,
         host=moving.source,
@@ -154,8 +151,7 @@ def on_stopped(transition: Transition, word: InstanceStopped) -> None:
         what = "stop and save it" if move.kind == "offload" else "stop it"
         return_claim(transition, "failed", f"{moving.source.name} could not {what}", was_silent=False)
     elif move.kind == "shelve":
-        transition.change(moving=None, move=structs.replace(move, outcome="done"))
-        transition.end_shelved()
+        transition.end_as("shelved", moving=None, move=structs.replace(move, outcome="done"))
     elif move.kind == "offload":
         free(transition, word.saved)
     else:
@@ -164,7 +160,7 @@ def on_stopped(transition: Transition, word: InstanceStopped) -> None:
 
 def on_moving_spawned(transition: Transition, word: InstanceSpawned) -> bool:
     """Returns whether the message is about an attempt of the move: nothing else is to be done about it then."""
-    row, moving = transition.row, moving_of(transition)
+    row, moving = transition.row, transition.moving
     is_source = (word.attempt, word.host) == (moving.source_attempt, moving.source.share.host)
     is_host = row.host is not None and (word.attempt, word.host) == (row.host_attempt, row.host.share.host)
     if moving.step == "restarting" and _is_of_this_move(transition, word):
@@ -181,7 +177,7 @@ def on_moving_spawned(transition: Transition, word: InstanceSpawned) -> bool:
 
 
 def on_moving_failed(transition: Transition, word: SpawnFailed) -> None:
-    row, moving = transition.row, moving_of(transition)
+    row, moving = transition.row, transition.moving
     if row.host is None or (word.attempt, word.host) != (row.host_attempt, row.host.share.host):
         return
     if row.state == "moving" and moving.step == "receiving":
@@ -195,34 +191,25 @@ def on_moving_failed(transition: Transition, word: SpawnFailed) -> None:
 
 def _is_of_this_move(transition: Transition, word: InstanceSpawned | SpawnFailed | InstanceStopped) -> bool:
     """Does the source answer this move? Its late words may be about an earlier one, or about its build."""
-    moving, move = moving_of(transition), transition.row.move
-    assert move is not None, "an instance that moves has a move"
-    source = (moving.source_attempt, moving.source.share.host, move.number)
+    moving = transition.moving
+    source = (moving.source_attempt, moving.source.share.host, transition.move.number)
     return (word.attempt, word.host, word.number) == source
 
 
 def on_moving_destroyed(transition: Transition) -> None:
     """The host of the current attempt has nothing of it any more."""
-    moving = moving_of(transition)
+    moving = transition.moving
     if moving.step == "leaving":
         return_claim(transition, moving.outcome, moving.reason, was_silent=False)
 
 
-def lose_host(transition: Transition) -> None:
-    """A host is lost: its step ends now, as if its time were up."""
-    host = awaited(transition.row)
-    if host is not None and transition.hosts.why_lost(host.share.host, host.kind):
-        on_move_time_up(transition)
-
-
 def on_move_time_up(transition: Transition) -> tuple[SwapClaim, ...]:
-    row, moving = transition.row, moving_of(transition)
+    row, moving = transition.row, transition.moving
     if row.state == "moved":
         confirm(transition)
         return ()
     if moving.step in ("claiming", "returning"):
         return _ask_again(transition)
-    assert row.host is not None, "an instance that moves has a host"
     silent = "no message from the host in time"
     match moving.step:
         case "stopping":
@@ -231,38 +218,25 @@ def on_move_time_up(transition: Transition) -> tuple[SwapClaim, ...]:
                 transition, "failed", f"{moving.source.name} did not stop it in time", was_silent=False
             )
         case "receiving":
-            transition.failed(row.host.name, silent, attempt=row.attempt)
+            transition.failed(transition.host.name, silent, attempt=row.attempt)
             return_claim(transition, "", "", was_silent=True)
         case "leaving":
             return_claim(transition, moving.outcome, moving.reason, was_silent=True)
         case "restarting":
-            wait_for_source(transition, f"{row.host.name} has not confirmed that it runs again")
+            wait_for_source(transition, f"{transition.host.name} has not confirmed that it runs again")
             transition.withdraw(MOVES, attempt=moving.source_attempt)
             send_start(transition)
     return ()
 
 
 def _ask_again(transition: Transition) -> tuple[SwapClaim, ...]:
-    row, moving, move = transition.row, moving_of(transition), transition.row.move
-    assert move is not None, "an instance that moves has a move"
-    if moving.step == "claiming":
-        if not moving.outcome and transition.now >= move.ends_by:
+    row = transition.row
+    if transition.moving.step == "claiming":
+        if transition.now >= transition.move.ends_by:
             decide_end(transition, "failed", "its time is up")
         if not row.tries:
-            _pass_over_lost(transition)
-        if not row.tries and (moving_of(transition).outcome or not transition.row.alternates):
+            pass_over_lost(transition)
+        if not row.tries and (transition.moving.outcome or not transition.row.alternates):
             go_on(transition)
             return ()
     return (next_move_swap(transition),)
-
-
-def _pass_over_lost(transition: Transition) -> None:
-    """Drop the choices on which nothing may be built now."""
-    row = transition.row
-    reasons = [transition.hosts.why_not_next(each) for each in row.alternates]
-    for choice, why in zip(row.alternates, reasons, strict=True):
-        if why:
-            transition.failed(choice.name, why, attempt=row.attempt + 1)
-    if any(reasons):
-        left = [each for each, why in zip(row.alternates, reasons, strict=True) if not why]
-        transition.change(alternates=tuple(left))

@@ -7,28 +7,27 @@ from msgspec import structs
 
 from bus.messages.build import STOPPED, InstanceId, Move
 from bus.messages.cell import ReceiveInstance, StartInstance, StopInstance
-from cell_conductor.core.instance import MOVES, HeldClaim, Moving, Step, flavor_of, spawn_order
+from cell_conductor.core.instance import MOVES, HeldClaim, Step, flavor_of, spawn_order
 from cell_conductor.core.transition import Transition
 
 Outcome = Literal["", "reverted", "aborted", "failed", "done"]
 
 
 def stop(transition: Transition) -> None:
-    row, moving, move = transition.row, moving_of(transition), transition.row.move
-    assert move is not None, "an instance that moves has a move"
+    row, moving, move = transition.row, transition.moving, transition.move
     source = moving.source
-    if why := transition.hosts.why_lost(source.share.host, source.kind):
+    if why := transition.hosts.why_lost(source):
         transition.failed(source.name, why, attempt=moving.source_attempt)
         return_claim(transition, "failed", f"{source.name} cannot stop it", was_silent=False)
         return
     runs = moving.was != "shelved"
-    _go_to(transition, "stopping", until=transition.rules.time_to_build(moving.source), is_stopped=runs)
+    _go_to(transition, "stopping", until=transition.rules.time_to_build(source), is_stopped=runs)
     transition.send(
         StopInstance(
             cell=transition.rules.cell,
             instance=row.id,
             attempt=moving.source_attempt,
-            host=moving.source.share.host,
+            host=source.share.host,
             number=move.number,
             save_as=image_of(row.id, move) if move.kind == "offload" else "",
         )
@@ -49,40 +48,31 @@ def free(transition: Transition, saved: str) -> None:
 
 
 def end_freed(transition: Transition) -> None:
-    row, move = transition.row, transition.row.move
-    assert move is not None, "an instance that moves has a move"
-    transition.hold_nothing(row.attempt)
-    transition.change(moving=None, reason="", move=structs.replace(move, outcome="done"))
+    transition.hold_nothing(transition.row.attempt)
+    transition.change(moving=None, reason="", move=structs.replace(transition.move, outcome="done"))
     transition.end_offloaded()
 
 
 def receive(transition: Transition) -> None:
-    row, order, moving, move = (
-        transition.row,
-        transition.row.order,
-        moving_of(transition),
-        transition.row.move,
-    )
-    assert order is not None, "an instance that moves was placed"
-    assert move is not None, "an instance that moves has a move"
-    assert row.host is not None, "an attempt has a host"
-    if why := transition.hosts.why_lost(row.host.share.host, row.host.kind):
+    row, order, host = transition.row, transition.order, transition.host
+    moving, move = transition.moving, transition.move
+    if why := transition.hosts.why_lost(host):
         # It was lost since it was claimed, and has nothing of the instance.
-        transition.failed(row.host.name, why, attempt=row.attempt)
+        transition.failed(host.name, why, attempt=row.attempt)
         return_claim(transition, "", "", was_silent=False)
         return
     _go_to(transition, "receiving")
-    ends_at = min(transition.now + transition.rules.time_to_build(row.host), move.ends_by)
+    ends_at = min(transition.now + transition.rules.time_to_build(host), move.ends_by)
     if move.kind == "evacuate":
-        transition.send(spawn_order(row, order, row.host), state_ends_at=ends_at)
+        transition.send(spawn_order(row, order, host), state_ends_at=ends_at)
         return
     take_over = ReceiveInstance(
         cell=transition.rules.cell,
         instance=row.id,
         attempt=row.attempt,
-        host=row.host.share.host,
+        host=host.share.host,
         flavor=move.flavor or flavor_of(row, order),
-        share=row.host.share,
+        share=host.share,
         source=moving.source.share.host,
         source_attempt=moving.source_attempt,
         live=move.kind == "live-migrate",
@@ -92,44 +82,40 @@ def receive(transition: Transition) -> None:
 
 
 def arrive(transition: Transition) -> None:
-    move = transition.row.move
-    assert move is not None, "an instance that moves has a move"
+    move = transition.move
     if move.kind not in STOPPED or not move.confirm_s:
         confirm(transition)
         return
     confirm_by = transition.now + timedelta(seconds=move.confirm_s)
-    transition.change(move=structs.replace(move, confirm_by=confirm_by))
-    transition.end_moved(confirm_by)
+    transition.end_as("moved", move=structs.replace(move, confirm_by=confirm_by), state_ends_at=confirm_by)
 
 
 def confirm(transition: Transition) -> None:
     """The source destroys what it has, and only then the rest of its share is free."""
-    row, moving, move = transition.row, moving_of(transition), transition.row.move
-    assert move is not None, "an instance that moves has a move"
+    row, moving, move = transition.row, transition.moving, transition.move
     transition.clean_up_host(
-        moving.source_attempt, moving.source.share.host, heir_claim(transition, moving.heir_attempt)
+        moving.source_attempt, moving.source.share.host, transition.heir_claim(moving.heir_attempt)
     )
-    transition.change(
+    transition.end_as(
+        "active",
         moving=None,
         alternates=(),
         move=structs.replace(move, outcome="confirmed"),
         flavor=move.flavor or row.flavor,
         reason="",
     )
-    transition.end_active()
 
 
 def leave(transition: Transition, outcome: Outcome, reason: str) -> None:
     """Order the destination to destroy the instance, before it runs on the source again."""
-    row = transition.row
     decide_end(transition, outcome, reason)
     transition.clean_up()
-    _go_to(transition, "leaving", until=transition.rules.time_to_destroy(row.host))
+    _go_to(transition, "leaving", until=transition.rules.time_to_destroy(transition.host))
 
 
 def return_claim(transition: Transition, outcome: Outcome, reason: str, *, was_silent: bool) -> None:
     """Move the claim back. A silent destination keeps what the source does not need, until it has cleaned up."""
-    row, moving = transition.row, moving_of(transition)
+    moving = transition.moving
     if outcome:
         decide_end(transition, outcome, reason)
     transition.withdraw(MOVES, attempt=moving.source_attempt)
@@ -137,37 +123,34 @@ def return_claim(transition: Transition, outcome: Outcome, reason: str, *, was_s
         go_on(transition)
         return
     if was_silent:
-        transition.clean_up(heir_claim(transition, row.attempt))
+        transition.clean_up(transition.heir_claim(transition.row.attempt))
     transition.change(was_silent=was_silent)
     _go_to(transition, "returning")
 
 
 def restart(transition: Transition) -> None:
-    assert transition.row.host is not None, "an instance that moves has a host"
-    _go_to(transition, "restarting", until=transition.rules.time_to_build(transition.row.host))
+    _go_to(transition, "restarting", until=transition.rules.time_to_build(transition.host))
     send_start(transition)
 
 
 def send_start(transition: Transition) -> None:
-    row, moving, move = transition.row, moving_of(transition), transition.row.move
-    assert move is not None, "an instance that moves has a move"
+    moving = transition.moving
     transition.send(
         StartInstance(
             cell=transition.rules.cell,
-            instance=row.id,
+            instance=transition.row.id,
             attempt=moving.source_attempt,
             host=moving.source.share.host,
-            number=move.number,
+            number=transition.move.number,
         )
     )
 
 
 def wait_for_source(transition: Transition, reason: str) -> None:
     """The source is asked again and again: the instance is active as soon as it runs."""
-    move, moving = transition.row.move, moving_of(transition)
-    assert move is not None, "an instance that moves has a move"
+    moving = transition.moving
     transition.change(
-        move=structs.replace(move, outcome=moving.outcome, failure=moving.reason), alternates=()
+        move=structs.replace(transition.move, outcome=moving.outcome, failure=moving.reason), alternates=()
     )
     if transition.row.state != "broken":
         transition.end_broken(reason)
@@ -176,19 +159,18 @@ def wait_for_source(transition: Transition, reason: str) -> None:
 
 def end(transition: Transition, outcome: Outcome, reason: str) -> None:
     """The instance is where it was, as it was; if it was stopped, it runs again."""
-    row, moving, move = transition.row, moving_of(transition), transition.row.move
-    assert move is not None, "an instance that moves has a move"
-    transition.change(moving=None, alternates=(), move=structs.replace(move, outcome=outcome, failure=reason))
+    moving = transition.moving
+    move = structs.replace(transition.move, outcome=outcome, failure=reason)
+    transition.change(moving=None, alternates=(), move=move)
     was = "active" if moving.is_stopped else moving.was
-    tell_end(transition, was, reason or row.reason)
+    tell_end(transition, was, reason or transition.row.reason)
 
 
 def tell_end(transition: Transition, was: str, reason: str) -> None:
     if was == "active":
-        transition.change(reason="")
-        transition.end_active()
+        transition.end_as("active", reason="")
     elif was == "shelved":
-        transition.end_shelved()
+        transition.end_as("shelved")
     elif was == "offloaded":
         transition.end_offloaded()
     else:
@@ -200,13 +182,11 @@ def tell_end(transition: Transition, was: str, reason: str) -> None:
 
 def go_on(transition: Transition) -> None:
     """The instance holds the source's share alone: try the next choice, or end the move here."""
-    row, moving, move = transition.row, moving_of(transition), transition.row.move
-    assert move is not None, "an instance that moves has a move"
-    if not moving.outcome and transition.now >= move.ends_by:
+    if transition.now >= transition.move.ends_by:
         decide_end(transition, "failed", "its time is up")
-    elif not moving.outcome and not row.alternates:
+    elif not transition.row.alternates:
         decide_end(transition, "failed", "no other host took it")
-    moving = moving_of(transition)
+    moving = transition.moving
     if not moving.outcome:
         _go_to(transition, "claiming")
     elif moving.has_asked:
@@ -224,7 +204,7 @@ def _go_to(
     transition: Transition, step: Step, *, until: timedelta = timedelta(0), is_stopped: bool = False
 ) -> None:
     """The next step, which times out then. Steps that ask placement are due at once."""
-    moving = moving_of(transition)
+    moving = transition.moving
     transition.change(
         state="moving",
         moving=structs.replace(moving, step=step, is_stopped=moving.is_stopped or is_stopped),
@@ -235,16 +215,6 @@ def _go_to(
 
 def decide_end(transition: Transition, outcome: Outcome, reason: str) -> None:
     """The move ends so, unless its end was decided before: no other choice is tried."""
-    moving = moving_of(transition)
+    moving = transition.moving
     if not moving.outcome:
         transition.change(moving=structs.replace(moving, outcome=outcome, reason=reason))
-
-
-def moving_of(transition: Transition) -> Moving:
-    moving = transition.row.moving
-    assert moving is not None, "an instance that moves has a move"
-    return moving
-
-
-def heir_claim(transition: Transition, attempt: int) -> HeldClaim:
-    return HeldClaim(transition.rules.heir(transition.row.id, attempt), attempt)

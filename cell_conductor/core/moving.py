@@ -40,9 +40,7 @@ from cell_conductor.core.move_steps import (
     decide_end,
     end,
     go_on,
-    heir_claim,
     leave,
-    moving_of,
     restart,
     return_claim,
     stop,
@@ -72,18 +70,17 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
         transition.change(move=move, failures=())
         unshelve(transition, order)
         return
-    assert row.host is not None, "an instance that exists has a host"
     transition.withdraw((*REBUILDS, *MOVES), attempt=row.host_attempt)
     moving = Moving(
         step="claiming",
-        source=row.host,
+        source=transition.host,
         source_attempt=row.host_attempt,
         was=_state_before(transition),
         # An earlier move has stopped it, and its source may run it again by now: it is asked again if this move fails.
         is_stopped=row.moving is not None and row.moving.is_stopped,
     )
     transition.change(move=move, moving=moving, alternates=order.choices, failures=(), tries=0)
-    if row.host.kind == NODE:
+    if transition.host.kind == NODE:
         end(transition, "failed", ON_NODE)
     elif transition.now >= move.ends_by:
         decide_end(transition, "failed", "the order reached its cell after the deadline")
@@ -125,12 +122,12 @@ def on_end_move(transition: Transition, order: EndMoveInCell) -> None:
             confirm(transition)
         case "revert" if row.state == "moved":
             leave(transition, "reverted", "")
-        case "abort" if row.state == "moving" and not moving_of(transition).outcome:
+        case "abort" if row.state == "moving" and not transition.moving.outcome:
             _abort(transition)
 
 
 def _abort(transition: Transition) -> None:
-    row, moving = transition.row, moving_of(transition)
+    row, moving = transition.row, transition.moving
     match moving.step:
         case "claiming" if row.tries:
             # Placement may have granted the claim: its answer tells.
@@ -152,16 +149,15 @@ def free_both_hosts(transition: Transition) -> None:
     """The instance is deleted while it moves. Its claim, which may be that of the next attempt by now, is released when
     the last host has cleaned up.
     """
-    row, moving = transition.row, moving_of(transition)
-    assert row.host is not None, "an instance that moves has a host"
+    row, moving = transition.row, transition.moving
     own = HeldClaim(row.id, row.last_attempt)
     source = moving.source.share.host
     # While placement is asked, it may have granted the next attempt, and its heir.
     heir = moving.heir_attempt or (row.attempt if row.is_asking else 0)
     if row.host_attempt != moving.source_attempt:
-        cleanup = (heir_claim(transition, row.attempt),) if row.was_silent else ()
+        cleanup = (transition.heir_claim(row.attempt),) if row.was_silent else ()
         transition.clean_up(own, *cleanup)
     transition.clean_up_host(
-        moving.source_attempt, source, own, *((heir_claim(transition, heir),) if heir else ())
+        moving.source_attempt, source, own, *((transition.heir_claim(heir),) if heir else ())
     )
     transition.change(moving=None, alternates=())

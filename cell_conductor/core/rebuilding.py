@@ -11,7 +11,6 @@ ends a rebuild at any time, and another order takes its place.
 
 from msgspec import structs
 
-from bus.messages.build import Rebuild
 from bus.messages.cell import InstanceRedeployed, RebuildInCell
 from cell_conductor.core.instance import MOVES, REBUILDS, rebuild_order
 from cell_conductor.core.transition import Transition
@@ -23,7 +22,6 @@ def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
         return
     if row.rebuild is not None and rebuild.number <= row.rebuild.number:
         return
-    assert row.host is not None, "an instance that was built has a host"
     was_active = row.state == "active"
     transition.withdraw(REBUILDS, attempt=row.host_attempt)
     transition.continue_from(rebuild.number)
@@ -33,21 +31,18 @@ def on_rebuild(transition: Transition, order: RebuildInCell) -> None:
         if row.moving is not None:
             # The host is still asked to run it again.
             transition.change(state_ends_at=row.state_ends_at)
-    elif was_active and (why := transition.hosts.why_lost(row.host.share.host, row.host.kind)):
+    elif was_active and (why := transition.hosts.why_lost(transition.host)):
         _end_failed(transition, why, is_active=True)
     else:
         # A move that left it broken waits no more for the instance to run again.
         transition.withdraw(MOVES, attempt=row.host_attempt)
         transition.change(state="rebuilding", moving=None)
-        _send_order(transition, rebuild)
+        _send_order(transition)
         transition.wait_longer(rebuild.ends_by)
 
 
-def _send_order(transition: Transition, rebuild: Rebuild) -> None:
-    row = transition.row
-    assert row.order is not None, "an instance that was built was placed"
-    assert row.host is not None, "an instance that was built has a host"
-    transition.send(rebuild_order(row, row.order, row.host, rebuild))
+def _send_order(transition: Transition) -> None:
+    transition.send(rebuild_order(transition.row, transition.order, transition.host, transition.rebuild))
 
 
 def on_redeployed(transition: Transition, word: InstanceRedeployed) -> None:
@@ -65,44 +60,31 @@ def on_redeployed(transition: Transition, word: InstanceRedeployed) -> None:
         transition.change(
             rebuild=structs.replace(row.rebuild, failure=""), image=row.rebuild.image, reason=""
         )
-        transition.end_active()
-
-
-def leave_lost_rebuild(transition: Transition) -> None:
-    """The host that is to rebuild the instance is lost by now."""
-    host = transition.row.host
-    assert host is not None, "an instance that is rebuilt has a host"
-    if why := transition.hosts.why_lost(host.share.host, host.kind):
-        _leave_host(transition, why)
+        transition.end_as("active")
 
 
 def on_rebuild_time_up(transition: Transition) -> None:
-    row = transition.row
-    assert row.rebuild is not None, "an instance that is rebuilt has a rebuild"
-    assert row.host is not None, "an instance that is rebuilt has a host"
-    if row.state == "broken":
-        transition.withdraw(REBUILDS, attempt=row.host_attempt)
-        _send_order(transition, row.rebuild)
+    if transition.row.state == "broken":
+        transition.withdraw(REBUILDS, attempt=transition.row.host_attempt)
+        _send_order(transition)
         transition.change(state_ends_at=transition.now + transition.rules.remind_every)
-    elif transition.now >= row.rebuild.ends_by:
-        _leave_host(transition, "not rebuilt by its deadline")
+    elif transition.now >= transition.rebuild.ends_by:
+        leave_rebuild(transition, "not rebuilt by its deadline")
     else:
-        seconds = transition.rules.time_to_build(row.host).total_seconds()
-        _leave_host(transition, f"no message from the host within {seconds:g} s")
+        seconds = transition.rules.time_to_build(transition.host).total_seconds()
+        leave_rebuild(transition, f"no message from the host within {seconds:g} s")
 
 
-def _leave_host(transition: Transition, reason: str) -> None:
+def leave_rebuild(transition: Transition, reason: str) -> None:
     """Nobody knows how the rebuild has ended: the host is asked until it says so."""
     _end_failed(transition, reason, is_active=False)
     transition.change(state_ends_at=transition.now + transition.rules.remind_every)
 
 
 def _end_failed(transition: Transition, failure: str, *, is_active: bool) -> None:
-    rebuild = transition.row.rebuild
-    assert rebuild is not None, "an instance that is rebuilt has a rebuild"
     transition.withdraw(REBUILDS, attempt=transition.row.host_attempt)
-    transition.change(rebuild=structs.replace(rebuild, failure=failure), reason="")
+    transition.change(rebuild=structs.replace(transition.rebuild, failure=failure), reason="")
     if is_active:
-        transition.end_active()
+        transition.end_as("active")
     else:
         transition.end_broken(f"its rebuild failed: {failure}")

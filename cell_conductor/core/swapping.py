@@ -11,7 +11,7 @@ from typing import assert_never
 from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId
-from bus.messages.cell import Choice, PlaceInCell
+from bus.messages.cell import Choice
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
@@ -47,42 +47,27 @@ class SwapAnswered(Struct, frozen=True):
     verdict: ClaimVerdict | None
 
 
-def build(transition: Transition, order: PlaceInCell) -> None:
+def build(transition: Transition) -> None:
     """Order the host of the attempt to build the instance. A host that is lost is left at once: it has nothing of it. So is
     an alternate on which nothing may be built any more.
     """
-    row, hosts = transition.row, transition.hosts
-    assert row.host is not None, "an attempt has a host"
-    is_alternate = row.attempt != order.attempt
-    if (
-        why := hosts.why_not_next(row.host)
-        if is_alternate
-        else hosts.why_lost(row.host.share.host, row.host.kind)
-    ):
+    is_alternate = transition.row.attempt != transition.order.attempt
+    why_not = transition.hosts.why_not_next if is_alternate else transition.hosts.why_lost
+    if why := why_not(transition.host):
         transition.change(state="building")
         leave_host(transition, why, was_silent=False)
     else:
-        transition.spawn(order)
-
-
-def leave_lost_host(transition: Transition) -> None:
-    """An attempt on a host that is lost by now ends: the host may have something of it, unless it is dead."""
-    row = transition.row
-    if row.state != "building" or row.host is None:
-        return
-    if why := transition.hosts.why_lost(row.host.share.host, row.host.kind):
-        leave_host(transition, why, was_silent=True)
+        transition.spawn()
 
 
 def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None:
     """Give up the attempt: try the next alternate, or end without a host."""
-    row = transition.row
-    assert row.host is not None, "an attempt has a host"
-    if transition.hosts.is_dead(row.host.share.host):
+    row, host = transition.row, transition.host
+    if transition.hosts.is_dead(host.share.host):
         # It has nothing that it could clean up.
         was_silent = False
         transition.withdraw(SPAWNS, attempt=row.attempt)
-    transition.failed(row.host.name, reason, attempt=row.attempt)
+    transition.failed(host.name, reason, attempt=row.attempt)
     own = HeldClaim(row.id, row.attempt)
     if not row.alternates:
         if was_silent:
@@ -92,7 +77,7 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
         end_unbuilt(transition, "no alternate is left")
         return
     if was_silent:
-        transition.clean_up(HeldClaim(transition.rules.heir(row.id, row.attempt), row.attempt))
+        transition.clean_up(transition.heir_claim(row.attempt))
     transition.change(
         state="swapping",
         was_silent=was_silent,
@@ -103,18 +88,27 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
 
 
 def pass_over_lost(transition: Transition) -> None:
-    """Drop the alternates on which nothing may be built now; if none is left, end without a host."""
-    while transition.row.state == "swapping":
-        alternate = transition.row.alternates[0]
-        if not (why := transition.hosts.why_not_next(alternate)):
-            return
-        _try_next(transition, why)
+    """Drop the next alternates, as far as nothing may be built there now."""
+    while transition.row.alternates and (why := transition.hosts.why_not_next(transition.row.alternates[0])):
+        drop_next(transition, why)
+
+
+def drop_next(transition: Transition, reason: str) -> None:
+    """The next alternate is not to be had."""
+    row = transition.row
+    transition.failed(row.alternates[0].name, reason, attempt=row.attempt + 1)
+    transition.change(alternates=row.alternates[1:], tries=0, state_ends_at=transition.now)
+
+
+def end_if_none_left(transition: Transition) -> None:
+    if not transition.row.alternates:
+        transition.free_share()
+        end_unbuilt(transition, "no alternate is left")
 
 
 def next_swap(transition: Transition) -> Question:
     """The question to placement. It is equal in every repeat, and belongs to this process until its lease ends."""
-    row, order = transition.row, transition.row.order
-    assert order is not None, "an instance that swaps was placed"
+    row, order = transition.row, transition.order
     transition.change(
         tries=row.tries + 1, state_ends_at=min(transition.now + transition.rules.ask_lease, row.ends_by)
     )
@@ -164,7 +158,8 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
                 alternates=(*row.alternates[1:], renewed), tries=0, state_ends_at=transition.now
             )
         case _:
-            _try_next(transition, why_not(verdict))
+            drop_next(transition, why_not(verdict))
+            end_if_none_left(transition)
 
 
 def with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
@@ -203,8 +198,7 @@ def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None
 
 
 def _take_host(transition: Transition, host: Choice) -> None:
-    row, order = transition.row, transition.row.order
-    assert order is not None, "an instance that swaps was placed"
+    row = transition.row
     transition.change(
         attempt=row.attempt + 1,
         host=host,
@@ -213,17 +207,7 @@ def _take_host(transition: Transition, host: Choice) -> None:
         is_clean=False,
         tries=0,
     )
-    build(transition, order)
-
-
-def _try_next(transition: Transition, reason: str) -> None:
-    row = transition.row
-    transition.failed(row.alternates[0].name, reason, attempt=row.attempt + 1)
-    if len(row.alternates) > 1:
-        transition.change(alternates=row.alternates[1:], tries=0, state_ends_at=transition.now)
-        return
-    transition.free_share()
-    end_unbuilt(transition, "no alternate is left")
+    build(transition)
 
 
 def choice_of(row: Instance, held: Share) -> Choice:

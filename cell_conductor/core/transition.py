@@ -2,7 +2,7 @@
 goes onto the row with a sequence of its own, and stays there until the broker confirms it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -17,8 +17,10 @@ from bus.messages.build import (
     InstanceId,
     InstanceMoved,
     InstanceState,
+    Move,
+    Rebuild,
 )
-from bus.messages.cell import DestroyInstance, PlaceInCell, UndeployInstance
+from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, UndeployInstance
 from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.host_states import ALL_UP, HostStates
@@ -31,12 +33,25 @@ from cell_conductor.core.instance import (
     HeldClaim,
     HostOrder,
     Instance,
+    Moving,
     OutboxMessage,
     Pending,
     Rules,
+    State,
     kind_of,
     spawn_order,
 )
+
+# The event that tells the API level of a state.
+_TOLD_BY: Mapping[State, type[InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted]] = {
+    "active": InstanceActive,
+    "moved": InstanceMoved,
+    "shelved": InstanceMoved,
+    "offloaded": InstanceMoved,
+    "broken": InstanceFailed,
+    "error": InstanceFailed,
+    "deleted": InstanceDeleted,
+}
 
 
 class Transition:
@@ -55,6 +70,35 @@ class Transition:
             changes.setdefault("changed_at", self.now)
             changes.setdefault("state_ends_at", None)
         self.row = structs.replace(self.row, **changes)
+
+    # What a row has in the states in which these are asked for
+
+    @property
+    def order(self) -> PlaceInCell:
+        assert self.row.order is not None, "an instance that is built was placed"
+        return self.row.order
+
+    @property
+    def host(self) -> Choice:
+        assert self.row.host is not None, "an attempt has a host"
+        return self.row.host
+
+    @property
+    def rebuild(self) -> Rebuild:
+        assert self.row.rebuild is not None, "an instance that is rebuilt has a rebuild"
+        return self.row.rebuild
+
+    @property
+    def move(self) -> Move:
+        assert self.row.move is not None, "an instance that moves has a move"
+        return self.row.move
+
+    @property
+    def moving(self) -> Moving:
+        assert self.row.moving is not None, "an instance that moves has a move"
+        return self.row.moving
+
+    # Changes
 
     def continue_from(self, sequence: int) -> None:
         """The API level has counted up to here: its readers drop states with lower sequences."""
@@ -79,17 +123,15 @@ class Transition:
 
     # Orders
 
-    def spawn(self, order: PlaceInCell) -> None:
+    def spawn(self) -> None:
         """Order the host to build, until the timeout of the attempt or the deadline of the request."""
-        row = self.row
-        assert row.host is not None, "an attempt has a host"
-        ends_at = min(self.now + self.rules.time_to_build(row.host), row.ends_by)
-        self.send(spawn_order(row, order, row.host), state="building", state_ends_at=ends_at)
+        row, host = self.row, self.host
+        ends_at = min(self.now + self.rules.time_to_build(host), row.ends_by)
+        self.send(spawn_order(row, self.order, host), state="building", state_ends_at=ends_at)
 
     def wait_longer(self, ends_by: datetime) -> None:
         """The host still builds: start the timeout again, at most until the deadline of the request."""
-        assert self.row.host is not None, "an attempt has a host"
-        self.change(state_ends_at=min(self.now + self.rules.time_to_build(self.row.host), ends_by))
+        self.change(state_ends_at=min(self.now + self.rules.time_to_build(self.host), ends_by))
 
     def destroy(self, attempt: int, host: ProviderId) -> None:
         if self.hosts.is_dead(host):
@@ -131,9 +173,7 @@ class Transition:
 
     def clean_up(self, *release: HeldClaim) -> None:
         """Order the host of the attempt to destroy it, and release these claims only when it has."""
-        row = self.row
-        assert row.host is not None, "an attempt has a host"
-        self.clean_up_host(row.host_attempt, row.host.share.host, *release)
+        self.clean_up_host(self.row.host_attempt, self.host.share.host, *release)
 
     def clean_up_host(self, attempt: int, host: ProviderId, *release: HeldClaim) -> None:
         """As `clean_up`. A claim that several hosts are to release is released when the last of them has cleaned up."""
@@ -162,11 +202,14 @@ class Transition:
         if row.state in ("error", "offloaded") or row.host is None:
             return True
         if row.state == "swapping":
-            cleanup_claim = HeldClaim(self.rules.heir(row.id, row.attempt), row.attempt)
-            self.clean_up(cleanup_claim, own)
+            self.clean_up(self.heir_claim(row.attempt), own)
         else:
             self.clean_up(own)
         return False
+
+    def heir_claim(self, attempt: int) -> HeldClaim:
+        """The claim of the consumer that inherits what this attempt held."""
+        return HeldClaim(self.rules.heir(self.row.id, attempt), attempt)
 
     def hold_nothing(self, attempt: int) -> None:
         """Its claims are released up to this attempt: the next one is a later one."""
@@ -178,43 +221,29 @@ class Transition:
         failure = AttemptFailed(attempt=attempt, host=host, reason=reason)
         self.change(failures=(*self.row.failures, failure))
 
-    def end_active(self) -> None:
-        self.change(state="active")
-        self.send(InstanceActive(cell=self.rules.cell, instance=self._state_to_publish()))
-
-    def end_moved(self, confirm_by: datetime) -> None:
-        self.change(state="moved", state_ends_at=confirm_by)
-        self.send(InstanceMoved(cell=self.rules.cell, instance=self._state_to_publish()))
-
-    def end_shelved(self) -> None:
-        self.change(state="shelved")
-        self.send(InstanceMoved(cell=self.rules.cell, instance=self._state_to_publish()))
+    def end_as(self, state: State, **changes: Any) -> None:
+        """Go to this state, with these changes of the row, and tell the API level."""
+        self.change(state=state, **changes)
+        cell = self.rules.cell
+        self.send(_TOLD_BY[state](cell=cell, instance=state_of(self.row, cell, self.row.sequence + 1)))
 
     def end_offloaded(self) -> None:
-        self.change(state="offloaded", alternates=())
-        self.send(InstanceMoved(cell=self.rules.cell, instance=self._state_to_publish()))
+        self.end_as("offloaded", alternates=())
 
     def end_broken(self, reason: str) -> None:
         """The API level sees an error; the instance keeps its host and its share."""
-        self.change(state="broken", reason=reason)
-        self.send(InstanceFailed(cell=self.rules.cell, instance=self._state_to_publish()))
+        self.end_as("broken", reason=reason)
 
     def end_in_error(self, reason: str) -> None:
-        self.change(state="error", reason=reason, alternates=())
-        self.send(InstanceFailed(cell=self.rules.cell, instance=self._state_to_publish()))
+        self.end_as("error", reason=reason, alternates=())
 
     def end_deleted(self, reason: str = "") -> None:
-        self.change(
-            state="deleted",
+        self.end_as(
+            "deleted",
             reason=reason,
             alternates=(),
             state_ends_at=self.now + self.rules.kept_after_end,
         )
-        self.send(InstanceDeleted(cell=self.rules.cell, instance=self._state_to_publish()))
-
-    def _state_to_publish(self) -> InstanceState:
-        """The full state of the instance, as of the message that is sent next."""
-        return state_of(self.row, self.rules.cell, self.row.sequence + 1)
 
 
 def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:

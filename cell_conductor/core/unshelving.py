@@ -28,7 +28,7 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
         )
         end_unshelve(transition, "failed", why)
         return
-    heir = HeldClaim(transition.rules.heir(row.id, row.attempt), row.attempt)
+    heir = transition.heir_claim(row.attempt)
     transition.change(cleanups=tuple(_hand_over(each, row.id, heir) for each in row.cleanups))
     transition.change(
         state="swapping",
@@ -48,10 +48,10 @@ def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Clean
 
 def end_built(transition: Transition) -> None:
     row = transition.row
-    if row.saved and row.move is not None and row.host is not None:
-        done = structs.replace(row.move, outcome="done", destination=row.host.name)
+    if row.saved:
+        done = structs.replace(transition.move, outcome="done", destination=transition.host.name)
         transition.change(move=done, saved="")
-    transition.end_active()
+    transition.end_as("active")
 
 
 def end_unbuilt(transition: Transition, reason: str) -> None:
@@ -69,8 +69,7 @@ def abort_unshelve(transition: Transition) -> None:
 
 def end_unshelve(transition: Transition, outcome: str, reason: str) -> None:
     row = transition.row
-    assert row.move is not None, "an instance that is unshelved has a move"
-    transition.change(move=structs.replace(row.move, outcome=outcome, failure=reason))
+    transition.change(move=structs.replace(transition.move, outcome=outcome, failure=reason))
     if not row.keeps_share:
         transition.hold_nothing(row.last_attempt)
     transition.end_offloaded()

@@ -43,7 +43,7 @@ def draining_alternate_taken() -> AbstractContextManager[None]:
     return replaced(
         HostStates,
         "why_not_next",
-        lambda _real: lambda self, choice: self.why_lost(choice.share.host, choice.kind),
+        lambda _real: lambda self, choice: self.why_lost(choice),
     )
 
 

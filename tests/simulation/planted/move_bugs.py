@@ -198,7 +198,7 @@ def unshelved_without_claim() -> AbstractContextManager[None]:
             row = transition.row
             if row.is_unshelving and row.host is None:
                 transition.change(attempt=row.attempt + 1, host=order.choices[0])
-                swapping.build(transition, row.order)
+                swapping.build(transition)
 
         return unshelve
 

@@ -202,9 +202,9 @@ def test_an_alternate_that_drains_by_the_time_it_is_granted_is_left_at_once() ->
 def test_a_node_is_not_lost_by_silence_and_is_when_it_is_set_down() -> None:
     node = structs.replace(choice("h1"), kind=NODE)
 
-    assert SILENT.why_lost(node.share.host, NODE) == ""
-    assert SILENT.why_lost(node.share.host) != ""
-    assert DOWN.why_lost(node.share.host, NODE) == "the host is set down: smoke"
+    assert SILENT.why_lost(node) == ""
+    assert SILENT.why_lost(structs.replace(node, kind="")) != ""
+    assert DOWN.why_lost(node) == "the host is set down: smoke"
 
 
 def test_the_word_with_the_highest_number_counts() -> None:

@@ -189,7 +189,7 @@ def test_a_rebuild_on_a_host_that_is_lost_has_failed_at_once(hosts: HostStates) 
     (said,) = cell.hear(LOST, hosts=hosts)
 
     assert isinstance(said, InstanceFailed)
-    why = hosts.why_lost(host("h1"))
+    why = hosts.why_lost(choice("h1"))
     assert why
     assert state_in(said).reason == f"its rebuild failed: {why}"
     assert not concerns(cell.row, hosts)

@@ -363,7 +363,7 @@ async def test_a_cell_obeys_no_order_for_another_one_and_none_that_nobody_waits_
         (buried,) = await obeyed(store, tell(cell="c2"))
 
         assert isinstance(buried, Bury)
-        assert buried.reason == "cell is 'c2', but this is a conductor of cell 'c1'"
+        assert buried.reason == "cell is 'c2', but this is the conductor of cell 'c1'"
         assert await obeyed(store, tell(asked_at=NOON - timedelta(minutes=3))) == []
 
 
