@@ -34,13 +34,7 @@ class Heartbeats(Periodic):
 
     async def _beat(self) -> None:
         beat = ConductorAlive(cell=self._cell, conductor=self._name, trouble=await self._trouble())
-        sent = self._publisher.send(beat)
-        try:
-            await asyncio.wait((sent,), timeout=self._beat_s)
-        finally:
-            self._publisher.withdraw(sent)
-        if not sent.cancelled():
-            sent.result()
+        await self._publisher.send_within(self._beat_s, (beat,))
 
     async def _trouble(self) -> str:
         """Why it cannot work now; empty if its database answers."""

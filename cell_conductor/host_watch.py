@@ -2,14 +2,12 @@
 it has, and must destroy the attempts that are not its own any more.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from bus.messages.host_modes import CheckHost
 from bus.messages.hosts import NODE
 from bus.parts import PartGroup, Periodic
-from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from cell_conductor.beats import Beats
 from cell_conductor.core.decide import HostsLost
@@ -20,25 +18,16 @@ from cell_conductor.store import ConductorStore
 from cell_conductor.timers import Timers
 
 
-class KnownHosts:
-    """What this process knows of the hosts; decisions read it."""
-
-    def __init__(self) -> None:
-        self.states: HostStates = ALL_UP
-
-    def __call__(self) -> HostStates:
-        return self.states
-
-
 class HostWatch(PartGroup):
-    """A part. Every conductor of the cell has one: what the others have done already changes nothing."""
+    """A part. Every conductor of the cell has one: what the others have done already changes nothing. `states` is what this
+    process knows of the hosts; decisions read it.
+    """
 
     def __init__(
         self,
         station: Station,
         store: ConductorStore,
         timers: Timers,
-        known: KnownHosts,
         *,
         rules: Rules,
         settings: ConductorSettings,
@@ -53,7 +42,7 @@ class HostWatch(PartGroup):
         self._publisher = station.publisher
         self._store = store
         self._timers = timers
-        self._known = known
+        self.states: HostStates = ALL_UP
         self._rules = rules
         self._clock = clock
         self._set: Mapping[int, CellHost] = {}
@@ -76,9 +65,9 @@ class HostWatch(PartGroup):
             self._watching.wake()
 
     async def _look(self) -> None:
-        before = self._known.states
+        before = self.states
         await self._read_set()
-        states = self._known.states = HostStates(self._set, frozenset(self._beats.silent()))
+        states = self.states = HostStates(self._set, frozenset(self._beats.silent()))
         if states != before and (states.lost() - before.lost() or states.dead() - before.dead()):
             self._readings_left = 2
         await self._check_returned()
@@ -102,7 +91,7 @@ class HostWatch(PartGroup):
 
     async def _read_waiting(self) -> None:
         async for page in self._waiting():
-            concerned = [HostsLost(row.id) for row in page if concerns(row, self._known.states)]
+            concerned = [HostsLost(row.id) for row in page if concerns(row, self.states)]
             if concerned:
                 await self._timers.carry_out(concerned)
 
@@ -113,7 +102,7 @@ class HostWatch(PartGroup):
                 host.share.host for row in page if (host := awaited(row)) is not None and host.kind != NODE
             )
         if silent := frozenset(self._beats.silent()) - states.silent:
-            self._known.states = HostStates(states.set, states.silent | silent)
+            self.states = HostStates(states.set, states.silent | silent)
             self._readings_left = 2
 
     async def _waiting(self) -> AsyncIterator[tuple[Instance, ...]]:
@@ -137,12 +126,6 @@ class HostWatch(PartGroup):
             for host in self._unclean
             if self._beats.is_heard(host.word.host)
         ]
-        if not orders:
-            return
-        # Asked again at the next look: an order that has not left by then would ask twice.
-        sent = self._publisher.send_all([Outgoing(order) for order in orders])
-        await asyncio.wait((sent,), timeout=self._every_s)
-        if sent.done():
-            sent.result()
-        else:
-            self._publisher.withdraw(sent)
+        if orders:
+            # Asked again at the next look: an order that has not left by then would ask twice.
+            await self._publisher.send_within(self._every_s, orders)

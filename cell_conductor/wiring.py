@@ -15,7 +15,7 @@ from cell_conductor.books_handlers import books_handlers
 from cell_conductor.core.instance import Rules
 from cell_conductor.handlers import handlers
 from cell_conductor.host_handlers import host_handlers
-from cell_conductor.host_watch import HostWatch, KnownHosts
+from cell_conductor.host_watch import HostWatch
 from cell_conductor.questions import question_handlers
 from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
@@ -42,7 +42,6 @@ def conductor_parts(
             f"{station.settings.answer_timeout_ms} ms: otherwise another process asks again too early"
         )
     rules = rules_of(settings, cell)
-    hosts = KnownHosts()
     timers = Timers(
         store,
         station.publisher,
@@ -50,12 +49,10 @@ def conductor_parts(
         rules=rules,
         settings=settings,
         clock=clock,
-        hosts=hosts,
+        hosts=lambda: watch.states,
         chance=station.chance,
     )
-    watch = HostWatch(
-        station, store, timers, hosts, rules=rules, settings=settings, clock=clock, clock_s=clock_s
-    )
+    watch = HostWatch(station, store, timers, rules=rules, settings=settings, clock=clock, clock_s=clock_s)
 
     def saved() -> None:
         timers.saved()
@@ -63,7 +60,10 @@ def conductor_parts(
 
     worker = station.worker(
         f"conductor.{cell}.work",
-        {**handlers(rules, clock, timers.expect, hosts), **host_handlers(cell, watch.expect_word)},
+        {
+            **handlers(rules, clock, timers.expect, lambda: watch.states),
+            **host_handlers(cell, watch.expect_word),
+        },
         Notifying(store, saved),
         outbox=store,
     )

@@ -116,6 +116,17 @@ class PostgresTransaction:
         """The connection object of asyncpg, in this transaction."""
         return (await self._begun()).driver
 
+    async def fetch(self, statement: str, *values: Any) -> list[Any]:
+        """The rows that a statement of asyncpg's returns."""
+        rows: list[Any] = await (await self._begun()).driver.fetch(statement, *values)
+        return rows
+
+    async def change(self, statement: str, *values: Any) -> int:
+        """How many rows a statement of asyncpg's has changed."""
+        # The command tag ends with it: INSERT 0 5.
+        done: str = await (await self._begun()).driver.execute(statement, *values)
+        return int(done.rpartition(" ")[2])
+
     async def run(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:

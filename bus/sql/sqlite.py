@@ -8,11 +8,11 @@ takes as long again.
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
@@ -111,6 +111,14 @@ class SqliteTransaction:
             return await self._session.aside(
                 lambda connection: self._all_of_it(connection, work, *args, **kwargs)
             )
+
+    async def fetch(self, statement: str, *values: Any) -> list[Any]:
+        """The rows that a statement of sqlite3's returns."""
+        return await self.run(lambda connection: driver_of(connection).execute(statement, values).fetchall())
+
+    async def change(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        """How many rows a statement of sqlite3's has changed, which runs once for each of these values."""
+        return await self.run(lambda connection: driver_of(connection).executemany(statement, rows).rowcount)
 
     async def _begin_writing(self) -> None:
         if self._is_begun:

@@ -1,6 +1,5 @@
 """Sends heartbeats for hosts: one worker reports many hosts in one message; and the rule when a host is silent."""
 
-import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -9,7 +8,7 @@ from itertools import islice
 from bus.message import CellName, ProviderId
 from bus.messages.hosts import HostsAlive
 from bus.parts import Periodic
-from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.publisher import Publisher
 
 BEATS_PER_MESSAGE = 5000
 
@@ -46,9 +45,4 @@ class HostHeartbeats(Periodic):
             left = iter(hosts)
             while some := tuple(islice(left, BEATS_PER_MESSAGE)):
                 beats.append(HostsAlive(cell=cell, hosts=some))
-        sent = self._publisher.send_all([Outgoing(beat) for beat in beats])
-        await asyncio.wait((sent,), timeout=self._beat_s)
-        if sent.done():
-            sent.result()
-        else:
-            self._publisher.withdraw(sent)
+        await self._publisher.send_within(self._beat_s, beats)

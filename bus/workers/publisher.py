@@ -163,6 +163,18 @@ class Publisher:
                 f"a queue for {parcel.routing_key!r} on {parcel.exchange!r} is full and rejected a parcel"
             )
 
+    async def send_within(self, seconds: float, messages: Sequence[Message]) -> bool:
+        """Send these messages, and withdraw what has not left by then. Returns whether all were confirmed."""
+        sent = self.send_all([Outgoing(message) for message in messages])
+        try:
+            await asyncio.wait((sent,), timeout=seconds)
+        finally:
+            self.withdraw(sent)
+        if sent.cancelled():
+            return False
+        sent.result()
+        return True
+
     def withdraw(self, sent: asyncio.Future[None]) -> None:
         """Withdraw the messages of the call that returned this future, if they have not left yet, and cancel the
         future.

@@ -50,36 +50,22 @@ class PostgresRows:
         self._cell = cell
 
     async def load(self, ids: Sequence[UUID]) -> list[bytes]:
-        driver = await self._transaction.driver()
-        found = await driver.fetch(_LOAD, self._cell, sorted(ids, key=_number))
+        found = await self._transaction.fetch(_LOAD, self._cell, sorted(ids, key=lambda id_: id_.int))
         return [body for (body,) in found]
 
     async def add(self, rows: Sequence[Values]) -> int:
-        return await self._execute(_ADD, rows)
+        return await self._transaction.change(_ADD, self._cell, *columns_of(rows, 2, ids=1))
 
     async def replace(self, rows: Sequence[Values]) -> int:
         """Replace rows that are locked."""
-        return await self._execute(_REPLACE, rows)
+        return await self._transaction.change(_REPLACE, self._cell, *columns_of(rows, 2, ids=1))
 
     async def note(self, at_us: int, said: bytes) -> int:
-        driver = await self._transaction.driver()
-        number: int = await driver.fetchval(_NOTE, self._cell, at_us, said)
-        return number
+        ((number,),) = await self._transaction.fetch(_NOTE, self._cell, at_us, said)
+        return int(number)
 
     async def notes(self) -> list[bytes]:
-        driver = await self._transaction.driver()
-        return [said for (said,) in await driver.fetch(_NOTES, self._cell)]
+        return [said for (said,) in await self._transaction.fetch(_NOTES, self._cell)]
 
     async def clear(self, numbers: Sequence[int]) -> None:
-        driver = await self._transaction.driver()
-        await driver.execute(_CLEAR, numbers)
-
-    async def _execute(self, statement: str, rows: Sequence[Values]) -> int:
-        driver = await self._transaction.driver()
-        # The command tag: the statement and the number of rows, as in UPDATE 5.
-        done: str = await driver.execute(statement, self._cell, *columns_of(rows, 2, ids=1))
-        return int(done.rpartition(" ")[2])
-
-
-def _number(id_: UUID) -> int:
-    return id_.int
+        await self._transaction.change(_CLEAR, numbers)

@@ -73,13 +73,8 @@ def read_waiting(
         due_us, id_ = after
         later = sa.and_(table.c.due_us == due_us, table.c.id > id_)
         query = query.where(sa.or_(table.c.due_us > due_us, later))
-    found = connection.execute(query.order_by(table.c.due_us, table.c.id).limit(limit))
-    return [
-        without_confirmed(
-            assemble_row(decode_body(body), decode_order(placed) if placed else None), frozenset()
-        )
-        for body, placed in found
-    ]
+    found = _rows(connection, query.order_by(table.c.due_us, table.c.id).limit(limit))
+    return [without_confirmed(row, frozenset()) for row in found]
 
 
 def read_orders(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> dict[int, PlaceInCell]:

@@ -3,13 +3,11 @@ SQLAlchemy writes and reads them.
 """
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Connection
 
-from bus.sql import SqliteTransaction, driver_of
+from bus.sql import SqliteTransaction
 from cell_conductor.store_sql.rows import Values
 
 _LOAD = "SELECT body FROM cell_instances WHERE cell = ? AND id IN (SELECT value FROM json_each(?))"
@@ -38,33 +36,21 @@ class SqliteRows:
         self._cell = cell
 
     async def load(self, ids: Sequence[UUID]) -> list[bytes]:
-        return await self._column(_LOAD, (self._cell, _encode(ids).decode()))
+        found = await self._transaction.fetch(_LOAD, self._cell, _encode(ids).decode())
+        return [body for (body,) in found]
 
     async def add(self, rows: Sequence[Values]) -> int:
-        return await self._execute(_ADD, [(self._cell, id_.hex, *rest) for id_, *rest in rows])
+        return await self._transaction.change(_ADD, [(self._cell, id_.hex, *rest) for id_, *rest in rows])
 
     async def replace(self, rows: Sequence[Values]) -> int:
-        return await self._execute(_REPLACE, [(self._cell, id_.hex, *rest) for id_, *rest in rows])
+        return await self._transaction.change(_REPLACE, [(self._cell, id_.hex, *rest) for id_, *rest in rows])
 
     async def note(self, at_us: int, said: bytes) -> int:
-        number: int
-        (number,) = await self._column(_NOTE, (self._cell, at_us, said))
-        return number
+        ((number,),) = await self._transaction.fetch(_NOTE, self._cell, at_us, said)
+        return int(number)
 
     async def notes(self) -> list[bytes]:
-        return await self._column(_NOTES, (self._cell,))
+        return [said for (said,) in await self._transaction.fetch(_NOTES, self._cell)]
 
     async def clear(self, numbers: Sequence[int]) -> None:
-        await self._execute(_CLEAR, [(number,) for number in numbers])
-
-    async def _execute(self, statement: str, rows: Sequence[Values]) -> int:
-        def work(connection: Connection) -> int:
-            return driver_of(connection).executemany(statement, rows).rowcount
-
-        return await self._transaction.run(work)
-
-    async def _column(self, statement: str, values: Values) -> list[Any]:
-        def work(connection: Connection) -> list[Any]:
-            return [value for (value,) in driver_of(connection).execute(statement, values)]
-
-        return await self._transaction.run(work)
+        await self._transaction.change(_CLEAR, [(number,) for number in numbers])

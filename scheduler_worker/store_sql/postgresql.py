@@ -92,49 +92,38 @@ class PostgresInstances:
         self._transaction = transaction
 
     async def add(self, rows: Sequence[Values]) -> int:
-        return await self._execute(_ADD, *_columns(COLUMNS, rows))
+        return await self._transaction.change(_ADD, *_columns(COLUMNS, rows))
 
     async def write(self, rows: Sequence[Values]) -> int:
-        return await self._execute(_WRITE, *_columns(WRITTEN, rows))
+        return await self._transaction.change(_WRITE, *_columns(WRITTEN, rows))
 
     async def decide(self, rows: Sequence[Values]) -> int:
-        return await self._execute(_DECIDE, *_columns(WRITTEN, rows))
+        return await self._transaction.change(_DECIDE, *_columns(WRITTEN, rows))
 
     async def apply_events(self, events: Sequence[Values]) -> int:
-        return await self._execute(_APPLY_EVENTS, *_columns(HEARD, events))
+        return await self._transaction.change(_APPLY_EVENTS, *_columns(HEARD, events))
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
-        driver = await self._transaction.driver()
-        rows: Sequence[Values] = await driver.fetch(_LOCK, ids)
-        return rows
+        return await self._transaction.fetch(_LOCK, ids)
 
     async def lock_stored(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
-        driver = await self._transaction.driver()
-        rows: Sequence[Values] = await driver.fetch(_LOCK_STORED, ids, requests)
-        return rows
+        return await self._transaction.fetch(_LOCK_STORED, ids, requests)
 
     async def forget(self, ids: Sequence[UUID]) -> int:
-        return await self._execute(_FORGET, ids)
+        return await self._transaction.change(_FORGET, ids)
 
     async def note(self, notes: Sequence[Values]) -> Sequence[int]:
-        driver = await self._transaction.driver()
         at, placed, others = zip(*notes, strict=True)
+        found = await self._transaction.fetch(_NOTE, array_of(at), placed, others)
         # Rows are inserted in the order of the arrays, and get their numbers in that order.
-        return sorted([number for (number,) in await driver.fetch(_NOTE, array_of(at), placed, others)])
+        return sorted([number for (number,) in found])
 
     async def drop_notes(self, numbers: Sequence[int]) -> Sequence[bytes]:
-        driver = await self._transaction.driver()
-        return [others for (others,) in await driver.fetch(_DROP, numbers)]
+        return [others for (others,) in await self._transaction.fetch(_DROP, numbers)]
 
     async def confirm(self, said: Mapping[UUID, int]) -> None:
         ids = sorted(said, key=lambda id_: id_.int)
-        await self._execute(_CONFIRM, ids, array_of([said[id_] for id_ in ids]))
-
-    async def _execute(self, statement: str, *columns: Any) -> int:
-        driver = await self._transaction.driver()
-        # The command tag ends with the number of rows: INSERT 0 5.
-        done: str = await driver.execute(statement, *columns)
-        return int(done.rpartition(" ")[2])
+        await self._transaction.change(_CONFIRM, ids, array_of([said[id_] for id_ in ids]))
 
 
 def _columns(names: Sequence[str], rows: Sequence[Values]) -> list[Any]:

@@ -57,26 +57,27 @@ class SqliteInstances:
         self._transaction = transaction
 
     async def add(self, rows: Sequence[Values]) -> int:
-        return await self._execute(_ADD, [_new(row) for row in rows])
+        return await self._transaction.change(_ADD, [_new(row) for row in rows])
 
     async def write(self, rows: Sequence[Values]) -> int:
-        return await self._execute(_WRITE, [_changed(row) for row in rows])
+        return await self._transaction.change(_WRITE, [_changed(row) for row in rows])
 
     async def decide(self, rows: Sequence[Values]) -> int:
-        return await self._execute(_DECIDE, [_changed(row) for row in rows])
+        return await self._transaction.change(_DECIDE, [_changed(row) for row in rows])
 
     async def apply_events(self, events: Sequence[Values]) -> int:
         named = [(id_.hex, *plain, moment_text(changed_at)) for id_, *plain, changed_at in events]
-        return await self._execute(_APPLY_EVENTS, named)
+        return await self._transaction.change(_APPLY_EVENTS, named)
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
-        return await self._fetch(_LOCK, ids)
+        return [_read(row) for row in await self._transaction.fetch(_LOCK, _texts(ids))]
 
     async def lock_stored(self, ids: Sequence[UUID], requests: Sequence[UUID]) -> Sequence[Values]:
-        return await self._fetch(_LOCK_STORED, ids, requests)
+        found = await self._transaction.fetch(_LOCK_STORED, _texts(ids), _texts(requests))
+        return [_read(row) for row in found]
 
     async def forget(self, ids: Sequence[UUID]) -> int:
-        return await self._execute(_FORGET, [(id_.hex,) for id_ in ids])
+        return await self._transaction.change(_FORGET, [(id_.hex,) for id_ in ids])
 
     async def note(self, notes: Sequence[Values]) -> Sequence[int]:
         def work(connection: Connection) -> list[int]:
@@ -86,27 +87,15 @@ class SqliteInstances:
         return await self._transaction.run(work)
 
     async def drop_notes(self, numbers: Sequence[int]) -> Sequence[bytes]:
-        def work(connection: Connection) -> list[bytes]:
-            found = driver_of(connection).execute(_DROP, (_encode(numbers).decode(),))
-            return [others for (others,) in found.fetchall()]
-
-        return await self._transaction.run(work)
+        return [others for (others,) in await self._transaction.fetch(_DROP, _texts(numbers))]
 
     async def confirm(self, said: Mapping[UUID, int]) -> None:
-        await self._execute(_CONFIRM, [(id_.hex, sequence) for id_, sequence in said.items()])
+        await self._transaction.change(_CONFIRM, [(id_.hex, sequence) for id_, sequence in said.items()])
 
-    async def _execute(self, statement: str, rows: Sequence[Values]) -> int:
-        def work(connection: Connection) -> int:
-            return driver_of(connection).executemany(statement, rows).rowcount
 
-        return await self._transaction.run(work)
-
-    async def _fetch(self, statement: str, *ids: Sequence[UUID]) -> Sequence[Values]:
-        def work(connection: Connection) -> list[Values]:
-            named = [_encode(each).decode() for each in ids]
-            return [_read(row) for row in driver_of(connection).execute(statement, named)]
-
-        return await self._transaction.run(work)
+def _texts(values: Sequence[UUID] | Sequence[int]) -> str:
+    """For `json_each`."""
+    return _encode(values).decode()
 
 
 # Values as SQLAlchemy writes and reads them: ids and times are text.
