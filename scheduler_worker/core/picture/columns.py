@@ -122,9 +122,6 @@ class Columns:
         self.ids: list[ProviderId] = []
         self.names: list[str] = []
         self.kinds: list[str] = []
-        # Why a host counts as down though its heartbeats may arrive, and why nothing new is built there.
-        self.down_reasons: list[str] = []
-        self.disabled_reasons: list[str] = []
         self.shapes: list[int] = []
         self.fingerprints: list[str] = []
         self.stocks: dict[str, Stock] = {}
@@ -211,8 +208,6 @@ class Columns:
         self.ids.append(host)
         self.names.append("")
         self.kinds.append("")
-        self.down_reasons.append("")
-        self.disabled_reasons.append("")
         self.shapes.append(0)
         self.fingerprints.append("")
         self._traits_of_row.append(())

@@ -15,7 +15,6 @@ from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, S
 from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
-from scheduler_worker.core.host_modes import why_down, why_not_enabled
 from scheduler_worker.core.picture.aggregates import HostAggregates
 from scheduler_worker.core.picture.columns import Columns, HostProfile, Stock
 from scheduler_worker.core.picture.group_members import GroupMembers
@@ -360,8 +359,6 @@ class Picture:
         columns.registered[row] = host is not None
         columns.up[row] = host is not None and host.up
         columns.enabled[row] = host is not None and host.setting.mode == "up"
-        columns.down_reasons[row] = why_down(host) if host else ""
-        columns.disabled_reasons[row] = why_not_enabled(host) if host else ""
         columns.instances[row] = host.instances if host else 0
         columns.io_ops[row] = host.io_ops if host else 0
         columns.failed_builds[row] = host.failed_builds if host else 0

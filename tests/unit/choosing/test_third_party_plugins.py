@@ -93,6 +93,16 @@ class Counting(Pci):
         return hosts.free("VCPU") // dict(spec.amounts).get("VCPU", 1)
 
 
+class HalfEmpty(Filter):
+    name = "half empty"
+
+    def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
+        return hosts.free("VCPU") > 2
+
+    def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
+        return f"has {hosts.free('VCPU')[at]} left"
+
+
 class Refilling(IoOps):
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         passed: Flags = hosts.io_ops % 2 == 0
@@ -109,7 +119,7 @@ class Refilling(IoOps):
         (Comparing(1.0), "it judges a host otherwise when others are asked about"),
         (Scribbling(1.0), "it writes into the columns"),
         (Refilling(3), "a host that is full for it has room again after one instance more"),
-        (type("Deaf", (AvailabilityZone,), {"woken_by": ()})(), "it decides otherwise after Change.FACTS"),
+        (HalfEmpty(), "it decides otherwise when hosts are full, and `reads_usage` is not true"),
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )

@@ -3,14 +3,13 @@
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
-from scheduler_worker.core.choosing.plugins import Change, Filter
+from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class AllowedWays(Filter):
     name = "ways"
     reads = ("amounts", "required", "forbidden", "preferred", "groups", "isolates", "same_subtree")
-    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if hosts.before_search or not hosts.some_are_searched(spec):

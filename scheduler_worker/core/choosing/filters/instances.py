@@ -3,7 +3,7 @@
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.aggregates.metadata import INSTANCES_MAX, UNLIMITED
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Change, Filter
+from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 INSTANCES_PER_HOST_MAX = 50
@@ -12,7 +12,6 @@ INSTANCES_PER_HOST_MAX = 50
 class Instances(Filter):
     name = "instances"
     is_per_instance = True
-    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES)
 
     def __init__(self, maximum: int = INSTANCES_PER_HOST_MAX) -> None:
         """0: no limit, except on hosts whose aggregates name one."""

@@ -3,7 +3,7 @@
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.aggregates.metadata import IO_OPS_MAX, UNLIMITED
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Change, Filter
+from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 IO_OPS_PER_HOST_MAX = 8
@@ -12,7 +12,6 @@ IO_OPS_PER_HOST_MAX = 8
 class IoOps(Filter):
     name = "io ops"
     is_per_instance = True
-    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES)
 
     def __init__(self, maximum: int = IO_OPS_PER_HOST_MAX) -> None:
         """0: no limit, except on hosts whose aggregates name one."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from bus.message import AggregateId
 from bus.messages.aggregates import Aggregate
+from bus.messages.hosts import HostState
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
 from scheduler_worker.core.aggregates.metadata import ZONE, least_of
 from scheduler_worker.core.choosing.draft import Draft
@@ -246,8 +247,6 @@ class HostFacts:
         row = self.row(at)
         return self.columns.zones.names[int(self.columns.zone[row])] if self.columns.registered[row] else ""
 
-    def down_reason(self, at: int) -> str:
-        return self.columns.down_reasons[self.row(at)]
-
-    def disabled_reason(self, at: int) -> str:
-        return self.columns.disabled_reasons[self.row(at)]
+    def registered(self, at: int) -> HostState | None:
+        """The host as the registry has it."""
+        return self._draft.picture.registered(self.row(at))

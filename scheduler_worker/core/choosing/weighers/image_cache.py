@@ -2,18 +2,14 @@
 
 from placement_worker.core.candidates.columns import Floats, Ints
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Change
+from scheduler_worker.core.choosing.plugins import Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
-class ImageCache:
+class ImageCache(Weigher):
     name = "image_cache"
-    minimum: float | None = 0.0
-    reads: tuple[str, ...] = ("image",)
-    woken_by: tuple[Change, ...] = (Change.IMAGES,)
-
-    def __init__(self, multiplier: float) -> None:
-        self.multiplier = multiplier
+    minimum = 0.0
+    reads = ("image",)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
         if not spec.image or not hosts.some_cache(spec.image):

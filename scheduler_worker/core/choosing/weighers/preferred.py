@@ -8,7 +8,7 @@ import numpy as np
 from placement_worker.core.candidates.columns import Floats
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import needs_of
-from scheduler_worker.core.choosing.plugins import Change, Weigher
+from scheduler_worker.core.choosing.plugins import Weigher
 from scheduler_worker.core.requests import InstanceSpec
 
 # A preference counts more than all free amounts together, which only decide among hosts that are equal by it.
@@ -22,7 +22,6 @@ _READS = (
 class Preferred(Weigher):
     name = "preferred"
     reads = _READS
-    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def __init__(self, multiplier: float = MULTIPLIER) -> None:
         self.multiplier = multiplier
