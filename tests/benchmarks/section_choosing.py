@@ -13,7 +13,6 @@ from bus.messages.build import InstanceId, InstanceState, RequestId
 from bus.messages.hosts import HostState
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.planning import plan
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.instances.rows import Decision, InstanceRow
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.picture.picture import Picture
@@ -24,6 +23,7 @@ from tests.benchmarks.cpu import OneProcess
 from tests.benchmarks.measuring import Details, Effort, Result, Work, measured
 from tests.benchmarks.rich_requests import rich_picture, rich_specs
 from tests.benchmarks.section_candidates import states_of
+from tests.plugins import standard_plugins
 
 BATCH = 200
 BATCHES = 5

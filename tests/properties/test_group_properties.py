@@ -24,7 +24,6 @@ from bus.messages.placement import (
 )
 from placement_worker.core.ledger import ClaimOrder
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import (
     a_claim,
@@ -38,6 +37,7 @@ from tests.contracts.placement_orders import (
 )
 from tests.contracts.store_client import StoreClient
 from tests.memory_stores.placement import MemoryPlacementStore
+from tests.plugins import standard_plugins
 from tests.properties.bounds import BOUNDED
 from tests.unit.choosing.scheduler_worlds import a_picture, a_state, vcpus
 

@@ -19,17 +19,16 @@ from scheduler_worker.core.choosing.filters.aggregate_flavors import AggregateFl
 from scheduler_worker.core.choosing.filters.aggregate_image_properties import AggregateImageProperties
 from scheduler_worker.core.choosing.filters.aggregate_tenants import AggregateTenants
 from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTraits
-from scheduler_worker.core.choosing.filters.instances import Instances
-from scheduler_worker.core.choosing.filters.io_ops import IoOps
+from scheduler_worker.core.choosing.filters.limit import Limit
 from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
 from scheduler_worker.core.choosing.reading import as_read
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.choosing.weighers.spread import Spread
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
+from tests.plugins import standard_plugins
 from tests.properties.bounds import BOUNDED
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus
 
@@ -165,6 +164,10 @@ def test_a_filter_by_metadata_passes_the_hosts_that_the_slow_way_passes(
     assert min(met[True], met[False]) > 100, met
 
 
+def a_limit(column: str, maximum: int) -> Limit:
+    return Limit(column, column, column, f"max_{column}_per_host", maximum)
+
+
 @settings(BOUNDED, max_examples=60)
 @given(
     of=memberships,
@@ -177,8 +180,8 @@ def test_the_lowest_limit_of_a_hosts_aggregates_counts_in_place_of_the_general_o
     picture = the_picture(of, instances)
     hosts = Hosts(Draft(picture))
     for plugin, key in (
-        (Instances(general), "max_instances_per_host"),
-        (IoOps(general), "max_io_ops_per_host"),
+        (a_limit("instances", general), "max_instances_per_host"),
+        (a_limit("io_ops", general), "max_io_ops_per_host"),
     ):
         passed = plugin.passes(hosts, PLAIN).tolist()
         for at, aggregates in enumerate(of):
@@ -189,7 +192,7 @@ def test_the_lowest_limit_of_a_hosts_aggregates_counts_in_place_of_the_general_o
                 assert plugin.reason(hosts, PLAIN, at).endswith(f"at most {limit}")
 
     # Claims name the limit of their host, so that placement keeps it.
-    plugins = Plugins(filters=(Instances(general),), weighers=(), instances_max=general)
+    plugins = Plugins(filters=(a_limit("instances", general),), weighers=(), instances_max=general)
     for outcome in choose(picture, [PLAIN] * 20, plugins, salt=1):
         if isinstance(outcome, Chosen):
             for choice in (outcome.choice, *outcome.alternates):

@@ -18,11 +18,11 @@ from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import find_candidates
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from tests.contracts.placement_orders import consumer
+from tests.plugins import standard_plugins
 from tests.properties.bounds import THOROUGH
 from tests.properties.random_forests import (
     LARGE_ASKS,

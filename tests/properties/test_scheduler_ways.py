@@ -20,11 +20,11 @@ from scheduler_worker.core.choosing import waking
 from scheduler_worker.core.choosing.alternates import WAYS_OF_ALTERNATE
 from scheduler_worker.core.choosing.choosing import choose, other_way
 from scheduler_worker.core.choosing.compound.compounds import PREFERENCE_FACTOR, WAYS_PER_HOST
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.waking import hosts_with_room, room_for
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
+from tests.plugins import standard_plugins
 from tests.simulation.demands import Demand, Part, ProviderNow, Taken, Tree, has_room, ways
 
 PLUGINS = standard_plugins(io_ops_max=0, instances_max=1000)

@@ -194,11 +194,10 @@ def other_way(
         return None
     draft = Draft(picture, plugins.way_judges)
     needs = needs_of(spec)
-    compounds = draft.searched(needs)
-    assert compounds is not None, "the host is compound"
+    draft.searched(needs)
     for short in shortfalls:
-        compounds.room.correct(short.provider, short.resource, short.free)
-    ways = compounds.search(needs)(row)
+        draft.compounds.room.correct(short.provider, short.resource, short.free)
+    ways = draft.compounds.search(needs)(row)
     if not ways:
         return None
     found = Choices(draft, spec, None, plugins.instances_max).given(row, ways[0])

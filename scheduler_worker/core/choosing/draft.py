@@ -4,6 +4,7 @@ columns.
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -34,7 +35,8 @@ class Draft:
         self.columns = picture.columns
         self.picture = picture
         self._judges = judges
-        self.compounds = Compounds(picture, judges) if picture.compound.any() else None
+        self.has_compound = bool(picture.compound.any())
+        self._has_groups = False
         # Most clouds have none: then the filters about nodes cost nothing.
         self.has_nodes = bool(self.columns.node[: self.columns.rows].any())
         self.hosts = int(np.count_nonzero(self.columns.present))
@@ -54,6 +56,10 @@ class Draft:
         self.giving: dict[tuple[str, int], tuple[Flags, int]] = {}
         # By group: the number of members on each host, and the ids of all that are known.
         self._groups: dict[int, tuple[Ints, Sequence[GroupMember]]] = {}
+
+    @cached_property
+    def compounds(self) -> Compounds:
+        return Compounds(self.picture, self._judges)
 
     def members(self, group: ServerGroup) -> Ints:
         """How many members of the group each host has, with those that the batch has chosen."""
@@ -75,11 +81,10 @@ class Draft:
 
     def searched(self, needs: Needs) -> Compounds | None:
         """The hosts that must be searched for these needs; None if the columns decide about all hosts."""
-        if needs.groups:
-            if self.compounds is None:
-                self.compounds = Compounds(self.picture, self._judges)
+        if needs.groups and not self._has_groups:
+            self._has_groups = True
             self.compounds.cover_everyone(self.free)
-        return self.compounds
+        return self.compounds if self.has_compound or needs.groups else None
 
     def differ_in(self, column: str) -> bool:
         """Do any two hosts differ in this column of numbers? It does not change while a batch is decided."""
@@ -129,7 +134,7 @@ class Draft:
     def take(self, rows: Rows, times: Ints, spec: InstanceSpec) -> None:
         """These rows take so many instances each. `compounds` counts the providers of the hosts that were searched."""
         amounts = dict(spec.amounts)
-        if self.compounds is not None and not spec.groups:
+        if self._has_groups and not spec.groups:
             self.compounds.take_by_columns(rows, times, amounts)
         self.takers += rows.tolist()
         if len(rows) == 1:
@@ -148,7 +153,7 @@ class Draft:
                 continue
             if index.state(row).root.int == host.int:
                 in_tree[each.resource] += each.amount
-            if self.compounds is not None and self.picture.compound[leaving.row]:
+            if self.picture.compound[leaving.row]:
                 self.compounds.room.count(row, each.resource, -each.amount)
         self._write(leaving.row, -1, in_tree, leaving.group)
 

@@ -2,44 +2,41 @@
 
 from collections.abc import Callable, Mapping
 
+from scheduler_worker.core.aggregates.metadata import INSTANCES_MAX, IO_OPS_MAX
 from scheduler_worker.core.choosing.filters.affinity import Affinity
 from scheduler_worker.core.choosing.filters.aggregate_extra_specs import AggregateExtraSpecs
 from scheduler_worker.core.choosing.filters.aggregate_flavors import AggregateFlavors
 from scheduler_worker.core.choosing.filters.aggregate_image_properties import AggregateImageProperties
 from scheduler_worker.core.choosing.filters.aggregate_tenants import AggregateTenants
 from scheduler_worker.core.choosing.filters.aggregate_traits import AggregateTraits
-from scheduler_worker.core.choosing.filters.allowed_ways import AllowedWays
 from scheduler_worker.core.choosing.filters.anti_affinity import AntiAffinity
 from scheduler_worker.core.choosing.filters.asked_aggregates import AskedAggregates
 from scheduler_worker.core.choosing.filters.asked_hosts import AskedHosts
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
 from scheduler_worker.core.choosing.filters.bare_metal import BareMetal
+from scheduler_worker.core.choosing.filters.by_search import CUT, STRUCK
 from scheduler_worker.core.choosing.filters.capacity import Capacity
 from scheduler_worker.core.choosing.filters.cell_up import CellUp
 from scheduler_worker.core.choosing.filters.compute_capabilities import ComputeCapabilities
 from scheduler_worker.core.choosing.filters.different_host import DifferentHost
 from scheduler_worker.core.choosing.filters.flagged import FLAGGED
 from scheduler_worker.core.choosing.filters.image_properties import ImageProperties
-from scheduler_worker.core.choosing.filters.instances import INSTANCES_PER_HOST_MAX, Instances
-from scheduler_worker.core.choosing.filters.io_ops import IO_OPS_PER_HOST_MAX, IoOps
+from scheduler_worker.core.choosing.filters.limit import Limit
 from scheduler_worker.core.choosing.filters.metrics import Metrics
 from scheduler_worker.core.choosing.filters.own_aggregates import OwnAggregates
 from scheduler_worker.core.choosing.filters.projects import Projects
 from scheduler_worker.core.choosing.filters.same_host import SameHost
-from scheduler_worker.core.choosing.filters.searched import Searched
 from scheduler_worker.core.choosing.filters.traits import Traits
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.plugins import Filter, Plugins, Weigher
 from scheduler_worker.core.choosing.ways.fewest_fragments import FewestFragments
-from scheduler_worker.core.choosing.weighers.build_failure import BuildFailure
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
-from scheduler_worker.core.choosing.weighers.hypervisor_version import HypervisorVersion
 from scheduler_worker.core.choosing.weighers.image_cache import ImageCache
-from scheduler_worker.core.choosing.weighers.io_ops import IoOps as IoOpsWeight
 from scheduler_worker.core.choosing.weighers.metrics import MetricsWeight
 from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
 from scheduler_worker.core.choosing.weighers.pci import Pci
 from scheduler_worker.core.choosing.weighers.preferred import Preferred
+from scheduler_worker.core.choosing.weighers.reported import Reported
 from scheduler_worker.core.choosing.weighers.soft_group import SoftGroup
 from scheduler_worker.core.choosing.weighers.spread import Spread
 
@@ -62,11 +59,15 @@ WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
     "cpu": lambda settings: FreeAmount("cpu", "VCPU", settings.cpu_weight_multiplier),
     "ram": lambda settings: FreeAmount("ram", "MEMORY_MB", settings.ram_weight_multiplier),
     "disk": lambda settings: FreeAmount("disk", "DISK_GB", settings.disk_weight_multiplier),
-    "hypervisor_version": lambda settings: HypervisorVersion(settings.hypervisor_version_weight_multiplier),
+    "hypervisor_version": lambda settings: Reported(
+        "hypervisor version", "hypervisor_version", settings.hypervisor_version_weight_multiplier
+    ),
     "num_instances": lambda settings: NumInstances(settings.num_instances_weight_multiplier),
-    "io_ops": lambda settings: IoOpsWeight(settings.io_ops_weight_multiplier),
+    "io_ops": lambda settings: Reported("io ops", "io_ops", settings.io_ops_weight_multiplier, minimum=0.0),
     "pci": lambda settings: Pci(settings.pci_weight_multiplier),
-    "build_failure": lambda settings: BuildFailure(settings.build_failure_weight_multiplier),
+    "build_failure": lambda settings: Reported(
+        "build failure", "failed_builds", settings.build_failure_weight_multiplier, less=True
+    ),
     "soft_affinity": lambda settings: SoftGroup("soft-affinity", settings.soft_affinity_weight_multiplier),
     "soft_anti_affinity": lambda settings: SoftGroup(
         "soft-anti-affinity", settings.soft_anti_affinity_weight_multiplier
@@ -79,15 +80,6 @@ WEIGHERS: Mapping[str, Callable[[PluginSettings], Weigher]] = {
 }
 
 
-def standard_plugins(
-    io_ops_max: int = IO_OPS_PER_HOST_MAX, instances_max: int = INSTANCES_PER_HOST_MAX
-) -> Plugins:
-    """The default plugins. With 0, builds under way or instances are not limited."""
-    return chosen_plugins(
-        PluginSettings(io_ops_per_host_max=io_ops_max, instances_per_host_max=instances_max)
-    )
-
-
 def chosen_plugins(
     settings: PluginSettings,
     more_filters: Mapping[str, Filter] | None = None,
@@ -97,7 +89,7 @@ def chosen_plugins(
     each name of the settings is one of these or one of this package.
     """
     more_filters, more_weighers = more_filters or {}, more_weighers or {}
-    io_ops_max, instances_max = settings.io_ops_per_host_max, settings.instances_per_host_max
+    instances_max = settings.instances_per_host_max
     weighers = [
         more_weighers[name] if name in more_weighers else WEIGHERS[name](settings)
         for name in settings.weighers
@@ -117,12 +109,15 @@ def chosen_plugins(
             ),
             Affinity(),
             AntiAffinity(),
-            Searched(),
+            CUT,
             Traits(),
-            IoOps(io_ops_max),
-            Instances(instances_max),
+            Limit(
+                *("io ops", "io_ops", "builds and the like under way", IO_OPS_MAX),
+                settings.io_ops_per_host_max,
+            ),
+            Limit("instances", "instances", "instances", INSTANCES_MAX, instances_max),
             Capacity(),
-            AllowedWays(),
+            STRUCK,
         ),
         weighers=(Preferred(settings.preferred_weight_multiplier), *weighers),
         instances_max=instances_max,

@@ -36,7 +36,6 @@ from bus.messages.placement import (
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from bus.workers.station import Station
 from scheduler_worker.core.choosing.choosing import choose
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.instances.lifecycle import accepted, waits
 from scheduler_worker.core.instances.rows import KeptRequest
 from scheduler_worker.core.instances.specs import encoded
@@ -45,6 +44,7 @@ from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.stage import SETTINGS
+from tests.plugins import standard_plugins
 from tests.stories.cloud import (
     NAMES,
     QUICK,

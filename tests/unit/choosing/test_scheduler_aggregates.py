@@ -13,9 +13,9 @@ from scheduler_worker.core.aggregates.metadata import Problem
 from scheduler_worker.core.aggregates.orders import changed
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.plugins import multiplier_key
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.weighers.spread import Spread
 from scheduler_worker.core.picture.picture import Picture
+from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus
 
 MULTIPLIERS = [multiplier_key(each) for each in standard_plugins().weighers]

@@ -17,7 +17,6 @@ from bus.workers.handling import Received, Tell
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.reading import as_read
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.host_reports import reported
 from scheduler_worker.core.instances.outcomes import Holds
 from scheduler_worker.core.picture.picture import Picture
@@ -30,6 +29,7 @@ from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from tests.contracts.placement_orders import VOCABULARY, an_id, provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.plugins import standard_plugins
 from tests.refusals import why_not
 from tests.unit.choosing.scheduler_worlds import a_host, a_spec, a_state, vcpus
 

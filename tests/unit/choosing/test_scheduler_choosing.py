@@ -14,11 +14,11 @@ from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Plugins
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import an_id, consumer, provider
+from tests.plugins import standard_plugins
 from tests.refusals import why_not
 from tests.unit.choosing.scheduler_worlds import ROOMY, a_host, a_picture, a_spec, a_state, usage_of, vcpus
 
@@ -247,6 +247,16 @@ def test_each_step_of_the_funnel_says_how_many_it_removed_and_why_the_first() ->
     assert len(reasons) == 13
     assert reasons["old"] == "traits: has forbidden CUSTOM_OLD"
     assert reasons["small"] == "capacity: VCPU asked 2, gives at most 1"
+
+
+def test_a_host_that_never_reported_is_told_a_reason_by_each_filter_that_removes_it() -> None:
+    picture = a_picture(a_state("unheard"), hosts=())
+
+    (miss,) = refusal(picture, a_spec()).nearest
+
+    assert miss.reason == (
+        "no report of it has reached the registry yet; is down: its heartbeats have stopped; its mode is not known yet"
+    )
 
 
 def test_the_nearest_misses_lack_one_thing_and_little_of_it() -> None:

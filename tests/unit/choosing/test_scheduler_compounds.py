@@ -25,12 +25,12 @@ from scheduler_worker.core.choosing.compound.compounds import (
 from scheduler_worker.core.choosing.compound.provider_room import Parts
 from scheduler_worker.core.choosing.draft import Draft, Leaving
 from scheduler_worker.core.choosing.needs import Needs, needs_of, query_of
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.waking import SEARCHED_FIRST, hosts_with_room, room_for
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from tests.contracts.placement_orders import DB, WEB, aggregate, provider
+from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, usage_of
 
 PLUGINS = standard_plugins()

@@ -37,7 +37,6 @@ from bus.workers.handling import Answer, Reading
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.refusals.verdicts import OtherHost, after_verdict
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.instances.lifecycle import accepted, heard
 from scheduler_worker.core.instances.outcomes import Holds, Timeouts, after_search
 from scheduler_worker.core.instances.rows import DELETED, ERROR, Decision, InstanceRow
@@ -52,6 +51,7 @@ from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.store import KnownGroup, NewRequest
 from scheduler_worker.wiring import STANDARD
 from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 

@@ -14,11 +14,11 @@ from scheduler_worker.core.choosing.alternates import hosts_among
 from scheduler_worker.core.choosing.choosing import Chosen, choose, more_alternates, other_way
 from scheduler_worker.core.choosing.needs import Needs
 from scheduler_worker.core.choosing.refusals.verdicts import OtherHost
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.ways.judge import Way
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from tests.contracts.placement_orders import WEB, aggregate, provider
+from tests.plugins import standard_plugins
 from tests.refusals import why_not
 from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state, vcpus
 from tests.unit.choosing.test_scheduler_compounds import (

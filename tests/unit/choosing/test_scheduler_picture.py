@@ -12,9 +12,9 @@ from bus.messages.tree_fingerprint import tree_fingerprint
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
+from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import ROOMY, a_host, a_picture, a_spec, a_state, usage_of, vcpus
 
 PLUGINS = standard_plugins()
@@ -180,7 +180,7 @@ def test_a_row_that_is_used_again_has_nothing_of_its_last_host() -> None:
     assert (free_of(picture, "second"), free_of(picture, "second", "VGPU")) == (5, 0)
     assert not hosts.with_any(("CUSTOM_X",))[0]
     assert not picture.rows_named("first")
-    assert hosts.instances[0] == 0
+    assert hosts.busy("instances")[0] == 0
 
 
 def test_a_choice_counts_from_when_it_is_held_until_it_is_dropped() -> None:
@@ -236,7 +236,7 @@ def test_what_is_held_counts_as_an_instance_and_as_a_build_under_way() -> None:
     picture.hold([(WEB, 1, a_share_of("h", 1))])
 
     hosts = Hosts(Draft(picture))
-    assert (hosts.instances[0], hosts.io_ops[0]) == (6, 3)
+    assert (hosts.busy("instances")[0], hosts.busy("io_ops")[0]) == (6, 3)
 
 
 def test_a_child_gives_what_the_root_has_not_and_the_share_names_it() -> None:
@@ -318,7 +318,7 @@ def test_a_host_that_is_renamed_is_found_by_its_new_name_only() -> None:
     picture.put_hosts([renamed, structs.replace(renamed, instances=8, sequence=3)])
 
     assert (list(picture.rows_named("h")), list(picture.rows_named("other"))) == ([], [0])
-    assert Hosts(Draft(picture)).instances.tolist() == [8]
+    assert Hosts(Draft(picture)).busy("instances").tolist() == [8]
     assert free_of(picture, "other") == 16
 
 

@@ -34,7 +34,6 @@ from scheduler_worker.core.choosing.hosts import room
 from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.planning import plan, reasons
 from scheduler_worker.core.choosing.refusals import relaxing
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
@@ -45,6 +44,7 @@ from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import STANDARD
 from tests.contracts.placement_orders import an_id, provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.plugins import standard_plugins
 from tests.refusals import why_not
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, vcpus
 from tests.unit.scheduler.test_scheduler_handlers import an_ask

@@ -19,11 +19,11 @@ from bus.messages.build import (
     VolumeRequest,
 )
 from scheduler_worker.core.choosing.needs import needs_of
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, an_id
+from tests.plugins import standard_plugins
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 
 REQUEST = RequestId(an_id("request"))

@@ -16,13 +16,12 @@ from bus.messages.build import BuildRejected
 from placement_worker.core.candidates.columns import Flags, Ints
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.filters.availability_zone import AvailabilityZone
-from scheduler_worker.core.choosing.filters.io_ops import IoOps
+from scheduler_worker.core.choosing.filters.limit import Limit
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
 from scheduler_worker.core.choosing.plugins import Filter, Weigher
 from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
-from scheduler_worker.core.choosing.weighers.build_failure import BuildFailure
-from scheduler_worker.core.choosing.weighers.io_ops import IoOps as IoOpsWeight
+from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
 from scheduler_worker.core.choosing.weighers.pci import Pci
 from scheduler_worker.core.requests import InstanceSpec, read_request
 from scheduler_worker.plugin_check import PLAIN, a_cloud, breaches
@@ -76,13 +75,14 @@ class Forgetful(Filter):
         return "forgot"
 
 
-class Comparing(BuildFailure):
+class Comparing(NumInstances):
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Ints | None:  # noqa: ARG002
-        weights: Ints = hosts.failed_builds - hosts.failed_builds.max() + len(hosts)
+        failed = hosts.of(hosts.columns.failed_builds)
+        weights: Ints = failed - failed.max() + len(hosts)
         return weights
 
 
-class Scribbling(IoOpsWeight):
+class Scribbling(NumInstances):
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Ints:  # noqa: ARG002
         hosts.columns.io_ops[: len(hosts)] += 1
         return np.zeros(len(hosts), dtype=np.int64)
@@ -103,9 +103,9 @@ class HalfEmpty(Filter):
         return f"has {hosts.free('VCPU')[at]} left"
 
 
-class Refilling(IoOps):
+class Refilling(Limit):
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
-        passed: Flags = hosts.io_ops % 2 == 0
+        passed: Flags = hosts.busy("io_ops") % 2 == 0
         return passed
 
 
@@ -118,7 +118,10 @@ class Refilling(IoOps):
         (Forgetful(), "asked twice, it answers differently"),
         (Comparing(1.0), "it judges a host otherwise when others are asked about"),
         (Scribbling(1.0), "it writes into the columns"),
-        (Refilling(3), "a host that is full for it has room again after one instance more"),
+        (
+            Refilling("io ops", "io_ops", "builds", "max_io_ops_per_host", 3),
+            "a host that is full for it has room again after one instance more",
+        ),
         (HalfEmpty(), "it decides otherwise when hosts are full, and `reads_usage` is not true"),
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,

@@ -24,7 +24,6 @@ from scheduler_worker.cells.questions import cell_questions
 from scheduler_worker.cells.registry import CONDUCTORS_MAX, CellRegistry
 from scheduler_worker.cells.watch import CellWatch
 from scheduler_worker.core.choosing.choosing import Chosen, choose
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.settings import SchedulerSettings
@@ -33,6 +32,7 @@ from scheduler_worker.wiring import scheduler_parts
 from tests.contracts.conductor_stores import open_conductor_store
 from tests.contracts.test_conductor_store import a_row, everything, instance_id, save
 from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state
 from tests.unit.scheduler.test_scheduler_handlers import an_ask
 

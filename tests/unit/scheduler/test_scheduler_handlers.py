@@ -41,7 +41,7 @@ from scheduler_worker.applications import Applications
 from scheduler_worker.cells.registry import CellRegistry
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.standard import chosen_plugins, standard_plugins
+from scheduler_worker.core.choosing.standard import chosen_plugins
 from scheduler_worker.core.instances.lifecycle import accepted
 from scheduler_worker.core.instances.specs import decoded
 from scheduler_worker.core.picture.picture import Picture
@@ -63,6 +63,7 @@ from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.wiring import STANDARD
 from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.plugins import standard_plugins
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,11 +13,11 @@ from bus.workers.asking import NoAnswer
 from bus.workers.station import Station
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.replica import Replica
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.waiting import WaitingSpecs
+from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_picture, a_spec, a_state
 from tests.unit.scheduler.test_scheduler_instances_hosts import a_row
 

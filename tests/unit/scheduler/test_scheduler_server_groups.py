@@ -15,10 +15,10 @@ from scheduler_worker.core.choosing.draft import Leaving
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, refused_by_group
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import DB, HOST, WEB, an_id, consumer, provider
+from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_state, vcpus
 
 GROUP = GroupId(an_id("group"))

@@ -24,7 +24,6 @@ from bus.messages.build import (
 from bus.messages.placement import GroupMember, Holder, ProviderUsage, Share
 from moor.instances.requests import wait_of
 from scheduler_worker import waiting
-from scheduler_worker.core.choosing.standard import standard_plugins
 from scheduler_worker.core.choosing.waking import first_that_fit
 from scheduler_worker.core.instances.lifecycle import accepted, waits
 from scheduler_worker.core.instances.outcomes import Refused, after_failed_wake
@@ -32,6 +31,7 @@ from scheduler_worker.core.instances.rows import KeptRequest
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.waiting import PAUSE_S_FIRST, PAUSE_S_MAX, WaitingSpecs
 from tests.contracts.placement_orders import aggregate, consumer, provider
+from tests.plugins import standard_plugins
 from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_spec, a_state, usage_of, vcpus
 
 SMALL, LARGE = b"small", b"large"

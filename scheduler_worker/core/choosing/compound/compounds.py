@@ -40,8 +40,8 @@ PREFERENCE_FACTOR = 1_000.0
 
 class Found:
     """The result of a search of all hosts. `flags` tells which hosts have a way to give what is needed. `cut` is the number of
-    steps after which the search of a host was cut, 0 if it was not. `struck` counts the ways that plugins do not allow.
-    `worth` is the value of the preferred traits of each host's best way.
+    steps after which the search of a host was cut, 0 if it was not. `struck` counts the ways of a host if
+    plugins allow none of them. `worth` is the value of the preferred traits of each host's best way.
     """
 
     def __init__(self, hosts: int) -> None:
@@ -63,8 +63,8 @@ class Compounds:
     def __init__(self, picture: Picture, judges: Sequence[WayJudge] = ()) -> None:
         self._judges = judges
         self._compound = picture.compound
-        # All hosts with a provider; None until a request with groups needs them.
-        self._everyone: Flags | None = None
+        # The hosts that are searched for a request with groups: all with a provider, once they are covered.
+        self._everyone = self._compound
         self._picture = picture
         self._index = picture.index
         self.room = ProviderRoom(picture)
@@ -80,8 +80,6 @@ class Compounds:
         """From now on all hosts are searched, if a request has groups. `free` gives the columns of the draft: on hosts
         without children they are what is free at the root, less the choices that are not answered and those of the batch.
         """
-        if self._everyone is not None:
-            return
         columns, index = self._picture.columns, self._index
         roots = columns.root[: columns.rows]
         self._everyone = columns.present[: columns.rows] & (roots >= 0)
@@ -99,10 +97,10 @@ class Compounds:
 
     def take_by_columns(self, rows: Rows, times: Ints, amounts: Mapping[str, int]) -> None:
         """Instances that were placed by the columns alone."""
-        if self._everyone is None or not times.any():
+        if not len(rows):
             return
         for row, count in zip(rows.tolist(), times.tolist(), strict=True):
-            if count and self._everyone[row] and not self._compound[row]:
+            if self._everyone[row] and not self._compound[row]:
                 root = int(self._picture.columns.root[row])
                 for resource, amount in amounts.items():
                     self.room.count(root, resource, count * amount)
@@ -110,10 +108,7 @@ class Compounds:
 
     def flags(self, needs: Needs) -> Flags:
         """The hosts that are searched for these needs."""
-        if not needs.groups:
-            return self._compound
-        assert self._everyone is not None, "all hosts are covered before a request with groups is decided"
-        return self._everyone
+        return self._everyone if needs.groups else self._compound
 
     # One host after another
 
@@ -210,6 +205,7 @@ class Compounds:
                     found.struck[at[struck]] += 1
                     at = at[~struck]
                 found.add(at, trees.block.preference)
+        found.struck[found.flags] = 0
         return found
 
     def _by_pools(self, hosts: Rows) -> Iterator[tuple[frozenset[int], Rows]]:

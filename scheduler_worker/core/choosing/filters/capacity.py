@@ -2,7 +2,7 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.needs import needs_of
+from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.plugins import Filter
 from scheduler_worker.core.choosing.refusals.group_reasons import (
     shortfalls_of,
@@ -15,7 +15,7 @@ from scheduler_worker.core.requests import InstanceSpec
 class Capacity(Filter):
     name = "capacity"
     is_per_instance = True
-    reads = ("amounts", "required", "forbidden", "preferred", "groups", "isolates", "same_subtree")
+    reads = Needs._fields
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         passed = hosts.everyone()

@@ -8,6 +8,7 @@ import numpy as np
 from bus.message import ConsumerId
 from bus.messages.placement import ProviderState, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
+from scheduler_worker.core.choosing.compound.compounds import Found
 from scheduler_worker.core.choosing.compound.pools import FreeAtProvider, Pool
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_facts import HostFacts
@@ -95,16 +96,13 @@ class Hosts(HostFacts):
 
     def shared(self, resource: str) -> Ints:
         """The largest free amount of a class at one provider that shares with the host; -1 where none shares it."""
-        compounds = self._draft.compounds
-        if compounds is None:
-            return np.full(len(self), -1, dtype=np.int64)
-        most = compounds.pools.most(resource)
+        most = self._draft.compounds.pools.most(resource)
         return np.full(len(self), -1, dtype=np.int64) if most is None else self.of(most)
 
     def pools(self, resource: str) -> list[Pool]:
         """The sharing providers with an inventory of a class. Only of all hosts of a draft, not of some."""
         assert self._rows is None, "pools name the hosts that may use them by row"
-        return [] if self._draft.compounds is None else list(self._draft.compounds.pools.of_class(resource))
+        return list(self._draft.compounds.pools.of_class(resource))
 
     def decided(self, by_columns: Flags, needs: Needs, *, by_room_alone: bool = False) -> Flags:
         """The columns decide about most hosts, and the search about compound ones. With `taken`, compound hosts pass: each
@@ -131,34 +129,25 @@ class Hosts(HostFacts):
 
     def may_share(self, resource: str, amount: int) -> Flags | None:
         """The hosts that may take this amount from one pool; None if no pool has the class."""
-        compounds = self._draft.compounds
-        shared = None if compounds is None else compounds.pools.most_at_first(resource)
+        shared = self._draft.compounds.pools.most_at_first(resource)
         if shared is None:
             return None
         return self.kept(("shared", resource, amount), partial(np.greater_equal, self.of(shared), amount))
 
     def may_have_all(self, traits: Iterable[str]) -> Flags:
         """The hosts with all of these traits in their trees, but for those that any pool has."""
-        compounds = self._draft.compounds
-        of_pools = frozenset[str]() if compounds is None else compounds.pools.traits
+        of_pools = self._draft.compounds.pools.traits
         return self.with_all(tuple([trait for trait in dict.fromkeys(traits) if trait not in of_pools]))
 
     def some_are_searched(self, spec: InstanceSpec) -> bool:
         """Is any host searched for candidates, since its columns do not say enough?"""
-        return bool(spec.groups) or self.some_are_compound
+        return bool(spec.groups) or self._draft.has_compound
 
-    def cut(self, needs: Needs) -> Ints | None:
-        """The number of steps after which the search of each host was cut, 0 if it was not; None if none was searched."""
+    def found(self, needs: Needs) -> Found:
+        """The result of the search, by the rows of the picture; some hosts are searched for these needs."""
         compounds = self._draft.searched(needs)
-        return None if compounds is None else self.of(compounds.found(needs).cut)
-
-    def struck(self, needs: Needs) -> Ints | None:
-        """The number of ways that plugins struck, of hosts that were left with none; None if they struck none."""
-        compounds = self._draft.searched(needs)
-        if compounds is None:
-            return None
-        found = compounds.found(needs)
-        return self.of(found.struck * ~found.flags)
+        assert compounds is not None, "some hosts are searched"
+        return compounds.found(needs)
 
     def worth(self, needs: Needs) -> tuple[Flags, Floats] | None:
         """Which hosts are searched, and what the preferred traits of their candidates are worth; None if none is searched."""
@@ -169,25 +158,17 @@ class Hosts(HostFacts):
 
     def can_give(self, at: int, needs: Needs) -> bool:
         """Has one host, which is searched, all of this?"""
-        compounds = self._draft.searched(needs)
-        assert compounds is not None, "the host is searched"
-        return compounds.can_give(needs, self.row(at))
-
-    @property
-    def some_are_compound(self) -> bool:
-        return self._draft.compounds is not None
+        return self._draft.compounds.can_give(needs, self.row(at))
 
     def is_compound(self, at: int) -> bool:
-        return self._draft.compounds is not None and bool(self._draft.picture.compound[self.row(at)])
+        return bool(self._draft.picture.compound[self.row(at)])
 
     def providers_for(self, at: int, resource: str = "") -> list[FreeAtProvider]:
         """All providers that instances on a compound host may take from; with a class, those that have an inventory of it."""
-        assert self._draft.compounds is not None, "there are compound hosts"
         return list(self._draft.compounds.pools.providers_for(self.row(at), resource))
 
     def free_at(self, provider: ProviderState, resource: str) -> int:
         """The free amount of one class at a provider of a host that is searched."""
-        assert self._draft.compounds is not None, "the host is searched"
         return self._draft.compounds.room.free_at(provider.id, resource)
 
     # Server groups
@@ -216,7 +197,7 @@ class Hosts(HostFacts):
     def load_of_domains(self, key: str) -> Ints:
         """How many instances all hosts of each domain have together."""
         everyone = Hosts(self._draft)
-        load = np.bincount(everyone.domains(key), weights=everyone.instances * everyone.present)
+        load = np.bincount(everyone.domains(key), weights=everyone.busy("instances") * everyone.present)
         return load.astype(np.int64)
 
     @property
@@ -226,25 +207,16 @@ class Hosts(HostFacts):
 
     # Load
 
-    @property
-    def instances(self) -> Ints:
-        """The instances of each host, and unanswered choices. Placement counts instances that are still to be built, the
-        host counts instances without a claim: the larger number is taken.
-        """
-        return self._busy("instances")
-
-    @property
-    def io_ops(self) -> Ints:
-        """Builds and the like under way on each host, and unanswered choices."""
-        return self._busy("io_ops")
-
     def have_fewer(self, column: str, limit: float | Floats) -> Flags:
         """The hosts with fewer `instances` or `io_ops` than this. On a quiet day none is near its limit."""
         if isinstance(limit, float | int) and self._taken is None and self._draft.busiest(column) < limit:
             return self.everyone()
-        fewer: Flags = self._busy(column) < limit
+        fewer: Flags = self.busy(column) < limit
         return fewer
 
-    def _busy(self, column: str) -> Ints:
+    def busy(self, column: str) -> Ints:
+        """The `instances` of each host, or its `io_ops`, the builds and the like under way; and unanswered choices. Placement
+        counts instances that are still to be built, the host counts instances without a claim: the larger number is taken.
+        """
         busy = self.of(self._draft.busy(column))
         return busy if self._taken is None else busy + self._taken

@@ -217,15 +217,6 @@ class HostFacts:
         """Do any two hosts of the picture differ in this column? If not, a weigher need not look at it."""
         return self._draft.differ_in(column)
 
-    @property
-    def failed_builds(self) -> Ints:
-        """Builds that failed on each host since the last one that succeeded."""
-        return self.of(self.columns.failed_builds)
-
-    @property
-    def hypervisor_versions(self) -> Ints:
-        return self.of(self.columns.hypervisor_version)
-
     # Names
 
     def name(self, at: int) -> str:

@@ -10,4 +10,4 @@ class NumInstances(Weigher):
     name = "num instances"
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:  # noqa: ARG002 - equal for each request
-        return hosts.instances
+        return hosts.busy("instances")

@@ -7,24 +7,14 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Floats
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.needs import needs_of
+from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.plugins import Weigher
 from scheduler_worker.core.requests import InstanceSpec
-
-# A preference counts more than all free amounts together, which only decide among hosts that are equal by it.
-MULTIPLIER = 1_000.0
-_READS = (
-    *("amounts", "required", "forbidden", "preferred", "preferred_classes"),
-    *("groups", "isolates", "same_subtree"),
-)
 
 
 class Preferred(Weigher):
     name = "preferred"
-    reads = _READS
-
-    def __init__(self, multiplier: float = MULTIPLIER) -> None:
-        self.multiplier = multiplier
+    reads = (*Needs._fields, "preferred_classes")
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:
         if not spec.prefers_something:

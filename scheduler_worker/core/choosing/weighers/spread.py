@@ -44,7 +44,7 @@ class _Turns(NamedTuple):
 def _turns(hosts: Hosts, key: str) -> _Turns:
     domains = hosts.domains(key)
     sizes = np.bincount(domains)
-    order = np.lexsort((hosts.instances, domains))
+    order = np.lexsort((hosts.busy("instances"), domains))
     # Where the hosts of each domain begin in this order.
     starts = np.cumsum(sizes) - sizes
     places = np.empty(len(hosts), dtype=np.int64)

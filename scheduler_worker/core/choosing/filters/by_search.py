@@ -1,0 +1,46 @@
+"""The search of a compound host has found whether it can serve the request, and plugins have left it a way to do so.
+
+`search`: the search of a host was cut; it may have the amounts, but it is not known. `ways`: plugins allow none of the ways
+that were found (ways/judge.py).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from placement_worker.core.candidates.columns import Flags, Ints
+from scheduler_worker.core.choosing.compound.compounds import Found
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.needs import Needs, needs_of
+from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class BySearch(Filter):
+    reads = Needs._fields
+
+    def __init__(self, name: str, against: Callable[[Found], Ints], words: str) -> None:
+        """`against` counts what speaks against each host."""
+        self.name = name
+        self._against = against
+        self._words = words
+
+    def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
+        if hosts.before_search or not hosts.some_are_searched(spec):
+            return hosts.everyone()
+        return np.equal(hosts.of(self._against(hosts.found(needs_of(spec)))), 0)
+
+    def reason(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
+        return self._words.format(self._against(hosts.found(needs_of(spec)))[hosts.row(at)])
+
+
+CUT = BySearch(
+    "search",
+    lambda found: found.cut,
+    "its search was cut after {} steps: it may have what is asked, to find out would cost too much",
+)
+STRUCK = BySearch(
+    "ways",
+    lambda found: found.struck,
+    "has room, but plugins allow none of the ways to take it that were found, {} in all",
+)

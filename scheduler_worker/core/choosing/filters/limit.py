@@ -1,0 +1,28 @@
+"""The host has fewer instances, or fewer builds and the like under way, than it may have."""
+
+from placement_worker.core.candidates.columns import Flags
+from scheduler_worker.core.aggregates.metadata import UNLIMITED
+from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.requests import InstanceSpec
+
+
+class Limit(Filter):
+    is_per_instance = True
+
+    def __init__(self, name: str, column: str, words: str, key: str, maximum: int) -> None:
+        """0: no limit, except on hosts whose aggregates name one under this key."""
+        self.name = name
+        self._column = column
+        self._words = words
+        self._key = key
+        self._maximum = maximum
+
+    def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
+        if not self._maximum and self._key not in hosts.metadata.keys:
+            return hosts.everyone()
+        return hosts.have_fewer(self._column, hosts.number(self._key, self._maximum or UNLIMITED))
+
+    def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
+        maximum = hosts.number_at(at, self._key, self._maximum)
+        return f"has {int(hosts.busy(self._column)[at])} {self._words}, at most {maximum:g}"

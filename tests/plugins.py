@@ -1,0 +1,12 @@
+"""The filters and weighers of the scheduler with its default settings, and with limits of each host."""
+
+from scheduler_worker.core.choosing.plugin_settings import PluginSettings
+from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.standard import chosen_plugins
+
+
+def standard_plugins(io_ops_max: int = 8, instances_max: int = 50) -> Plugins:
+    """With 0, builds under way or instances are not limited."""
+    return chosen_plugins(
+        PluginSettings(io_ops_per_host_max=io_ops_max, instances_per_host_max=instances_max)
+    )
