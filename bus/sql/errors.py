@@ -11,21 +11,22 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
 
-# Classes of SQLSTATE. Transient: a deadlock or serialisation failure, out of resources, trouble with the server's
-# files. Away: a broken connection, a stopping server, no free session, or a transaction ended for being idle.
-_TRANSIENT_CLASSES = ("40", "53", "58")
-_AWAY_CLASSES = ("08", "57", "53300", "25P03")
-_LOCK_NOT_AVAILABLE = "55P03"
-# A statement over its time limit, or cancelled by an operator.
-_CANCELED = "57014"
-# Also transient: a missing right, which may be granted; and a standby, which may become a primary.
-_TRANSIENT_STATES = (_LOCK_NOT_AVAILABLE, _CANCELED, "42501", "25006")
+# SQLSTATEs and classes of them, the first that fits counts. Locked: another session holds a lock. Too long: a statement over
+# its time limit, or cancelled by an operator. Unavailable: a broken connection, a stopping server, no free session, or a
+# transaction ended for being idle. Transient: a deadlock or serialisation failure, out of resources, trouble with the server's
+# files; a missing right, which may be granted; a standby, which may become a primary.
+_TRANSIENT_STATES: tuple[tuple[tuple[str, ...], type[Transient]], ...] = (
+    (("55P03",), Locked),
+    (("57014",), TookTooLong),
+    (("08", "57", "53300", "25P03"), Unavailable),
+    (("40", "53", "58", "42501", "25006"), Transient),
+)
 # Login refused: a wrong password or unknown role (class 28), no such database, no right to connect.
 _TURNED_AWAY = ("28", "3D000", "42501")
 # The class of errors in our own statements.
 _OURS = "42"
 _SQLITE_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_SQLITE_TRANSIENT = (*_SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_SQLITE_TRANSIENT = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _UNIQUE_VIOLATION = "23505"
 
 
@@ -35,20 +36,9 @@ def transients() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_transient(error):
-            raise _kind_of(error)(f"database: {error}") from error
-        raise
-
-
-def _kind_of(error: BaseException) -> type[Transient]:
-    if is_away(error):
-        return Unavailable
-    original = _original(error)
-    if isinstance(original, sqlite3.Error):
-        return Locked if _sqlite_code(original) & 0xFF in _SQLITE_LOCKED else Transient
-    if _sqlstate(original) == _LOCK_NOT_AVAILABLE:
-        return Locked
-    return TookTooLong if _sqlstate(original) == _CANCELED else Transient
+        if (kind := transient_kind(error)) is None:
+            raise
+        raise kind(f"database: {error}") from error
 
 
 @contextmanager
@@ -79,27 +69,19 @@ def opening(file: str) -> Iterator[None]:
         raise Unavailable(f"database: {file} cannot be used: {_original(error)}") from error
 
 
-def is_transient(error: BaseException) -> bool:
-    """Is the error temporary, so that the same work may succeed later?"""
-    error = _original(error)
-    if (state := _sqlstate(error)) is not None:
-        return is_away(error) or state.startswith(_TRANSIENT_CLASSES) or state in _TRANSIENT_STATES
-    if isinstance(error, sqlite3.OperationalError):
-        return _sqlite_code(error) & 0xFF in _SQLITE_TRANSIENT
-    return is_away(error)
-
-
-def is_away(error: BaseException) -> bool:
-    """Is the server unreachable or shutting down?
+def transient_kind(error: BaseException) -> type[Transient] | None:
+    """What to raise for an error after which the same work may succeed later; None if a retry does not help.
 
     Of the operating system's errors only a broken connection counts. A timeout or a missing file may come from any code
     in the transaction, and would be retried for ever as if a server had to come back.
     """
     error = _original(error)
-    state = _sqlstate(error)
-    if state is None:
-        return isinstance(error, ConnectionError)
-    return state.startswith(_AWAY_CLASSES) and state != _CANCELED
+    if isinstance(error, sqlite3.OperationalError):
+        code = _sqlite_code(error) & 0xFF
+        return Locked if code in _SQLITE_LOCKED else Transient if code in _SQLITE_TRANSIENT else None
+    if (state := _sqlstate(error)) is None:
+        return Unavailable if isinstance(error, ConnectionError) else None
+    return next((kind for states, kind in _TRANSIENT_STATES if state.startswith(states)), None)
 
 
 def is_duplicate(error: IntegrityError) -> bool:

@@ -97,20 +97,21 @@ class SqliteTransaction:
         self._writes = writes
         self._is_lazy = is_lazy
         self._is_begun = False
-        self._later: list[Callable[[Connection], object]] = []
 
     async def run(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
+        def begun_work(connection: Connection) -> T:
+            if not self._is_begun:
+                self._is_begun = True
+                driver_of(connection).execute("BEGIN")
+            return work(connection, *args, **kwargs)
+
         with transients():
             if self._writes:
                 await self._begin_writing()
-                return self._session.here(
-                    lambda connection: self._all_of_it(connection, work, *args, **kwargs)
-                )
-            return await self._session.aside(
-                lambda connection: self._all_of_it(connection, work, *args, **kwargs)
-            )
+                return self._session.here(begun_work)
+            return await self._session.aside(begun_work)
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
         """The rows that a statement of sqlite3's returns."""
@@ -129,43 +130,21 @@ class SqliteTransaction:
             # Another process is writing to the file.
             await self._session.aside(partial(_begin_immediate, self._busy_s))
 
-    def _all_of_it(
-        self,
-        connection: Connection,
-        work: Callable[Concatenate[Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        if not self._is_begun:
-            self._is_begun = True
-            driver_of(connection).execute("BEGIN")
-        later, self._later = self._later, []
-        for waiting in later:
-            waiting(connection)
-        return work(connection, *args, **kwargs)
-
-    def later(self, work: Callable[[Connection], object]) -> None:
-        """Do this before the next work or the commit; errors appear only then."""
-        self._later.append(work)
-
     async def commit(self) -> None:
-        if self._later:
-            await self.run(_nothing)
         if not self._is_begun:
             return
         with transients():
             if self._writes:
-                await self._session.aside(_commit)
+                await self._session.aside(partial(_end, "COMMIT"))
             else:
                 # Nothing waits for the disk at the end of a read.
-                self._session.here(_commit)
+                self._session.here(partial(_end, "COMMIT"))
 
     async def roll_back(self) -> None:
         """Roll back, after any commit that still runs for a cancelled caller."""
-        self._later.clear()
         if self._is_begun:
             with transients():
-                await self._session.aside(_roll_back)
+                await self._session.aside(partial(_end, "ROLLBACK"))
 
 
 def _has_begun_at_once(connection: Connection) -> bool:
@@ -189,19 +168,7 @@ def _begin_immediate(busy_s: float, connection: Connection) -> None:
     driver.execute("BEGIN IMMEDIATE")
 
 
-def _nothing(_: Connection) -> None:
-    """Does nothing; work that was deferred by `later` runs before it."""
-
-
-def _commit(connection: Connection) -> None:
-    _end(connection, "COMMIT")
-
-
-def _roll_back(connection: Connection) -> None:
-    _end(connection, "ROLLBACK")
-
-
-def _end(connection: Connection, statement: str) -> None:
+def _end(statement: str, connection: Connection) -> None:
     driver = driver_of(connection)
     # After a failed BEGIN no transaction is open, and some errors end it by themselves.
     if driver.in_transaction:

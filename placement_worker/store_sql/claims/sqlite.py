@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -74,7 +73,7 @@ class SqliteClaims(ClaimLocks[SqliteTransaction]):
 
     async def write(self, changes: ClaimChanges) -> None:
         assert self._locked is not None, "claims are written only after they were locked"
-        self._transaction.later(partial(_write, locked=self._locked, changes=changes))
+        await self._transaction.run(_write, self._locked, changes)
 
 
 def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) -> None:

@@ -6,7 +6,6 @@ choose.
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -122,7 +121,7 @@ async def write_single_providers(
     if isinstance(transaction, PostgresTransaction):
         await _write_on_postgresql(transaction, written)
     elif isinstance(transaction, SqliteTransaction):
-        transaction.later(partial(_write_on_sqlite, written=written))
+        await transaction.run(_write_on_sqlite, written)
 
 
 def _are_remarked(old: ProviderBook, new: ProviderBook) -> bool:
