@@ -44,6 +44,18 @@ class StrictMessage(Message, frozen=True):
     IS_STRICT: ClassVar[bool] = True
 
 
+class CellMessage(Message, frozen=True):
+    """A message of this cell: the name ends its routing key."""
+
+    cell: CellName
+
+
+class ProjectMessage(StrictMessage, frozen=True, kw_only=True):
+    """A message for this project: the name ends its routing key. Without it for all projects, which needs the right to all."""
+
+    project: Project = ""
+
+
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
 

@@ -5,7 +5,16 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import AggregateId, CellName, ConsumerId, GroupId, Message, Project, StrictMessage
+from bus.message import (
+    AggregateId,
+    CellMessage,
+    ConsumerId,
+    GroupId,
+    Message,
+    Project,
+    ProjectMessage,
+    StrictMessage,
+)
 from bus.messages.placement import (
     Counter,
     GroupPolicy,
@@ -174,7 +183,7 @@ class BuildAccepted(Message, frozen=True, tag="build.accepted"):
     project: Label = ""
 
 
-class DeleteInstance(StrictMessage, frozen=True, tag="instance.delete"):
+class DeleteInstance(ProjectMessage, frozen=True, tag="instance.delete"):
     """Delete an instance in any state. Repeating the request is harmless. A client that waits gets the instance's
     current state (`InstancesFound`): none if its build request has not arrived yet, and then it will not be built.
 
@@ -183,10 +192,9 @@ class DeleteInstance(StrictMessage, frozen=True, tag="instance.delete"):
     """
 
     instance: InstanceId
-    project: Project = ""
 
 
-class RebuildInstance(StrictMessage, frozen=True, tag="instance.rebuild"):
+class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):
     """Build the instance anew on its host, from this image; what is on its disk is lost. Host and share stay. Only an
     active instance can be rebuilt, or one in error that keeps its host. The client chooses `request_id`; a repeated request with
     the same content is not done twice. The answer is the instance's current state (`InstancesFound`), or the reason of
@@ -199,7 +207,6 @@ class RebuildInstance(StrictMessage, frozen=True, tag="instance.rebuild"):
     request_id: RequestId
     instance: InstanceId
     image: Image
-    project: Project = ""
     # The limit from acceptance to the end. None: the scheduler's default for bare-metal nodes.
     deadline_s: int | None = None
 
@@ -328,10 +335,9 @@ class InstanceState(Value, frozen=True):
     move: Move | None = None
 
 
-class InstanceEvent(Message, frozen=True):
+class InstanceEvent(CellMessage, frozen=True):
     """A new state of an instance, and its cell."""
 
-    cell: CellName
     instance: InstanceState
 
 
@@ -361,7 +367,7 @@ class InstanceDeleted(InstanceEvent, frozen=True, tag="instance.deleted"):
     """The instance is deleted."""
 
 
-class AskInstances(StrictMessage, frozen=True, tag="instance.query"):
+class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
     """Asks for these instances; or for those of a request; or for a page of all, in the order of their ids, after
     `after`.
 
@@ -375,7 +381,6 @@ class AskInstances(StrictMessage, frozen=True, tag="instance.query"):
     state: Label = ""
     # Only what is on the host of this name.
     host: Label = ""
-    project: Project = ""
 
 
 class CellHeard(Value, frozen=True):

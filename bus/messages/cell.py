@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import CellName, Message, ProviderId
+from bus.message import CellMessage, ProviderId
 from bus.messages.build import (
     ConfigDrive,
     Flavor,
@@ -39,13 +39,17 @@ class Choice(Value, frozen=True, array_like=True):
     kind: Label = ""
 
 
-class PlaceInCell(Message, frozen=True, tag="place"):
+class InstanceMessage(CellMessage, frozen=True):
+    """About one instance of a cell."""
+
+    instance: InstanceId
+
+
+class PlaceInCell(InstanceMessage, frozen=True, tag="place"):
     """Build this instance on the host that holds its claim; if that fails, on the alternates in their order. The cell
     numbers the instance's states from `sequence` on.
     """
 
-    cell: CellName
-    instance: InstanceId
     request_id: RequestId
     sequence: SequenceNumber
     attempt: Attempt
@@ -64,74 +68,67 @@ class PlaceInCell(Message, frozen=True, tag="place"):
     ports: Ports = ()
 
 
-class RemoveFromCell(Message, frozen=True, tag="remove"):
+class RemoveFromCell(InstanceMessage, frozen=True, tag="remove"):
     """Delete the instance, whatever its state in the cell. The cell continues its sequence from this one, if it is higher."""
 
-    cell: CellName
-    instance: InstanceId
     request_id: RequestId
     sequence: SequenceNumber
     issued_at: Moment
 
 
-class RebuildInCell(Message, frozen=True, tag="rebuild"):
+class RebuildInCell(InstanceMessage, frozen=True, tag="rebuild"):
     """Write another image onto the host of this instance, in place. The cell continues its sequence from the rebuild's
     number.
     """
 
-    cell: CellName
-    instance: InstanceId
     rebuild: Rebuild
 
 
-class MoveInCell(Message, frozen=True, tag="move"):
+class MoveInCell(InstanceMessage, frozen=True, tag="move"):
     """Move the instance to the first of these hosts that takes it; without any, shelve, offload or unshelve it where it is. The
     cell continues its sequence from the move's number.
     """
 
-    cell: CellName
-    instance: InstanceId
     move: Move
     choices: Annotated[tuple[Choice, ...], Meta(max_length=ALTERNATES_MAX + 1)] = ()
 
 
-class EndMoveInCell(Message, frozen=True, tag="settle"):
+class EndMoveInCell(InstanceMessage, frozen=True, tag="settle"):
     """Confirm, revert or abort this move, as its `asked` says. The cell may not have received the move yet: it then never does
     it. The cell continues its sequence from this one.
     """
 
-    cell: CellName
-    instance: InstanceId
     move: Move
     sequence: SequenceNumber
 
 
-class AttemptMessage(Message, frozen=True):
+class AttemptMessage(InstanceMessage, frozen=True):
     """About one try to have this instance on this host. `attempt` identifies the try in all messages about it."""
 
-    cell: CellName
-    instance: InstanceId
     attempt: Attempt
     host: ProviderId
 
 
-class SpawnInstance(AttemptMessage, frozen=True, tag="spawn"):
-    """Order to a host: create the instance."""
+class BuildOrder(AttemptMessage, frozen=True):
+    """Order to a host: take this share for an instance of this flavor."""
 
     flavor: Flavor
     share: Share
+
+
+class SpawnInstance(BuildOrder, frozen=True, tag="spawn"):
+    """Order to a host: create the instance."""
+
     name: Label = ""
     image: Image | None = None
 
 
-class RespawnInstance(AttemptMessage, frozen=True, tag="respawn"):
+class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
     """Order to a host: destroy the disk of the instance that has this attempt, and create it anew from this image. `number`
     tells this rebuild from others; an order that arrives after one of a later rebuild or move is not obeyed.
     """
 
     number: Counter
-    flavor: Flavor
-    share: Share
     image: Image
     name: Label = ""
 
@@ -158,24 +155,20 @@ class StartInstance(AttemptMessage, frozen=True, tag="start"):
     number: Counter
 
 
-class ReceiveInstance(AttemptMessage, frozen=True, tag="receive"):
+class ReceiveInstance(BuildOrder, frozen=True, tag="receive"):
     """Order to a host: take the instance over from the attempt `source_attempt` on the host `source`, which may be this very
     host. It is stopped there, unless `live`. Answered as a spawn order.
     """
 
-    flavor: Flavor
-    share: Share
     source: ProviderId
     source_attempt: Attempt
     live: bool = False
     name: Label = ""
 
 
-class DeployInstance(AttemptMessage, frozen=True, tag="deploy"):
+class DeployInstance(BuildOrder, frozen=True, tag="deploy"):
     """Order to the daemons for bare-metal nodes: deploy the instance on this node."""
 
-    flavor: Flavor
-    share: Share
     name: Label = ""
     project: Label = ""
     user: Label = ""

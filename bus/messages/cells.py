@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from bus.message import CellName, Message, Project, StrictMessage
+from bus.message import CellMessage, Message, Project, ProjectMessage, StrictMessage
 from bus.messages.build import CellHeard, CellLife, InstanceId, InstanceState
 from bus.messages.placement import Label, Moment, Natural, Value
 
@@ -19,12 +19,11 @@ Page = Annotated[int, Meta(ge=1, le=200)]
 Asked = Annotated[tuple[InstanceId, ...], Meta(max_length=200)]
 
 
-class ConductorAlive(Message, frozen=True, tag="conductor.beat"):
+class ConductorAlive(CellMessage, frozen=True, tag="conductor.beat"):
     """A conductor of this cell is alive. `trouble` says why it can do no work now, such as a database that does not answer.
     A cell without a heartbeat of a conductor that can work is down after a while.
     """
 
-    cell: CellName
     conductor: Label
     trouble: Annotated[str, Meta(max_length=1024)] = ""
 
@@ -62,7 +61,7 @@ class CellsFound(Message, frozen=True, tag="cell.found"):
     cells: tuple[CellState, ...]
 
 
-class AskLive(StrictMessage, frozen=True, tag="live.query"):
+class AskLive(ProjectMessage, frozen=True, tag="live.query"):
     """Asks what a cell itself has: these instances, or a page of all, in the order of their ids, after `after`. A scheduler
     has a conductor of the cell tell it, and passes that on.
 
@@ -73,13 +72,11 @@ class AskLive(StrictMessage, frozen=True, tag="live.query"):
     instances: Asked = ()
     after: InstanceId | None = None
     limit: Page = 200
-    project: Project = ""
 
 
-class TellLive(Message, frozen=True, tag="live.tell"):
+class TellLive(CellMessage, frozen=True, tag="live.tell"):
     """Order to the conductors of this cell: tell what `live.query` asks, with this `question`. It is obeyed soon or not at all."""
 
-    cell: CellName
     question: Label
     asked_at: Moment
     instances: Asked = ()
@@ -88,10 +85,9 @@ class TellLive(Message, frozen=True, tag="live.tell"):
     project: Project = ""
 
 
-class LiveTold(Message, frozen=True, tag="live.told"):
+class LiveTold(CellMessage, frozen=True, tag="live.told"):
     """The cell's instances, as in `live.found`. It is an event, since cells send nothing to schedulers."""
 
-    cell: CellName
     question: Label
     instances: tuple[InstanceState, ...] = ()
     next: InstanceId | None = None

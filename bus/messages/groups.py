@@ -6,11 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import ConsumerId, GroupId, Message, Project, StrictMessage
+from bus.message import ConsumerId, GroupId, Message, ProjectMessage
 from bus.messages.placement import GroupPolicy, Label, Natural, Positive, Value
 
 
-class CreateGroup(StrictMessage, frozen=True, tag="group.create"):
+class CreateGroup(ProjectMessage, frozen=True, tag="group.create"):
     """Create a server group; a build request then names it by its id. The client chooses `id`. A repeated order with the
     same content is not done twice. Another content under the same id is rejected, also after the group was deleted.
 
@@ -22,10 +22,9 @@ class CreateGroup(StrictMessage, frozen=True, tag="group.create"):
     policy: GroupPolicy
     max_per_host: Positive = 1
     name: Label = ""
-    project: Project = ""
 
 
-class DeleteGroup(StrictMessage, frozen=True, tag="group.delete"):
+class DeleteGroup(ProjectMessage, frozen=True, tag="group.delete"):
     """Delete a server group: no request may name it any more. Its members stay. As long as they live, they are still kept
     apart or together when a failed host moves one of them to an alternate. The answer has the deleted group, or none.
 
@@ -34,10 +33,9 @@ class DeleteGroup(StrictMessage, frozen=True, tag="group.delete"):
     """
 
     id: GroupId
-    project: Project = ""
 
 
-class AskGroups(StrictMessage, frozen=True, tag="group.query"):
+class AskGroups(ProjectMessage, frozen=True, tag="group.query"):
     """Asks for one group with its members; or for a page of all groups, in the order of their ids, after `after`.
 
     With `project`, only groups of that project. Without it, of all projects, which needs the right to all of them.
@@ -46,7 +44,6 @@ class AskGroups(StrictMessage, frozen=True, tag="group.query"):
     id: GroupId | None = None
     after: GroupId | None = None
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
-    project: Project = ""
 
 
 class PlacedMember(Value, frozen=True):

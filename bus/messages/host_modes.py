@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import CellName, Message, ProviderId
+from bus.message import CellMessage, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostSetting
 from bus.messages.placement import Attempt, Counter, Label, Value
@@ -12,22 +12,20 @@ from bus.messages.placement import Attempt, Counter, Label, Value
 ATTEMPTS_PER_MESSAGE_MAX = 2000
 
 
-class SetHostInCell(Message, frozen=True, tag="host.mode"):
+class SetHostInCell(CellMessage, frozen=True, tag="host.mode"):
     """The mode of a host, for the conductors of its cell. The setting with the highest number counts. With `must_clean` the
     host was dead: the cell says when nothing foreign is left on it.
     """
 
-    cell: CellName
     host: ProviderId
     name: Label
     setting: HostSetting
     must_clean: bool = False
 
 
-class CheckHost(Message, frozen=True, tag="host.check"):
+class CheckHost(CellMessage, frozen=True, tag="host.check"):
     """Order to a host: say what you have, after this instance. `number` is that of the host's setting."""
 
-    cell: CellName
     host: ProviderId
     number: Counter
     after: InstanceId | None = None
@@ -40,13 +38,12 @@ class HeldAttempt(Value, frozen=True, array_like=True):
     attempt: Attempt
 
 
-class HostHolds(Message, frozen=True, tag="host.holds"):
+class HostHolds(CellMessage, frozen=True, tag="host.holds"):
     """A page of all attempts that a host has, in the order of their instances. `after` and `number` are those of the order,
     `next` those of the order for the next page; none on the last one. The conductor orders the host to destroy the attempts
     that are not its own any more.
     """
 
-    cell: CellName
     host: ProviderId
     number: Counter
     attempts: Annotated[tuple[HeldAttempt, ...], Meta(max_length=ATTEMPTS_PER_MESSAGE_MAX)] = ()
@@ -54,9 +51,8 @@ class HostHolds(Message, frozen=True, tag="host.holds"):
     next: InstanceId | None = None
 
 
-class HostCleaned(Message, frozen=True, tag="host.cleaned"):
+class HostCleaned(CellMessage, frozen=True, tag="host.cleaned"):
     """Nothing foreign is left on this host, which was dead before the setting with this number."""
 
-    cell: CellName
     host: ProviderId
     number: Counter

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bus.message import CellName, Message, ProviderId, StrictMessage
+from bus.message import CellMessage, Message, ProviderId, StrictMessage
 from bus.messages.placement import Counter, Label, Moment, Natural, Value
 
 # The entries of a message about many hosts.
@@ -64,23 +64,21 @@ class HostFacts(HostDescription, frozen=True):
     sequence: Counter = 0
 
 
-class HostsReported(Message, frozen=True, tag="host.state"):
+class HostsReported(CellMessage, frozen=True, tag="host.state"):
     """These hosts are up, with these facts. Sent when they start and when the facts change.
 
     `epoch` is the reporter's term where several share the work (0 where there is no ring). `sequence` orders the
     reports of one term (0: in the order of arrival). The latest report of each host counts, whenever it arrives.
     """
 
-    cell: CellName
     hosts: Annotated[tuple[HostFacts, ...], Meta(max_length=1000)]
     epoch: Counter = 0
     sequence: Counter = 0
 
 
-class HostsAlive(Message, frozen=True, tag="host.beat"):
+class HostsAlive(CellMessage, frozen=True, tag="host.beat"):
     """Heartbeats of many hosts of a cell. A host that is not heard of for a while is down."""
 
-    cell: CellName
     hosts: Annotated[tuple[ProviderId, ...], Meta(max_length=5000)]
 
 
@@ -91,12 +89,11 @@ class HostMetrics(Value, frozen=True, kw_only=True):
     values: Annotated[dict[Label, Metric], Meta(max_length=64)]
 
 
-class HostsMeasured(Message, frozen=True, tag="host.metrics"):
+class HostsMeasured(CellMessage, frozen=True, tag="host.metrics"):
     """The metrics of hosts of a cell. They replace all earlier ones of each host. They are a feed: no row stores them,
     and a scheduler that has just started has none until they are sent again. `sequence` orders them.
     """
 
-    cell: CellName
     hosts: Annotated[tuple[HostMetrics, ...], Meta(max_length=1000)]
     sequence: Counter = 0
 
@@ -108,12 +105,11 @@ class HostImages(Value, frozen=True, kw_only=True):
     images: Annotated[tuple[Annotated[str, Meta(max_length=2048)], ...], Meta(max_length=64)]
 
 
-class ImagesCached(Message, frozen=True, tag="host.images"):
+class ImagesCached(CellMessage, frozen=True, tag="host.images"):
     """The images that hosts of a cell have cached. They replace all earlier ones of each host. As with metrics, no row
     stores them; they are sent when they change, and all of them again now and then. `sequence` orders them.
     """
 
-    cell: CellName
     hosts: Annotated[tuple[HostImages, ...], Meta(max_length=1000)]
     sequence: Counter = 0
 
@@ -183,10 +179,9 @@ class HostSet(Message, frozen=True, tag="host.was_set"):
     host: HostState
 
 
-class HostChanged(Message, frozen=True, tag="host.changed"):
+class HostChanged(CellMessage, frozen=True, tag="host.changed"):
     """The setting of a host has changed, or a host that was dead has cleaned up. `host` is its state now."""
 
-    cell: CellName
     host: HostState
 
 

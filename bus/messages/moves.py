@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Message, Project, StrictMessage
+from bus.message import Message, ProjectMessage, StrictMessage
 from bus.messages.build import Flavor, InstanceId, InstanceState, MoveEnd, MoveKind, RequestId
 from bus.messages.placement import Counter, Label, Moment, Value
 
@@ -12,7 +12,7 @@ from bus.messages.placement import Counter, Label, Moment, Value
 MOVES_PER_HOST, MOVES_PER_CELL = MOVE_LIMITS = ("moves_per_host_max", "moves_per_cell_max")
 
 
-class MoveInstance(StrictMessage, frozen=True, tag="move.request"):
+class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     """Move an active instance to another host of its cell. The scheduler chooses the host and its alternates.
 
     `migrate` stops the instance while it moves, and `live-migrate` does not. `resize` gives it another `flavor`; it stays on its
@@ -31,14 +31,13 @@ class MoveInstance(StrictMessage, frozen=True, tag="move.request"):
     kind: MoveKind
     flavor: Flavor | None = None
     hosts: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
-    project: Project = ""
     # The limit from acceptance to arrival. None: the scheduler's default.
     deadline_s: int | None = None
     # When a move that arrived confirms itself; 0: at once. None: the scheduler's default. Only `migrate` and `resize` wait.
     confirm_s: int | None = None
 
 
-class EndMove(StrictMessage, frozen=True, tag="move.end"):
+class EndMove(ProjectMessage, frozen=True, tag="move.end"):
     """End the move with this `request_id`: `confirm` or `revert` it after it has arrived, or `abort` it before. It is not
     reverted while its first host is down. The answer is as that to a move.
     """
@@ -46,7 +45,6 @@ class EndMove(StrictMessage, frozen=True, tag="move.end"):
     request_id: RequestId
     instance: InstanceId
     how: MoveEnd
-    project: Project = ""
 
 
 class Change(Value, frozen=True):
@@ -70,7 +68,7 @@ class Change(Value, frozen=True):
     failure: str = ""
 
 
-class AskHistory(StrictMessage, frozen=True, tag="history.query"):
+class AskHistory(ProjectMessage, frozen=True, tag="history.query"):
     """Asks what was ordered for an instance: a page in the order of the numbers, behind `after`.
 
     With `project`, only of an instance of that project. Without it, of any, which needs the right to all projects.
@@ -79,7 +77,6 @@ class AskHistory(StrictMessage, frozen=True, tag="history.query"):
     instance: InstanceId
     after: Counter = 0
     limit: Annotated[int, Meta(ge=1, le=200)] = 100
-    project: Project = ""
 
 
 class HistoryFound(Message, frozen=True, tag="history.found"):

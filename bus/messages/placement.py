@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from bus.message import AggregateId, CellName, ConsumerId, GroupId, Message, ProviderId
+from bus.message import AggregateId, CellMessage, ConsumerId, GroupId, Message, ProviderId
 
 # PostgreSQL's integer, which is also the bound of Placement's API.
 INTEGER_MAX = 2_147_483_647
@@ -343,7 +343,7 @@ class ReportedProvider(Value, frozen=True):
     joins: Annotated[tuple[AggregateId, ...], Meta(max_length=400)] = ()
 
 
-class ReportInventory(Message, frozen=True, tag="inventory.report"):
+class ReportInventory(CellMessage, frozen=True, tag="inventory.report"):
     """Reports the state of a tree. Providers that are not named stay as they are, unless they are in `removed`.
 
     `epoch` is the reporter's term where several share the work (0 where there is no ring). `sequence` orders the
@@ -356,7 +356,6 @@ class ReportInventory(Message, frozen=True, tag="inventory.report"):
     tree is removed.
     """
 
-    cell: CellName
     root: ProviderId
     providers: Annotated[tuple[ReportedProvider, ...], Meta(max_length=1000)]
     removed: Annotated[tuple[ProviderId, ...], Meta(max_length=1000)] = ()
@@ -405,10 +404,9 @@ class ReportAnswered(Message, frozen=True, tag="report.answered"):
     verdict: ReportVerdict
 
 
-class InventoryRefused(Message, frozen=True, tag="inventory.refused"):
+class InventoryRefused(CellMessage, frozen=True, tag="inventory.refused"):
     """A report was refused. Published as an event, since most reporters do not wait for an answer."""
 
-    cell: CellName
     root: ProviderId
     verdict: ReportVerdict
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Message, Project, StrictMessage
+from bus.message import Message, ProjectMessage, StrictMessage
 from bus.messages.build import BuildInstance, InstanceId, InstanceState, NoValidHost, RequestId
 from bus.messages.placement import Label, Moment, Natural, Value
 
 
-class AskPlan(StrictMessage, frozen=True, tag="plan.query"):
+class AskPlan(ProjectMessage, frozen=True, tag="plan.query"):
     """Asks where instances of this request would fit now. Nothing is claimed or written. The request may lack its
     `request_id`; `count` and other fields that say nothing about hosts change nothing.
 
@@ -19,7 +19,6 @@ class AskPlan(StrictMessage, frozen=True, tag="plan.query"):
     """
 
     request: BuildInstance
-    project: Project = ""
 
 
 class PlannedCell(Value, frozen=True):
@@ -118,7 +117,7 @@ class DrainFound(Message, frozen=True, tag="drain.found"):
     more: bool = False
 
 
-class AskExplanation(StrictMessage, frozen=True, tag="explain.query"):
+class AskExplanation(ProjectMessage, frozen=True, tag="explain.query"):
     """Asks how the hosts of a request's instances, or of one instance, were chosen, or why none was. With `plan_now`, the
     answer also has a plan for the same needs at this moment. Pages of a request go on after `after`.
 
@@ -127,7 +126,6 @@ class AskExplanation(StrictMessage, frozen=True, tag="explain.query"):
 
     request_id: RequestId | None = None
     instance: InstanceId | None = None
-    project: Project = ""
     plan_now: bool = False
     after: InstanceId | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 50
