@@ -1,4 +1,4 @@
-"""The memory broker. It checks which users may connect, and causes the failures that tests and the simulation ask for."""
+"""The memory broker. It checks which users may connect, and breaks connections as tests and the simulation ask for."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -7,25 +7,24 @@ from contextlib import ExitStack, contextmanager
 from bus.broker import AccessRefused, ConnectionLost
 from bus.memory.connection import ConnectionListener, MemoryConnection, end_connections
 from bus.memory.journal import Journal
-from bus.memory.virtual_host import Hook, MemoryVirtualHost
+from bus.memory.virtual_host import MemoryVirtualHost
 from bus.permissions import ALL_RIGHTS, Rights
-
-OUT_OF_MEMORY = "low on memory"
 
 
 class MemoryBroker:
     """One broker for all connections of one event loop.
 
     Without users, every connection may do everything. With users, each has its rights and unknown users are rejected. A
-    connection without a user name belongs to the process that owns the broker, and may still do everything.
+    connection without a user name belongs to the process that owns the broker, and may still do everything. A change of
+    `users` counts from a user's next connection on.
     """
 
     def __init__(self, users: Iterable[Rights] = (), journal: Journal | None = None) -> None:
-        self._host = MemoryVirtualHost(journal)
+        self.host = MemoryVirtualHost(journal)
         if journal is not None:
-            journal.on_trouble = self._tell_blocked
+            journal.on_trouble = self.block
         self._stopped = False
-        self._users = {rights.user: rights for rights in users}
+        self.users = {rights.user: rights for rights in users}
         # In the order of connecting, so that a failure of all of them hits them in that order.
         self._connections: dict[MemoryConnection, None] = {}
 
@@ -35,25 +34,19 @@ class MemoryBroker:
     def connect(self, user: str, listener: ConnectionListener | None = None) -> MemoryConnection:
         if self._stopped:
             raise ConnectionLost("the broker was stopped")
-        rights = self._users.get(user, ALL_RIGHTS)
-        if self._users and user and user not in self._users:
+        rights = self.users.get(user, ALL_RIGHTS)
+        if self.users and user and user not in self.users:
             raise AccessRefused(f"user {user!r} is unknown to this broker")
-        connection = MemoryConnection(self._host, user, rights, self._forget, listener)
+        connection = MemoryConnection(self.host, user, rights, self._forget, listener)
         self._connections[connection] = None
         return connection
-
-    def add_user(self, rights: Rights) -> None:
-        """Give this user these rights, from its next connection on."""
-        self._users[rights.user] = rights
 
     def stop(self) -> None:
         """Stop for good. The journal's content is then in its file, and the file is released."""
         self._stopped = True
         self.cut_connections("the broker was stopped")
-        if self._host.journal is not None:
-            self._host.journal.close()
-
-    # Failures
+        if self.host.journal is not None:
+            self.host.journal.close()
 
     def cut_connections(self, why: str = "the connection was cut") -> None:
         """Break all connections as a network failure does: what was sent last may or may not have arrived."""
@@ -62,33 +55,11 @@ class MemoryBroker:
     def restart(self) -> None:
         """Restart: durable queues keep their persistent parcels, everything else is lost."""
         self.cut_connections("the broker was restarted")
-        self._host.restart()
+        self.host.restart()
 
-    def set_alarm(self) -> None:
-        """Take nothing from publishers until the alarm ends."""
-        self._tell_blocked(OUT_OF_MEMORY)
-
-    def end_alarm(self) -> None:
-        self._tell_blocked("")
-
-    def delete_exchange(self, name: str) -> None:
-        self._host.delete_exchange(name)
-
-    def delete_queue(self, name: str) -> None:
-        self._host.delete_queue(name)
-
-    def set_consumer_timeout_s(self, seconds: float) -> None:
-        """Limit how long consumers that are opened from now on may hold a delivery."""
-        self._host.consumer_timeout_s = seconds
-
-    def on_stored(self, hook: Hook) -> None:
-        """Call `hook` each time a parcel was stored and its publisher does not know yet. Cutting the connection there
-        loses the confirm.
-        """
-        self._host.on_stored = hook
-
-    def _tell_blocked(self, why: str) -> None:
-        self._host.blocked = why
+    def block(self, why: str) -> None:
+        """Take nothing from publishers from now on, for this reason; if it is empty, take everything again."""
+        self.host.blocked = why
         for connection in [*self._connections]:
             connection.alarm_changed()
 

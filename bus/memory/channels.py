@@ -42,7 +42,11 @@ class MemoryPublishing:
         if self._over:
             raise Interrupted(f"the channel is closed: {self._over}")
         try:
-            self._require_right(parcel.exchange, parcel.routing_key)
+            if not self._may_publish(parcel.exchange, parcel.routing_key):
+                raise AccessRefused(
+                    f"user {self._user!r} may not publish to exchange {parcel.exchange or 'amq.default'!r} "
+                    f"with key {parcel.routing_key!r}"
+                )
             receipt = self._wire.host.store(parcel, self._user)
         except Refusal as refusal:
             # As in AMQP, an error closes the channel, not the connection.
@@ -51,12 +55,6 @@ class MemoryPublishing:
         self._wire.host.on_stored(parcel)
         return receipt
 
-    def _require_right(self, exchange: str, routing_key: str) -> None:
-        if not self._may_publish(exchange, routing_key):
-            raise AccessRefused(
-                f"user {self._user!r} may not publish to exchange {exchange or 'amq.default'!r} with key {routing_key!r}"
-            )
-
 
 class MemoryConsuming:
     def __init__(
@@ -64,7 +62,7 @@ class MemoryConsuming:
         wire: Wire,
         queue: MemoryQueue,
         prefetch: int,
-        finished: Callable[["MemoryConsuming"], None],
+        finished: Callable[["MemoryConsuming"], object],
     ) -> None:
         self.queue = queue
         self._wire = wire
@@ -83,10 +81,11 @@ class MemoryConsuming:
         return await self._arrivals.take()
 
     async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
-        await self._wire.tell(partial(self._acknowledge, tag, multiple=multiple))
+        await self._wire.tell(partial(self._settle, tag, self.queue.done_with, multiple=multiple))
 
     async def give_back(self, tag: int) -> None:
-        await self._wire.tell(partial(self._give_back, tag))
+        give_back = partial(self._wire.host.take_back, self.queue)
+        await self._wire.tell(partial(self._settle, tag, give_back))
 
     async def close(self) -> None:
         if self._arrivals.why_over is None:
@@ -103,9 +102,6 @@ class MemoryConsuming:
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._look_at_the_clock)
         return len(self._held) < self._prefetch
-
-    def cancel(self, why: ConsumerCancelled) -> None:
-        self.finish(why)
 
     # Ending
 
@@ -129,21 +125,13 @@ class MemoryConsuming:
         self._held.clear()
         return returned
 
-    def _acknowledge(self, tag: int, *, multiple: bool) -> None:
+    def _settle(
+        self, tag: int, settle: Callable[[list[QueuedParcel]], None], *, multiple: bool = False
+    ) -> None:
         self._require(tag)
         was_full = len(self._held) >= self._prefetch
-        if multiple:
-            done = [self._held.pop(each) for each in [*takewhile(lambda held: held <= tag, self._held)]]
-        else:
-            done = [self._held.pop(tag)]
-        self.queue.done_with(done)
-        if was_full:
-            self.queue.has_room(self)
-
-    def _give_back(self, tag: int) -> None:
-        self._require(tag)
-        was_full = len(self._held) >= self._prefetch
-        self._wire.host.take_back(self.queue, [self._held.pop(tag)])
+        tags = [*takewhile(tag.__ge__, self._held)] if multiple else [tag]
+        settle([self._held.pop(each) for each in tags])
         if was_full:
             self.queue.has_room(self)
 

@@ -11,7 +11,7 @@ from bus.memory.queue import MemoryQueue, QueuedParcel, properties_of
 from bus.memory.virtual_host import MemoryVirtualHost
 from bus.memory.wire import Wire
 from bus.permissions import Rights
-from bus.topology import DEAD, MISSED, Binding, Exchange, Limits, Objects, Queue, QueueKind
+from bus.topology import DEAD, MISSED, Binding, Limits, Objects, Queue, QueueKind
 
 # The exchange to which the broker sends what leaves a queue of this kind unhandled.
 _DEAD_LETTERS = {QueueKind.WORK: DEAD, QueueKind.INBOX: MISSED}
@@ -116,14 +116,13 @@ class MemoryConnection:
         foreign = {exchange.name for exchange in objects.exchanges if exchange.foreign}
         for exchange in objects.exchanges:
             if not exchange.foreign:
-                self._declare_exchange(exchange)
+                self._require(
+                    self._rights.may_configure(exchange.name), f"declare exchange {exchange.name!r}"
+                )
+                self._host.declare_exchange(exchange)
         for queue in objects.queues:
             self._declare_queue(queue, objects.limits, foreign)
         self._host.bury_all_discarded()
-
-    def _declare_exchange(self, exchange: Exchange) -> None:
-        self._require(self._rights.may_configure(exchange.name), f"declare exchange {exchange.name!r}")
-        self._host.declare_exchange(exchange)
 
     def _declare_queue(self, queue: Queue, limits: Limits, foreign: set[str]) -> None:
         rights, name = self._rights, queue.name
@@ -156,13 +155,12 @@ class MemoryConnection:
     def _consume(self, name: str, prefetch: int) -> MemoryConsuming:
         self._require(self._rights.may_read(name), f"consume queue {name!r}")
         queue = self._host.queue_for(name, self)
-        consuming = MemoryConsuming(self._wire, queue, prefetch, self._consuming_finished)
+        consuming = MemoryConsuming(
+            self._wire, queue, prefetch, lambda ended: self._consumings.pop(ended, None)
+        )
         self._consumings[consuming] = None
         queue.attach(consuming)
         return consuming
-
-    def _consuming_finished(self, consuming: MemoryConsuming) -> None:
-        self._consumings.pop(consuming, None)
 
     def _require(self, permitted: bool, what: str) -> None:  # noqa: FBT001 - a condition to check is not a switch
         if not permitted:

@@ -15,12 +15,12 @@ parcels were delivered once. Only repeated deliveries are noted one by one.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bus.broker import Parcel
-from bus.memory.journal_file import Arrived, JournaledParcel, JournalFile, JournalWriteError
+from bus.memory.journal_file import Arrived, JournalFile, JournalWriteError, Notes
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +33,11 @@ class Journal:
     """One journal file for one memory broker, opened by one process at a time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = JournalFile(Path(path))
+        self.file = JournalFile(Path(path))
         self._syncing = ThreadPoolExecutor(1, "journal")
-        self._row = self._file.last_row()
-        # Notes that are not written yet.
-        self._objects: Callable[[], bytes] | None = None
-        self._emptied: list[str] = []
-        self._arrived: dict[int, Arrived] = {}
-        self._returns: dict[int, int] = {}
-        self._read: dict[str, int] = {}
-        self._done: list[int] = []
+        self._row = self.file.last_row()
+        # Not written yet.
+        self._notes = Notes()
         # When they will be written, and the callers that wait for it.
         self._timer: asyncio.Handle | None = None
         self._hurried = False
@@ -53,29 +48,24 @@ class Journal:
         self._failing = ""
         self.on_trouble: Callable[[str], None] = lambda _: None
 
-    def objects(self) -> bytes:
-        return self._file.objects()
-
-    def parcels(self) -> Iterator[JournaledParcel]:
-        return self._file.parcels()
-
     # Events
 
     def declared(self, objects: Callable[[], bytes]) -> None:
         """The durable objects have changed. `objects` returns them; it is called once for many changes."""
-        self._objects = objects
+        self._notes.objects = objects
         self._write_later()
 
     def deleted(self, queue: str) -> None:
         """A queue was deleted, with its parcels."""
-        self._emptied.append(queue)
-        self._arrived = {row: each for row, each in self._arrived.items() if each.queue != queue}
+        notes = self._notes
+        notes.emptied.append(queue)
+        notes.arrived = {row: each for row, each in notes.arrived.items() if each.queue != queue}
         self._write_later()
 
     def arrived(self, queue: str, parcel: Parcel, sender: str) -> int:
         """Returns the row number of this parcel in this queue."""
         self._row += 1
-        self._arrived[self._row] = Arrived(queue, parcel, sender)
+        self._notes.arrived[self._row] = Arrived(queue, parcel, sender)
         self._write_later()
         return self._row
 
@@ -83,15 +73,15 @@ class Journal:
         if returns:
             # The journal knows of the first delivery by how far the queue was read; so the stored count is one less
             # than the deliveries.
-            self._returns[row] = returns
+            self._notes.returns[row] = returns
         else:
-            self._read[queue] = row
+            self._notes.read[queue] = row
         self._write_later()
 
     def done(self, row: int) -> None:
-        self._returns.pop(row, None)
-        if self._arrived.pop(row, None) is None:
-            self._done.append(row)
+        self._notes.returns.pop(row, None)
+        if self._notes.arrived.pop(row, None) is None:
+            self._notes.done.append(row)
         self._write_later()
 
     # Writing
@@ -118,9 +108,9 @@ class Journal:
         self._syncing.shutdown()
         try:
             self._write_notes()
-            self._file.sync()
+            self.file.sync()
         finally:
-            self._file.close()
+            self.file.close()
             # Their connections are cut: the callers find that out when they continue.
             _tell(self._synced_for)
             _tell(self._waiting)
@@ -140,23 +130,14 @@ class Journal:
             return
         self._trouble("")
         if self._waiting:
-            self._sync = loop.run_in_executor(self._syncing, self._file.sync)
+            self._sync = loop.run_in_executor(self._syncing, self.file.sync)
             self._sync.add_done_callback(self._synced)
             self._synced_for, self._waiting = self._waiting, []
 
     def _write_notes(self) -> None:
         """Write the notes, and delete them only when they are written."""
-        self._file.write(
-            objects=self._objects() if self._objects is not None else b"",
-            emptied=self._emptied,
-            arrived=self._arrived,
-            returns=self._returns,
-            read=self._read,
-            done=self._done,
-        )
-        self._objects = None
-        for notes in (self._emptied, self._arrived, self._returns, self._read, self._done):
-            notes.clear()
+        self.file.write(self._notes)
+        self._notes = Notes()
 
     def _synced(self, sync: asyncio.Future[None]) -> None:
         problem = sync.exception()
@@ -167,21 +148,9 @@ class Journal:
             return
         self._sync = None
         _tell(self._synced_for)
-        if self._is_noted and not self._closed:
+        if (self._waiting or self._notes != Notes()) and not self._closed:
             self._timer = asyncio.get_running_loop().call_soon(self._write)
             self._hurried = True
-
-    @property
-    def _is_noted(self) -> bool:
-        return bool(
-            self._waiting
-            or self._objects is not None
-            or self._emptied
-            or self._arrived
-            or self._returns
-            or self._read
-            or self._done
-        )
 
     def _trouble(self, why: str) -> None:
         if why != self._failing:

@@ -8,7 +8,7 @@ The most that ever waited bounds its size, and the space of acknowledged parcels
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import starmap
 from pathlib import Path
@@ -70,16 +70,29 @@ class Arrived(Struct, frozen=True, gc=False):
     sender: str
 
 
-class JournaledParcel(Struct, frozen=True):
+class JournaledParcel(Arrived, frozen=True, gc=False):
     """A parcel as restored after a restart. A consumer that held it when the process died has not acknowledged it: that
     counts as a return.
     """
 
     row: int
-    queue: str
-    parcel: Parcel
-    sender: str
     returns: int
+
+
+class Notes(Struct):
+    """What happened since the last write."""
+
+    # Returns the durable objects, if they have changed.
+    objects: Callable[[], bytes] | None = None
+    # Queues that were deleted, with their parcels.
+    emptied: list[str] = []
+    # By row number: the parcels that were stored, and how often others have returned.
+    arrived: dict[int, Arrived] = {}
+    returns: dict[int, int] = {}
+    # How far each queue was read.
+    read: dict[str, int] = {}
+    # Rows of parcels that are finished.
+    done: list[int] = []
 
 
 _encode_about = msgspec.msgpack.Encoder().encode
@@ -130,23 +143,15 @@ class JournalFile:
 
     # Writing
 
-    def write(
-        self,
-        *,
-        objects: bytes,
-        emptied: Sequence[str],
-        arrived: Mapping[int, Arrived],
-        returns: Mapping[int, int],
-        read: Mapping[str, int],
-        done: Sequence[int],
-    ) -> None:
+    def write(self, notes: Notes) -> None:
         """Write all of this or nothing. It then survives a kill of this process; after `sync` also a power failure."""
         execute, executemany = self._connection.execute, self._connection.executemany
+        arrived, returns = notes.arrived, notes.returns
         try:
             execute("BEGIN IMMEDIATE")
-            if objects:
-                execute("INSERT OR REPLACE INTO standing VALUES (1, ?)", (objects,))
-            for queue in emptied:
+            if notes.objects is not None:
+                execute("INSERT OR REPLACE INTO standing VALUES (1, ?)", (notes.objects(),))
+            for queue in notes.emptied:
                 execute("DELETE FROM parcel WHERE queue = ?", (queue,))
             executemany(
                 "INSERT INTO parcel VALUES (?, ?, ?, ?, ?)",
@@ -159,8 +164,8 @@ class JournalFile:
                 "UPDATE parcel SET returns = ? WHERE id = ?",
                 ((count, row) for row, count in returns.items() if row not in arrived),
             )
-            executemany("INSERT OR REPLACE INTO reading VALUES (?, ?)", read.items())
-            executemany("DELETE FROM parcel WHERE id = ?", ((row,) for row in done))
+            executemany("INSERT OR REPLACE INTO reading VALUES (?, ?)", notes.read.items())
+            executemany("DELETE FROM parcel WHERE id = ?", ((row,) for row in notes.done))
             execute("COMMIT")
         except sqlite3.Error as problem:
             if self._connection.in_transaction:
@@ -264,4 +269,4 @@ def _journaled_parcel(row: int, queue: str, returns: int, about: bytes, body: by
         reply_to=of_it.reply_to,
         headers=of_it.headers,
     )
-    return JournaledParcel(row, queue, parcel, of_it.sender, returns)
+    return JournaledParcel(queue, parcel, of_it.sender, row, returns)

@@ -7,7 +7,8 @@ they return.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -16,6 +17,9 @@ from bus.broker import ConsumerCancelled, Parcel
 from bus.memory.journal import Journal
 from bus.memory.journal_file import JournaledParcel
 from bus.topology import Limits, QueueKind
+
+if TYPE_CHECKING:
+    from bus.memory.channels import MemoryConsuming
 
 
 class QueueProperties(Struct, frozen=True):
@@ -76,29 +80,16 @@ def properties_of(kind: QueueKind, limits: Limits) -> QueueProperties:  # noqa: 
             )
 
 
-class QueuedParcel:
-    """One parcel in one queue. Mutable: it counts the returns."""
+class QueuedParcel(Struct, eq=False):
+    """One parcel in one queue."""
 
-    __slots__ = ("held_since", "parcel", "position", "returns", "row", "sender")
-
-    def __init__(self, parcel: Parcel, sender: str, position: int, row: int = 0) -> None:
-        self.parcel = parcel
-        self.sender = sender
-        self.position = position
-        # Its row number in the journal; 0 if it is not there.
-        self.row = row
-        self.returns = 0
-        self.held_since = 0.0
-
-
-class QueueConsumer(Protocol):
-    """A consumer, as seen by its queue."""
-
-    def take(self, stored: QueuedParcel) -> bool:
-        """Deliver this parcel. True if the consumer has room for another."""
-
-    def cancel(self, why: ConsumerCancelled) -> None:
-        """No more deliveries will come."""
+    parcel: Parcel
+    sender: str
+    position: int
+    # Its row number in the journal; 0 if it is not there.
+    row: int = 0
+    returns: int = 0
+    held_since: float = 0.0
 
 
 class MemoryQueue:
@@ -116,15 +107,14 @@ class MemoryQueue:
         # Parcels that came back too often and are not in the dead-letter queue yet. They count against the length, as
         # in RabbitMQ: a queue whose dead letters go nowhere fills up instead of losing them.
         self.discarded: deque[QueuedParcel] = deque()
-        # The size of the ready parcels; counted only where it has a limit.
-        self._counts_bytes = properties.bytes_max is not None
+        # The size of the ready parcels.
         self._bytes = 0
         # Dropped parcels that are still to be dead-lettered.
         self.unreported: list[QueuedParcel] = []
         self._ready: deque[QueuedParcel] = deque()
-        self._consumers: dict[QueueConsumer, None] = {}
+        self._consumers: dict[MemoryConsuming, None] = {}
         # Consumers with room, the next one first. While there is one, no parcel is ready.
-        self._waiting: deque[QueueConsumer] = deque()
+        self._waiting: deque[MemoryConsuming] = deque()
         self._position = 0
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -134,12 +124,9 @@ class MemoryQueue:
 
     def offer(self, parcel: Parcel, sender: str) -> bool:
         """Take the parcel; False if the queue is full."""
-        length_max = self.properties.length_max
-        if length_max is not None and len(self._ready) + len(self.discarded) >= length_max:
-            if not self.properties.drops_oldest:
-                return False
-            while len(self._ready) >= length_max:
-                self._drop_oldest()
+        drops, length_max = self.properties.drops_oldest, self.properties.length_max
+        if not drops and length_max is not None and len(self._ready) + len(self.discarded) >= length_max:
+            return False
         self._position += 1
         row = (
             self._journal.arrived(self.name, parcel, sender)
@@ -147,25 +134,24 @@ class MemoryQueue:
             else 0
         )
         self._ready.append(QueuedParcel(parcel, sender, self._position, row))
-        if self._counts_bytes:
-            self._bytes += len(parcel.body)
+        self._bytes += len(parcel.body)
         if self._waiting:
             self._serve()
-        if self._counts_bytes:
-            self._drop_down_to_bytes_max()
+        if drops:
+            self._drop_down_to_limits()
         return True
 
-    def attach(self, consumer: QueueConsumer) -> None:
+    def attach(self, consumer: "MemoryConsuming") -> None:
         self._consumers[consumer] = None
         self._stop_expiry()
         self.has_room(consumer)
 
-    def detach(self, consumer: QueueConsumer) -> None:
+    def detach(self, consumer: "MemoryConsuming") -> None:
         self._consumers.pop(consumer, None)
         if consumer in self._waiting:
             self._waiting.remove(consumer)
 
-    def has_room(self, consumer: QueueConsumer) -> None:
+    def has_room(self, consumer: "MemoryConsuming") -> None:
         """A consumer that was full has room again."""
         self._waiting.append(consumer)
         self._serve()
@@ -189,33 +175,31 @@ class MemoryQueue:
                 if stored.row:
                     self._journal.done(stored.row)
 
-    def bury_first_discarded(self) -> None:
-        self.done_with((self.discarded.popleft(),))
-
     def restore(self, kept: JournaledParcel) -> None:
         """Restore a parcel from the journal, behind those restored before."""
         self._position += 1
-        stored = QueuedParcel(kept.parcel, kept.sender, self._position, kept.row)
-        stored.returns = kept.returns if self.properties.counts_returns else min(kept.returns, 1)
-        (self.discarded if self._came_back_too_often(stored) else self._ready).append(stored)
-        if self._counts_bytes:
+        returns = kept.returns if self.properties.counts_returns else min(kept.returns, 1)
+        stored = QueuedParcel(kept.parcel, kept.sender, self._position, kept.row, returns)
+        if self._came_back_too_often(stored):
+            self.discarded.append(stored)
+        else:
+            self._ready.append(stored)
             self._bytes += len(stored.parcel.body)
 
     def forget_transient(self) -> None:
         """After a restart: keep persistent parcels only."""
         self._ready = deque(stored for stored in self._ready if stored.parcel.persistent)
         self.discarded = deque(stored for stored in self.discarded if stored.parcel.persistent)
-        self._count_bytes()
+        self._bytes = sum(len(stored.parcel.body) for stored in self._ready)
 
     def delete(self) -> None:
         self._stop_expiry()
         self._ready.clear()
         self.discarded.clear()
-        self._count_bytes()
         if self._journal is not None:
             self._journal.deleted(self.name)
         for consumer in [*self._consumers]:
-            consumer.cancel(ConsumerCancelled(f"queue {self.name!r} was deleted while it was consumed"))
+            consumer.finish(ConsumerCancelled(f"queue {self.name!r} was deleted while it was consumed"))
 
     def expire_unless_used(self, expired: Callable[["MemoryQueue"], None]) -> None:
         """Start the expiry of a queue without consumers."""
@@ -224,26 +208,20 @@ class MemoryQueue:
         self._stop_expiry()
         self._expiry = asyncio.get_running_loop().call_later(self.properties.expires_ms / 1000, expired, self)
 
-    def _drop_oldest(self) -> None:
-        stored = self._next_ready()
-        self.done_with((stored,))
-        if self.properties.reports_drops:
-            self.unreported.append(stored)
-
-    def _drop_down_to_bytes_max(self) -> None:
-        bytes_max = self.properties.bytes_max
-        while bytes_max is not None and self._bytes > bytes_max:
-            self._drop_oldest()
+    def _drop_down_to_limits(self) -> None:
+        length_max, bytes_max = self.properties.length_max, self.properties.bytes_max
+        while (length_max is not None and len(self._ready) > length_max) or (
+            bytes_max is not None and self._bytes > bytes_max
+        ):
+            stored = self._next_ready()
+            self.done_with((stored,))
+            if self.properties.reports_drops:
+                self.unreported.append(stored)
 
     def _next_ready(self) -> QueuedParcel:
         stored = self._ready.popleft()
-        if self._counts_bytes:
-            self._bytes -= len(stored.parcel.body)
+        self._bytes -= len(stored.parcel.body)
         return stored
-
-    def _count_bytes(self) -> None:
-        if self._counts_bytes:
-            self._bytes = sum(len(stored.parcel.body) for stored in self._ready)
 
     def _serve(self) -> None:
         ready, waiting = self._ready, self._waiting
@@ -261,19 +239,13 @@ class MemoryQueue:
         """Insert returned parcels by position: before later parcels, behind earlier ones that were requeued already."""
         if not returned:
             return
-        returned.sort(key=_position)
-        last = returned[-1].position
+        self._bytes += sum(len(stored.parcel.body) for stored in returned)
+        last = max(stored.position for stored in returned)
         while self._ready and self._ready[0].position < last:
             returned.append(self._ready.popleft())
-        returned.sort(key=_position)
-        self._ready.extendleft(reversed(returned))
-        self._count_bytes()
+        self._ready.extendleft(sorted(returned, key=attrgetter("position"), reverse=True))
 
     def _stop_expiry(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-
-
-def _position(stored: QueuedParcel) -> int:
-    return stored.position

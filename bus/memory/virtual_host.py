@@ -13,7 +13,7 @@ from bus.broker import NAME_BYTES_MAX, AccessRefused, NotFound, Parcel, Receipt,
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
 from bus.memory.queue import MemoryQueue, QueuedParcel, QueueProperties
-from bus.topology import DEAD, INBOXES, MISSED, Binding, Exchange, QueueKind
+from bus.topology import DEAD, MISSED, Binding, Exchange
 
 # The default exchange routes to each queue by its name.
 DEFAULT = ""
@@ -60,9 +60,10 @@ class MemoryVirtualHost:
         self._queues: dict[tuple[object, str], MemoryQueue] = {}
         # Why the broker accepts nothing from publishers; empty when it does.
         self.blocked = ""
+        # For consumers that are opened from now on.
         self.consumer_timeout_s = CONSUMER_TIMEOUT_S
-        # Called when a parcel was stored and its publisher does not know yet. A simulation can cut the connection
-        # there.
+        # Called when a parcel was stored and its publisher does not know yet. Cutting the connection there loses the
+        # confirm.
         self.on_stored: Hook = lambda _: None
         if journal is not None:
             self._restore(journal)
@@ -84,12 +85,6 @@ class MemoryVirtualHost:
         queue = self._queues.get(place)
         if queue is None:
             queue = self._queues[place] = MemoryQueue(name, properties, place[0], self.journal)
-            self._note_objects(durable=properties.durable)
-        elif properties.kind is QueueKind.DEAD and queue.properties == structs.replace(
-            properties, length_max=None
-        ):
-            # An earlier release declared it without a limit; its content stays.
-            queue.properties = properties
             self._note_objects(durable=properties.durable)
         elif queue.properties != properties:
             raise Refusal(f"queue {name!r} exists with {queue.properties}, declared with {properties}")
@@ -195,7 +190,7 @@ class MemoryVirtualHost:
             letter = _dead_letter(queue.name, stored, DEAD, headers.DELIVERY_LIMIT)
             if self.store(letter, stored.sender) is not Receipt.CONFIRMED:
                 return
-            queue.bury_first_discarded()
+            queue.done_with((queue.discarded.popleft(),))
 
     def _report_drops(self, queue: MemoryQueue) -> None:
         """At-most-once dead-lettering of dropped parcels, as RabbitMQ's classic queues do it."""
@@ -220,27 +215,18 @@ class MemoryVirtualHost:
     # The journal
 
     def _restore(self, journal: Journal) -> None:
-        written = journal.objects()
+        written = journal.file.objects()
         standing = _decode_objects(written) if written else DurableObjects()
         for name in standing.exchanges:
             self.exchanges[name] = MemoryExchange(name, durable=True)
-        # An earlier release declared an inbox as a work queue. It is declared again.
-        outdated = {
-            each.name
-            for each in standing.queues
-            if each.name in INBOXES and each.properties.kind is QueueKind.WORK
-        }
         for each in standing.queues:
-            if each.name in outdated:
-                continue
             queue = self._queues[EVERYBODY, each.name] = MemoryQueue(
                 each.name, each.properties, journal=journal
             )
             for binding in each.bindings:
                 self.exchanges[binding.exchange].bind(binding.pattern, queue)
-        for kept in journal.parcels():
-            if kept.queue not in outdated:
-                self._queues[EVERYBODY, kept.queue].restore(kept)
+        for kept in journal.file.parcels():
+            self._queues[EVERYBODY, kept.queue].restore(kept)
 
     def _note_objects(self, *, durable: bool) -> None:
         if self.journal is not None and durable:

@@ -28,7 +28,7 @@ class MemoryUnderTest:
         await connection.close()
 
     async def add_user(self, user: str, cells: tuple[str, ...]) -> None:
-        self._memory.add_user(topology_rights(user, cells))
+        self._memory.users[user] = topology_rights(user, cells)
 
     async def add_users(self, users: Sequence[str], cells: tuple[str, ...]) -> None:
         for user in users:
@@ -52,18 +52,18 @@ class MemoryUnderTest:
 
     async def set_alarm(self, *, on: bool) -> None:
         if on:
-            self._memory.set_alarm()
+            self._memory.block("low on memory")
         else:
-            self._memory.end_alarm()
+            self._memory.block("")
 
     async def delete_exchange(self, name: str) -> None:
-        self._memory.delete_exchange(name)
+        self._memory.host.delete_exchange(name)
 
     async def delete_queue(self, name: str) -> None:
-        self._memory.delete_queue(name)
+        self._memory.host.delete_queue(name)
 
     async def set_consumer_timeout_s(self, seconds: float) -> None:
-        self._memory.set_consumer_timeout_s(seconds)
+        self._memory.host.consumer_timeout_s = seconds
 
     async def close(self) -> None:
         self._memory.cut_connections("the test is over")

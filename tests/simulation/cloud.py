@@ -268,7 +268,7 @@ class Cloud:
                 self.memory.restart()
             case may.QueueGone(queue=queue, for_s=for_s):
                 self.fired(fault.name, queue)
-                self.memory.delete_queue(queue)
+                self.memory.host.delete_queue(queue)
                 self._loop.call_later(for_s, self._declare_again, context=Context())
             case may.IronicAway(for_s=for_s):
                 assert self.ironic is not None, "there is no Ironic"

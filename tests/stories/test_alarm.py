@@ -73,7 +73,7 @@ class Stored:
         self.questions: Counter[str] = Counter()
         self.claims: Counter[tuple[int, int]] = Counter()
         self.beats = 0
-        memory.on_stored(self._stored)
+        memory.host.on_stored = self._stored
 
     def forget(self) -> None:
         self.questions.clear()
@@ -211,7 +211,7 @@ async def the_alarm() -> None:
         asked, client = Asked(), cloud.stations["client"]
         hearing = beside.create_task(hear(client, asked))
         await boot(client, asked, BEFORE_S)
-        memory.set_alarm()
+        memory.block("low on memory")
         stored.forget()
         booting = beside.create_task(boot(client, asked, ALARM_S))
         while not booting.done():
@@ -222,7 +222,7 @@ async def the_alarm() -> None:
         assert asked.refused > 0, "the client was never held back"
         asked_again = {name: station.asked_again for name, station in cloud.stations.items()}
 
-        memory.end_alarm()
+        memory.block("")
         await asyncio.sleep(
             1
         )  # of the simulated clock: less than the time in which a question must be answered

@@ -174,11 +174,11 @@ async def test_connections_questions_and_answers_are_counted() -> None:
         unanswered.cancel()
         # Two connections to publish, and one for the client's answers.
         await until_counted(asking, "moor_connections_made_total", 3)
-        memory.set_alarm()
+        memory.block("low on memory")
         sending = setup.publisher.send(order(1))
         await until_counted(asking, "moor_parcels_held_back_total", 1)
         await until_counted(asking, "moor_messages_waiting", 1)
-        memory.end_alarm()
+        memory.block("")
         await sending
 
 

@@ -22,12 +22,10 @@ from bus.topology import (
     DEAD,
     DEAD_QUEUE,
     DELIVERIES_MAX_LEAST,
-    IRONIC_EVENTS,
     Binding,
     Limits,
     Queue,
     QueueKind,
-    objects_of,
 )
 from tests.contracts.small_world import (
     DEAD_LETTERS,
@@ -116,38 +114,6 @@ async def test_declared_objects_exist_after_a_restart(journal_path: Path) -> Non
                     assert await again.depth(OTHER.name) == 2
 
 
-async def test_dead_letters_that_an_earlier_release_declared_without_a_limit_stay_and_get_one(
-    journal_path: Path,
-) -> None:
-    earlier = Limits(dead_length_max=None)  # type: ignore[arg-type]
-    letter = Parcel(DEAD, WORK.name, b"a letter", persistent=True)
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), objects_of(("c1",), limits=earlier)) as connection:
-            publishing = await connection.open_publishing()
-            assert await publishing.publish(letter) is Receipt.CONFIRMED
-
-            with found_after_a_kill(journal_path) as found:
-                limits = Limits(dead_length_max=1)
-                async with connected(found.as_user(), objects_of(("c1",), limits=limits)) as again:
-                    assert await again.depth(DEAD_QUEUE) == 1
-                    publishing = await again.open_publishing()
-                    assert await publishing.publish(letter) is Receipt.REFUSED
-
-
-async def test_an_inbox_that_an_earlier_release_declared_as_a_work_queue_is_declared_anew(
-    journal_path: Path,
-) -> None:
-    earlier = Queue(IRONIC_EVENTS, QueueKind.WORK, (Binding(TOWN, "work"),))
-    with journaled_broker(journal_path) as broker:
-        async with connected(broker.as_user(), world(earlier, WORK)) as connection:
-            await publish_bodies(connection, 1)
-
-            with found_after_a_kill(journal_path) as found:
-                async with connected(found.as_user(), objects_of(("c1",))) as again:
-                    assert await again.depth(IRONIC_EVENTS) == 0
-                    assert await again.depth(WORK.name) == 1
-
-
 async def test_declared_limits_hold_after_a_restart(journal_path: Path) -> None:
     few = Limits(work_length_max=2)
     with journaled_broker(journal_path) as broker:
@@ -166,7 +132,7 @@ async def test_transient_and_deleted_objects_are_gone_after_a_restart(journal_pa
         async with connected(broker.as_user(), world(WORK, OTHER, QUESTIONS)) as connection:
             await publish(connection, structs.replace(parcel(1, "question"), persistent=False))
             await publish_bodies(connection, 1, 2)
-            broker.delete_queue(WORK.name)
+            broker.host.delete_queue(WORK.name)
             await connection.declare(world(WORK, OTHER))
             await publish_bodies(connection, 3)
 
@@ -182,7 +148,7 @@ async def test_an_object_deleted_before_it_was_written_leaves_nothing(journal_pa
             publishing = await connection.open_publishing()
             stored = asyncio.create_task(publishing.publish(parcel(1)))
             await asyncio.sleep(0)
-            broker.delete_queue(WORK.name)
+            broker.host.delete_queue(WORK.name)
             await within_patience(stored)
 
             with found_after_a_kill(journal_path) as found:

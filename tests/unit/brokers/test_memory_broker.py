@@ -78,7 +78,7 @@ async def depth(broker: MemoryBroker, queue: str) -> int:
 @pytest.mark.asyncio
 async def test_a_cut_between_storing_and_confirming_loses_the_confirm_and_not_the_parcel() -> None:
     broker = await standing()
-    broker.on_stored(lambda _: broker.cut_connections())
+    broker.host.on_stored = lambda _: broker.cut_connections()
 
     with pytest.raises(ConnectionLost):
         await publish(broker)
@@ -89,12 +89,12 @@ async def test_a_cut_between_storing_and_confirming_loses_the_confirm_and_not_th
 @pytest.mark.asyncio
 async def test_a_cut_before_storing_loses_both() -> None:
     broker = await standing()
-    broker.set_alarm()
+    broker.block("low on memory")
     publishing = asyncio.create_task(publish(broker))
     await asyncio.sleep(0)
 
     broker.cut_connections()
-    broker.end_alarm()
+    broker.block("")
 
     with pytest.raises(ConnectionLost):
         await publishing
@@ -117,7 +117,7 @@ async def test_nothing_is_confirmed_or_delivered_within_the_call_that_published_
         asyncio.create_task(note("received", consuming.receive())),
         asyncio.create_task(note("confirmed", publishing.publish(ORDER))),
     ]
-    broker.on_stored(lambda _: happened.append("stored"))
+    broker.host.on_stored = lambda _: happened.append("stored")
     await asyncio.gather(*tasks)
 
     assert happened[0] == "stored"
@@ -238,7 +238,7 @@ async def test_a_blocked_broker_does_not_hear_the_acknowledgements_of_a_connecti
     publishing = await connection.open_publishing()
     consuming = await connection.open_consuming("work", prefetch=1)
     (delivery,) = await consuming.receive()
-    broker.set_alarm()
+    broker.block("low on memory")
 
     waiting = [
         asyncio.create_task(publishing.publish(ORDER)),
@@ -247,7 +247,7 @@ async def test_a_blocked_broker_does_not_hear_the_acknowledgements_of_a_connecti
     done, _ = await asyncio.wait(waiting, timeout=0.01)
     assert not done
 
-    broker.end_alarm()
+    broker.block("")
     await asyncio.gather(*waiting)
 
 
@@ -273,7 +273,7 @@ async def test_a_broker_with_users_refuses_unknown_ones() -> None:
     broker = MemoryBroker()
     await broker.as_user("anybody").connect()
 
-    broker.add_user(Rights("moor-placement"))
+    broker.users["moor-placement"] = Rights("moor-placement")
 
     await broker.as_user("moor-placement").connect()
     with pytest.raises(AccessRefused, match="'anybody' is unknown to this broker"):

@@ -237,7 +237,7 @@ async def test_a_client_with_too_much_under_way_is_read_again_when_some_of_it_is
         connection = await UnixBroker(socket_path).connect()
         await connection.declare(Objects((Exchange("moor.town"),), (work,)))
         publishing = await connection.open_publishing()
-        broker.set_alarm()
+        broker.block("low on memory")
         sent = [
             asyncio.create_task(publishing.publish(Parcel("moor.town", "work", b"%d" % number * 100)))
             for number in range(count)
@@ -245,7 +245,7 @@ async def test_a_client_with_too_much_under_way_is_read_again_when_some_of_it_is
         other = await UnixBroker(socket_path).connect()
         assert await other.depth("work") == 0
 
-        broker.end_alarm()
+        broker.block("")
 
         async with asyncio.timeout(PATIENCE_S):
             assert set(await asyncio.gather(*sent)) == {Receipt.CONFIRMED}
@@ -279,7 +279,7 @@ async def test_a_broker_with_an_alarm_is_waited_for(socket_path: Path) -> None:
                 Objects((Exchange("x"),), (Queue("q", QueueKind.WORK, (Binding("x", "#"),)),))
             )
             publishing = await connection.open_publishing()
-            memory.set_alarm()
+            memory.block("low on memory")
             sent = asyncio.create_task(publishing.publish(Parcel("x", "k", b"1")))
             while not connection.blocked:
                 await asyncio.sleep(0)
@@ -287,7 +287,7 @@ async def test_a_broker_with_an_alarm_is_waited_for(socket_path: Path) -> None:
             asking = asyncio.create_task(connection.depth("q"))
             await time.pass_s(0.1)
             assert not asking.done()
-            memory.end_alarm()
+            memory.block("")
             assert await asking == 1
             assert await sent is Receipt.CONFIRMED
             await connection.close()
@@ -307,13 +307,13 @@ async def test_what_a_client_acknowledged_before_it_left_is_done(socket_path: Pa
             writer.write(frame_of(request))
         while not isinstance(reply := decode_reply(await read_frame(reader)), Delivered):
             pass
-        memory.set_alarm()
+        memory.block("low on memory")
         writer.write(b"".join(frame_of(Publish(4 + number, 1, one)) for number in range(count)))
         writer.write(frame_of(Acknowledge(NO_ANSWER, 2, reply.delivery.tag, multiple=False)))
         writer.write_eof()
         await staying.depth("work")
 
-        memory.end_alarm()
+        memory.block("")
 
         await reader.read()
         assert await staying.depth("work") == count

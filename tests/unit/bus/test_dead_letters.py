@@ -71,7 +71,7 @@ async def test_a_replayed_dead_letter_moves_to_its_queue() -> None:
 @pytest.mark.asyncio
 async def test_a_dead_letter_whose_queue_is_gone_is_not_replayed_and_stays() -> None:
     memory, connection = await a_letter()
-    memory.delete_queue(WORK)
+    memory.host.delete_queue(WORK)
 
     async with open_dead_letters(connection, letters_max=10) as opened:
         with pytest.raises(
