@@ -5,7 +5,7 @@
 The tests of a package with plugins call it. A plugin that reads keys of its own gives specs that have them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import cast
 from uuid import UUID, uuid5
@@ -19,8 +19,7 @@ from bus.messages.hosts import NODE, HostSetting, HostState, Supported
 from bus.messages.placement import InventoryState, ProviderState
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter, Weigher
-from scheduler_worker.core.choosing.qualifying import is_steady
+from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests.spec import InstanceSpec
 
@@ -109,12 +108,14 @@ def _undeclared(plugin: Filter | Weigher, specs: Sequence[InstanceSpec]) -> Iter
                 continue
             if not np.array_equal(_asked(plugin, picture, varied), answer):
                 yield f"it reads {field!r} of the request, which `reads` does not name"
-    judge = _as_filter(plugin)
-    if judge is not None and is_steady(judge):
-        picture.apply([_filled(number) for number in range(_HOSTS)])
+    for change, made in _CHANGES.items():
+        if change in plugin.woken_by:
+            continue
+        changed = a_cloud()
+        made(changed)
         for spec, answer in zip(specs, answers, strict=True):
-            if not np.array_equal(_asked(plugin, picture, spec), answer):
-                yield "it decides otherwise when hosts are full, and `reads_usage` is not true"
+            if not np.array_equal(_asked(plugin, changed, spec), answer):
+                yield f"it decides otherwise after {change}, which `woken_by` does not name"
 
 
 def _asked(plugin: Filter | Weigher, picture: Picture, spec: InstanceSpec) -> NDArray[np.float64]:
@@ -163,55 +164,130 @@ def _id(number: int) -> ProviderId:
     return ProviderId(uuid5(_OURS, f"h{number}"))
 
 
-def _host(number: int) -> HostState:
-    return HostState(
-        id=_id(number),
-        name=f"h{number}",
-        cell="c1",
-        sequence=1,
-        instances=number,
-        io_ops=number // 2,
-        availability_zone=f"z{number % 2}",
-        hypervisor_type="QEMU",
-        hypervisor_version=8_000_000 + number % 3,
-        supports=(Supported(architecture=("x86_64", "aarch64")[number % 2], hypervisor_type="qemu"),),
-        capabilities={"cpu_info:model": ("Skylake", "Rome")[number % 2]},
-        failed_builds=number % 3,
-        kind=NODE if number == _NODE else "",
-        projects=("shop",) if number == _NODE else (),
-        up=number != _DOWN,
-        setting=HostSetting() if number != _DISABLED else _DRAINING,
-    )
+def _host(number: int, **other: object) -> HostState:
+    facts: Mapping[str, object] = {
+        "instances": number,
+        "io_ops": number // 2,
+        "availability_zone": f"z{number % 2}",
+        "hypervisor_type": "QEMU",
+        "hypervisor_version": 8_000_000 + number % 3,
+        "supports": (Supported(architecture=("x86_64", "aarch64")[number % 2], hypervisor_type="qemu"),),
+        "capabilities": {"cpu_info:model": ("Skylake", "Rome")[number % 2]},
+        "failed_builds": number % 3,
+        "kind": NODE if number == _NODE else "",
+        "projects": ("shop",) if number == _NODE else (),
+        "up": number != _DOWN,
+        "setting": HostSetting() if number != _DISABLED else _DRAINING,
+        **other,
+    }
+    return HostState(id=_id(number), name=f"h{number}", cell="c1", sequence=1, **facts)  # type: ignore[arg-type]
 
 
-def _provider(number: int) -> ProviderState:
+def _provider(number: int, **other: object) -> ProviderState:
     total = 4 + number
     classes = {"VCPU": total, "MEMORY_MB": 1024 * total} if number != _NODE else {"CUSTOM_GOLD": 1}
     if number in (1, 2):
         classes["PCI_DEVICE"] = number
-    return ProviderState(
-        internal=number + 1,
-        id=_id(number),
-        name=f"h{number}",
-        root=_id(number),
-        cell="c1",
-        inventories={
-            resource: InventoryState(total=amount, max_unit=amount, used=number % 2)
-            for resource, amount in classes.items()
-        },
-        traits=("CUSTOM_FAST",) if number % 2 else (),
-        revision=1,
+    inventories = {
+        resource: InventoryState(total=amount, max_unit=amount, used=number % 2)
+        for resource, amount in classes.items()
+    }
+    about: Mapping[str, object] = {
+        "inventories": inventories,
+        "traits": ("CUSTOM_FAST",) if number % 2 else (),
+        "revision": 1,
+        **other,
+    }
+    id_ = _id(number)
+    return ProviderState(internal=number + 1, id=id_, name=f"h{number}", root=id_, cell="c1", **about)  # type: ignore[arg-type]
+
+
+def _report_anew(picture: Picture) -> None:
+    picture.put_hosts(
+        [
+            structs.replace(
+                _host((number + 1) % 6),
+                id=_id(number),
+                name=f"h{number}",
+                up=_host(number).up,
+                setting=_host(number).setting,
+                instances=49 + number,
+                io_ops=9,
+                sequence=2,
+            )
+            for number in range(_HOSTS)
+        ]
     )
 
 
-def _filled(number: int) -> ProviderState:
-    state = _provider(number)
-    return structs.replace(
-        state,
-        revision=2,
-        consumers=60,
-        inventories={
-            resource: structs.replace(each, used=each.total - number % 3)
-            for resource, each in state.inventories.items()
-        },
+def _turn_modes(picture: Picture) -> None:
+    hosts = [_host(number) for number in range(_HOSTS)]
+    picture.put_hosts(
+        [
+            structs.replace(
+                host, setting=_DRAINING if host.setting.mode == "up" else HostSetting(), sequence=2
+            )
+            for host in hosts
+        ]
     )
+
+
+def _turn(field: str) -> Callable[[Picture], None]:
+    def turned(picture: Picture) -> None:
+        picture.put_hosts(
+            [
+                structs.replace(_host(number), **{field: not getattr(_host(number), field), "sequence": 2})
+                for number in range(_HOSTS)
+            ]
+        )
+
+    return turned
+
+
+def _measure_anew(picture: Picture) -> None:
+    for number in range(1, _HOSTS):
+        picture.measure(_id(number), {"temperature": 90.0 - 7 * number, "load": number % 2})
+
+
+def _cache_anew(picture: Picture) -> None:
+    for number in range(1, _HOSTS):
+        picture.cache_images(_id(number), ("debian", "fedora") if number % 2 else ())
+
+
+def _rebuild(picture: Picture) -> None:
+    changed: tuple[Mapping[str, object], ...] = (
+        {"inventories": {}},
+        {"inventories": {"VCPU": InventoryState(total=1)}},
+        {"traits": ("CUSTOM_FAST",)},
+    )
+    picture.apply(
+        [_provider(number, **{"revision": 2, "shape": 1, **changed[number % 3]}) for number in range(_HOSTS)]
+    )
+
+
+def _fill(picture: Picture) -> None:
+    picture.apply(
+        [
+            structs.replace(
+                state := _provider(number),
+                revision=2,
+                consumers=60,
+                inventories={
+                    resource: structs.replace(each, used=each.total - number % 3)
+                    for resource, each in state.inventories.items()
+                },
+            )
+            for number in range(_HOSTS)
+        ]
+    )
+
+
+_CHANGES: Mapping[Change, Callable[[Picture], None]] = {
+    Change.FACTS: _report_anew,
+    Change.LIFE: _turn("up"),
+    Change.ENABLED: _turn_modes,
+    Change.METRICS: _measure_anew,
+    Change.IMAGES: _cache_anew,
+    Change.PROVIDERS: _rebuild,
+    Change.USAGE: _fill,
+}

@@ -20,8 +20,8 @@ from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS
 
 FILTERS_GROUP = "moorage.filters"
 WEIGHERS_GROUP = "moorage.weighers"
-_OF_FILTERS = ("name", "is_per_instance", "reads_usage", "reads", "scopes", "image_keys", "passes", "reason")
-_OF_WEIGHERS = ("name", "multiplier", "minimum", "reads", "weigh")
+_OF_FILTERS = ("name", "is_per_instance", "reads", "woken_by", "scopes", "image_keys", "passes", "reason")
+_OF_WEIGHERS = ("name", "multiplier", "minimum", "reads", "woken_by", "weigh")
 
 
 def filters_of(settings: PluginSettings) -> Mapping[str, Filter]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter, Weigher
+from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 METRIC = "rack.watts_left"
@@ -19,6 +19,7 @@ class EnoughPower(Filter):
 
     name = "rack power"
     reads = ("extra_specs",)
+    woken_by = (Change.METRICS,)
     scopes = ("power",)
 
     def problem_with(self, key: str, value: str) -> str:
@@ -39,6 +40,7 @@ class SparePower(Weigher):
 
     name = "rack power"
     minimum = 0.0
+    woken_by = (Change.METRICS,)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:  # noqa: ARG002 - equal for each request
         return np.nan_to_num(hosts.metric(METRIC)) if hosts.some_tell((METRIC,)) else None

@@ -1,11 +1,12 @@
 """The interfaces of filters and weighers.
 
 Both see columns: one call for all hosts. They decide by the columns and the spec alone, and keep no state. A plugin says
-what it depends on: `reads` names the fields of the spec, or `classes` where the amounts do not count.
-scheduler_worker/plugin_check.py holds a plugin against what it says.
+what it depends on. `reads` names the fields of the spec, or `classes` where the amounts do not count. `woken_by` names the
+changes of hosts after which it may decide otherwise. scheduler_worker/plugin_check.py holds a plugin against both.
 """
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Protocol
 
 from msgspec import Struct
@@ -20,14 +21,33 @@ from scheduler_worker.core.requests.spec import InstanceSpec
 MULTIPLIERS_MAX = 1e7
 
 
+class Change(Enum):
+    """The kinds of change after which a host may be another one for a plugin."""
+
+    # The host's own report: its load, its zone, its hypervisor, its capabilities.
+    FACTS = "facts"
+    # Its heartbeats stopped, or came back.
+    LIFE = "life"
+    # An operator, or too many failed builds, set its mode.
+    ENABLED = "enabled"
+    METRICS = "metrics"
+    # The images that it has cached.
+    IMAGES = "images"
+    # The metadata of aggregates.
+    AGGREGATES = "aggregates"
+    # Its providers: inventories, traits, aggregates, the tree.
+    PROVIDERS = "providers"
+    # What its instances hold, as placement says, or as this scheduler has chosen.
+    USAGE = "usage"
+
+
 class Filter(Protocol):
     # Its name in the funnel.
     name: str
     # Does its answer depend on what a host has taken? Then it is called again after every choice.
     is_per_instance: bool = False
-    # Does its answer depend on what other instances have taken? Then it is called again for each spec of a batch.
-    reads_usage: bool = False
     reads: tuple[str, ...] = ()
+    woken_by: tuple[Change, ...] = ()
     # The prefixes (before the colon) of extra specs that it reads, and the image properties. Others are refused.
     scopes: tuple[str, ...] = ()
     image_keys: tuple[str, ...] = ()
@@ -51,6 +71,7 @@ class Weigher(Protocol):
     # The lower end of its scale; None: the lowest weight of the hosts that qualify.
     minimum: float | None = None
     reads: tuple[str, ...] = ()
+    woken_by: tuple[Change, ...] = ()
 
     def __init__(self, multiplier: float) -> None:
         self.multiplier = multiplier

@@ -9,7 +9,7 @@ import numpy as np
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter, Plugins
+from scheduler_worker.core.choosing.plugins import Change, Filter, Plugins
 from scheduler_worker.core.requests import InstanceSpec
 
 
@@ -18,8 +18,8 @@ class Qualifying:
 
     def __init__(self, draft: Draft, plugins: Plugins) -> None:
         self._draft = draft
-        self._steady = tuple([one for one in plugins.filters if is_steady(one)])
-        self._others = tuple([one for one in plugins.filters if not is_steady(one)])
+        self._steady = tuple([one for one in plugins.filters if _is_steady(one)])
+        self._others = tuple([one for one in plugins.filters if not _is_steady(one)])
         self._fields = tuple({field: None for one in self._steady for field in one.reads})
         self._passed: dict[tuple[object, ...], Flags] = {}
 
@@ -38,9 +38,9 @@ class Qualifying:
         return int(np.count_nonzero(self.of(spec)))
 
 
-def is_steady(one: Filter) -> bool:
+def _is_steady(one: Filter) -> bool:
     """Does the filter say the same all through a batch about all specs that differ in their amounts alone?"""
-    return not one.is_per_instance and not one.reads_usage and "amounts" not in one.reads
+    return not one.is_per_instance and Change.USAGE not in one.woken_by and "amounts" not in one.reads
 
 
 def _passing(hosts: Hosts, spec: InstanceSpec, filters: tuple[Filter, ...], among: Flags) -> Flags:

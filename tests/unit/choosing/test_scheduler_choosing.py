@@ -13,7 +13,7 @@ from bus.messages.placement import InventoryState
 from placement_worker.core.candidates.columns import Flags, Floats
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.plugins import Change, Plugins
 from scheduler_worker.core.choosing.weighers.free_amount import FreeAmount
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -362,8 +362,8 @@ class OddOnesOnly:
 
     name = "odd ones only"
     is_per_instance = False
-    reads_usage = False
     reads: tuple[str, ...] = ()
+    woken_by: tuple[Change, ...] = (Change.FACTS,)
     scopes: tuple[str, ...] = ()
     image_keys: tuple[str, ...] = ()
 
@@ -383,6 +383,7 @@ class ByName:
     name = "by name"
     minimum: float | None = None
     reads: tuple[str, ...] = ()
+    woken_by: tuple[Change, ...] = (Change.FACTS,)
 
     def __init__(self, multiplier: float) -> None:
         self.multiplier = multiplier

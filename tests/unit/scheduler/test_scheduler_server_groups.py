@@ -13,7 +13,7 @@ from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Leaving
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.choosing.refusals.verdicts import NewChoice, refused_by_group
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
@@ -182,7 +182,7 @@ def test_a_refusal_of_placement_names_group_member_and_host() -> None:
 class CountingFilter(Filter):
     name = "counting"
     # So it is asked in each pass.
-    reads_usage = True
+    woken_by = (Change.USAGE,)
 
     def __init__(self) -> None:
         self.passes_made = 0

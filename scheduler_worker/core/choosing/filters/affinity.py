@@ -2,14 +2,14 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class Affinity(Filter):
     name = "affinity"
-    reads_usage = True
     reads = ("server_group",)
+    woken_by = (Change.USAGE,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         group = spec.server_group

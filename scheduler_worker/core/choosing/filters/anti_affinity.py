@@ -2,7 +2,7 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 # A reason names so many of the members on the host.
@@ -13,6 +13,7 @@ class AntiAffinity(Filter):
     name = "anti-affinity"
     is_per_instance = True
     reads = ("server_group",)
+    woken_by = (Change.USAGE,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         group = spec.server_group

@@ -2,13 +2,14 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class AskedAggregates(Filter):
     name = "asked aggregates"
     reads = ("member_of", "forbidden_aggregates")
+    woken_by = (Change.PROVIDERS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         passed = hosts.everyone()

@@ -2,13 +2,14 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class AskedHosts(Filter):
     name = "asked hosts"
     reads = ("hosts", "ignore_hosts", "cell")
+    woken_by = (Change.FACTS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         passed = hosts.named(spec.hosts) if spec.hosts else hosts.everyone()

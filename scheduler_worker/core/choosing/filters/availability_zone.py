@@ -2,13 +2,14 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class AvailabilityZone(Filter):
     name = "availability zone"
     reads = ("availability_zone",)
+    woken_by = (Change.FACTS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         return hosts.in_zone(spec.availability_zone) if spec.availability_zone else hosts.everyone()

@@ -5,13 +5,14 @@ nothing.
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class BareMetal(Filter):
     name = "bare metal"
     reads = ("classes", "is_for_nodes")
+    woken_by = (Change.FACTS, Change.PROVIDERS)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if spec.is_for_nodes:

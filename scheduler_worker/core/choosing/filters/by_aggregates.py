@@ -7,12 +7,14 @@ from typing import Any
 from bus.messages.aggregates import Aggregate
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class ByAggregates(Filter):
     """A host's aggregates are judged once for each set of aggregates that hosts are in, and for each thing asked."""
+
+    woken_by = (Change.AGGREGATES, Change.PROVIDERS)
 
     @abstractmethod
     def asked(self, hosts: Hosts, spec: InstanceSpec) -> Hashable:

@@ -12,12 +12,13 @@ from placement_worker.core.candidates.columns import Flags, Ints
 from scheduler_worker.core.choosing.compound.compounds import Found
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import Needs, needs_of
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class BySearch(Filter):
     reads = Needs._fields
+    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def __init__(self, name: str, against: Callable[[Found], Ints], words: str) -> None:
         """`against` counts what speaks against each host."""

@@ -3,7 +3,7 @@
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import Needs, needs_of
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.choosing.refusals.group_reasons import (
     shortfalls_of,
     shortfalls_of_compound,
@@ -16,6 +16,7 @@ class Capacity(Filter):
     name = "capacity"
     is_per_instance = True
     reads = Needs._fields
+    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         passed = hosts.everyone()

@@ -4,12 +4,13 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class CellUp(Filter):
     name = "cell up"
+    woken_by = (Change.LIFE,)
 
     def passes(self, hosts: Hosts, _spec: InstanceSpec) -> Flags:
         down = hosts.columns.cells_down

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.demands import Demand, NotUnderstood, demand_of, is_met
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.requests.spec import InstanceSpec
 
@@ -15,6 +15,7 @@ SCOPE = "capabilities"
 class ComputeCapabilities(Filter):
     name = "capabilities"
     reads = ("extra_specs",)
+    woken_by = (Change.FACTS,)
     scopes = (SCOPE,)
 
     def problem_with(self, key: str, value: str) -> str:

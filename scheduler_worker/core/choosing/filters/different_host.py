@@ -2,13 +2,14 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class DifferentHost(Filter):
     name = "different host"
     reads = ("different_hosts",)
+    woken_by = (Change.FACTS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         return ~hosts.named(spec.different_hosts) if spec.different_hosts else hosts.everyone()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from bus.messages.hosts import HostState
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.host_modes import why_down, why_not_enabled
 from scheduler_worker.core.picture.columns import Columns
 from scheduler_worker.core.requests import InstanceSpec
@@ -13,9 +13,14 @@ from scheduler_worker.core.requests import InstanceSpec
 
 class Flagged(Filter):
     def __init__(
-        self, name: str, column: Callable[[Columns], Flags], why_not: Callable[[Hosts, int], str]
+        self,
+        name: str,
+        column: Callable[[Columns], Flags],
+        why_not: Callable[[Hosts, int], str],
+        *woken_by: Change,
     ) -> None:
         self.name = name
+        self.woken_by = woken_by
         self._column = column
         self._why_not = why_not
 
@@ -42,13 +47,33 @@ FLAGGED = (
         "registered",
         lambda columns: columns.registered,
         lambda *_: "no report of it has reached the registry yet",
+        Change.FACTS,
     ),
-    Flagged("up", lambda columns: columns.up, _told(why_down, "is down: its heartbeats have stopped")),
-    Flagged("enabled", lambda columns: columns.enabled, _told(why_not_enabled, "its mode is not known yet")),
-    Flagged("inventory", lambda columns: columns.provided, lambda *_: "placement has no provider of it"),
+    Flagged(
+        "up",
+        lambda columns: columns.up,
+        _told(why_down, "is down: its heartbeats have stopped"),
+        Change.FACTS,
+        Change.LIFE,
+    ),
+    Flagged(
+        "enabled",
+        lambda columns: columns.enabled,
+        _told(why_not_enabled, "its mode is not known yet"),
+        Change.ENABLED,
+        Change.FACTS,
+    ),
+    Flagged(
+        "inventory",
+        lambda columns: columns.provided,
+        lambda *_: "placement has no provider of it",
+        Change.PROVIDERS,
+    ),
     Flagged(
         "cell",
         lambda columns: columns.consistent,
         lambda hosts, at: f"placement has it in cell {hosts.cell_name(at)!r}, the registry in another one",
+        Change.FACTS,
+        Change.PROVIDERS,
     ),
 )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bus.messages.hosts import Supported
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.picture.columns import HostProfile
 from scheduler_worker.core.requests.spec import InstanceSpec
 
@@ -48,6 +48,7 @@ class Condition(NamedTuple):
 class ImageProperties(Filter):
     name = "image properties"
     reads = ("image_properties",)
+    woken_by = (Change.FACTS,)
     image_keys = tuple(_NAMES)
 
     def problem_with(self, key: str, value: str) -> str:

@@ -3,12 +3,13 @@
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.aggregates.metadata import UNLIMITED
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class Limit(Filter):
     is_per_instance = True
+    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES)
 
     def __init__(self, name: str, column: str, words: str, key: str, maximum: int) -> None:
         """0: no limit, except on hosts whose aggregates name one under this key."""

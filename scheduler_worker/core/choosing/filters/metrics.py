@@ -4,12 +4,13 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class Metrics(Filter):
     name = "metrics"
+    woken_by = (Change.METRICS,)
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names

@@ -2,13 +2,14 @@
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class Projects(Filter):
     name = "projects"
     reads = ("classes", "project")
+    woken_by = (Change.FACTS, Change.PROVIDERS)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if not hosts.some_are_nodes:

@@ -4,13 +4,14 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class SameHost(Filter):
     name = "same host"
     reads = ("same_hosts",)
+    woken_by = (Change.FACTS,)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if spec.same_hosts is None:

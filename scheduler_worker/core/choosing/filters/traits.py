@@ -7,7 +7,7 @@ import numpy as np
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import Needs, needs_of
-from scheduler_worker.core.choosing.plugins import Filter
+from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.choosing.refusals.group_reasons import why_no_traits
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -15,6 +15,7 @@ from scheduler_worker.core.requests import InstanceSpec
 class Traits(Filter):
     name = "traits"
     reads = Needs._fields
+    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         if not spec.required and not spec.forbidden and not spec.groups:

@@ -2,7 +2,7 @@
 
 from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Weigher
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests import InstanceSpec
 
 
@@ -10,6 +10,7 @@ class FreeAmount(Weigher):
     """The free amount of one class, on a scale from 0 to the most that any host has."""
 
     minimum = 0.0
+    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def __init__(self, name: str, resource: str, multiplier: float = 1.0) -> None:
         self.name = name

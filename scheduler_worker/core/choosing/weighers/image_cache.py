@@ -2,7 +2,7 @@
 
 from placement_worker.core.candidates.columns import Floats, Ints
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Weigher
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
@@ -10,6 +10,7 @@ class ImageCache(Weigher):
     name = "image_cache"
     minimum = 0.0
     reads = ("image",)
+    woken_by = (Change.IMAGES,)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
         if not spec.image or not hosts.some_cache(spec.image):

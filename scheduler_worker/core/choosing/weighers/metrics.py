@@ -6,12 +6,13 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Floats, Ints
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Weigher
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class MetricsWeight(Weigher):
     name = "metrics"
+    woken_by = (Change.METRICS,)
 
     def __init__(self, multiplier: float, ratios: Mapping[str, float], unavailable: float) -> None:
         self.multiplier = multiplier

@@ -4,7 +4,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Floats, Ints
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Weigher
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 _CLASSES = ("PCI_DEVICE", "SRIOV_NET_VF")
@@ -18,6 +18,7 @@ def _is_pci(resource: str) -> bool:
 class Pci(Weigher):
     name = "pci"
     reads = ("classes",)
+    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
         classes = [resource for resource in hosts.stocked_classes if _is_pci(resource)]

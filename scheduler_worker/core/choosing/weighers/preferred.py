@@ -8,13 +8,14 @@ import numpy as np
 from placement_worker.core.candidates.columns import Floats
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import Needs, needs_of
-from scheduler_worker.core.choosing.plugins import Weigher
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class Preferred(Weigher):
     name = "preferred"
     reads = (*Needs._fields, "preferred_classes")
+    woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | None:
         if not spec.prefers_something:

@@ -6,11 +6,13 @@ enough, and a soft-affinity group would be driven apart.
 
 from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Weigher
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class Reported(Weigher):
+    woken_by = (Change.FACTS,)
+
     def __init__(
         self, name: str, column: str, multiplier: float, *, minimum: float | None = None, less: bool = False
     ) -> None:

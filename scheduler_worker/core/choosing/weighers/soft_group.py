@@ -2,7 +2,7 @@
 
 from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Weigher
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests import InstanceSpec
 
 
@@ -10,6 +10,7 @@ class SoftGroup(Weigher):
     """One for each of the two policies, so that each has a multiplier of its own."""
 
     reads = ("server_group",)
+    woken_by = (Change.USAGE,)
 
     def __init__(self, policy: str, multiplier: float = 1.0) -> None:
         self.name = policy

@@ -13,7 +13,7 @@ import numpy as np
 
 from placement_worker.core.candidates.columns import Floats, Ints
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.plugins import Weigher
+from scheduler_worker.core.choosing.plugins import Change, Weigher
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 
@@ -21,6 +21,7 @@ class Spread(Weigher):
     """With several keys, the weights are added: an instance goes where all its domains together have the fewest."""
 
     name = "spread"
+    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
 
     def __init__(self, keys: Sequence[str], multiplier: float) -> None:
         self.keys = keys
