@@ -1,10 +1,6 @@
-"""The parts that request filters read out of a request. A part without a suffix belongs to the whole instance."""
+"""The parts that are read out of a request. A part without a suffix belongs to the whole instance."""
 
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
-
-from bus.messages.build import BuildInstance
-from placement_worker.core.vocabulary import Vocabulary
 
 
 class Problem(NamedTuple):
@@ -80,13 +76,3 @@ Part = (
     | ImageProperty
     | Problem
 )
-
-
-class RequestFilter(NamedTuple):
-    """A pure step: it reads some keys of a request, and yields parts. `extra_specs` and `image_properties` are the keys
-    that it understands.
-    """
-
-    read: Callable[[BuildInstance, Vocabulary], Iterator[Part]]
-    extra_specs: frozenset[str] = frozenset()
-    image_properties: frozenset[str] = frozenset()

@@ -1,8 +1,8 @@
 """The check of a build request, and the spec of one of its instances.
 
-Request filters (filters/) read the request's parts; here they are checked together and made into a spec. Every key of a
-request is understood, or the request is rejected with the field, the value and the reason. An ignored key would mean an
-instance that lacks something the client asked for.
+The request's parts are read, checked together, and made into a spec. Every key of a request is understood, or the
+request is rejected with the field, the value and the reason. An ignored key would mean an instance that lacks something the
+client asked for.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,10 +21,24 @@ from scheduler_worker.core.requests.assembling import (
     subtrees_of,
     traits_that_are,
 )
-from scheduler_worker.core.requests.filters import STEPS
+from scheduler_worker.core.requests.attached import attached_groups
+from scheduler_worker.core.requests.cpu_policies import (
+    IMAGE_POLICY,
+    IMAGE_THREADS,
+    POLICY,
+    THREADS,
+    cpu_policies,
+)
 from scheduler_worker.core.requests.group_problems import problems_of_groups
 from scheduler_worker.core.requests.groups_grammar import read_grouped
-from scheduler_worker.core.requests.parts import ForPlugins, ImageProperty, Part, Problem
+from scheduler_worker.core.requests.parts import (
+    DefaultAmount,
+    ForPlugins,
+    ImageProperty,
+    Part,
+    Problem,
+    Trait,
+)
 from scheduler_worker.core.requests.spec import InstanceSpec
 
 COUNT_MAX = 1_000
@@ -37,8 +51,9 @@ NAMED_HOSTS_MAX = 1_000
 # A long value is cut to this length in an error.
 SHOWN_MAX = 200
 
-KNOWN_SPECS = frozenset().union(*(step.extra_specs for step in STEPS))
-KNOWN_PROPERTIES = frozenset().union(*(step.image_properties for step in STEPS))
+KNOWN_SPECS = frozenset({POLICY, THREADS})
+KNOWN_PROPERTIES = frozenset({IMAGE_POLICY, IMAGE_THREADS})
+MB_PER_GB = 1024
 
 
 def read_request(
@@ -87,27 +102,43 @@ def read_request(
 def _parts_of(
     build: BuildInstance, vocabulary: Vocabulary, scopes: frozenset[str], image_keys: frozenset[str]
 ) -> Iterator[Part]:
-    for step in STEPS:
-        yield from step.read(build, vocabulary)
-    for key, value in build.flavor.extra_specs.items() if build.flavor else ():
-        field = f"flavor.extra_specs.{key}"
-        if key in KNOWN_SPECS or read_grouped(field, key, value, vocabulary) is not None:
-            continue
-        if key.partition(":")[0] in scopes:
-            yield ForPlugins(key, value)
-        else:
-            keys = KNOWN_SPECS | {f"{scope}:NAME" for scope in scopes}
-            yield Problem(field, value, f"unknown key {key!r}: {_known(keys)}")
+    if (flavor := build.flavor) is not None:
+        yield DefaultAmount("MEMORY_MB", flavor.ram_mb)
+        swap_gb = -(-flavor.swap_mb // MB_PER_GB)
+        yield DefaultAmount("DISK_GB", flavor.root_gb + flavor.ephemeral_gb + swap_gb)
+        for key, value in flavor.extra_specs.items():
+            if key not in KNOWN_SPECS:
+                yield _extra_spec(key, value, vocabulary, scopes)
+    yield from cpu_policies(build)
     for key, value in build.image_properties.items():
         if key in image_keys:
             yield ImageProperty(key, value)
-        elif key not in KNOWN_PROPERTIES and not key.startswith("trait"):
-            known = ", ".join(("trait:TRAIT", *sorted(KNOWN_PROPERTIES | image_keys)))
-            yield Problem(
-                f"image_properties.{key}",
-                value,
-                f"unknown key {key!r}: of an image's properties, known are {known}",
-            )
+        elif key not in KNOWN_PROPERTIES:
+            yield _image_property(key, value, vocabulary, image_keys)
+    yield from attached_groups(build, vocabulary)
+
+
+def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[str]) -> Part:
+    field = f"flavor.extra_specs.{key}"
+    part = read_grouped(field, key, value, vocabulary)
+    if part is not None:
+        return part
+    if key.partition(":")[0] in scopes:
+        return ForPlugins(key, value)
+    keys = KNOWN_SPECS | {f"{scope}:NAME" for scope in scopes}
+    return Problem(field, value, f"unknown key {key!r}: {_known(keys)}")
+
+
+def _image_property(key: str, value: str, vocabulary: Vocabulary, image_keys: frozenset[str]) -> Part:
+    """An image requires or forbids traits of the whole instance."""
+    field = f"image_properties.{key}"
+    part = read_grouped(field, key, value, vocabulary) if key.startswith("trait") else None
+    if part is None:
+        known = ", ".join(("trait:TRAIT", *sorted(KNOWN_PROPERTIES | image_keys)))
+        return Problem(field, value, f"unknown key {key!r}: of an image's properties, known are {known}")
+    if isinstance(part, Trait) and part.suffix:
+        return Problem(field, value, "an image has no granular groups: only trait:TRAIT is read")
+    return part
 
 
 def _known(keys: frozenset[str]) -> str:

@@ -11,7 +11,7 @@ from scheduler_worker.core.choosing.compound import compounds
 from scheduler_worker.core.choosing.filters.flagged import Flagged
 from scheduler_worker.core.picture.aggregates import HostAggregates
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests.filters import attached
+from scheduler_worker.core.requests import attached
 from scheduler_worker.hosts import handlers, registry
 from tests.simulation.replacing import replaced
 

@@ -198,6 +198,7 @@ def test_keys_that_plugins_read_are_left_to_them() -> None:
         ),
         (a_build(image_properties={"hw_vif_model": "e1000"}), "image_properties.hw_vif_model", "e1000"),
         (a_build(image_properties={"resources:VGPU": "1"}), "image_properties.resources:VGPU", "1"),
+        (a_build(image_properties={"traits": "CUSTOM_X"}), "image_properties.traits", "CUSTOM_X"),
         (a_build(count=0), "count", "0"),
         (a_build(count=1001), "count", "1001"),
         (a_build(instance_ids=(InstanceId(an_id("a")),), count=2), "instance_ids", "1"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from bus.messages.build import BuildInstance, PortRequest, VolumeRequest
 from placement_worker.core.vocabulary import CUSTOM, Vocabulary
 from scheduler_worker.core.requests.groups_grammar import read_grouped
-from scheduler_worker.core.requests.parts import Part, Problem, RequestFilter, Resource, Trait
+from scheduler_worker.core.requests.parts import Part, Problem, Resource, Trait
 
 PHYSNET, VNIC_TYPE = "CUSTOM_PHYSNET_", "CUSTOM_VNIC_TYPE_"
 TRAIT_MAX = 255
@@ -17,7 +17,7 @@ TRAIT_MAX = 255
 _NOT_IN_TRAITS = re.compile(r"[^A-Z0-9_]+", re.ASCII)
 
 
-def _read(build: BuildInstance, vocabulary: Vocabulary) -> Iterator[Part]:
+def attached_groups(build: BuildInstance, vocabulary: Vocabulary) -> Iterator[Part]:
     kinds: tuple[tuple[str, str, Sequence[PortRequest | VolumeRequest]], ...] = (
         ("port_requests", "port", build.port_requests),
         ("volume_requests", "volume", build.volume_requests),
@@ -63,6 +63,3 @@ def _trait_for(field: str, prefix: str, name: str, suffix: str) -> Trait | Probl
     if len(trait) > TRAIT_MAX:
         return Problem(field, name, f"its trait {CUSTOM}... has more than {TRAIT_MAX} characters")
     return Trait(suffix, trait, "required", field)
-
-
-ATTACHED = RequestFilter(_read)
