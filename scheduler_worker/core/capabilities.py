@@ -39,12 +39,6 @@ def _in_words(kind: Supported) -> str:
     return " ".join(each or "any" for each in (kind.architecture, kind.hypervisor_type, kind.vm_mode))
 
 
-class UnknownCapability(Struct, frozen=True):
-    """No host has it, or has had it."""
-
-    reason: str
-
-
 class _Having(Struct, frozen=True):
     """The value of each host, by its row, that has the capability; and how much of a class is free for each."""
 
@@ -63,15 +57,15 @@ class _Having(Struct, frozen=True):
 
 def hosts_having(
     picture: Picture, name: str, value: str, *, after: str, limit: int
-) -> CapabilitiesFound | UnknownCapability:
-    """The hosts that have it, with their values, in the order of their names; and how frequent each value is."""
+) -> CapabilitiesFound | str:
+    """The hosts that have it, with their values, in the order of their names; and how frequent each value is. Or why there are
+    none.
+    """
     having = _having(picture, name)
     if having is None:
         close = get_close_matches(name, list(_names(picture)), n=SUGGESTED_MAX)
         near = f"; near it are {', '.join(close)}" if close else ""
-        return UnknownCapability(
-            f"no host has it: it is a trait, a resource class, {SCOPE}KEY or one of {', '.join((*FACTS, POOLS))}{near}"
-        )
+        return f"no host has it: it is a trait, a resource class, {SCOPE}KEY or one of {', '.join((*FACTS, POOLS))}{near}"
     columns = picture.columns
     named = sorted(
         (columns.names[row], row)

@@ -18,8 +18,7 @@ from bus.messages.planning import (
     ExplanationsFound,
 )
 from bus.workers.handling import Handlers, answering
-from scheduler_worker.core.choosing.draining import drain
-from scheduler_worker.core.choosing.planning import plan
+from scheduler_worker.core.choosing.planning import drain, plan
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.instances.rows import ERROR, InstanceRow
 from scheduler_worker.core.instances.specs import decoded

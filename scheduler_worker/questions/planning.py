@@ -9,7 +9,7 @@ from bus.message import Message
 from bus.messages.build import BuildInstance, BuildRejected
 from bus.messages.planning import AskCapabilities, AskPlan, AskReasons
 from bus.workers.handling import Handlers, answering
-from scheduler_worker.core.capabilities import UnknownCapability, capabilities, hosts_having
+from scheduler_worker.core.capabilities import capabilities, hosts_having
 from scheduler_worker.core.choosing.planning import QUALIFY, plan, reasons
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
@@ -63,8 +63,8 @@ class Planner:
         found = hosts_having(
             self._picture, question.having, question.value, after=question.after, limit=question.limit
         )
-        if isinstance(found, UnknownCapability):
-            return rejection("having", question.having, found.reason)
+        if isinstance(found, str):
+            return rejection("having", question.having, found)
         return found
 
     async def _spec_of(self, request: BuildInstance) -> InstanceSpec | BuildRejected:

@@ -87,7 +87,7 @@ class RequestReader:
             ("different_host", build.different_host, "different_hosts"),
             ("same_host", build.same_host, "same_hosts"),
         ):
-            if ids and self._plugins.unread_of((read,)):
+            if ids and not self._plugins.reads(read):
                 reason = f"the filter {field} is not among the `filters` of this scheduler"
                 return rejection(field, ", ".join(map(str, ids)), reason, build.request_id)
         asked = (("flavor.extra_specs", spec.extra_specs), ("image_properties", spec.image_properties))

@@ -37,23 +37,18 @@ class Demand(NamedTuple):
     words: tuple[str, ...]
 
 
-class NotUnderstood(NamedTuple):
-    """Why a value is no demand."""
-
-    reason: str
-
-
-def demand_of(value: str) -> Demand | NotUnderstood:
+def demand_of(value: str) -> Demand | str:
+    """The demand; or why the value is none."""
     words = value.split()
     if not words:
-        return NotUnderstood("there is nothing to compare with")
+        return "there is nothing to compare with"
     first, rest = words[0], tuple(words[1:])
     if first not in OPERATORS and not first.startswith(("<", ">", "=", "!")):
         return Demand("", (value.strip(),))
     if first == _OR:
         return _alternatives(rest)
     problem = _problem_of(first, rest)
-    return NotUnderstood(problem) if problem else Demand(first, rest)
+    return problem or Demand(first, rest)
 
 
 def is_met(demand: Demand, capability: str) -> bool:
@@ -84,11 +79,11 @@ def _problem_of(first: str, rest: tuple[str, ...]) -> str:
     return ""
 
 
-def _alternatives(words: tuple[str, ...]) -> Demand | NotUnderstood:
+def _alternatives(words: tuple[str, ...]) -> Demand | str:
     """`<or> a <or> b`, after the first operator."""
     values, between = words[::2], words[1::2]
     if len(between) >= len(values) or any(word != _OR for word in between):
-        return NotUnderstood(f"{_OR} stands before each of the values: {_OR} a {_OR} b")
+        return f"{_OR} stands before each of the values: {_OR} a {_OR} b"
     return Demand(_OR, values)
 
 

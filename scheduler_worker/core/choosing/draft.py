@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from bus.messages.placement import GroupMember, ResourceAmount, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Ints, Rows
-from scheduler_worker.core.aggregates.metadata import ZONE, value_of
 from scheduler_worker.core.choosing.compound.compound_fill import CompoundFill
 from scheduler_worker.core.choosing.compound.compounds import Compounds
 from scheduler_worker.core.choosing.needs import Needs, needs_of
@@ -61,15 +60,10 @@ class Draft:
     def compounds(self) -> Compounds:
         return Compounds(self.picture, self._judges)
 
-    def members(self, group: ServerGroup) -> Ints:
-        """How many members of the group each host has, with those that the batch has chosen."""
-        return self._members(group)[0]
-
-    def known_members(self, group: ServerGroup) -> Sequence[GroupMember]:
-        """Without those that the batch has chosen; some may be on hosts that the picture does not have."""
-        return self._members(group)[1]
-
-    def _members(self, group: ServerGroup) -> tuple[Ints, Sequence[GroupMember]]:
+    def members(self, group: ServerGroup) -> tuple[Ints, Sequence[GroupMember]]:
+        """How many members of the group each host has, with those that the batch has chosen; and the members without those,
+        of which some may be on hosts that the picture does not have.
+        """
         found = self._groups.get(group.id.int)
         if found is None:
             known = self.picture.groups.of_group(group.id)
@@ -93,14 +87,6 @@ class Draft:
             values = getattr(self.columns, column)[: self.columns.rows]
             differ = self._differ[column] = bool(len(values)) and bool(values.min() != values.max())
         return differ
-
-    def domains(self, key: str) -> Ints:
-        """The domain of each set of aggregates; or of each host, for zones, which a host may report itself."""
-        if key == ZONE:
-            return self.columns.zone
-        aggregates = self.picture.aggregates
-        values = aggregates.answers(("value of", key), lambda each: value_of(key, each))
-        return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
     def filling(self, spec: InstanceSpec) -> CompoundFill | None:
         """None if no host is compound, and the request has no groups."""
@@ -161,7 +147,7 @@ class Draft:
         self, rows: Rows | int, times: Ints | int, amounts: Mapping[str, int], group: ServerGroup | None
     ) -> None:
         if group is not None:
-            self.members(group)[rows] += times
+            self.members(group)[0][rows] += times
         for resource, amount in amounts.items():
             stock = self.columns.stocks.get(resource)
             if stock is None:

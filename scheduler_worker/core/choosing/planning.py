@@ -1,31 +1,35 @@
 """What would fit where, and why not: the choice of a host without the choice."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import structs
 
+from bus.messages.build import NoValidHost
 from bus.messages.planning import ExhaustedPool, HostVerdict, PlanFound, PlannedCell, ReasonsFound
 from placement_worker.core.candidates.columns import Ints
+from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.hosts.room import room_on
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.qualifying import Qualifying
-from scheduler_worker.core.choosing.refusals.explaining import explain, first_failures
+from scheduler_worker.core.choosing.refusals.explaining import explain, failures
 from scheduler_worker.core.choosing.refusals.relaxing import relaxations
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
 # The step that stands for hosts which no step removes.
 QUALIFY = "qualify"
+# Of the instances that would not leave a host, the refusals of so many specs are explained: each costs passes over all hosts.
+DRAIN_EXPLAINED_MAX = 10
 
 
 def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
     draft = Draft(picture, plugins.way_judges)
-    hosts = Hosts(draft)
     rows = np.flatnonzero(Qualifying(draft, plugins).of(spec))
     funnel = explain(draft, spec, plugins)
-    pools = tuple(_exhausted_pools(hosts, spec))
+    pools = tuple(_exhausted_pools(draft, spec))
     # Before the draft takes what is tried.
     relaxed = relaxations(draft, spec, plugins, len(rows))
     room = room_on(draft, spec, plugins, rows)
@@ -66,7 +70,7 @@ def reasons(
     """A page of the verdicts on hosts, in the order of their names."""
     draft = Draft(picture, plugins.way_judges)
     hosts = Hosts(draft)
-    first = first_failures(hosts, spec, plugins)
+    first, _ = failures(hosts, spec, plugins)
     steps = [*(one.name for one in plugins.filters), QUALIFY]
     wanted = hosts.present
     if step:
@@ -92,10 +96,20 @@ def reasons(
     return ReasonsFound(hosts=tuple(verdicts), next=verdicts[-1].host if end < len(named) else "")
 
 
-def _exhausted_pools(hosts: Hosts, spec: InstanceSpec) -> Iterator[ExhaustedPool]:
+def drain(
+    picture: Picture, host: str, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
+) -> list[Chosen | NoValidHost]:
+    """Would the instances of a host fit elsewhere, all together? Another host for each. Their shares on this one, and in pools,
+    are not free yet.
+    """
+    elsewhere = [structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, host.lower())) for spec in specs]
+    return choose(picture, elsewhere, plugins, salt, alternates=0, explained_max=DRAIN_EXPLAINED_MAX)
+
+
+def _exhausted_pools(draft: Draft, spec: InstanceSpec) -> Iterator[ExhaustedPool]:
     for resource, amount in spec.amounts:
-        for state, free, capacity, users in hosts.pools(resource):
-            lacking = int(np.count_nonzero(hosts.free(resource)[users] < amount))
+        for state, free, capacity, users in draft.compounds.pools.of_class(resource):
+            lacking = int(np.count_nonzero(Hosts(draft, users).free(resource) < amount))
             if free < amount and lacking:
                 yield ExhaustedPool(
                     pool=state.name,

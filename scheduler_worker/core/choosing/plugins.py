@@ -5,7 +5,6 @@ what it depends on. `reads` names the fields of the spec, or `classes` where the
 changes of hosts after which it may decide otherwise. scheduler_worker/plugin_check.py holds a plugin against both.
 """
 
-from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -91,8 +90,8 @@ def compared(weigher: Weigher, hosts: Hosts, spec: InstanceSpec) -> Weigher:
     """The weigher for these hosts, which are all that qualify. A weigher that compares hosts with each other has a method
     `among`, which sees all of them once, and gives the weigher for each of them as it takes instances.
     """
-    among: Callable[[Hosts, InstanceSpec], Weigher] | None = getattr(weigher, "among", None)
-    return weigher if among is None else among(hosts, spec)
+    one: Weigher = weigher.among(hosts, spec) if hasattr(weigher, "among") else weigher
+    return one
 
 
 class Plugins(Struct, frozen=True):
@@ -134,8 +133,8 @@ class Plugins(Struct, frozen=True):
         readers = [one for one in self.filters if scope in one.scopes or key in one.image_keys]
         return "; ".join(filter(None, (one.problem_with(key, value) for one in readers)))
 
-    def unread_of(self, fields: Sequence[str]) -> tuple[str, ...]:
-        """Those of these fields of a spec that no plugin reads."""
-        read = {name for one in self.filters for name in one.reads}
-        read |= {name for one in self.weighers for name in one.reads}
-        return tuple(field for field in fields if field not in read)
+    def reads(self, field: str) -> bool:
+        """Does any plugin read this field of a spec?"""
+        return any(field in each.reads for each in self.filters) or any(
+            field in each.reads for each in self.weighers
+        )

@@ -4,6 +4,8 @@ Specs of one batch often differ in their amounts alone. A filter that usage does
 them: it is asked once for each combination of the other fields that such filters read.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from placement_worker.core.candidates.columns import Flags
@@ -31,8 +33,8 @@ class Qualifying:
         asked = tuple([getattr(spec, field) for field in self._fields])
         passed = self._passed.get(asked)
         if passed is None:
-            passed = self._passed[asked] = _passing(hosts, spec, self._steady, hosts.present)
-        return _passing(hosts, spec, self._others, passed)
+            passed = self._passed[asked] = passing(hosts, spec, self._steady, hosts.present)
+        return passing(hosts, spec, self._others, passed)
 
     def count(self, spec: InstanceSpec) -> int:
         return int(np.count_nonzero(self.of(spec)))
@@ -43,7 +45,8 @@ def _is_steady(one: Filter) -> bool:
     return not one.is_per_instance and Change.USAGE not in one.woken_by and "amounts" not in one.reads
 
 
-def _passing(hosts: Hosts, spec: InstanceSpec, filters: tuple[Filter, ...], among: Flags) -> Flags:
+def passing(hosts: Hosts, spec: InstanceSpec, filters: Sequence[Filter], among: Flags) -> Flags:
+    """Those `among` these hosts that pass all of the filters."""
     everyone, own = hosts.everyone(), None
     for one in filters:
         passed = one.passes(hosts, spec)

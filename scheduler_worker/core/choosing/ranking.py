@@ -8,6 +8,7 @@ from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter, compared
+from scheduler_worker.core.choosing.qualifying import passing
 from scheduler_worker.core.choosing.weighing import BAND, Scale, Weighing, bands_on, least, most, weights_on
 from scheduler_worker.core.picture.preferences import Preferences
 from scheduler_worker.core.requests import InstanceSpec
@@ -165,9 +166,6 @@ class ScoresByCount:
         taken = np.arange(first, first + int(ends[-1])) - np.repeat(ends - counts, counts)
         hosts = Hosts(self._draft, np.repeat(rows, counts), taken, self._amounts)
         scores = self._scoring.scores(hosts)
-        qualify: Flags = hosts.everyone()
-        for one in self._filters:
-            qualify = qualify & one.passes(hosts, self._spec)
-        scores[~qualify] = FULL
+        scores[~passing(hosts, self._spec, self._filters, hosts.everyone())] = FULL
         listed: list[int] = scores.tolist()
         return [listed[end - count : end] for end, count in zip(ends.tolist(), counts.tolist(), strict=True)]

@@ -9,6 +9,7 @@ from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.hosts.room import room_on
 from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.qualifying import passing
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -55,7 +56,10 @@ def first_that_fit(waiting: Sequence[bytes], room: Mapping[bytes, int]) -> int:
 def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
     """By the amounts first: that is cheap, and most hosts that changed are still full."""
     rows = rows[_room_by_sums(Hosts(draft, rows), spec) >= 1]
-    return rows if not len(rows) else _passing(Hosts(draft, rows, before_search=True), rows, spec, plugins)
+    if not len(rows):
+        return rows
+    hosts = Hosts(draft, rows, before_search=True)
+    return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
 
 
 def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
@@ -72,17 +76,11 @@ def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: R
     with_room = [*rows[~filling.flags[rows]].tolist(), *(row for row in likely if filling.ways(row))]
     if with_room or len(likely) == len(searched):
         return np.array(with_room, dtype=np.intp)
-    return _passing(Hosts(draft, rows, only_together=True), rows, spec, plugins)
+    hosts = Hosts(draft, rows, only_together=True)
+    return rows[passing(hosts, spec, plugins.filters, hosts.everyone())]
 
 
 def _room_by_sums(hosts: Hosts, spec: InstanceSpec) -> Floats:
     """How many times the amounts fit into the sums of each host, or into its pools; -1 for a row without a host."""
     room = [np.maximum(hosts.free(each), hosts.shared(each)) / amount for each, amount in spec.amounts]
     return np.where(hosts.present, np.min(room, axis=0), -1)
-
-
-def _passing(hosts: Hosts, rows: Rows, spec: InstanceSpec, plugins: Plugins) -> Rows:
-    passed = hosts.everyone()
-    for one in plugins.filters:
-        passed = passed & one.passes(hosts, spec)
-    return rows[passed]

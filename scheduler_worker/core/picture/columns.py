@@ -197,11 +197,6 @@ class Columns:
         """Only these projects may use the host; with none, all may."""
         self.projects[row] = self.project_sets.code(projects)
 
-    def sets_open_to(self, project: str) -> list[int]:
-        """The codes of the sets of projects with this one in them, and of the empty set."""
-        sets = enumerate(self.project_sets.names)
-        return [code for code, projects in sets if not projects or project in projects]
-
     def _append(self, host: ProviderId) -> int:
         if self.rows == self._length:
             self._grow()

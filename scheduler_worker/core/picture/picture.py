@@ -7,6 +7,7 @@ choice its columns, and compounds.py searches the provider index where a host's 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.aggregates import Aggregate
@@ -27,15 +28,12 @@ from scheduler_worker.core.picture.trees import Tree, Trees
 Key = tuple[ConsumerId, int]
 
 
-class _Hold:
-    __slots__ = ("is_granted", "key", "row", "share", "taken")
-
-    def __init__(self, key: Key, row: int, share: Share, taken: tuple[tuple[Stock, int], ...]) -> None:
-        self.key = key
-        self.row = row
-        self.share = share
-        self.taken = taken
-        self.is_granted = False
+class _Hold(Struct):
+    key: Key
+    row: int
+    share: Share
+    taken: tuple[tuple[Stock, int], ...]
+    is_granted: bool = False
 
 
 class Picture:
@@ -69,8 +67,8 @@ class Picture:
         for state in states:
             merged = self.trees.merge(state)
             if merged.used is not None:
-                self._use(((merged.used, self.trees.used(state)),))
-                self._count_consumers(((merged.used, state.id, self.trees.consumers_of(state)),))
+                used, consumers = self.trees.used(state), self.trees.consumers_of(state)
+                self._use([(merged.used, state.id, used, consumers)])
             for tree in merged.trees:
                 self._write_row(tree)
         # Without this the first search attaches all trees at once, and boots wait for it.
@@ -78,9 +76,7 @@ class Picture:
 
     def use(self, usages: Collection[ProviderUsage]) -> bool:
         """Merge usages. Returns whether the states that they are based on are all known."""
-        news = self.trees.use(usages)
-        self._use((tree, usage.used) for tree, usage in news)
-        self._count_consumers((tree, usage.id, usage.consumers) for tree, usage in news)
+        self._use([(tree, usage.id, usage.used, usage.consumers) for tree, usage in self.trees.use(usages)])
         return all(self.trees.has_base_of(usage) for usage in usages)
 
     def remove(self, gone: Iterable[ProviderGone]) -> None:
@@ -283,19 +279,26 @@ class Picture:
 
     # Writing rows
 
-    def _use(self, news: Iterable[tuple[Tree, Mapping[str, int]]]) -> None:
-        gathered = BatchedValues[Stock]()
+    def _use(self, news: Sequence[tuple[Tree, ProviderId, Mapping[str, int], int]]) -> None:
+        """What is used of a provider of each of these trees, and its consumers."""
+        gathered, consumers = BatchedValues[Stock](), dict[int, int]()
         touched = self.touched
-        for tree, used in news:
+        for tree, provider, used, count in news:
             is_alone = len(tree.providers) == 1
             if touched.is_watched:
                 self._touch_used(tree, used)
+            # Consumers are counted on roots alone. A tree without a row is no host.
+            if tree.root.int == provider.int and tree.row >= 0:
+                consumers[tree.row] = count
             for resource, amount in used.items():
                 if resource in tree.classes:
                     in_all = amount if is_alone else self.trees.used_in_all(tree, resource)
                     gathered.add(self.columns.stocks[resource], tree.row, in_all)
         for stock, rows, amounts in gathered:
             stock.use(rows, amounts)
+        touched.add(row for row, count in consumers.items() if count < self.columns.consumers[row])
+        if consumers:
+            self.columns.consumers[[*consumers]] = [*consumers.values()]
 
     def _touch_used(self, tree: Tree, used: Mapping[str, int]) -> None:
         """A host of one provider has room only if less is used; in a tree, what is used may have gone elsewhere."""
@@ -308,16 +311,6 @@ class Picture:
             if resource in tree.classes
         ):
             self.touched.add((tree.row,))
-
-    def _count_consumers(self, news: Iterable[tuple[Tree, ProviderId, int]]) -> None:
-        """Consumers are counted on roots alone."""
-        rows = {tree.row: count for tree, provider, count in news if tree.root.int == provider.int}
-        # A tree without a row is no host.
-        rows.pop(-1, None)
-        if self.touched.is_watched:
-            self.touched.add(row for row, count in rows.items() if count < self.columns.consumers[row])
-        if rows:
-            self.columns.consumers[[*rows]] = [*rows.values()]
 
     def _write_row(self, tree: Tree) -> None:
         """Write the whole row of a host: more than its usage has changed."""

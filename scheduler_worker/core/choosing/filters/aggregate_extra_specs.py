@@ -5,7 +5,7 @@ operators (demands.py). With several aggregates that have the key, one of their 
 from typing import Any
 
 from bus.messages.aggregates import Aggregate
-from scheduler_worker.core.choosing.demands import NotUnderstood, demand_of, is_met
+from scheduler_worker.core.choosing.demands import Demand, demand_of, is_met
 from scheduler_worker.core.choosing.filters.by_aggregates import ByAggregates
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.requests.spec import InstanceSpec
@@ -22,7 +22,7 @@ class AggregateExtraSpecs(ByAggregates):
         if not key.partition(":")[2]:
             return f"it names no key of metadata: {SCOPE}:KEY"
         demand = demand_of(value)
-        return demand.reason if isinstance(demand, NotUnderstood) else ""
+        return demand if isinstance(demand, str) else ""
 
     def asked(self, hosts: Hosts, spec: InstanceSpec) -> tuple[tuple[str, str], ...] | None:  # noqa: ARG002 - a key that no aggregate has fails everywhere
         if not spec.extra_specs:
@@ -33,7 +33,7 @@ class AggregateExtraSpecs(ByAggregates):
     def why_not(self, aggregates: tuple[Aggregate, ...], asked: Any) -> str:
         for key, value in asked:
             demand = demand_of(value)
-            assert not isinstance(demand, NotUnderstood), "the reader of requests has refused any other value"
+            assert isinstance(demand, Demand), "the reader of requests has refused any other value"
             has = [each.metadata[key] for each in aggregates if key in each.metadata]
             if not any(is_met(demand, each) for each in has):
                 return f"{key} asked {value!r}, its aggregates have {' and '.join(map(repr, has)) or 'none'}"

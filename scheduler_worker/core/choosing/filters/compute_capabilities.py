@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.choosing.demands import Demand, NotUnderstood, demand_of, is_met
+from scheduler_worker.core.choosing.demands import Demand, demand_of, is_met
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.picture.columns import HostProfile
@@ -22,7 +22,7 @@ class ComputeCapabilities(Filter):
         if not key.partition(":")[2]:
             return "it names no capability: capabilities:NAME"
         demand = demand_of(value)
-        return demand.reason if isinstance(demand, NotUnderstood) else ""
+        return demand if isinstance(demand, str) else ""
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         asked = list(_asked(spec)) if spec.extra_specs else ()

@@ -9,7 +9,7 @@ from bus.message import ConsumerId
 from bus.messages.placement import ProviderState, ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from scheduler_worker.core.choosing.compound.compounds import Found
-from scheduler_worker.core.choosing.compound.pools import FreeAtProvider, Pool
+from scheduler_worker.core.choosing.compound.pools import FreeAtProvider
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_facts import HostFacts
 from scheduler_worker.core.choosing.needs import Needs
@@ -99,11 +99,6 @@ class Hosts(HostFacts):
         most = self._draft.compounds.pools.most(resource)
         return np.full(len(self), -1, dtype=np.int64) if most is None else self.of(most)
 
-    def pools(self, resource: str) -> list[Pool]:
-        """The sharing providers with an inventory of a class. Only of all hosts of a draft, not of some."""
-        assert self._rows is None, "pools name the hosts that may use them by row"
-        return list(self._draft.compounds.pools.of_class(resource))
-
     def decided(self, by_columns: Flags, needs: Needs, *, by_room_alone: bool = False) -> Flags:
         """The columns decide about most hosts, and the search about compound ones. With `taken`, compound hosts pass: each
         is searched when an instance takes it. A host whose search was cut passes, too. `by_room_alone`: whatever the traits.
@@ -116,7 +111,9 @@ class Hosts(HostFacts):
             return by_columns | self.of(flags)
         if self.before_search:
             full = compounds.known_full(needs)
-            return by_columns & ~np.isin(self.row_numbers, full) if full else by_columns
+            return (
+                by_columns & ~np.isin(np.arange(self.columns.rows)[self.rows], full) if full else by_columns
+            )
         found = compounds.found_room(needs) if by_room_alone else compounds.found(needs)
         # Hosts that were cut, and those whose ways were struck, are left to the filters that say so.
         passed = found.flags | (found.cut > 0) | (found.struck > 0)
@@ -175,24 +172,25 @@ class Hosts(HostFacts):
 
     def members(self, group: ServerGroup) -> Ints:
         """How many members of the group each host has, with those that this batch has chosen."""
-        members = self.of(self._draft.members(group))
+        members = self.of(self._draft.members(group)[0])
         return members if self._taken is None else members + self._taken
 
     def members_at(self, group: ServerGroup, at: int) -> list[ConsumerId]:
         """The members on one host, without those that this batch has chosen."""
         host = self.columns.ids[self.row(at)]
-        return [each.consumer for each in self._draft.known_members(group) if each.host == host]
+        return [each.consumer for each in self._draft.members(group)[1] if each.host == host]
 
     def first_member(self, group: ServerGroup) -> tuple[ConsumerId, str] | None:
         """A member of the group, and the name of its host; of a host that the picture does not have, the id."""
-        for each in self._draft.known_members(group):
+        for each in self._draft.members(group)[1]:
             row = self._draft.picture.row_of(each.host)
             return each.consumer, str(each.host) if row < 0 else self.columns.names[row]
         return None
 
     def has_members(self, group: ServerGroup) -> bool:
         """Has the group any member, on a host of the picture or not?"""
-        return bool(self._draft.known_members(group)) or bool(self._draft.members(group).any())
+        counts, known = self._draft.members(group)
+        return bool(known) or bool(counts.any())
 
     def load_of_domains(self, key: str) -> Ints:
         """How many instances all hosts of each domain have together."""

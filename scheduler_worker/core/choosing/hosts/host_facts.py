@@ -10,7 +10,7 @@ from bus.message import AggregateId
 from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import HostState
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
-from scheduler_worker.core.aggregates.metadata import ZONE, least_of
+from scheduler_worker.core.aggregates.metadata import ZONE, least_of, value_of
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.picture.aggregates import HostAggregates, Judge
 from scheduler_worker.core.picture.columns import HostProfile
@@ -32,10 +32,6 @@ class HostFacts:
     def rows(self) -> Rows | slice:
         """Their rows in the columns."""
         return slice(self.columns.rows) if self._rows is None else self._rows
-
-    @property
-    def row_numbers(self) -> Rows:
-        return np.arange(self.columns.rows) if self._rows is None else self._rows
 
     @property
     def are_some(self) -> bool:
@@ -85,7 +81,9 @@ class HostFacts:
 
     def open_to(self, project: str) -> Flags:
         """The hosts that are bound to no project, or to this one among others."""
-        return np.isin(self.of(self.columns.projects), self.columns.sets_open_to(project))
+        sets = enumerate(self.columns.project_sets.names)
+        codes = [code for code, projects in sets if not projects or project in projects]
+        return np.isin(self.of(self.columns.projects), codes)
 
     def in_any_aggregate(self, aggregates: Iterable[AggregateId]) -> Flags:
         """The hosts whose root provider is in one of these."""
@@ -93,8 +91,7 @@ class HostFacts:
         return np.isin(self.of(self.columns.aggregates), codes)
 
     def in_zone(self, zone: str) -> Flags:
-        code = self.columns.zones.find(zone)
-        return np.equal(self.of(self.columns.zone), code)
+        return np.equal(self.of(self.columns.zone), self.columns.zones.find(zone))
 
     def in_cell(self, cell: str) -> Flags:
         return np.equal(self.of(self.columns.cell), self.columns.cells.find(cell))
@@ -106,10 +103,6 @@ class HostFacts:
             for row in self._draft.picture.rows_named(name):
                 named[row] = True
         return self.of(named)
-
-    def places_named(self, name: str) -> list[int]:
-        """The positions, among all hosts, of those with this name, which is in lower case."""
-        return sorted(self._draft.picture.rows_named(name))
 
     def with_all(self, traits: tuple[str, ...]) -> Flags:
         """The hosts whose trees have all of these traits, at one provider or at several."""
@@ -177,8 +170,12 @@ class HostFacts:
 
     def domains(self, key: str) -> Ints:
         """A small number for each host: hosts with the same value of this key have the same one, and those without any, too."""
-        found = self._draft.domains(key)
-        return self.of(found) if key == ZONE else found[self.of(self.columns.aggregates)]
+        if key == ZONE:
+            # A host may report its zone itself.
+            return self.of(self.columns.zone)
+        values = self.metadata.answers(("value of", key), lambda each: value_of(key, each))
+        domains: Ints = np.unique(values, return_inverse=True)[1].astype(np.int64)
+        return domains[self.of(self.columns.aggregates)]
 
     # What hosts tell
 
@@ -201,17 +198,9 @@ class HostFacts:
         """The hosts that have this image cached."""
         return self.of(self.columns.images.having(image, self.columns.rows))
 
-    def some_cache(self, image: str) -> bool:
-        return self.columns.images.knows(image)
-
     def some_tell(self, names: Iterable[str]) -> bool:
         """Has any host ever told one of these metrics?"""
         return not self.columns.metrics.keys().isdisjoint(names)
-
-    @property
-    def stocked_classes(self) -> list[str]:
-        """The resource classes that any host ever had an inventory of."""
-        return sorted(self.columns.stocks)
 
     def differ_in(self, column: str) -> bool:
         """Do any two hosts of the picture differ in this column? If not, a weigher need not look at it."""

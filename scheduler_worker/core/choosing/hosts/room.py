@@ -14,6 +14,7 @@ from placement_worker.core.candidates.columns import Ints, Rows
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Plugins
+from scheduler_worker.core.choosing.qualifying import passing
 from scheduler_worker.core.requests import InstanceSpec
 
 FIT_MAX = 1_000_000
@@ -56,9 +57,7 @@ def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) 
     while (least < most).any():
         middle = (least + most + 1) // 2
         hosts = Hosts(draft, rows, middle - 1, amounts)
-        passed = hosts.everyone()
-        for one in filters:
-            passed = passed & one.passes(hosts, spec)
+        passed = passing(hosts, spec, filters, hosts.everyone())
         least = np.where(passed, middle, least)
         most = np.where(passed, most, middle - 1)
     return least

@@ -21,7 +21,7 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
     that names hosts is told why these do not qualify; any other request is told the nearest misses.
     """
     hosts = Hosts(draft)
-    first, failed = _failures(hosts, spec, plugins)
+    first, failed = failures(hosts, spec, plugins)
     removed_by = [
         (one, removed)
         for number, one in enumerate(plugins.filters)
@@ -39,13 +39,8 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
     return NoValidHost(hosts=int(np.count_nonzero(hosts.present)), steps=tuple(steps), nearest=tuple(misses))
 
 
-def first_failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Ints:
-    """For each host the number of the first filter that removes it; the number of filters if none does."""
-    return _failures(hosts, spec, plugins)[0]
-
-
-def _failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> tuple[Ints, Ints]:
-    """The first filter that removes each host, and how many would."""
+def failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> tuple[Ints, Ints]:
+    """For each host the number of the first filter that removes it, the number of filters if none does; and how many would."""
     first = np.full(len(hosts), len(plugins.filters), dtype=np.int64)
     failed = np.zeros(len(hosts), dtype=np.int64)
     for number, one in enumerate(plugins.filters):
@@ -64,7 +59,7 @@ def _step(hosts: Hosts, spec: InstanceSpec, one: Filter, removed: Rows, lacking:
 
 def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Iterator[Miss]:
     for name in spec.hosts:
-        places = hosts.places_named(name)
+        places = np.flatnonzero(hosts.named((name,))).tolist()
         if not places:
             yield Miss(host=name, reason="no host of this name is known")
         for at in places:

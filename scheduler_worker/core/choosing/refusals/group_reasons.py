@@ -32,7 +32,7 @@ def why_no_traits(hosts: Hosts, needs: Needs, at: int) -> str:
     missing = [
         f"{_named(group.suffix)}: {_missing_traits(hosts, Needs((), group.required, group.forbidden), at)}"
         for group in needs.groups
-        if not group.amounts and not _has_all(hosts, group.required, at)
+        if not group.amounts and not _traits_at(hosts, at).issuperset(group.required)
     ]
     return "; ".join(missing) or f"each of {_names(needs)} finds its traits alone, but not all together"
 
@@ -118,11 +118,6 @@ def _missing_traits(hosts: Hosts, needs: Needs, at: int) -> str:
     asked = (*group.required, *(f"not {trait}" for trait in group.forbidden))
     where = "a provider that is" if needs.groups else "providers that together are"
     return f"has room, but not at {where} {', '.join(asked)}"
-
-
-def _has_all(hosts: Hosts, traits: Sequence[str], at: int) -> bool:
-    known = _traits_at(hosts, at)
-    return all(trait in known for trait in traits)
 
 
 def _traits_at(hosts: Hosts, at: int) -> set[str]:

@@ -13,7 +13,7 @@ class ImageCache(Weigher):
     woken_by = (Change.IMAGES,)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
-        if not spec.image or not hosts.some_cache(spec.image):
+        if not spec.image or not hosts.columns.images.knows(spec.image):
             return None
         weights: Floats = hosts.caching(spec.image).astype("float64")
         return weights

@@ -21,7 +21,7 @@ class Pci(Weigher):
     woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
-        classes = [resource for resource in hosts.stocked_classes if _is_pci(resource)]
+        classes = [resource for resource in sorted(hosts.columns.stocks) if _is_pci(resource)]
         if not classes:
             return None
         free, *others = [np.maximum(hosts.free(resource), 0) for resource in classes]
