@@ -23,9 +23,10 @@ class Arrivals:
         self.why_over = self.why_over or why
         self._changed.set()
 
-    def drop(self) -> None:
-        """The waiting deliveries have returned to their queue."""
+    def drop(self, why: Exception) -> None:
+        """End, and forget the waiting deliveries: they have returned to their queue."""
         self._waiting.clear()
+        self.end(why)
 
     def check(self) -> None:
         """Raise the reason of the end: a new exception each time, since one that is raised twice grows its traceback."""

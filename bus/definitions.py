@@ -52,9 +52,37 @@ def definitions_of(
         )
     wanted = [rights[user] for user in sorted(passwords)]
     return {
-        "users": [_user(each.user, passwords[each.user], salt) for each in wanted],
-        "permissions": [_permission(each, virtual_host) for each in wanted],
-        "topic_permissions": [entry for each in wanted for entry in _topic_permissions(each, virtual_host)],
+        "users": [
+            {
+                "name": user,
+                "password_hash": password_hash(user, passwords[user], salt),
+                "hashing_algorithm": "rabbit_password_hashing_sha256",
+                "tags": [],
+                "limits": {},
+            }
+            for user in sorted(passwords)
+        ],
+        "permissions": [
+            {
+                "user": each.user,
+                "vhost": virtual_host,
+                "configure": each.configure,
+                "write": each.write,
+                "read": each.read,
+            }
+            for each in wanted
+        ],
+        "topic_permissions": [
+            {
+                "user": each.user,
+                "vhost": virtual_host,
+                "exchange": topic.exchange,
+                "write": topic.write,
+                "read": topic.read,
+            }
+            for each in wanted
+            for topic in each.topics
+        ],
     }
 
 
@@ -124,7 +152,6 @@ def password_hash(user: str, password: str, salt: bytes) -> str:
 
 
 def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:  # noqa: PLR0911 - one for each kind
-    """The RabbitMQ arguments of a queue of this kind."""
     match queue.kind:
         case QueueKind.WORK:
             # At-least-once dead-lettering needs all three: the strategy, an overflow that rejects, and
@@ -171,36 +198,3 @@ def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:  # noqa:
                 "x-overflow": "reject-publish",
                 "x-max-length": limits.dead_length_max,
             }
-
-
-def _user(user: str, password: str, salt: bytes) -> dict[str, Any]:
-    return {
-        "name": user,
-        "password_hash": password_hash(user, password, salt),
-        "hashing_algorithm": "rabbit_password_hashing_sha256",
-        "tags": [],
-        "limits": {},
-    }
-
-
-def _permission(rights: Rights, virtual_host: str) -> dict[str, Any]:
-    return {
-        "user": rights.user,
-        "vhost": virtual_host,
-        "configure": rights.configure,
-        "write": rights.write,
-        "read": rights.read,
-    }
-
-
-def _topic_permissions(rights: Rights, virtual_host: str) -> Iterable[dict[str, Any]]:
-    return (
-        {
-            "user": rights.user,
-            "vhost": virtual_host,
-            "exchange": topic.exchange,
-            "write": topic.write,
-            "read": topic.read,
-        }
-        for topic in rights.topics
-    )

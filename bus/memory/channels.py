@@ -116,8 +116,7 @@ class MemoryConsuming:
         """First half of ending: stop, and hand out what was held. When several consumers end at once, none may receive
         what another one held.
         """
-        self._arrivals.drop()
-        self._arrivals.end(why)
+        self._arrivals.drop(why)
         self.queue.detach(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -3,7 +3,7 @@ extra work.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -17,22 +17,49 @@ from bus.workers.worker import Worker
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+Family = type[CounterMetricFamily | GaugeMetricFamily]
+
 # Per consumed queue. Several workers on one queue are summed.
-_OF_QUEUES: tuple[tuple[str, str, Callable[["Worker[object]"], int]], ...] = (
-    ("moor_messages_handled", "Messages that were handled and saved.", lambda worker: worker.handled),
-    ("moor_batches", "Batches they were handled in.", lambda worker: worker.batches),
-    ("moor_messages_put_back", "Messages that were put back to be tried again.", lambda w: w.intake.put_back),
-    ("moor_messages_buried", "Messages that became dead letters.", lambda worker: worker.intake.buried),
-    ("moor_parcels_redelivered", "Parcels that had been delivered before.", lambda w: w.intake.redelivered),
+_OF_QUEUES: tuple[tuple[Family, str, str, Callable[["Worker[object]"], int]], ...] = (
     (
+        CounterMetricFamily,
+        "moor_messages_handled",
+        "Messages that were handled and saved.",
+        lambda worker: worker.handled,
+    ),
+    (CounterMetricFamily, "moor_batches", "Batches they were handled in.", lambda worker: worker.batches),
+    (
+        CounterMetricFamily,
+        "moor_messages_put_back",
+        "Messages that were put back to be tried again.",
+        lambda worker: worker.intake.put_back,
+    ),
+    (
+        CounterMetricFamily,
+        "moor_messages_buried",
+        "Messages that became dead letters.",
+        lambda worker: worker.intake.buried,
+    ),
+    (
+        CounterMetricFamily,
+        "moor_parcels_redelivered",
+        "Parcels that had been delivered before.",
+        lambda worker: worker.intake.redelivered,
+    ),
+    (
+        CounterMetricFamily,
         "moor_interruptions",
         "Times that consuming was interrupted.",
         lambda worker: worker.intake.interruptions,
     ),
-)
-_WAITING_OF_QUEUES: tuple[tuple[str, str, Callable[["Worker[object]"], int]], ...] = (
-    ("moor_parcels_in_hand", "Parcels that are not acknowledged yet.", lambda worker: worker.intake.in_hand),
     (
+        GaugeMetricFamily,
+        "moor_parcels_in_hand",
+        "Parcels that are not acknowledged yet.",
+        lambda worker: worker.intake.in_hand,
+    ),
+    (
+        GaugeMetricFamily,
         "moor_burials_waiting",
         "Messages that the dead letters have not taken yet.",
         lambda worker: worker.intake.burials_waiting,
@@ -47,19 +74,15 @@ _OF_STATIONS: tuple[tuple[str, str, Callable[[Station], int]], ...] = (
 )
 
 
-class Metrics:
+class Metrics(Collector):
     def __init__(self, health: Health) -> None:
+        self._health = health
         self._registry = CollectorRegistry()
-        self._registry.register(_Parts(health))
+        self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def page(self) -> bytes:
         return generate_latest(self._registry)
-
-
-class _Parts(Collector):
-    def __init__(self, health: Health) -> None:
-        self._health = health
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: names need not be checked before an event loop exists to read the parts in."""
@@ -70,13 +93,10 @@ class _Parts(Collector):
         yield from self._of_parts()
         parts = [*every_part(self._health.parts)]
         workers = [part for part in parts if isinstance(part, Worker)]
-        for name, meaning, read in _OF_QUEUES:
-            yield _counted(name, meaning, "queue", ((each.intake.queue, read(each)) for each in workers))
-        for name, meaning, read in _WAITING_OF_QUEUES:
-            held = GaugeMetricFamily(name, meaning, labels=("queue",))
-            for queue, count in _sums((each.intake.queue, read(each)) for each in workers).items():
-                held.add_metric((queue,), count)
-            yield held
+        for family, name, meaning, read in _OF_QUEUES:
+            yield _summed(
+                family, name, meaning, "queue", ((each.intake.queue, read(each)) for each in workers)
+            )
         yield from _of_rooms(parts)
         stations = [part for part in parts if isinstance(part, Station)]
         for name, meaning, of_station in _OF_STATIONS:
@@ -100,19 +120,20 @@ class _Parts(Collector):
 
     def _of_parts(self) -> Iterator[Metric]:
         known = statuses(self._health.parts)
-        yield _counted(
-            "moor_part_runs", "Runs of a part.", "part", ((each.name, each.runs) for each in known)
+        runs = [(each.name, each.runs) for each in known]
+        yield _summed(CounterMetricFamily, "moor_part_runs", "Runs of a part.", "part", runs)
+        failures = [(each.name, each.failures) for each in known]
+        yield _summed(
+            CounterMetricFamily, "moor_part_failures", "Operational failures of a part.", "part", failures
         )
-        yield _counted(
-            "moor_part_failures",
-            "Operational failures of a part.",
+        failing = {each.name for each in known if each.state is State.FAILING}
+        yield _summed(
+            GaugeMetricFamily,
+            "moor_part_failing",
+            "Whether a part fails now.",
             "part",
-            ((each.name, each.failures) for each in known),
+            [(name, int(name in failing)) for name in dict.fromkeys(each.name for each in known)],
         )
-        failing = GaugeMetricFamily("moor_part_failing", "Whether a part fails now.", labels=("part",))
-        for name, count in _sums((each.name, int(each.state is State.FAILING)) for each in known).items():
-            failing.add_metric((name,), min(count, 1))
-        yield failing
 
 
 def _of_rooms(parts: Sequence[object]) -> Iterator[Metric]:
@@ -124,18 +145,17 @@ def _of_rooms(parts: Sequence[object]) -> Iterator[Metric]:
                 by_metric.setdefault(counts.metric, []).append(counts)
     for metric, found in by_metric.items():
         pairs = (pair for counts in found for pair in counts.by_value.items())
-        yield _counted(metric, found[0].meaning, found[0].label, pairs)
+        yield _summed(CounterMetricFamily, metric, found[0].meaning, found[0].label, pairs)
 
 
-def _counted(name: str, meaning: str, label: str, counts: Iterator[tuple[str, int]]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, meaning, labels=(label,))
-    for value, count in _sums(counts).items():
-        family.add_metric((value,), count)
-    return family
-
-
-def _sums(counts: Iterator[tuple[str, int]]) -> Counter[str]:
+def _summed(
+    family: Family, name: str, meaning: str, label: str, counts: Iterable[tuple[str, int]]
+) -> CounterMetricFamily | GaugeMetricFamily:
+    """A metric with the sum of the counts of each value of its label."""
     sums: Counter[str] = Counter()
     for value, count in counts:
         sums[value] += count
-    return sums
+    metric = family(name, meaning, labels=(label,))
+    for value, count in sums.items():
+        metric.add_metric((value,), count)
+    return metric

@@ -13,7 +13,7 @@ Nothing here reconnects or retries: bus/workers/link.py does.
     consuming.py    receives deliveries and settles them
     wire.py         the stream of frames to the broker, shared by all channels
     channel.py      one AMQP channel: requests and replies, message assembly, its end
-    frames.py       parcels and the topology as frames, and back
+    frames.py       parcels as frames, and back
     decoding.py     lenient decoders for fields that other senders write
     endings.py      tells all waiting callers that a channel or connection has ended
 """

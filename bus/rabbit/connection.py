@@ -12,7 +12,6 @@ from bus.broker import NotFound, require_prefetch
 from bus.definitions import arguments_of
 from bus.rabbit.channel import Listener
 from bus.rabbit.consuming import RabbitConsuming
-from bus.rabbit.frames import declaration_of_exchange, declaration_of_queue
 from bus.rabbit.publishing import RabbitPublishing
 from bus.rabbit.wire import Wire
 from bus.topology import Binding, Limits, Objects, Queue, QueueKind
@@ -21,8 +20,6 @@ NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
 
 
 class RabbitConnection:
-    """One connection, as one user."""
-
     def __init__(self, wire: Wire, user: str, feeds: dict[str, str]) -> None:
         """`feeds` maps this process's feeds to the names that RabbitMQ gave them; they outlive a connection."""
         self._wire = wire
@@ -46,16 +43,20 @@ class RabbitConnection:
         }
         named = {queue.name: await self._named(queue, objects.limits) for queue in objects.queues}
         await self._ask_aside(
-            *(declaration_of_exchange(exchange) for exchange in objects.exchanges if not exchange.foreign),
             *(
-                declaration_of_queue(queue, objects.limits)
+                commands.Exchange.Declare(exchange=each.name, exchange_type="topic", durable=each.durable)
+                for each in objects.exchanges
+                if not each.foreign
+            ),
+            *(
+                commands.Queue.Declare(
+                    queue=queue.name, durable=True, arguments=_arguments_of(queue, objects.limits)
+                )
                 for queue in objects.queues
                 if queue.kind not in NAMED_BY_RABBITMQ
             ),
             *(
-                commands.Queue.Bind(
-                    queue=named[queue.name], exchange=binding.exchange, routing_key=binding.pattern
-                )
+                _bind(named[queue.name], binding)
                 for queue in objects.queues
                 for binding in queue.bindings
                 if binding.exchange not in absent
@@ -63,13 +64,7 @@ class RabbitConnection:
         )
 
     async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
-        name = self._name_of(queue)
-        await self._ask_aside(
-            *(
-                commands.Queue.Bind(queue=name, exchange=binding.exchange, routing_key=binding.pattern)
-                for binding in bindings
-            )
-        )
+        await self._ask_aside(*(_bind(self._name_of(queue), binding) for binding in bindings))
 
     async def open_publishing(self) -> RabbitPublishing:
         publishing = RabbitPublishing(self._wire, self.user)
@@ -130,9 +125,15 @@ class RabbitConnection:
         name = names.get(queue.name)
         if name is None or not await self._stands(commands.Queue.Declare(queue=name, passive=True)):
             (declared,) = await self._ask_aside(
-                commands.Queue.Declare(
-                    exclusive=is_answers, arguments=cast("dict[str, Any]", arguments_of(queue, limits))
-                )
+                commands.Queue.Declare(exclusive=is_answers, arguments=_arguments_of(queue, limits))
             )
             name = names[queue.name] = cast("commands.Queue.DeclareOk", declared).queue or ""
         return name
+
+
+def _bind(queue: str, binding: Binding) -> Frame:
+    return commands.Queue.Bind(queue=queue, exchange=binding.exchange, routing_key=binding.pattern)
+
+
+def _arguments_of(queue: Queue, limits: Limits) -> dict[str, Any]:
+    return {**arguments_of(queue, limits)}

@@ -14,8 +14,6 @@ from bus.rabbit.frames import delivery_of
 
 
 class RabbitConsuming(Listener):
-    """The deliveries of one queue."""
-
     channel: Channel
 
     def __init__(self, queue: str) -> None:
@@ -52,5 +50,4 @@ class RabbitConsuming(Listener):
 
     def on_end(self, why: Exception) -> None:
         """The channel has ended. The broker will deliver the waiting messages to another consumer."""
-        self._arrivals.drop()
-        self._arrivals.end(why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why)))
+        self._arrivals.drop(why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why)))

@@ -1,19 +1,16 @@
-"""Parcels and the topology as AMQP frames, and back. Pure: bytes and values, no connection."""
+"""Parcels as AMQP frames, and back. Pure: bytes and values, no connection."""
 
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from pamqp import commands
-from pamqp.base import Frame
 from pamqp.frame import marshal
 from pamqp.header import ContentHeader
 
 from bus.broker import NAME_BYTES_MAX, Delivery, Parcel
-from bus.definitions import arguments_of
 from bus.headers import BROKER_KEY
-from bus.topology import Exchange, Limits, Queue, QueueKind
 
 # The parts of an AMQP frame around its payload: kind, channel and length before it, one byte after it.
 _FRAME_HEAD = struct.Struct(">BHI")
@@ -140,15 +137,3 @@ def _returns(headers: Mapping[str, Any]) -> int:
     """How often a redelivered parcel came back. A classic queue does not count, so a count there would be the sender's."""
     count = headers.get(_RETURNS)
     return count if isinstance(count, int) and count > 0 else 1
-
-
-def declaration_of_exchange(exchange: Exchange) -> Frame:
-    return commands.Exchange.Declare(exchange=exchange.name, exchange_type="topic", durable=exchange.durable)
-
-
-def declaration_of_queue(queue: Queue, limits: Limits) -> Frame:
-    return commands.Queue.Declare(
-        queue=queue.name,
-        durable=queue.kind not in (QueueKind.ANSWERS, QueueKind.FEED),
-        arguments=cast("dict[str, Any]", arguments_of(queue, limits)),
-    )

@@ -25,6 +25,7 @@ from bus.topology import Binding, Objects
 from bus.unix_socket.frames import (
     FRAME_BYTES_MAX,
     NO_ANSWER,
+    PROBLEMS,
     Acknowledge,
     AskDepth,
     Bind,
@@ -45,7 +46,6 @@ from bus.unix_socket.frames import (
     Request,
     decode_reply,
     frame_of,
-    problem_named,
     read_frame,
 )
 from bus.unreadable import NOT_JSON
@@ -74,7 +74,7 @@ class UnixBroker:
             raise ConnectionLost(f"no process serves a bus at {self._path}: {problem}") from problem
         connection = UnixConnection(reader, writer, self._answer_s_max)
         try:
-            await connection.greet(self.user)
+            connection.blocked = await connection.ask(Hello, self.user)
         except BaseException:
             connection.cut("not connected")
             raise
@@ -104,9 +104,6 @@ class UnixConnection:
         while self.blocked:
             self._unblocked.clear()
             await self._unblocked.wait()
-
-    async def greet(self, user: str) -> None:
-        self.blocked = await self.ask(Hello, user)
 
     async def declare(self, objects: Objects) -> None:
         await self.ask(Declare, objects)
@@ -197,12 +194,12 @@ class UnixConnection:
             case Done(id=number, value=value):
                 self._settle(number, value)
             case Failed(id=number, problem=problem, text=text):
-                self._settle(number, problem_named(problem, text))
+                self._settle(number, PROBLEMS[problem](text))
             case BlockedChanged(why=why):
                 self.blocked = why
                 self._unblocked.set()
             case Cancelled(channel=channel, problem=problem, text=text) if channel in self._consumings:
-                self._consumings.pop(channel).end(problem_named(problem, text))
+                self._consumings.pop(channel).arrivals.drop(PROBLEMS[problem](text))
 
     def _settle(self, number: int, answer: object) -> None:
         waiting = self._answers.pop(number)
@@ -221,7 +218,7 @@ class UnixConnection:
         for number in [*self._answers]:
             self._settle(number, ConnectionLost(why))
         for consuming in self._consumings.values():
-            consuming.end(ConnectionLost(why))
+            consuming.arrivals.drop(ConnectionLost(why))
         self._consumings.clear()
 
 
@@ -263,10 +260,5 @@ class UnixConsuming:
 
     async def close(self) -> None:
         if self.arrivals.why_over is None:
-            self.end(ConsumerCancelled("closed by its user"))
+            self.arrivals.drop(ConsumerCancelled("closed by its user"))
             await self._connection.close_channel(self._channel)
-
-    def end(self, why: Exception) -> None:
-        """Unread deliveries have already returned to their queue."""
-        self.arrivals.drop()
-        self.arrivals.end(why)

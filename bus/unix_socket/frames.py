@@ -55,35 +55,35 @@ class Bind(Ask, frozen=True, tag="bind"):
     bindings: tuple[Binding, ...]
 
 
-class OpenPublishing(Ask, frozen=True, tag="publishing"):
+class OnChannel(Ask, frozen=True):
     channel: int
 
 
-class OpenConsuming(Ask, frozen=True, tag="consuming"):
-    channel: int
+class OpenPublishing(OnChannel, frozen=True, tag="publishing"):
+    pass
+
+
+class OpenConsuming(OnChannel, frozen=True, tag="consuming"):
     queue: str
     prefetch: int
 
 
-class Publish(Ask, frozen=True, tag="publish"):
+class Publish(OnChannel, frozen=True, tag="publish"):
     """The answer is a receipt."""
 
-    channel: int
     parcel: Parcel
 
 
-class Acknowledge(Ask, frozen=True, tag="ack"):
+class Acknowledge(OnChannel, frozen=True, tag="ack"):
     """Has no answer; a wrong tag ends the consumer."""
 
-    channel: int
     tag: int
     multiple: bool
 
 
-class GiveBack(Ask, frozen=True, tag="back"):
+class GiveBack(OnChannel, frozen=True, tag="back"):
     """Has no answer."""
 
-    channel: int
     tag: int
 
 
@@ -93,8 +93,8 @@ class AskDepth(Ask, frozen=True, tag="depth"):
     queue: str
 
 
-class CloseChannel(Ask, frozen=True, tag="close"):
-    channel: int
+class CloseChannel(OnChannel, frozen=True, tag="close"):
+    pass
 
 
 class Goodbye(Ask, frozen=True, tag="goodbye"):
@@ -154,15 +154,11 @@ decode_request: Callable[[bytes], Request] = msgspec.msgpack.Decoder[Any](Reques
 decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder[Any](Reply).decode
 _encode = msgspec.msgpack.Encoder().encode
 
-_PROBLEMS: dict[str, type[Exception]] = {
+# The broker's exceptions, which the client raises again.
+PROBLEMS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (Refusal, AccessRefused, NotFound, Interrupted, ConnectionLost, ConsumerCancelled)
 }
-
-
-def problem_named(name: str, text: str) -> Exception:
-    """The broker's exception, to be raised again by the client."""
-    return _PROBLEMS[name](text)
 
 
 def frame_of(message: Request | Reply) -> bytes:
