@@ -102,9 +102,9 @@ def addresses_of(stated: Mapping[str, Stated]) -> Addresses:
     """The addresses, checked. Other keys are ignored."""
     named = stated.get("cells", Stated((), ""))
     for cell in named.value:
-        _cell(_Setting("cells", cell, named.where))
+        _checked(_cell, "cells", cell, named.where)
     single = {
-        key: check(_Setting(key, str(stated[key].value), stated[key].where))
+        key: _checked(check, key, str(stated[key].value), stated[key].where)
         for key, check in _SINGLE.items()
         if key in stated
     }
@@ -115,65 +115,60 @@ def addresses_of(stated: Mapping[str, Stated]) -> Addresses:
 
 
 def without_password(url: str) -> str:
-    """A URL without its password, for display."""
     return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
 
 
-class _Setting(Struct, frozen=True):
-    """A value to check, and the data for an error about it."""
-
-    key: str
-    text: str
-    where: str
-
-    def bad(self, why: str) -> BadSetting:
-        return BadSetting(self.key, self.text, self.where, why)
+def _checked(check: "Check", key: str, text: str, where: str) -> str:
+    try:
+        return check(text)
+    except ValueError as wrong:
+        raise BadSetting(key, text, where, str(wrong)) from None
 
 
-def _bus_url(url: _Setting) -> str:
-    parts = urlsplit(url.text)
+def _bus_url(url: str) -> str:
+    parts = urlsplit(url)
     match parts.scheme:
-        case "amqp" | "amqps" if not parts.hostname:
-            raise url.bad("it names no host: amqp://user:password@host/vhost")
+        case "amqp" | "amqps" if not parts.hostname or parts.port == 0:
+            raise ValueError("it names no host, or port 0: amqp://user:password@host/vhost")
         case "unix" if not parts.path.startswith("/") or parts.path == "/":
-            raise url.bad("it names no socket: unix:///path")
+            raise ValueError("it names no socket: unix:///path")
         case "amqp" | "amqps" | "unix" | "memory":
-            return url.text
+            return url
         case other:
-            raise url.bad(f"the scheme must be amqp, amqps, unix or memory, not {other!r}")
+            raise ValueError(f"the scheme must be amqp, amqps, unix or memory, not {other!r}")
 
 
-def _db_url(url: _Setting) -> str:
+def _db_url(url: str) -> str:
     """Completes the URL with SQLAlchemy's driver: `sqlite:///path` and `postgresql://...` are accepted without it."""
-    scheme, _, rest = url.text.partition("://")
+    scheme, _, rest = url.partition("://")
     match scheme:
         case "sqlite" | "sqlite+aiosqlite":
             if not rest.startswith("/") or rest == "/":
-                raise url.bad("it names no file: sqlite:///path, or sqlite:////absolute/path")
+                raise ValueError("it names no file: sqlite:///path, or sqlite:////absolute/path")
             return f"sqlite+aiosqlite://{rest}"
         case "postgresql" | "postgresql+asyncpg":
             if not rest.partition("/")[2].partition("?")[0]:
-                raise url.bad("it names no database: postgresql+asyncpg://user:password@host/name")
+                raise ValueError("it names no database: postgresql+asyncpg://user:password@host/name")
             return f"postgresql+asyncpg://{rest}"
         case other:
-            raise url.bad(f"the scheme must be sqlite or postgresql+asyncpg, not {other!r}")
+            raise ValueError(f"the scheme must be sqlite or postgresql+asyncpg, not {other!r}")
 
 
-def _http_url(url: _Setting) -> str:
-    parts = urlsplit(url.text)
+def _http_url(url: str) -> str:
+    parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
-        raise url.bad(f"the scheme must be http or https, not {parts.scheme!r}")
-    if not parts.hostname:
-        raise url.bad("it names no host: http://host:port")
-    return url.text
+        raise ValueError(f"the scheme must be http or https, not {parts.scheme!r}")
+    if not parts.hostname or parts.port == 0:
+        raise ValueError("it names no host, or port 0: http://host:port")
+    return url
 
 
-def _cell(name: _Setting) -> str:
-    if not CELL_NAME.fullmatch(name.text):
-        raise name.bad("a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40")
-    if name.text == CELL0:
-        raise name.bad("this name is reserved for instances without a cell: choose another")
-    return name.text
+def _cell(name: str) -> str:
+    if not CELL_NAME.fullmatch(name):
+        raise ValueError("a cell's name is a-z, 0-9, - and _, begins with a letter or digit, at most 40")
+    if name == CELL0:
+        raise ValueError("this name is reserved for instances without a cell: choose another")
+    return name
 
 
 def _mapping(stated: Mapping[str, Stated], key: str) -> tuple[dict[str, str], str]:
@@ -188,16 +183,16 @@ def _urls_of_cells(stated: Mapping[str, Stated], key: str, check: "Check") -> di
     urls, where = _mapping(stated, key)
     named = stated["cells"].value if "cells" in stated else ()
     for cell in urls:
-        _cell(_Setting(key, cell, where))
+        _checked(_cell, key, cell, where)
         if named and cell not in named:
             raise BadSetting(key, cell, where, f"there is no such cell; the cells are {', '.join(named)}")
-    return {cell: check(_Setting(f"{key}.{cell}", url, where)) for cell, url in urls.items()}
+    return {cell: _checked(check, f"{key}.{cell}", url, where) for cell, url in urls.items()}
 
 
 def _cells_by_name(stated: Mapping[str, Stated], key: str) -> dict[str, str]:
     """The cell for each conductor group or shard."""
     cells, where = _mapping(stated, key)
-    return {name: _cell(_Setting(key, cell, where)) for name, cell in cells.items()}
+    return {name: _checked(_cell, key, cell, where) for name, cell in cells.items()}
 
 
 def _text(text: str, _key: str, _where: str) -> str:
@@ -221,7 +216,8 @@ def _pairs(text: str, key: str, where: str) -> dict[str, str]:
     return pairs
 
 
-Check = Callable[[_Setting], str]
+# Returns the value, or raises a ValueError that says why it is wrong.
+Check = Callable[[str], str]
 # How the value of each setting is checked.
 _SINGLE: dict[str, Check] = {
     "bus_url": _bus_url,

@@ -10,13 +10,10 @@ must then read the missed state in another way.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from enum import Enum
-from functools import partial
-from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bus.broker import Connection, Consuming, Delivery, NotFound, Parcel
 from bus.configuration.settings import BusSettings
@@ -122,16 +119,18 @@ async def read_inbox(
                 status.well()
                 yield InboxBatch(gap=gap)
                 while True:
-                    event, deliveries = await reading.next(look_s if reading.is_bound else look_s_absent)
-                    if event is _Event.MESSAGES:
-                        yield InboxBatch(tuple(map(_message_of, deliveries)))
-                    elif event is _Event.MISSED:
+                    consuming, deliveries = await reading.next(look_s if reading.is_bound else look_s_absent)
+                    if consuming is None:
+                        if await reading.is_bound_again():
+                            yield InboxBatch(gap=f"the exchange {inbox.exchange!r} did not exist for a while")
+                        continue
+                    if consuming is reading.missed:
                         yield InboxBatch(
                             gap=f"the queue {inbox.queue!r} was full and dropped its oldest messages"
                         )
-                    elif await reading.is_bound_again():
-                        yield InboxBatch(gap=f"the exchange {inbox.exchange!r} did not exist for a while")
-                    await reading.done_with(event, deliveries)
+                    else:
+                        yield InboxBatch(tuple(map(_message_of, deliveries)))
+                    await consuming.acknowledge(deliveries[-1].tag, multiple=True)
         except Operational as problem:
             gap = f"reading was interrupted: {problem}"
             await asyncio.sleep(status.failed(problem))
@@ -150,62 +149,58 @@ def inbox_dead_letter(message: InboxMessage, *, reason: str, where: str, letter:
     )
 
 
-class _Event(Enum):
-    MESSAGES = "messages"
-    MISSED = "missed"
-    CHECK = "check"
-
-
 class _Reading:
-    """Consumes both queues over one connection, and watches the clock: returns one event at a time."""
+    """Consumes both queues over one connection, and watches the clock."""
+
+    missed: Consuming
 
     def __init__(self, connection: Connection, inbox: Inbox) -> None:
         self._connection = connection
         self._inbox = inbox
-        self._consuming: dict[_Event, Consuming] = {}
-        self._waiting: dict[_Event, asyncio.Future[Any]] = {}
+        self._consumings: list[Consuming] = []
+        self._waiting: dict[Consuming | None, asyncio.Future[Sequence[Delivery]]] = {}
         self.is_bound: bool | None = None
 
     async def begin(self, prefetch: int) -> None:
         connection, inbox = self._connection, self._inbox
         if not await _queues_exist(connection, inbox):
-            queues = [_unbound(queue, inbox) for queue in inbox.queues]
-            await connection.declare(Objects((Exchange(MISSED),), tuple(queues), inbox.limits))
-        self._consuming[_Event.MESSAGES] = await connection.open_consuming(inbox.queue, prefetch)
-        self._consuming[_Event.MISSED] = await connection.open_consuming(inbox.missed, 1)
+            messages, missed = inbox.queues
+            # The inbox is bound separately, since its exchange may not exist.
+            queues = (structs.replace(messages, bindings=()), missed)
+            await connection.declare(Objects((Exchange(MISSED),), queues, inbox.limits))
+        self._consumings.append(await connection.open_consuming(inbox.queue, prefetch))
+        self.missed = await connection.open_consuming(inbox.missed, 1)
+        self._consumings.append(self.missed)
         await self.is_bound_again()
 
     async def is_bound_again(self) -> bool:
         """Bind the inbox. True if its exchange did not exist when this was last tried."""
         was_bound, self.is_bound = self.is_bound, await _is_bound(self._connection, self._inbox)
-        if self.is_bound is not was_bound:
-            _tell_of_exchange(self._inbox, is_bound=self.is_bound)
+        names = self._inbox.queue, self._inbox.exchange
+        if self.is_bound and not was_bound:
+            log.info("the queue %r is bound to the exchange %r", *names)
+        elif self.is_bound is not was_bound:
+            log.warning("the queue %r is bound as soon as the exchange %r exists: it does not yet", *names)
         return self.is_bound and not was_bound
 
-    async def next(self, look_s: float) -> tuple[_Event, Sequence[Delivery]]:
-        self._wait_for(_Event.MESSAGES, self._consuming[_Event.MESSAGES].receive)
-        self._wait_for(_Event.MISSED, self._consuming[_Event.MISSED].receive)
-        self._wait_for(_Event.CHECK, partial(_after, look_s))
+    async def next(self, look_s: float) -> tuple[Consuming | None, Sequence[Delivery]]:
+        """A consumer and its deliveries; no consumer when it is time to bind the inbox again."""
+        for consuming in (*self._consumings, None):
+            if consuming not in self._waiting:
+                happening = consuming.receive() if consuming else asyncio.sleep(look_s, ())
+                self._waiting[consuming] = asyncio.ensure_future(happening)
         await asyncio.wait(self._waiting.values(), return_when=asyncio.FIRST_COMPLETED)
-        event = next(each for each, waiting in self._waiting.items() if waiting.done())
-        return event, self._waiting.pop(event).result()
-
-    async def done_with(self, event: _Event, deliveries: Sequence[Delivery]) -> None:
-        if deliveries:
-            await self._consuming[event].acknowledge(deliveries[-1].tag, multiple=True)
+        first = next(each for each, waiting in self._waiting.items() if waiting.done())
+        return first, self._waiting.pop(first).result()
 
     async def close(self) -> None:
         """Unacknowledged deliveries return to their queue."""
         for waiting in self._waiting.values():
             waiting.cancel()
         await asyncio.gather(*self._waiting.values(), return_exceptions=True)
-        for consuming in self._consuming.values():
+        for consuming in self._consumings:
             with suppress(Operational):
                 await consuming.close()
-
-    def _wait_for(self, event: _Event, happening: Callable[[], Awaitable[Sequence[Delivery]]]) -> None:
-        if event not in self._waiting:
-            self._waiting[event] = asyncio.ensure_future(happening())
 
 
 @asynccontextmanager
@@ -218,11 +213,6 @@ async def _reading(connection: Connection, inbox: Inbox, prefetch: int) -> Async
         await reading.close()
 
 
-async def _after(seconds: float) -> Sequence[Delivery]:
-    await asyncio.sleep(seconds)
-    return ()
-
-
 async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
     """Checked before declaring: where an operator declares the queues, a reader has no right to."""
     try:
@@ -231,11 +221,6 @@ async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _unbound(queue: Queue, inbox: Inbox) -> Queue:
-    """The inbox is bound separately, since its exchange may not exist."""
-    return Queue(queue.name, queue.kind, () if queue.name == inbox.queue else queue.bindings, queue.site)
 
 
 async def _is_bound(connection: Connection, inbox: Inbox) -> bool:
@@ -249,17 +234,6 @@ async def _is_bound(connection: Connection, inbox: Inbox) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _tell_of_exchange(inbox: Inbox, *, is_bound: bool) -> None:
-    if is_bound:
-        log.info("the queue %r is bound to the exchange %r", inbox.queue, inbox.exchange)
-    else:
-        log.warning(
-            "exchange %r does not exist yet: queue %r is bound as soon as it does",
-            inbox.exchange,
-            inbox.queue,
-        )
 
 
 def _message_of(delivery: Delivery) -> InboxMessage:

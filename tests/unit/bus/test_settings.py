@@ -133,6 +133,9 @@ def test_without_any_setting_nothing_is_set() -> None:
     [
         ("MOOR_BUS_URL", "http://h", r"bus_url is 'http://h' \(MOOR_BUS_URL\): the scheme must be amqp"),
         ("MOOR_BUS_URL", "amqp://", "bus_url is 'amqp://' .* names no host"),
+        ("MOOR_BUS_URL", "amqp://[h", r"bus_url is 'amqp://\[h' \(MOOR_BUS_URL\): Invalid IPv6 URL"),
+        ("MOOR_BUS_URL", "amqp://h:x/", "bus_url is 'amqp://h:x/' .* Port could not be cast to integer"),
+        ("MOOR_IRONIC_URL", "http://h:99999", "ironic_url is 'http://h:99999' .* Port out of range"),
         ("MOOR_BUS_URL", "unix://", "bus_url is 'unix://' .* names no socket"),
         ("MOOR_DB_URL", "mysql://h/x", "db_url is 'mysql://h/x' .* sqlite or postgresql"),
         ("MOOR_PLACEMENT_DB_URL", "mysql://h/x", "placement_db_url is 'mysql://h/x' .* sqlite or postgresql"),
