@@ -61,7 +61,7 @@ class Applications(Periodic):
         """On return, every application that was written before the call is known."""
         applications = await self._store.applications()
         self._projects = frozenset(project for each in applications for project in each.projects)
-        self._publisher.feed_by(self.project_of if self._projects else None)
+        self._publisher.project_of = self.project_of if self._projects else None
         self.read.set()
 
     def project_of(self, message: Message) -> str:

@@ -1,6 +1,5 @@
 """Topic routing as in AMQP: which queues a routing key reaches."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 from bus.memory.queue import MemoryQueue
@@ -12,31 +11,28 @@ class MemoryExchange:
     def __init__(self, name: str, *, durable: bool) -> None:
         self.name = name
         self.durable = durable
-        self._bindings: dict[tuple[str, MemoryQueue], tuple[str, ...]] = {}
+        # The words of each pattern.
+        self.bindings: dict[tuple[str, MemoryQueue], tuple[str, ...]] = {}
         self.route = lru_cache(maxsize=10_000)(self._route)
-
-    @property
-    def bindings(self) -> Iterable[tuple[str, MemoryQueue]]:
-        return self._bindings
 
     def bind(self, pattern: str, queue: MemoryQueue) -> bool:
         """Bind a queue. True if the binding is new."""
-        if (pattern, queue) in self._bindings:
+        if (pattern, queue) in self.bindings:
             return False
-        self._bindings[pattern, queue] = words_of(pattern)
+        self.bindings[pattern, queue] = words_of(pattern)
         self.route.cache_clear()
         return True
 
     def unbind_all(self, queue: MemoryQueue) -> None:
-        bindings = {key: words for key, words in self._bindings.items() if key[1] is not queue}
-        if len(bindings) < len(self._bindings):
-            self._bindings = bindings
+        bindings = {key: words for key, words in self.bindings.items() if key[1] is not queue}
+        if len(bindings) < len(self.bindings):
+            self.bindings = bindings
             self.route.cache_clear()
 
     def _route(self, routing_key: str) -> tuple[MemoryQueue, ...]:
         """The queues for this key, in the order in which they were bound."""
         words = words_of(routing_key)
-        matching = (queue for (_, queue), pattern in self._bindings.items() if matches(pattern, words))
+        matching = (queue for (_, queue), pattern in self.bindings.items() if matches(pattern, words))
         return tuple(dict.fromkeys(matching))
 
 

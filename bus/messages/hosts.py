@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from bus.chunks import chunks
 from bus.message import CellMessage, Message, ProviderId, StrictMessage
 from bus.messages.placement import Counter, Label, Moment, Natural, Value
 
@@ -186,15 +187,7 @@ class HostChanged(CellMessage, frozen=True, tag="host.changed"):
 
 
 def in_messages(facts: Sequence[H]) -> list[tuple[H, ...]]:
-    """Splits the facts, or the metrics, into as few messages as possible."""
-    messages: list[tuple[H, ...]] = []
-    current: list[H] = []
-    size = 0
-    for each in facts:
-        bytes_ = len(msgspec.json.encode(each)) + 1
-        if current and (len(current) == HOSTS_PER_MESSAGE_MAX or size + bytes_ > HOSTS_BYTES_MAX):
-            messages.append(tuple(current))
-            current, size = [], 0
-        current.append(each)
-        size += bytes_
-    return [*messages, tuple(current)] if current else messages
+    """Splits the facts, or the metrics, into few messages, none with too many or too large ones."""
+    share = HOSTS_BYTES_MAX // HOSTS_PER_MESSAGE_MAX
+    sizes = [max(len(msgspec.json.encode(each)) + 1, share) for each in facts]
+    return [tuple(facts[part]) for part in chunks(sizes, HOSTS_BYTES_MAX)] if facts else []

@@ -79,17 +79,13 @@ class Asker:
         self._open = asyncio.Event()
         # Per question id: the question, its batch, and its index in the batch.
         self._asked: dict[str, tuple[Message, _Batch, int]] = {}
-        self._on_refusal: Callable[[Refusal], None] | None = None
+        # Told when the broker refuses a question. A worker goes on asking until it has the right to; a command for
+        # people must not wait that long.
+        self.on_refusal: Callable[[Refusal], None] | None = None
         self.asked_again = 0
         self.taking_answers = Supervised(
             "answers", self._take_answers, is_needed=True, pauses=pauses_of(settings), chance=chance
         )
-
-    def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
-        """Set a function that is told when the broker refuses a question. A worker goes on asking until it
-        has the right to; a command for people must not wait that long.
-        """
-        self._on_refusal = tell
 
     async def _take_answers(self) -> None:
         queue = answers_queue(self._link.broker.user or ANYONE, f"{self._name}-{next(self._queues)}")
@@ -109,8 +105,8 @@ class Asker:
                             self._take(envelope, origin)
                     await consuming.acknowledge(deliveries[-1].tag, multiple=True)
         except Refusal as refused:
-            if self._on_refusal is not None:
-                self._on_refusal(refused)
+            if self.on_refusal is not None:
+                self.on_refusal(refused)
             raise
         finally:
             self._open.clear()
@@ -187,12 +183,9 @@ class Asker:
     def _left(self, batch: _Batch, confirmed: "asyncio.Future[None]") -> None:
         if batch.sent is confirmed:
             batch.left_at_s = asyncio.get_running_loop().time()
-        self._confirmed(confirmed)
-
-    def _confirmed(self, confirmed: "asyncio.Future[None]") -> None:
         if not confirmed.cancelled() and (problem := confirmed.exception()) is not None:
-            if isinstance(problem, Refusal) and self._on_refusal is not None:
-                self._on_refusal(problem)
+            if isinstance(problem, Refusal) and self.on_refusal is not None:
+                self.on_refusal(problem)
             else:
                 log.warning("a question was not delivered, it will be asked again: %s", problem)
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
+from bus.chunks import chunks
 from bus.configuration.settings import BusSettings
 from bus.errors import Failure, Locked, Poison, TookTooLong, Unavailable
 from bus.message import Envelope, M_co, Message
@@ -116,14 +117,9 @@ class Weighed(Struct, frozen=True):
     weight_of: Callable[[Any], int]
     weight_max: int
 
-    def portion_of(self, messages: Sequence[Message]) -> int:
-        """How many of the first messages go to the handler together."""
-        weight = 0
-        for position, message in enumerate(messages):
-            weight += self.weight_of(message)
-            if weight > self.weight_max and position:
-                return position
-        return len(messages)
+    def portions(self, messages: Sequence[Message]) -> Iterator[slice]:
+        """Which of these messages go to the handler together."""
+        return chunks([self.weight_of(each) for each in messages], self.weight_max)
 
 
 # Which handler takes which message. Consecutive messages of a queue with the same handler go to it together, in order.

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -167,19 +167,9 @@ class Intake:
             await asyncio.sleep(self._settings.linger_ms / 1000)
             self._open_some()
 
-    def holds(self, item: Item) -> bool:
-        """Whether this worker may still settle the message."""
-        return self._open.get(item.parcel.tag) is item.parcel
-
     async def done(self, items: Iterable[Item]) -> None:
         """These messages are done: acknowledge the parcels that are complete now."""
-        complete: dict[int, OpenParcel] = {}
-        for item in items:
-            held = item.parcel
-            held.left -= 1
-            if held.left == 0 and self._open.get(held.tag) is held:
-                complete[held.tag] = held
-        await self._acknowledge(complete)
+        await self._complete([item.parcel for item in items])
 
     def put_back_later(self, item: Item, delay_ms: float, *, counts: bool = True) -> None:
         """Return one message to its queue, with one more attempt if `counts`. The others of its parcel do not wait for
@@ -355,12 +345,12 @@ class Intake:
         halves = [half for half in (older[:middle], older[middle:]) if half]
         sent = await asyncio.gather(*[self._to_queue(half, held, waits) for half in halves])
         if all(sent):
-            await self._complete(held)
+            await self._complete([held])
 
     async def _send_back(self, item: Item, delay_ms: float, line: bytes, waits: int = 0) -> None:
         await wait_at_most(self._stopping, jittered_ms(delay_ms, self._chance) / 1000)
         if await self._to_queue((line,), item.parcel, waits):
-            await self._complete(item.parcel)
+            await self._complete([item.parcel])
 
     async def _to_queue(self, lines: Sequence[bytes], held: OpenParcel, waits: int) -> bool:
         parcel = dead_letters.retry_parcel(lines, self.queue, held.origin, waits=waits)
@@ -392,7 +382,7 @@ class Intake:
         finally:
             self.burials_waiting -= 1
         if is_taken:
-            await self._complete(held)
+            await self._complete([held])
 
     async def _until_taken(self, parcel: Parcel, held: OpenParcel, status: Status) -> bool:
         return await self._until_done(lambda: self._publisher.offer(parcel), held, status)
@@ -413,13 +403,13 @@ class Intake:
             await wait_at_most(self._stopping, pause_s)
         return False
 
-    async def _complete(self, held: OpenParcel) -> None:
-        held.left -= 1
-        if held.left == 0 and self._open.get(held.tag) is held:
-            await self._acknowledge({held.tag: held})
-
-    async def _acknowledge(self, complete: Mapping[int, OpenParcel]) -> None:
-        """Acknowledge the longest complete prefix at once, and the others one by one."""
+    async def _complete(self, parcels: Sequence[OpenParcel]) -> None:
+        """One message of each of these is done. Acknowledge the longest complete prefix at once, the others one by one."""
+        complete: dict[int, OpenParcel] = {}
+        for held in parcels:
+            held.left -= 1
+            if held.left == 0 and self._open.get(held.tag) is held:
+                complete[held.tag] = held
         up_to: OpenParcel | None = None
         for tag, held in self._open.items():
             if tag not in complete:

@@ -63,14 +63,10 @@ class Link:
         try:
             yield connection
         except ConnectionLost:
-            await self.broken(connection)
+            if self._connection is connection:
+                self._connection = None
+                await connection.close()
             raise
-
-    async def broken(self, connection: Connection) -> None:
-        """Report a broken connection; the next caller gets a new one."""
-        if self._connection is connection:
-            self._connection = None
-            await connection.close()
 
     async def close(self) -> None:
         self._closed = True

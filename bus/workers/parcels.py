@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
 from bus.broker import LINES, PLAIN, Parcel
+from bus.chunks import chunks
 from bus.codec import encode_lines
 from bus.message import Envelope, Message
 from bus.topology import Destination, Kind
@@ -26,15 +27,12 @@ class Outgoing(Struct, frozen=True, gc=False):
     feed: str = ""
 
 
-class Waiter:
+class Waiter(Struct, eq=False):
     """The messages of one call. The future is done when the last of them is confirmed."""
 
-    __slots__ = ("done", "is_withdrawn", "left")
-
-    def __init__(self, count: int, done: asyncio.Future[None]) -> None:
-        self.left = count
-        self.done = done
-        self.is_withdrawn = False
+    left: int
+    done: asyncio.Future[None]
+    is_withdrawn: bool = False
 
     def settle(self, count: int, problem: Exception | None) -> None:
         self.left -= count
@@ -51,17 +49,13 @@ class Waiter:
 Key = tuple[type[Message] | str, str, str]
 
 
-class Bucket:
+class Bucket(Struct, eq=False):
     """Messages for one destination that have not left yet, and the caller that waits for each."""
 
-    __slots__ = ("destination", "envelopes", "key", "reply_to", "waiters")
-
-    def __init__(self, key: Key, destination: Destination) -> None:
-        self.key = key
-        self.destination = destination
-        self.reply_to = key[2]
-        self.envelopes: list[Envelope[Message]] = []
-        self.waiters: list[Waiter] = []
+    key: Key
+    destination: Destination
+    envelopes: list[Envelope[Message]] = []
+    waiters: list[Waiter] = []
 
     def drop(self, sent: asyncio.Future[None]) -> int:
         """Drop the messages of the call that returned this future. Returns their number."""
@@ -72,19 +66,22 @@ class Bucket:
             self.waiters = [self.waiters[n] for n in kept]
         return dropped
 
+    def fail(self, problem: Exception) -> None:
+        for waiter, count in Counter(self.waiters).items():
+            waiter.settle(count, problem)
+
     def parcels(self, bytes_max: int) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
         """As few parcels as possible; with each, how many messages of each waiting call it has."""
         body = encode_lines(self.envelopes)
         if len(body) <= bytes_max or len(self.envelopes) == 1:
-            yield self._parcel(body, 0, len(self.envelopes))
+            yield self._parcel(body, slice(None))
             return
         lines = body.split(b"\n")
-        for first, last in _chunks(lines, bytes_max):
-            part = b"\n".join(lines[first:last])
-            yield self._parcel(part, first, last)
+        for part in chunks([len(line) + 1 for line in lines], bytes_max):
+            yield self._parcel(b"\n".join(lines[part]), part)
 
-    def _parcel(self, body: bytes, first: int, last: int) -> tuple[Parcel, Mapping[Waiter, int]]:
-        envelopes = self.envelopes[first:last]
+    def _parcel(self, body: bytes, part: slice) -> tuple[Parcel, Mapping[Waiter, int]]:
+        envelopes = self.envelopes[part]
         parcel = Parcel(
             exchange=self.destination.exchange,
             routing_key=self.destination.routing_key,
@@ -92,19 +89,8 @@ class Bucket:
             content_type=PLAIN if len(envelopes) == 1 else LINES,
             persistent=self.destination.kind.is_kept,
             mandatory=self.destination.kind is not Kind.EVENT,
-            reply_to=self.reply_to,
+            reply_to=self.key[2],
             # Readers check messages of strict types by their bytes.
             envelopes=() if envelopes[0].message.IS_STRICT else tuple(envelopes),
         )
-        return parcel, Counter(self.waiters[first:last])
-
-
-def _chunks(lines: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """The ranges of lines that share a parcel. A line that is too long gets its own."""
-    first = size = 0
-    for n, line in enumerate(lines):
-        size += len(line) + 1
-        if size > bytes_max and n > first:
-            yield first, n
-            first, size = n, len(line) + 1
-    yield first, len(lines)
+        return parcel, Counter(self.waiters[part])

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -83,11 +83,11 @@ class Publisher:
         self._buckets: dict[Key, Bucket] = {}
         self._full: deque[Bucket] = deque()
         # The number of messages in buckets, not yet in parcels.
-        self._waiting = 0
+        self.waiting = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
         # The task of each parcel under way, and the callers that wait for it.
-        self._under_way: dict[asyncio.Task[None], Mapping[Waiter, int]] = {}
+        self.under_way: dict[asyncio.Task[None], Mapping[Waiter, int]] = {}
         self._timer: asyncio.Handle | None = None
         # Messages have waited for their linger time, but no parcel may start.
         self._is_late = False
@@ -99,7 +99,8 @@ class Publisher:
         self._kept: dict[asyncio.Future[None], Sequence[Hashable]] = {}
         # When the last alarm ended, by the event loop's clock.
         self.free_since_s = 0.0
-        self._project_of: ProjectOf | None = None
+        # If it is set, events are repeated on the feed of the project that it returns.
+        self.project_of: ProjectOf | None = None
         # A second channel for parcels of which one was refused: each is sent there alone.
         self._aside = PublishingChannel(link)
         self._alone = asyncio.Lock()
@@ -113,8 +114,8 @@ class Publisher:
 
     def send_all(self, outgoing: Sequence[Outgoing], kept: Sequence[Hashable] = ()) -> asyncio.Future[None]:
         """Send many messages; one future for all. `kept` has the keys of their rows, which `on_the_way` returns."""
-        if self._project_of is not None:
-            outgoing = _with_copies(outgoing, self._project_of)
+        if self.project_of is not None:
+            outgoing = _with_copies(outgoing, self.project_of)
         waiter = Waiter(len(outgoing), asyncio.get_running_loop().create_future())
         if not outgoing:
             waiter.done.set_result(None)
@@ -125,7 +126,7 @@ class Publisher:
         if kept:
             self._kept[waiter.done] = kept
             waiter.done.add_done_callback(self._kept.pop)
-        self._waiting += len(outgoing)
+        self.waiting += len(outgoing)
         sent_at = self._clock()
         for each in outgoing:
             message = each.message
@@ -146,18 +147,13 @@ class Publisher:
         self._schedule()
         return waiter.done
 
-    def feed_by(self, project_of: ProjectOf | None) -> None:
-        """From now on, repeat events on the feed of the project that this function returns."""
-        self._project_of = project_of
-
     async def offer(self, parcel: Parcel) -> None:
         """Send one finished parcel by itself, to a retry exchange or to the dead letters. Raises `NotTaken` if a queue
         is full: waiting for room here would hold up all other parcels.
         """
         receipt = await self._publish_until_told(parcel, lambda: False, (*_FINAL, Receipt.REFUSED))
-        unroutable = receipt is Receipt.UNROUTABLE
-        if unroutable and (problem := self._unroutable(parcel, Kind.ORDER, 1)) is not None:
-            raise problem
+        if receipt is Receipt.UNROUTABLE:
+            raise _undeliverable(parcel, 1)
         if receipt is Receipt.REFUSED:
             raise NotTaken(
                 f"a queue for {parcel.routing_key!r} on {parcel.exchange!r} is full and rejected a parcel"
@@ -181,9 +177,9 @@ class Publisher:
         """
         if sent.done():
             return
-        if self._waiting:
+        if self.waiting:
             self._drop(sent)
-        for task, waiting in [*self._under_way.items()]:
+        for task, waiting in [*self.under_way.items()]:
             for waiter in waiting:
                 waiter.is_withdrawn |= waiter.done is sent
             if self._way.connection is None and _is_withdrawn(waiting):
@@ -197,23 +193,13 @@ class Publisher:
         connection = self._way.connection
         return connection is not None and bool(connection.blocked)
 
-    @property
-    def waiting(self) -> int:
-        """The number of messages that wait to be put into a parcel."""
-        return self._waiting
-
-    @property
-    def parcels_under_way(self) -> int:
-        """The number of unconfirmed parcels."""
-        return len(self._under_way)
-
     def on_the_way(self) -> set[Hashable]:
         """The keys of messages that are kept on rows, were passed to this publisher, and are not confirmed yet."""
         return {each for kept in self._kept.values() for each in kept}
 
     async def until_room(self) -> None:
         """Wait until there is room for another large batch."""
-        while self._waiting > self._settings.messages_waiting_max // 2 and not self._is_closed:
+        while self.waiting > self._settings.messages_waiting_max // 2 and not self._is_closed:
             self._has_room.clear()
             await self._has_room.wait()
 
@@ -222,11 +208,11 @@ class Publisher:
         self._flush()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_ms_max / 1000):
-                while working := [*self._under_way] or [*filter(None, (self._alarm,))]:
+                while working := [*self.under_way] or [*filter(None, (self._alarm,))]:
                     await asyncio.wait(working)
         self._is_closed = True
         self._has_room.set()
-        working = [*self._under_way, *filter(None, (self._alarm,))]
+        working = [*self.under_way, *filter(None, (self._alarm,))]
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
@@ -254,9 +240,9 @@ class Publisher:
     def _why_not_taken(self, count: int) -> Exception | None:
         if self._is_closed:
             return ConnectionLost("this publisher was closed")
-        if self._waiting >= self._settings.messages_waiting_max:
+        if self.waiting >= self._settings.messages_waiting_max:
             return Overfull(
-                f"{self._waiting} messages wait for the broker, at most {self._settings.messages_waiting_max} may: "
+                f"{self.waiting} messages wait for the broker, at most {self._settings.messages_waiting_max} may: "
                 f"{count} more were not accepted; try again later"
             )
         return None
@@ -267,7 +253,7 @@ class Publisher:
             self._dispatch(self._full.popleft())
         if self._timer is None and not self._is_late and (self._buckets or self._full):
             loop = asyncio.get_running_loop()
-            if self._under_way:
+            if self.under_way:
                 self._timer = loop.call_later(self._settings.linger_ms / 1000, self._flush)
             else:
                 self._timer = loop.call_soon(self._flush)
@@ -285,8 +271,8 @@ class Publisher:
     def _may_start(self) -> bool:
         if self._way.connection is None:
             # One parcel is enough to open the channel; the other messages can still be withdrawn.
-            return not (self._under_way or self._is_closed)
-        if len(self._under_way) >= self._settings.parcels_unconfirmed_max:
+            return not (self.under_way or self._is_closed)
+        if len(self.under_way) >= self._settings.parcels_unconfirmed_max:
             return False
         if self.is_held:
             self._wait_for_end_of_alarm()
@@ -313,32 +299,30 @@ class Publisher:
 
     def _drop(self, sent: asyncio.Future[None]) -> None:
         for bucket in self._buckets_in_order():
-            self._waiting -= bucket.drop(sent)
+            self.waiting -= bucket.drop(sent)
         self._full = deque(bucket for bucket in self._full if bucket.waiters)
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.waiters}
         self._tell_of_room()
 
     def _tell_of_room(self) -> None:
-        if self._waiting <= self._settings.messages_waiting_max // 2:
+        if self.waiting <= self._settings.messages_waiting_max // 2:
             self._has_room.set()
 
     def _tell_those_left(self) -> None:
         for bucket in self._buckets_in_order():
-            for waiter, count in Counter(bucket.waiters).items():
-                waiter.settle(count, ConnectionLost("closed before it was sent"))
+            bucket.fail(ConnectionLost("closed before it was sent"))
         self._full.clear()
         self._buckets.clear()
-        self._waiting = 0
+        self.waiting = 0
 
     def _dispatch(self, bucket: Bucket) -> None:
-        self._waiting -= len(bucket.waiters)
+        self.waiting -= len(bucket.waiters)
         if not self._has_room.is_set():
             self._tell_of_room()
         try:
             parcels = [*bucket.parcels(self._settings.parcel_bytes_max)]
         except Exception as problem:  # noqa: BLE001 - what has no bytes cannot leave, and who said it must know
-            for waiter, count in Counter(bucket.waiters).items():
-                waiter.settle(count, problem)
+            bucket.fail(problem)
             return
         for parcel, waiting in parcels:
             self._start(parcel, waiting, bucket.destination.kind)
@@ -347,11 +331,11 @@ class Publisher:
 
     def _start(self, parcel: Parcel, waiting: Mapping[Waiter, int], kind: Kind) -> None:
         task = asyncio.get_running_loop().create_task(self._deliver(parcel, waiting, kind))
-        self._under_way[task] = waiting
+        self.under_way[task] = waiting
         task.add_done_callback(self._arrived)
 
     def _arrived(self, task: asyncio.Task[None]) -> None:
-        del self._under_way[task]
+        del self.under_way[task]
         if self._is_late:
             self._flush()
         elif self._full:
@@ -362,8 +346,13 @@ class Publisher:
         problem: Exception | None = ConnectionLost("closed before the broker confirmed")
         try:
             receipt = await self._publish_until_told(parcel, lambda: _is_withdrawn(waiting), _FINAL)
-            unroutable = receipt is Receipt.UNROUTABLE
-            problem = self._unroutable(parcel, kind, sum(waiting.values())) if unroutable else None
+            problem = None
+            if receipt is Receipt.UNROUTABLE:
+                count = sum(waiting.values())
+                if kind is Kind.ANSWER:
+                    self.answers_dropped += count
+                else:
+                    problem = _undeliverable(parcel, count)
         except Refusal as refusal:
             problem = refusal
         finally:
@@ -418,14 +407,12 @@ class Publisher:
         self.parcels_sent += 1
         return receipt
 
-    def _unroutable(self, parcel: Parcel, kind: Kind, count: int) -> Exception | None:
-        if kind is Kind.ANSWER:
-            self.answers_dropped += count
-            return None
-        return Undeliverable(
-            f"no queue takes {parcel.routing_key!r} on {parcel.exchange!r} ({count} messages): is the topology declared "
-            "there, and does the cell exist?"
-        )
+
+def _undeliverable(parcel: Parcel, count: int) -> Undeliverable:
+    return Undeliverable(
+        f"no queue takes {parcel.routing_key!r} on {parcel.exchange!r} ({count} messages): is the topology declared "
+        "there, and does the cell exist?"
+    )
 
 
 def _destination(outgoing: Outgoing) -> Destination:

@@ -106,7 +106,7 @@ class Station:
     def on_refusal(self, tell: Callable[[Refusal], None]) -> None:
         """Set a function that is told when the broker refuses a question."""
         if self._asker is not None:
-            self._asker.on_refusal(tell)
+            self._asker.on_refusal = tell
 
     async def ask_all(self, questions: Sequence[Message]) -> list[Message]:
         if self._asker is None:

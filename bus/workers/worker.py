@@ -11,7 +11,7 @@ system is handled at once. While one batch waits for its confirms, the next is a
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import groupby
@@ -172,8 +172,8 @@ class Worker(Generic[Tx]):
                 for item in items:
                     self.intake.bury(item, self._why_nobody(item.received.message))
             elif isinstance(handler, Weighed):
-                for portion in _portions(handler, items):
-                    await self._handle(handler.handle, portion)
+                for portion in handler.portions([item.received.message for item in items]):
+                    await self._handle(handler.handle, items[portion])
             else:
                 await self._handle(handler, items)
 
@@ -320,13 +320,6 @@ class Worker(Generic[Tx]):
             await self._publisher.send_all([Outgoing(message) for _, message in kept], keys)
             self._confirmed.extend(keys)
             after = page[-1][0]
-
-
-def _portions(handler: Weighed, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    while items:
-        taken = handler.portion_of([item.received.message for item in items])
-        yield items[:taken]
-        items = items[taken:]
 
 
 class _Leaving:

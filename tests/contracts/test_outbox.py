@@ -165,7 +165,7 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
     await until(lambda: lamps.pages_read == 1)
     await asyncio.wait((saying,), timeout=0.3)
     assert lamps.pages_read == 1
-    assert here.publisher.waiting + here.publisher.parcels_under_way <= PAGE + 1
+    assert here.publisher.waiting + len(here.publisher.under_way) <= PAGE + 1
     await under_test.set_alarm(on=False)
     heard: list[int] = []
     await until(lambda: lamps.pages_read > 20)

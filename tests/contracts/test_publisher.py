@@ -173,7 +173,7 @@ async def test_under_an_alarm_what_waits_is_bounded_and_shares_parcels(under_tes
     taken = [each for each in sending if not each.done()]
     assert 1000 <= len(taken) <= 1001
     assert held.publisher.waiting == 1000
-    assert held.publisher.parcels_under_way <= 1
+    assert len(held.publisher.under_way) <= 1
     waiting_for_room = asyncio.ensure_future(held.publisher.until_room())
     withdrawn = taken.pop()
     held.publisher.withdraw(withdrawn)
@@ -367,7 +367,7 @@ async def test_events_are_said_again_on_the_feeds_of_their_projects_in_a_parcel_
         assert await anext(feed) == ()
         await client.publisher.send_all([Outgoing(each) for each in events])
         without_feeds = client.publisher.parcels_sent
-        client.publisher.feed_by(lambda event: project_of(event, "p1", "p2"))
+        client.publisher.project_of = lambda event: project_of(event, "p1", "p2")
         await client.publisher.send_all([Outgoing(each) for each in events])
         # The workers' parcels are unchanged, and each project gets one more.
         assert client.publisher.parcels_sent - without_feeds == without_feeds + 2
@@ -375,7 +375,7 @@ async def test_events_are_said_again_on_the_feeds_of_their_projects_in_a_parcel_
         heard: list[Message] = []
         while len(heard) < 80:
             heard += [each.message for each in await anext(feed)]
-        client.publisher.feed_by(None)
+        client.publisher.project_of = None
         await client.publisher.send_all([Outgoing(each) for each in events])
         await client.publisher.send_all([Outgoing(events[0], feed="p1")])
         while len(heard) < 81:

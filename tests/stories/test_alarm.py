@@ -155,7 +155,7 @@ class Cloud:
         return {name: station.publisher.waiting for name, station in self.stations.items()}
 
     def under_way(self) -> Mapping[str, int]:
-        return {name: station.publisher.parcels_under_way for name, station in self.stations.items()}
+        return {name: len(station.publisher.under_way) for name, station in self.stations.items()}
 
 
 @asynccontextmanager

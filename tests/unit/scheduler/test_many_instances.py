@@ -110,10 +110,6 @@ def test_a_batch_builds_no_more_instances_than_one_transaction_may_hold() -> Non
 
     handler = Weighed(build, lambda message: message.count, 2_000)
     counts = [900, 900, 900, 1, 5000, 1]
-    portions = []
-    while counts:
-        taken = handler.portion_of([a_build(count) for count in counts])
-        portions.append(counts[:taken])
-        counts = counts[taken:]
+    portions = handler.portions([a_build(count) for count in counts])
 
-    assert portions == [[900, 900], [900, 1], [5000], [1]]
+    assert [counts[each] for each in portions] == [[900, 900], [900, 1], [5000], [1]]
