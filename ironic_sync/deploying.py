@@ -46,12 +46,12 @@ from ironic_sync.core.deploying import (
     next_step,
     why_invalid,
 )
-from ironic_sync.core.node import Node
+from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.orders import AT_ONCE
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import Answer, Deploy, NodeRow
-from ironic_sync.rest import Change, InterfaceCheck, IronicApi, NoLongerOurs, Refused
+from ironic_sync.rest import Change, IronicApi, NoLongerOurs, Refused
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import NodeStore
 
@@ -403,10 +403,10 @@ class Deployer(PartGroup):
         return _EPOCH + timedelta(microseconds=self._writer.clock_us())
 
 
-def _verdict(checks: Sequence[InterfaceCheck] | Refused) -> Refused | Fail | None:
+def _verdict(checks: Mapping[str, InterfaceCheck] | Refused) -> Refused | Fail | None:
     if isinstance(checks, Refused):
         return checks
-    flaws = why_invalid({each.interface: (each.result, each.reason) for each in checks})
+    flaws = why_invalid(checks)
     return Fail(flaws) if flaws else None
 
 

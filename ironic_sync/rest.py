@@ -22,7 +22,7 @@ from msgspec import UNSET, Struct, UnsetType
 from bus.errors import Operational
 from bus.message import ProviderId
 from ironic_sync.core.flaws import NOT_AS_TYPED, flaw_of, shown
-from ironic_sync.core.node import Node
+from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.node_data import NodeData, node_of
 
 # Fields of a node that need a higher microversion than the minimum.
@@ -67,16 +67,6 @@ class Read(Struct, frozen=True):
     reservation: str | None = None
 
 
-class Allocation(Struct, frozen=True, omit_defaults=True):
-    """Ironic's own claim of a node; its notifications do not name the node before it ends."""
-
-    uuid: UUID
-    node_uuid: UUID | None = None
-    state: str | None = None
-    resource_class: str | None = None
-    last_error: str | None = None
-
-
 class Change(Struct, frozen=True, omit_defaults=True):
     """One operation of a JSON Patch. To `add` an `/instance_uuid` is refused where one is set."""
 
@@ -93,14 +83,6 @@ class CleanStep(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=T
     args: Mapping[str, Any] = {}
 
 
-class InterfaceCheck(Struct, frozen=True):
-    """What Ironic finds of one interface of a node; `result` is None for one that the node's driver does not have."""
-
-    interface: str
-    result: bool | None
-    reason: str = ""
-
-
 class ReadsNodes(Protocol):
     def pages(self) -> AsyncGenerator[Page, None]:
         """All nodes, a page at a time; a node that comes or goes meanwhile may be on no page."""
@@ -108,16 +90,16 @@ class ReadsNodes(Protocol):
     async def node(self, node: ProviderId) -> Node | None:
         """One node as it is now; None if there is no such node."""
 
-    async def allocation(self, allocation: UUID) -> Allocation | None:
-        """None if there is no such allocation, or Ironic is too old to have any."""
+    async def node_of_allocation(self, allocation: UUID) -> ProviderId | None:
+        """The node of one of Ironic's own allocations, whose notifications do not name it. None if the allocation has none,
+        or there is no such allocation, or Ironic is too old to have any.
+        """
 
     async def vifs(self, node: ProviderId) -> tuple[str, ...] | Refused:
         """The network ports (VIFs) that are attached to a node."""
 
-    async def validate(self, node: ProviderId) -> tuple[InterfaceCheck, ...] | Refused:
+    async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | Refused:
         """Whether a node has what each of its interfaces needs."""
-
-    async def close(self) -> None: ...
 
 
 class ChangesNodes(Protocol):
@@ -137,18 +119,9 @@ class ChangesNodes(Protocol):
     ) -> Refused | None:
         """Order a transition by its target or verb: `active`, `deleted`, `rebuild`, `manage`, `provide`, ..."""
 
-    async def set_power_state(self, node: ProviderId, target: str) -> Refused | None: ...
-
     async def attach_vif(self, node: ProviderId, vif: str) -> Refused | None: ...
 
     async def detach_vif(self, node: ProviderId, vif: str) -> Refused | None: ...
-
-    async def set_maintenance(
-        self, node: ProviderId, reason: str = "", *, is_on: bool = True
-    ) -> Refused | None: ...
-
-    async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> Refused | None:
-        """These and no others."""
 
 
 class IronicApi(ReadsNodes, ChangesNodes, Protocol):
@@ -179,7 +152,7 @@ def read_node(listed: object) -> Read | UnreadableNode:
     try:
         data = msgspec.convert(dict.fromkeys(YOUNG_FIELDS) | listed, NodeData)
     except NOT_AS_TYPED as problem:
-        return UnreadableNode(_id_of(listed), flaw_of(problem, msgspec.json.encode(listed)).reason)
+        return UnreadableNode(_id_of(listed), flaw_of(problem, msgspec.json.encode(listed)))
     return Read(node_of(data), reservation)
 
 

@@ -8,6 +8,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from bus.message import ProviderId
 from bus.unreadable import NOT_AS_EXPECTED
 from ironic_sync.rest import Refused
 
@@ -59,9 +60,8 @@ class Vifs(Struct, frozen=True):
     vifs: list[Vif]
 
 
-class Check(Struct, frozen=True):
-    result: bool | None
-    reason: str | None = None
+class Allocated(Struct, frozen=True):
+    node_uuid: ProviderId | None = None
 
 
 def is_missing(answer: Answer) -> bool:

@@ -26,13 +26,11 @@ import tenacity
 from bus.errors import Locked, TookTooLong, Transient, Unavailable, WrongAnswer
 from bus.message import ProviderId
 from bus.unreadable import NOT_JSON
-from ironic_sync.core.node import Node
+from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
-    Allocation,
     Change,
     CleanStep,
     CredentialsRefused,
-    InterfaceCheck,
     NoLongerOurs,
     Page,
     Read,
@@ -45,8 +43,8 @@ from ironic_sync.rest import (
 from ironic_sync.rest_answers import (
     ERRORS,
     MESSAGE_MAX,
+    Allocated,
     Answer,
-    Check,
     Listing,
     Patched,
     Vifs,
@@ -158,22 +156,17 @@ class HttpIronicApi:
         found = await self._fields_of(node)
         return None if found is None else self._whole(found).node
 
-    async def allocation(self, allocation: UUID) -> Allocation | None:
+    async def node_of_allocation(self, allocation: UUID) -> ProviderId | None:
         answer = await self._ask(f"/v1/allocations/{allocation}")
-        return None if is_missing(answer) else self._read(self._granted(answer), Allocation)
+        return None if is_missing(answer) else self._read(self._granted(answer), Allocated).node_uuid
 
     async def vifs(self, node: ProviderId) -> tuple[str, ...] | Refused:
         answer = await self._ask(f"{_at(node)}/vifs")
         return refusal_of(answer) or tuple(each.id for each in self._read(answer, Vifs).vifs)
 
-    async def validate(self, node: ProviderId) -> tuple[InterfaceCheck, ...] | Refused:
+    async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | Refused:
         answer = await self._ask(f"{_at(node)}/validate")
-        if (refused := refusal_of(answer)) is not None:
-            return refused
-        checks = self._read(answer, dict[str, Check])
-        return tuple(
-            InterfaceCheck(name, check.result, check.reason or "") for name, check in sorted(checks.items())
-        )
+        return refusal_of(answer) or self._read(answer, dict[str, InterfaceCheck])
 
     # Orders
 
@@ -194,18 +187,20 @@ class HttpIronicApi:
         order = {"target": target} | ({} if configdrive is None else {"configdrive": configdrive})
         return await self._order("PUT", node, "/states/provision", order)
 
-    async def clean(self, node: ProviderId, steps: Sequence[CleanStep]) -> Refused | None:
-        """By hand: for operators, and so not in the port."""
-        return await self._order("PUT", node, "/states/provision", {"target": "clean", "clean_steps": steps})
-
-    async def set_power_state(self, node: ProviderId, target: str) -> Refused | None:
-        return await self._order("PUT", node, "/states/power", {"target": target})
-
     async def attach_vif(self, node: ProviderId, vif: str) -> Refused | None:
         return _no_port(vif) or await self._order("POST", node, "/vifs", {"id": vif})
 
     async def detach_vif(self, node: ProviderId, vif: str) -> Refused | None:
         return _no_port(vif) or await self._order("DELETE", node, f"/vifs/{quote(vif, safe='')}")
+
+    # Orders of operators, which are not in the port
+
+    async def clean(self, node: ProviderId, steps: Sequence[CleanStep]) -> Refused | None:
+        """By hand."""
+        return await self._order("PUT", node, "/states/provision", {"target": "clean", "clean_steps": steps})
+
+    async def set_power_state(self, node: ProviderId, target: str) -> Refused | None:
+        return await self._order("PUT", node, "/states/power", {"target": target})
 
     async def set_maintenance(
         self, node: ProviderId, reason: str = "", *, is_on: bool = True
@@ -215,6 +210,7 @@ class HttpIronicApi:
         return await self._order("DELETE", node, "/maintenance")
 
     async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> Refused | None:
+        """These and no others."""
         return await self._order("PUT", node, "/traits", {"traits": list(traits)})
 
     # Requests, tried again where that can do no harm

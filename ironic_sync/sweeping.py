@@ -200,10 +200,9 @@ class Sweeper:
         while self._lost_at and self._lost_at[0][0] <= at_us - self._belief.after_us:
             self._lost_at.popleft()
         lost_lately = sum(count for _, count in self._lost_at)
-        decided = decide_missing(
+        return decide_missing(
             missing, known=known + lost_lately, lost_lately=lost_lately, at_us=at_us, belief=self._belief
         )
-        return decided.gone, decided.held
 
     def _say_missing(self, held: Sequence[NodeRow], known: int) -> None:
         problem = TooManyMissing(
@@ -230,10 +229,10 @@ class Sweeper:
 
     async def _find_nodes_of_allocations(self) -> None:
         for allocation in [*self._allocations]:
-            found = await self._api.allocation(allocation)
+            node = await self._api.node_of_allocation(allocation)
             del self._allocations[allocation]
-            if found is not None and found.node_uuid is not None:
-                self._suspects[ProviderId(found.node_uuid)] = None
+            if node is not None:
+                self._suspects[node] = None
 
     async def _read(self, nodes: Sequence[ProviderId]) -> None:
         """Read these one by one, many at once, and apply what they are."""

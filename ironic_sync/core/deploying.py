@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId
 from bus.messages.cell import DeployInstance, RedeployInstance
-from ironic_sync.core.node import Node
+from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.orders import destroyed, redeployed, spawn_failed, spawned, with_end, with_rebuilt
 from ironic_sync.core.rows import Answer, Deploy, Deployed, NodeRow, Rebuilt
@@ -223,13 +223,13 @@ def after_refusal(deploy: Deploy, step: Step, status: int, message: str) -> Outc
     return Fail(f"Ironic refuses: {message}")
 
 
-def why_invalid(checks: Mapping[str, tuple[bool | None, str]]) -> str:
-    """Why the node cannot be deployed; empty if it can. `checks` has Ironic's result and reason for each interface."""
-    wrong = {name: checks.get(name, (None, "")) for name in VALIDATED}
+def why_invalid(checks: Mapping[str, InterfaceCheck]) -> str:
+    """Why the node cannot be deployed; empty if it can. `checks` are those of the node's interfaces by their names."""
+    needed = {name: checks.get(name, InterfaceCheck(None)) for name in VALIDATED}
     flaws = [
-        f"{name}: {reason or 'not supported'}"
-        for name, (result, reason) in wrong.items()
-        if result is False or (result is None and name != "storage")
+        f"{name}: {check.reason or 'not supported'}"
+        for name, check in needed.items()
+        if check.result is False or (check.result is None and name != "storage")
     ]
     return f"the node does not validate: {'; '.join(flaws)}" if flaws else ""
 

@@ -15,7 +15,6 @@ Treatment = Literal["taken", "taken and doubted", "deleted", "doubted", "ignored
 class Event(Struct, frozen=True):
     treatment: Treatment
     kind: str
-    status: str
     reason: str = ""
 
 
@@ -48,7 +47,7 @@ def _event_table() -> dict[str, Event]:
             for other in ("port", "portgroup", "chassis", "deploytemplate", "runbook")
         ]
     return {
-        f"baremetal.{subject}.{status}": Event(treatment, subject.partition(".")[2], status, reason)
+        f"baremetal.{subject}.{status}": Event(treatment, subject.partition(".")[2], reason)
         for subject, statuses, treatment, reason in rows
         for status in statuses.split()
     }

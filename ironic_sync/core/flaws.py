@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 # All that msgspec raises: no JSON, no UTF-8, nested too deep, or not as the type says.
 NOT_AS_TYPED = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -19,24 +18,17 @@ _MISSING = re.compile(r"missing required field `(?P<key>[^`]+)`")
 _DATA = "ironic_object.data"
 
 
-class Flaw(Struct, frozen=True):
-    reason: str
-    field: str = ""
-
-
-def flaw_of(problem: Exception, text: bytes | str) -> Flaw:
+def flaw_of(problem: Exception, text: bytes | str) -> str:
     """The decoder's complaint, with the field and the value in front."""
     if isinstance(problem, RecursionError):
-        return Flaw(reason="nested too deep to be read")
+        return "nested too deep to be read"
     complaint, _, path = str(problem)[:1_000].partition(" - at `$")
     keys = _keys_of(path.rstrip("`"))
     if missing := _MISSING.search(complaint):
-        field = _field_of([*keys, missing["key"]])
-        return Flaw(reason=f"{field} is missing", field=field)
+        return f"{_field_of([*keys, missing['key']])} is missing"
     if not keys:
-        return Flaw(reason=f"not a notification: {complaint}")
-    field = _field_of(keys)
-    return Flaw(reason=f"{field} is {_value_at(keys, text)}: {complaint}", field=field)
+        return f"not a notification: {complaint}"
+    return f"{_field_of(keys)} is {_value_at(keys, text)}: {complaint}"
 
 
 def _keys_of(path: str) -> list[str]:

@@ -21,25 +21,19 @@ class Belief(Struct, frozen=True, kw_only=True):
     after_us: int
 
 
-class Missing(Struct, frozen=True):
-    """Rows of nodes that count as deleted, and rows of nodes that are kept reserved."""
-
-    gone: tuple[NodeRow, ...] = ()
-    held: tuple[NodeRow, ...] = ()
-
-
 def decide_missing(
     rows: Sequence[NodeRow], *, known: int, lost_lately: int, at_us: int, belief: Belief
-) -> Missing:
-    """Decide about the missing nodes `rows`. `known` is the number of all known nodes. `lost_lately` is the number that
-    recently counted as deleted: it prevents that many nodes vanish a few at a time.
+) -> tuple[Sequence[NodeRow], Sequence[NodeRow]]:
+    """Of the missing nodes `rows`: those that count as deleted, and those that are kept reserved. `known` is the number of
+    all known nodes. `lost_lately` is the number that recently counted as deleted: it prevents that many nodes vanish a few at
+    a time.
     """
     ripe = [row for row in rows if _is_ripe(row, at_us, belief)]
     fresh = [row for row in rows if not _is_ripe(row, at_us, belief)]
     lost = len(fresh) + lost_lately
     if lost > belief.few and lost > belief.share * known:
-        return Missing(gone=tuple(ripe), held=tuple(fresh))
-    return Missing(gone=tuple(rows))
+        return ripe, fresh
+    return rows, ()
 
 
 def _is_ripe(row: NodeRow, at_us: int, belief: Belief) -> bool:

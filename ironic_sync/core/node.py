@@ -36,3 +36,10 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_error: str | None = None
     provision_updated_at: datetime | None = None
     properties: Mapping[str, Any] = {}
+
+
+class InterfaceCheck(Struct, frozen=True):
+    """Ironic's result for one interface of a node; `result` is None for one that the node's driver does not have."""
+
+    result: bool | None
+    reason: str | None = None

@@ -32,12 +32,7 @@ class NodeNotified(Struct, frozen=True, kw_only=True, omit_defaults=True):
     node: Node
     at_us: int
     publisher: str
-    event_type: str
     kind: str
-    status: str
-    event: str | None = None
-    previous_provision_state: str | None = None
-    previous_target_provision_state: str | None = None
     doubt: str = ""
     is_deleted: bool = False
 
@@ -46,9 +41,6 @@ class NodeDoubted(Struct, frozen=True, kw_only=True):
     """A request to Ironic failed. The notification carries values that were asked for: only the node's id is believed."""
 
     id: ProviderId
-    at_us: int
-    publisher: str
-    event_type: str
     doubt: str
 
 
@@ -61,11 +53,7 @@ class AllocationNotified(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Ironic writes the id of an allocation into its node's `instance_uuid`.
     allocation: ConsumerId
     node: ProviderId | None
-    at_us: int
-    publisher: str
     kind: str
-    status: str
-    state: str | None = None
 
 
 class Ignored(Struct, frozen=True):
@@ -77,14 +65,11 @@ class Ignored(Struct, frozen=True):
 
 
 class Unreadable(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A body that decides nothing. `field` is the wrong field. `node` is the node of the body, if its id can be read."""
+    """A body that decides nothing. `reason` names the wrong field. `node` is the node of the body, if its id can be read."""
 
     reason: str
-    field: str = ""
-    event_type: str = ""
     node: ProviderId | None = None
     at_us: int = 0
-    publisher: str = ""
 
 
 Notification = NodeNotified | NodeDoubted | AllocationNotified | Unreadable
@@ -108,12 +93,6 @@ class _Payload(Struct, frozen=True, gc=False):
     data: Raw = msgspec.field(name="ironic_object.data")
 
 
-class _NotifiedNode(NodeData, frozen=True, kw_only=True, gc=False):
-    event: Label | None = None
-    previous_provision_state: Label | None = None
-    previous_target_provision_state: Label | None = None
-
-
 class _Named(Struct, frozen=True, gc=False):
     uuid: ProviderId
 
@@ -121,13 +100,12 @@ class _Named(Struct, frozen=True, gc=False):
 class _NotifiedAllocation(Struct, frozen=True, kw_only=True, gc=False):
     uuid: ConsumerId
     node_uuid: ProviderId | None = None
-    state: Label | None = None
 
 
 _envelope = msgspec.json.Decoder(_Envelope)
 _notification = msgspec.json.Decoder(_Notification)
 _payload = msgspec.json.Decoder(_Payload)
-_node = msgspec.json.Decoder(_NotifiedNode)
+_node = msgspec.json.Decoder(NodeData)
 _named = msgspec.json.Decoder(_Named)
 _allocation = msgspec.json.Decoder(_NotifiedAllocation)
 
@@ -145,29 +123,18 @@ def read(body: bytes) -> Notification | Ignored:
         return Ignored(event.reason, notification.event_type)
     at_us = _microseconds(notification.timestamp)
     if at_us <= 0:
-        return Unreadable(
-            reason=f"timestamp is {notification.timestamp}: only times after 1970 are allowed",
-            field="timestamp",
-        )
+        return Unreadable(reason=f"timestamp is {notification.timestamp}: only times after 1970 are allowed")
     result = _about(notification, event, at_us)
     if not isinstance(result, Unreadable):
         return result
-    # With the event type and the node, so that the node can be read again.
-    return structs.replace(
-        result,
-        event_type=notification.event_type,
-        node=_node_named_in(notification),
-        at_us=at_us,
-        publisher=notification.publisher_id,
-    )
+    # With the node, so that it can be read again.
+    return structs.replace(result, node=_node_named_in(notification), at_us=at_us)
 
 
 def _unwrapped(body: bytes) -> _Notification | Unreadable:
     """The notification itself, whether or not oslo.messaging's envelope is around it."""
     if len(body) > BODY_BYTES_MAX:
-        return Unreadable(
-            reason=f"the body has {len(body)} bytes: {BODY_BYTES_MAX} are allowed", field="body"
-        )
+        return Unreadable(reason=f"the body has {len(body)} bytes: {BODY_BYTES_MAX} are allowed")
     text: bytes | str = body
     try:
         envelope = _envelope.decode(body)
@@ -177,12 +144,12 @@ def _unwrapped(body: bytes) -> _Notification | Unreadable:
             text = envelope.message
         return _notification.decode(text)
     except NOT_AS_TYPED as problem:
-        return _unreadable(problem, text)
+        return Unreadable(reason=flaw_of(problem, text))
 
 
 def _about(notification: _Notification, event: Event, at_us: int) -> Notification:
     """The payload, decoded as far as this event type is believed."""
-    text, publisher = notification.payload, notification.publisher_id
+    text = notification.payload
     error = f"{event.kind} ended in an error"
     try:
         payload = _payload.decode(text)
@@ -191,47 +158,27 @@ def _about(notification: _Notification, event: Event, at_us: int) -> Notificatio
         text = payload.data
         match event.treatment:
             case "doubted":
-                return NodeDoubted(
-                    id=_named.decode(text).uuid,
-                    at_us=at_us,
-                    publisher=publisher,
-                    event_type=notification.event_type,
-                    doubt=error,
-                )
+                return NodeDoubted(id=_named.decode(text).uuid, doubt=error)
             case "allocation":
                 allocation = _allocation.decode(text)
                 return AllocationNotified(
-                    allocation=allocation.uuid,
-                    node=allocation.node_uuid,
-                    at_us=at_us,
-                    publisher=publisher,
-                    kind=event.kind,
-                    status=event.status,
-                    state=allocation.state,
+                    allocation=allocation.uuid, node=allocation.node_uuid, kind=event.kind
                 )
             case _:
-                node = _node.decode(text)
                 return NodeNotified(
-                    node=node_of(node),
+                    node=node_of(_node.decode(text)),
                     at_us=at_us,
-                    publisher=publisher,
-                    event_type=notification.event_type,
+                    publisher=notification.publisher_id,
                     kind=event.kind,
-                    status=event.status,
-                    event=node.event,
-                    previous_provision_state=node.previous_provision_state,
-                    previous_target_provision_state=node.previous_target_provision_state,
                     doubt=error if event.treatment == "taken and doubted" else "",
                     is_deleted=event.treatment == "deleted",
                 )
     except NOT_AS_TYPED as problem:
-        return _unreadable(problem, bytes(text))
+        return Unreadable(reason=flaw_of(problem, bytes(text)))
 
 
 def _wrong_version(field: str, version: str, major: str) -> Unreadable:
-    return Unreadable(
-        reason=f"{field} is {shown(version)}: this release reads {major}.x, whatever the x", field=field
-    )
+    return Unreadable(reason=f"{field} is {shown(version)}: this release reads {major}.x, whatever the x")
 
 
 def _microseconds(moment: datetime) -> int:
@@ -247,8 +194,3 @@ def _node_named_in(notification: _Notification) -> ProviderId | None:
         return _named.decode(_payload.decode(notification.payload).data).uuid
     except NOT_AS_TYPED:
         return None
-
-
-def _unreadable(problem: Exception, text: bytes | str) -> Unreadable:
-    flaw = flaw_of(problem, text)
-    return Unreadable(reason=flaw.reason, field=flaw.field)

@@ -27,7 +27,6 @@ from bus.workers.inbox import Inbox
 from bus.workers.link import Link
 from bus.workers.station import Station
 from ironic_sync.core.cells import CellMap
-from ironic_sync.rest import IronicApi
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 from ironic_sync.store import IronicStore
@@ -102,7 +101,7 @@ class Daemon:
         store: IronicStore,
         name: str,
         *,
-        api: IronicApi | None = None,
+        api: HttpIronicApi | None = None,
         settings: IronicSettings | None = None,
     ) -> None:
         self._station = Station(broker, f"ironic-{name}", asks=True)
@@ -129,7 +128,7 @@ class Daemon:
 
 @asynccontextmanager
 async def daemon(
-    broker: Broker, store: IronicStore, name: str, *, api: IronicApi | None = None
+    broker: Broker, store: IronicStore, name: str, *, api: HttpIronicApi | None = None
 ) -> AsyncIterator[None]:
     here = Daemon(broker, store, name, api=api)
     try:

@@ -250,19 +250,11 @@ class FaultyIronicApi:
         await self._return_answer()
         return read
 
-    async def allocation(self, allocation: UUID) -> rest.Allocation | None:
+    async def node_of_allocation(self, allocation: UUID) -> ProviderId | None:
         await self._reach_api()
         found = self._ironic.allocation(str(allocation))
         await self._return_answer()
-        if found is None:
-            return None
-        return rest.Allocation(
-            uuid=UUID(found.uuid),
-            node_uuid=UUID(found.node_uuid) if found.node_uuid else None,
-            state=found.state,
-            resource_class=found.resource_class,
-            last_error=found.last_error,
-        )
+        return ProviderId(UUID(found.node_uuid)) if found is not None and found.node_uuid else None
 
     async def vifs(self, node: ProviderId) -> tuple[str, ...] | rest.Refused:
         await self._reach_api()
@@ -270,13 +262,13 @@ class FaultyIronicApi:
         await self._return_answer()
         return rest.Refused(404, f"Node {node} does not exist.") if found is None else found.vifs
 
-    async def validate(self, node: ProviderId) -> tuple[rest.InterfaceCheck, ...] | rest.Refused:
+    async def validate(self, node: ProviderId) -> Mapping[str, known.InterfaceCheck] | rest.Refused:
         await self._reach_api()
         reasons = _asked(self._ironic.why_not_deployable, str(node))
         await self._return_answer()
         if isinstance(reasons, Refused):
             return rest.Refused(reasons.status, reasons.text)
-        return tuple(rest.InterfaceCheck(name, not why, why) for name, why in sorted(reasons.items()))
+        return {name: known.InterfaceCheck(not why, why) for name, why in reasons.items()}
 
     def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
         self._may_act_on = may_act_on
@@ -294,26 +286,11 @@ class FaultyIronicApi:
         order = ProvisionOrder(target=target, configdrive=configdrive)
         return await self._ordered(node, target, lambda uuid: self._ironic.provision(uuid, order))
 
-    async def set_power_state(self, node: ProviderId, target: str) -> rest.Refused | None:
-        return await self._ordered(node, target, lambda uuid: self._ironic.set_power(uuid, target))
-
     async def attach_vif(self, node: ProviderId, vif: str) -> rest.Refused | None:
         return await self._ordered(node, "attach", lambda uuid: self._ironic.attach_vif(uuid, vif))
 
     async def detach_vif(self, node: ProviderId, vif: str) -> rest.Refused | None:
         return await self._ordered(node, "detach", lambda uuid: self._ironic.detach_vif(uuid, vif))
-
-    async def set_maintenance(
-        self, node: ProviderId, reason: str = "", *, is_on: bool = True
-    ) -> rest.Refused | None:
-        return await self._ordered(
-            node, "maintenance", lambda uuid: self._ironic.set_maintenance(uuid, is_on=is_on, reason=reason)
-        )
-
-    async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> rest.Refused | None:
-        return await self._ordered(node, "traits", lambda uuid: self._ironic.set_traits(uuid, traits))
-
-    async def close(self) -> None: ...
 
     async def _ordered(
         self, node: ProviderId, what: str, order: Callable[[str], Node]

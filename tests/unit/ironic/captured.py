@@ -52,14 +52,8 @@ def a_node(**fields: Any) -> Node:
 
 
 def a_word(at_us: int, publisher: str = API, **fields: Any) -> NodeNotified:
-    said: dict[str, Any] = {"kind": "provision_set", "status": "end"}
-    for key in ("kind", "status", "doubt", "is_deleted"):
+    said: dict[str, Any] = {"kind": "provision_set"}
+    for key in ("kind", "doubt", "is_deleted"):
         if key in fields:
             said[key] = fields.pop(key)
-    return NodeNotified(
-        node=a_node(**fields),
-        at_us=at_us,
-        publisher=publisher,
-        event_type=f"baremetal.node.{said['kind']}.{said['status']}",
-        **said,
-    )
+    return NodeNotified(node=a_node(**fields), at_us=at_us, publisher=publisher, **said)

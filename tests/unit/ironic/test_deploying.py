@@ -34,6 +34,7 @@ from ironic_sync.core.deploying import (
     next_step,
     why_invalid,
 )
+from ironic_sync.core.node import InterfaceCheck
 from ironic_sync.core.offers import AVAILABLE, UNAVAILABLE
 from ironic_sync.core.rows import Deployed, Ended, NodeRow, Offer
 from tests.unit.ironic.captured import NODE_ID, a_node
@@ -198,17 +199,15 @@ def test_a_refusal_never_ends_a_cleaning_up_and_a_missing_node_is_read_again() -
     ("changed", "flaw"),
     [
         ({}, ""),
-        ({"storage": (None, "")}, ""),
-        ({"console": (False, "none")}, ""),
-        ({"deploy": (False, "no image_source")}, "deploy: no image_source"),
-        ({"power": (None, "")}, "power: not supported"),
-        ({"storage": (False, "no volume")}, "storage: no volume"),
+        ({"storage": InterfaceCheck(None)}, ""),
+        ({"console": InterfaceCheck(False, "none")}, ""),
+        ({"deploy": InterfaceCheck(False, "no image_source")}, "deploy: no image_source"),
+        ({"power": InterfaceCheck(None)}, "power: not supported"),
+        ({"storage": InterfaceCheck(False, "no volume")}, "storage: no volume"),
     ],
 )
-def test_a_node_validates_if_what_a_deploy_needs_does(
-    changed: dict[str, tuple[bool | None, str]], flaw: str
-) -> None:
-    checks = dict.fromkeys(("deploy", "power", "storage", "console"), (True, "")) | changed
+def test_a_node_validates_if_what_a_deploy_needs_does(changed: dict[str, InterfaceCheck], flaw: str) -> None:
+    checks = dict.fromkeys(("deploy", "power", "storage", "console"), InterfaceCheck(True)) | changed
 
     assert why_invalid(checks) == (flaw and f"the node does not validate: {flaw}")
 

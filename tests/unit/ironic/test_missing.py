@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from ironic_sync.core.missing import Belief, Missing, decide_missing
+from ironic_sync.core.missing import Belief, decide_missing
 from ironic_sync.core.offers import MISSING, offer_of
 from ironic_sync.core.ordering import believed_missing, held_missing, read_again, read_as_gone
 from ironic_sync.core.rows import NodeRow
@@ -13,8 +13,11 @@ from tests.unit.ironic.node_rows import KNOWN, SECOND, T0
 BELIEF = Belief(few=2, share=0.2, after_us=60 * SECOND)
 
 
-def missing(*rows: NodeRow, known: int, lost_lately: int = 0, at_us: int = T0) -> Missing:
-    return decide_missing(rows, known=known, lost_lately=lost_lately, at_us=at_us, belief=BELIEF)
+def missing(
+    *rows: NodeRow, known: int, lost_lately: int = 0, at_us: int = T0
+) -> tuple[list[NodeRow], list[NodeRow]]:
+    gone, held = decide_missing(rows, known=known, lost_lately=lost_lately, at_us=at_us, belief=BELIEF)
+    return [*gone], [*held]
 
 
 @pytest.mark.parametrize(
@@ -32,17 +35,17 @@ def missing(*rows: NodeRow, known: int, lost_lately: int = 0, at_us: int = T0) -
 def test_more_than_a_few_and_more_than_a_share_are_held(
     count: int, known: int, lost_lately: int, *, is_held: bool
 ) -> None:
-    rows = (KNOWN,) * count
+    rows = [KNOWN] * count
 
     decided = missing(*rows, known=known, lost_lately=lost_lately)
 
-    assert decided == (Missing(held=rows) if is_held else Missing(gone=rows))
+    assert decided == (([], rows) if is_held else (rows, []))
 
 
 def test_what_stays_missing_is_believed_whatever_else_goes() -> None:
     long, short = (structs.replace(KNOWN, missing_since_us=T0 - seconds * SECOND) for seconds in (60, 59))
 
-    assert missing(long, short, short, short, known=4) == Missing(gone=(long,), held=(short,) * 3)
+    assert missing(long, short, short, short, known=4) == ([long], [short] * 3)
 
 
 def test_a_missing_node_is_held_and_says_so_until_it_is_back_or_believed() -> None:

@@ -113,8 +113,7 @@ def test_a_node_is_read_field_by_field() -> None:
     said = read(bodies_of("13_deploy_as_nova")[-1])
 
     assert isinstance(said, NodeNotified)
-    assert (said.kind, said.status, said.event) == ("provision_set", "end", "done")
-    assert (said.previous_provision_state, said.previous_target_provision_state) == ("deploying", "active")
+    assert said.kind == "provision_set"
     assert said.publisher == "ironic-conductor.ironic-cond-1"
     # 2026-11-20 07:31:22.068874 UTC
     assert said.at_us == 1_795_159_882_068_874
@@ -144,12 +143,12 @@ def test_group_owner_traits_and_fault_are_read() -> None:
 def test_an_allocation_names_its_node_only_when_it_is_deleted() -> None:
     said = [one for body in bodies_of("29_allocation") if isinstance(one := read(body), AllocationNotified)]
 
-    assert [(one.kind, one.state, one.node is not None) for one in said] == [
-        ("create", "allocating", False),
-        ("update", "active", False),
-        ("delete", "active", True),
-        ("create", "allocating", False),
-        ("delete", "error", False),
+    assert [(one.kind, one.node is not None) for one in said] == [
+        ("create", False),
+        ("update", False),
+        ("delete", True),
+        ("create", False),
+        ("delete", False),
     ]
 
 
@@ -189,9 +188,7 @@ def test_a_field_of_a_wrong_type_is_named_if_it_is_used_and_skipped_if_not(field
             assert isinstance(said, NodeNotified)
         else:
             assert isinstance(said, Unreadable)
-            assert said.field == field
             assert said.reason.startswith(f"{field} is ")
-            assert said.event_type == f"baremetal.{event_type}"
             assert said.at_us > 0
             assert str(said.node) == ("None" if field == "uuid" else node_id)
 
@@ -228,7 +225,7 @@ def test_a_value_that_a_field_may_not_have_is_named(field: str, value: object) -
     said = read(body_of(notification))
 
     assert isinstance(said, Unreadable)
-    assert said.field == field
+    assert said.reason.startswith(f"{field} is ")
     assert repr(value)[:40] in said.reason or field == "traits"
 
 
@@ -240,7 +237,7 @@ def test_half_a_node_is_refused_by_the_name_of_what_it_lacks(field: str) -> None
     said = read(body_of(notification))
 
     assert isinstance(said, Unreadable)
-    assert (said.field, said.reason) == (field, f"{field} is missing")
+    assert said.reason == f"{field} is missing"
 
 
 def test_a_node_needs_no_more_than_what_decides() -> None:
@@ -278,8 +275,7 @@ def test_a_payload_of_another_major_version_is_refused_and_names_its_node(
 
         assert isinstance(said, Unreadable) is not is_read
         if isinstance(said, Unreadable):
-            assert said.field == "payload.ironic_object.version"
-            assert repr(version) in said.reason
+            assert said.reason.startswith(f"payload.ironic_object.version is {version!r}")
             assert (said.node is None) == event_type.startswith("allocation")
 
 
@@ -291,7 +287,7 @@ def test_a_later_major_version_is_named_before_its_fields() -> None:
     said = read(body_of(notification))
 
     assert isinstance(said, Unreadable)
-    assert said.field == "payload.ironic_object.version"
+    assert said.reason.startswith("payload.ironic_object.version is ")
 
 
 @pytest.mark.parametrize(
@@ -359,8 +355,7 @@ def test_what_is_wrong_outside_the_node_is_named(field: str, value: object) -> N
     said = read(body_of(captured("baremetal.node.update.end") | {field: value}))
 
     assert isinstance(said, Unreadable)
-    assert field in said.field or field == "payload"
-    assert said.reason
+    assert field in said.reason.partition(" is ")[0] or field == "payload"
 
 
 @pytest.mark.parametrize(

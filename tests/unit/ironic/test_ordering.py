@@ -126,9 +126,7 @@ def test_words_of_one_publisher_are_in_order_however_near() -> None:
 def test_a_node_that_is_held_stays_held_until_it_is_read() -> None:
     held = after(KNOWN, a_word(T0, maintenance=True), a_word(T0 + 1, CONDUCTOR))
 
-    failed = NodeDoubted(
-        id=NODE_ID, at_us=T0, publisher=API, event_type="e", doubt="update ended in an error"
-    )
+    failed = NodeDoubted(id=NODE_ID, doubt="update ended in an error")
     later = after(held, a_word(T0 + 60 * SECOND, CONDUCTOR, name="later"), failed)
 
     assert not is_offered(later)
@@ -145,18 +143,14 @@ def test_changed_traits_are_believed_and_read_again_without_holding_the_node() -
 
 
 def test_an_error_of_a_state_change_is_believed_and_read_again() -> None:
-    row = after(
-        KNOWN, a_word(T0, status="error", doubt="provision_set ended in an error", provision_state="error")
-    )
+    row = after(KNOWN, a_word(T0, doubt="provision_set ended in an error", provision_state="error"))
 
     assert row.node == a_node(provision_state="error")
     assert row.doubts == ("provision_set ended in an error",)
 
 
 def test_an_error_of_a_request_changes_nothing_but_has_the_node_read() -> None:
-    failed = NodeDoubted(
-        id=NODE_ID, at_us=T0, publisher=API, event_type="e", doubt="delete ended in an error"
-    )
+    failed = NodeDoubted(id=NODE_ID, doubt="delete ended in an error")
 
     row = after(KNOWN, failed)
 
@@ -166,8 +160,9 @@ def test_an_error_of_a_request_changes_nothing_but_has_the_node_read() -> None:
 
 
 def an_allocation(**fields: Any) -> AllocationNotified:
-    values = {"kind": "update", "status": "end", "node": NODE_ID, "at_us": T0, "publisher": API, **fields}
-    return AllocationNotified(allocation=ConsumerId(INSTANCE), **values)
+    return AllocationNotified(
+        **{"allocation": ConsumerId(INSTANCE), "kind": "update", "node": NODE_ID, **fields}
+    )
 
 
 def test_an_allocation_that_has_a_node_holds_it_until_it_is_read() -> None:
@@ -225,7 +220,7 @@ def test_another_word_after_the_deletion_is_doubted_with_rest_and_believed_witho
 def test_doubts_have_a_limit_and_the_node_is_held_beyond_it() -> None:
     row = KNOWN
     for number in range(DOUBTS_MAX + 5):
-        row = after(row, NodeDoubted(id=NODE_ID, at_us=T0, publisher=API, event_type="e", doubt=str(number)))
+        row = after(row, NodeDoubted(id=NODE_ID, doubt=str(number)))
 
     assert len(row.doubts) == DOUBTS_MAX
     assert not row.is_doubted

@@ -15,13 +15,11 @@ from msgspec import Struct
 
 from bus.errors import Locked, Operational, TookTooLong, Unavailable, WrongAnswer
 from bus.message import ProviderId
-from ironic_sync.core.node import Node
+from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.rest import (
-    Allocation,
     Change,
     CleanStep,
     CredentialsRefused,
-    InterfaceCheck,
     IronicApi,
     Page,
     Refused,
@@ -240,7 +238,7 @@ async def test_what_a_proxy_does_not_find_is_not_gone() -> None:
     """Only Ironic itself says that a node is gone."""
     api = api_of(Server(lambda _: Answer(b"<html>404 Not Found</html>", 404)))
 
-    for question in (api.node(NODE), api.allocation(NODE)):
+    for question in (api.node(NODE), api.node_of_allocation(NODE)):
         with pytest.raises(WrongAnswer, match="404: <html>"):
             await question
 
@@ -269,7 +267,7 @@ async def test_what_is_not_there_is_a_value() -> None:
     api = api_of(Server(lambda _: Answer(fault("Node could not be found."), 404)))
 
     assert await api.node(NODE) is None
-    assert await api.allocation(NODE) is None
+    assert await api.node_of_allocation(NODE) is None
     assert await api.vifs(NODE) == Refused(404, "Node could not be found.")
     refused = await api.set_power_state(NODE, "power on")
     assert refused is not None
@@ -288,13 +286,13 @@ async def test_allocations_vifs_and_checks_are_values() -> None:
     }
     api = api_of(Server(lambda asked: Answer(answers[asked.path])))
 
-    assert await api.allocation(OTHER) == Allocation(OTHER, NODE, "active")
+    assert await api.node_of_allocation(OTHER) == NODE
     assert await api.vifs(NODE) == ("port-1", "port-2")
-    assert await api.validate(NODE) == (
-        InterfaceCheck("deploy", False, "no image"),
-        InterfaceCheck("power", True),
-        InterfaceCheck("rescue", None, "not supported"),
-    )
+    assert await api.validate(NODE) == {
+        "deploy": InterfaceCheck(False, "no image"),
+        "power": InterfaceCheck(True),
+        "rescue": InterfaceCheck(None, "not supported"),
+    }
 
 
 Order = Callable[[HttpIronicApi], Awaitable[Refused | None]]

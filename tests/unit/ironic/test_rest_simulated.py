@@ -12,7 +12,7 @@ from compute_sim.ironic.core.node import Node as Simulated
 from compute_sim.ironic.core.script import IronicScript, NodeLocked
 from compute_sim.ironic.settings import IronicSimSettings
 from compute_sim.ironic.simulated import SimulatedIronic
-from ironic_sync.rest import Change, CredentialsRefused, IronicApi, Refused
+from ironic_sync.rest import Change, CredentialsRefused, Refused
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.settings import IronicSettings
 
@@ -40,7 +40,7 @@ def ironic_with(count: int, settings: IronicSimSettings | None = None) -> Simula
     return SimulatedIronic(nodes, lambda: next(seconds), lambda *_: None, settings)
 
 
-def api_of(ironic: SimulatedIronic, *, user: str = "", has_shards: bool = False) -> IronicApi:
+def api_of(ironic: SimulatedIronic, *, user: str = "", has_shards: bool = False) -> HttpIronicApi:
     url = f"http://{user}ironic.example"
     return HttpIronicApi(url, QUICK, has_shards=has_shards, transport=IronicTransport(ironic))
 
@@ -70,7 +70,7 @@ async def test_a_node_is_claimed_by_one_deployed_and_undeployed() -> None:
     assert await api.vifs(NODE) == (VIF,)
     checks = await api.validate(NODE)
     assert not isinstance(checks, Refused)
-    assert {"deploy", "power", "storage"} <= {each.interface for each in checks}
+    assert {"deploy", "power", "storage"} <= checks.keys()
     assert await api.set_provision_state(NODE, "active", configdrive={"meta_data": {}}) is None
 
     async def until(state: str) -> None:
@@ -103,7 +103,7 @@ async def test_orders_that_leave_a_node_where_it_is() -> None:
     nowhere = await api.set_power_state(ProviderId(UUID(int=9)), "power on")
     assert nowhere is not None
     assert nowhere.status == 404
-    assert await api.allocation(UUID(int=9)) is None
+    assert await api.node_of_allocation(UUID(int=9)) is None
 
 
 async def test_a_node_whose_lock_is_held_is_locked() -> None:

@@ -92,7 +92,7 @@ async def test_a_node_is_deployed_and_torn_down(world: World, client: HttpIronic
     assert await client.attach_vif(node, "vif-1") is None
     checks = await client.validate(node)
     assert not isinstance(checks, Refused)
-    assert {check.result for check in checks} == {True}
+    assert {check.result for check in checks.values()} == {True}
     assert await client.set_provision_state(node, "active", configdrive={"meta_data": {}}) is None
     world.settle()
     deployed = await client.node(node)
