@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Protocol, assert_never
 
 from msgspec import Struct, structs
@@ -46,6 +46,7 @@ from ironic_sync.core.deploying import (
     next_step,
     why_invalid,
 )
+from ironic_sync.core.moments import moment
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.orders import AT_ONCE
@@ -57,8 +58,6 @@ from ironic_sync.store import NodeStore
 
 log = logging.getLogger(__name__)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_STEPS = (SetInstance, ClearInstance, ReadVifs, AttachVif, DetachVif, Validate, SetState)
 # The text shown while a deploy waits for placement to reserve the node.
 UNTIL_HELD = "placement must hold the node first"
 
@@ -121,7 +120,7 @@ class Deployer(PartGroup):
             is_cut_short=True,
             chance=chance,
         )
-        super().__init__(self._working, self._looking)
+        super().__init__(self._working, self._looking, statuses=(self._asking,))
         self._api = api
         self._writer = writer
         self._store = store
@@ -229,7 +228,7 @@ class Deployer(PartGroup):
             while True:
                 node, at_us = seen.node, self._writer.clock_us()
                 step = next_step(deploy, seen)
-                if not isinstance(step, _STEPS):
+                if not isinstance(step, Step):
                     return _LookResult(node, at_us, step, is_ordered)
                 if step in ordered:
                     return _LookResult(node, at_us, Wait("Ironic has the order"))
@@ -313,9 +312,7 @@ class Deployer(PartGroup):
         if not await self._writer.change({row.id: change}):
             # Somebody else has written it since: look again.
             return True
-        self._note(row, deploy, outcome)
-        if isinstance(outcome, Wait):
-            self._tell_progress(row.id, deploy, outcome.why)
+        self._tell(row.id, deploy, outcome)
         return isinstance(outcome, Fail | Finish | Gone | Note)
 
     def _gone_on(self, work: Deploy, outcome: Outcome) -> Deploy:
@@ -341,15 +338,14 @@ class Deployer(PartGroup):
         delay_s = min(settings.deploy_retry_s_first * 2.0 ** min(tries - 1, 20), settings.deploy_retry_s_max)
         return timedelta(seconds=delay_s * self._chance.uniform(0.5, 1.0))
 
-    def _note(self, row: NodeRow, deploy: Deploy, outcome: Outcome) -> None:
-        if isinstance(outcome, Fail):
-            log.warning(
-                "the %s of instance %s on node %s fails: %s",
-                deploy.kind,
-                deploy.instance,
-                row.id,
-                outcome.reason,
-            )
+    def _tell(self, node: ProviderId, deploy: Deploy, outcome: Outcome) -> None:
+        match outcome:
+            case Fail(reason):
+                log.warning(
+                    "the %s of instance %s on node %s fails: %s", deploy.kind, deploy.instance, node, reason
+                )
+            case Wait(why):
+                self._tell_progress(node, deploy, why)
         self.deployed += isinstance(outcome, Finish) and deploy.kind == "deploy"
         self.undeployed += isinstance(outcome, Gone)
         self.failed += isinstance(outcome, Fail)
@@ -400,7 +396,7 @@ class Deployer(PartGroup):
         await self._writer.change({row.id: change})
 
     def _now(self) -> datetime:
-        return _EPOCH + timedelta(microseconds=self._writer.clock_us())
+        return moment(self._writer.clock_us())
 
 
 def _verdict(checks: Mapping[str, InterfaceCheck] | Refused) -> Refused | Fail | None:

@@ -48,7 +48,7 @@ class Listener(Protocol):
         """These nodes are no longer this daemon's."""
 
 
-class Membership:
+class Membership(PartGroup):
     """`incarnation` is another one each time that the process starts."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Membership:
         self._looking = Periodic(
             "ring", self._look, settings.look_s, is_needed=True, pauses=PAUSES, chance=chance
         )
-        self.parts = (self._renewing, self._looking)
+        super().__init__(self._renewing, self._looking)
 
     def listen(self, listener: Listener) -> None:
         """Told of what changes from now on."""
@@ -127,12 +127,8 @@ class Membership:
     # As a part
 
     async def run(self) -> None:
-        await PartGroup(*self.parts).run()
+        await super().run()
         await self._leave()
-
-    async def stop(self) -> None:
-        for part in self.parts:
-            await part.stop()
 
     # The lease
 

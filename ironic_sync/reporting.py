@@ -32,7 +32,7 @@ BATCHES_MAX = 4
 NOTES_GATHER_S = 0.2
 
 
-class Reporter:
+class Reporter(PartGroup):
     """A part. `touch` is a listener of NodeWriter."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Reporter:
         self._reporting = Supervised("report nodes", self._report_until_stopped, chance=chance)
         self._asking = Status("ask placement to take reports", chance=chance)
         self._noting = Supervised("note what placement took", self._note_until_stopped, chance=chance)
-        self._running = PartGroup(
+        super().__init__(
             self._reporting,
             self._noting,
             Periodic(
@@ -60,8 +60,8 @@ class Reporter:
                 is_cut_short=True,
                 chance=chance,
             ),
+            statuses=(self._asking,),
         )
-        self.parts = (self._running, self._asking)
         self._writer = writer
         self._store = store
         self._station = station
@@ -79,12 +79,6 @@ class Reporter:
         self._asked: dict[ProviderId, int] = {}
         self._batches = Background()
         self.accepted = 0
-
-    async def run(self) -> None:
-        await self._running.run()
-
-    async def stop(self) -> None:
-        await self._running.stop()
 
     def touch(self, rows: Iterable[NodeRow]) -> None:
         """Rows that were written: those that placement must hear of are reported."""

@@ -45,7 +45,7 @@ class TooManyMissing(Operational):
     """Ironic has lost more nodes at once than is believed."""
 
 
-class Sweeper:
+class Sweeper(PartGroup):
     """A part, and a listener of the ring and of NodeWriter."""
 
     def __init__(
@@ -66,8 +66,7 @@ class Sweeper:
             "read nodes in doubt", self._read_doubted, settings.doubts_s, is_cut_short=True, chance=chance
         )
         self._believing = Status("believe what Ironic lists", chance=chance)
-        self._running = PartGroup(self._sweeping, self._doubting)
-        self.parts = (self._running, self._believing)
+        super().__init__(self._sweeping, self._doubting, statuses=(self._believing,))
         self._belief = Belief(
             few=settings.missing_few,
             share=settings.missing_share,
@@ -88,12 +87,6 @@ class Sweeper:
         # The next sweep compares other daemons' nodes as well: they may not know that a notification was missed.
         self._is_for_all = False
         self.sweeps = 0
-
-    async def run(self) -> None:
-        await self._running.run()
-
-    async def stop(self) -> None:
-        await self._running.stop()
 
     # What others tell
 

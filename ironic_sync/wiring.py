@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 
 import os_traits
 
@@ -19,7 +18,7 @@ from ironic_sync.core.rows import Answer
 from ironic_sync.core.settling import NodePolicy
 from ironic_sync.deploying import Deployer
 from ironic_sync.events import EventReader
-from ironic_sync.handlers import handlers
+from ironic_sync.handlers import HANDLERS
 from ironic_sync.membership import Membership
 from ironic_sync.reporting import Reporter
 from ironic_sync.rest import IronicApi
@@ -112,12 +111,7 @@ def _order_workers(
     station: Station, apart: Mapping[str, Station], cells: CellMap, writer: NodeWriter
 ) -> tuple[Part, ...]:
     """Take the orders of every cell that a node may be in, each from its own broker."""
-
-    def now() -> datetime:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=writer.clock_us())
-
     at = dict.fromkeys(cells.names, station)
     for there, names in by_station(apart).items():
         at |= dict.fromkeys((name for name in names if name in at), there)
-    taking = handlers(now)
-    return tuple(there.worker(f"ironic.{cell}.work", taking, writer) for cell, there in at.items())
+    return tuple(there.worker(f"ironic.{cell}.work", HANDLERS, writer) for cell, there in at.items())

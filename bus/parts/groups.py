@@ -10,16 +10,18 @@ from bus.process import Part
 class PartGroup:
     """Several parts as one. A bug in one of them ends all."""
 
-    def __init__(self, *parts: Part) -> None:
-        self.parts: Sequence[Part] = parts
+    def __init__(self, *parts: Part, statuses: Sequence[Status] = ()) -> None:
+        """`statuses` are those of work that has no part of its own."""
+        self.parts: Sequence[Part | Status] = (*parts, *statuses)
+        self._run_parts = parts
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for part in self.parts:
+            for part in self._run_parts:
                 tasks.create_task(part.run())
 
     async def stop(self) -> None:
-        for part in self.parts:
+        for part in self._run_parts:
             await part.stop()
 
 

@@ -14,13 +14,13 @@ from msgspec import UNSET, Raw, Struct, UnsetType, structs
 from bus.message import ConsumerId, ProviderId
 from ironic_sync.core.event_types import EVENTS, Event
 from ironic_sync.core.flaws import NOT_AS_TYPED, SHOWN_MAX, flaw_of, shown
+from ironic_sync.core.moments import microseconds
 from ironic_sync.core.node import Node
 from ironic_sync.core.node_data import Label, NodeData, node_of
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 OSLO_MAJOR = "2"
 PAYLOAD_MAJOR = "1"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class NodeNotified(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,9 +121,11 @@ def read(body: bytes) -> Notification | Ignored:
         return Ignored(f"event type {name!r} is not known", name, is_known=False)
     if event.treatment == "ignored":
         return Ignored(event.reason, notification.event_type)
-    at_us = _microseconds(notification.timestamp)
+    # Ironic writes UTC and names no zone.
+    timestamp = notification.timestamp
+    at_us = microseconds(timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC))
     if at_us <= 0:
-        return Unreadable(reason=f"timestamp is {notification.timestamp}: only times after 1970 are allowed")
+        return Unreadable(reason=f"timestamp is {timestamp}: only times after 1970 are allowed")
     result = _about(notification, event, at_us)
     if not isinstance(result, Unreadable):
         return result
@@ -179,12 +181,6 @@ def _about(notification: _Notification, event: Event, at_us: int) -> Notificatio
 
 def _wrong_version(field: str, version: str, major: str) -> Unreadable:
     return Unreadable(reason=f"{field} is {shown(version)}: this release reads {major}.x, whatever the x")
-
-
-def _microseconds(moment: datetime) -> int:
-    """Microseconds since 1970. Ironic writes UTC and names no zone."""
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def _node_named_in(notification: _Notification) -> ProviderId | None:

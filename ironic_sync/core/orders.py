@@ -7,7 +7,7 @@ An undeploy is always answered. It never affects the deploy of another instance,
 own instance. The rebuild with the highest number counts; an older one gets no answer.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec import structs
 
@@ -22,6 +22,7 @@ from bus.messages.cell import (
     UndeployInstance,
 )
 from bus.messages.hosts import NODE
+from ironic_sync.core.moments import EPOCH
 from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow, Rebuilt
 
@@ -32,7 +33,7 @@ Ordered = tuple[NodeRow, Answer | None]
 # undeploy it.
 ENDED_MAX = 20
 # By any clock: the daemon that writes an order and the node's owner may have two.
-AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
+AT_ONCE = EPOCH
 NO_API = "this daemon knows no REST API of Ironic (MOOR_IRONIC_URL), and cannot deploy"
 
 

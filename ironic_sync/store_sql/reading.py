@@ -9,10 +9,11 @@ from sqlalchemy import Connection
 
 from bus.message import ProviderId
 from bus.sql import among
+from ironic_sync.core.moments import microseconds
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store import Need
-from ironic_sync.store_sql.rows import microseconds, owned_of, rows_of
+from ironic_sync.store_sql.rows import owned_of, rows_of
 from ironic_sync.tables import ironic_nodes as table
 
 _ROWS = sa.select(table.c.owner, table.c.epoch, table.c.version, table.c.body)

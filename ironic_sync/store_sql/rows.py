@@ -1,7 +1,6 @@
 """Rows between their columns and their values, alike on both databases."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +8,7 @@ import msgspec
 from msgspec import structs
 
 from bus.message import ProviderId
+from ironic_sync.core.moments import microseconds
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 
@@ -17,8 +17,6 @@ Values = Sequence[Any]
 # Owner, epoch, version and body, as they are read.
 Stored = Sequence[Any]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(NodeRow).decode
 
@@ -56,14 +54,6 @@ def owned_of(found: Iterable[Sequence[Any]]) -> tuple[Owned, ...]:
         Owned(ProviderId(id_), owner, epoch, bool(holds_instance))
         for id_, owner, epoch, holds_instance in found
     )
-
-
-def microseconds(at: datetime) -> int:
-    return (at - _EPOCH) // _MICROSECOND
-
-
-def moment(at_us: int) -> datetime:
-    return _EPOCH + at_us * _MICROSECOND
 
 
 def number(id_: UUID) -> int:

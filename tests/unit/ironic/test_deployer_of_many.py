@@ -14,6 +14,7 @@ from msgspec import structs
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.cell import DeployProgressed, InstanceDestroyed
+from bus.parts import State, statuses
 from bus.process import run_until
 from compute_sim.ironic import IronicSimSettings, IronicTransport, SimulatedIronic, available_nodes
 from ironic_sync.applying import NodeWriter
@@ -126,7 +127,7 @@ async def test_so_many_nodes_are_worked_on_at_once_and_all_in_the_end() -> None:
         assert hall.gate.waiting_max == 4
 
         hall.gate.opened.set()
-        await until(lambda: hall.deployer.deployed == 12)
+        await until(lambda: all(hall.store.row(node).deployed for node in hall.ids))
         assert hall.gate.waiting_max == 4
 
 
@@ -141,7 +142,7 @@ async def test_answers_that_wait_for_the_broker_of_their_cell_keep_no_other_node
         deploying(last),
         settings=structs.replace(QUICK, page=3),
     ):
-        await until(lambda: hall.deployer.deployed == 1)
+        await until(lambda: hall.store.row(last).deployed is not None)
         await until(
             lambda: [each.host for each in hall.said if not isinstance(each, DeployProgressed)] == [last]
         )
@@ -152,6 +153,15 @@ def answers_for(nodes: Collection[ProviderId]) -> tuple[Answer, ...]:
     return tuple(
         InstanceDestroyed(cell="c2", instance=instance_on(node), attempt=1, host=node) for node in nodes
     )
+
+
+async def test_health_shows_the_steps_that_fail() -> None:
+    hall = Hall(1)
+    hall.gate.opened.set()
+    async with hall.running(deploying(hall.ids[0])):
+        await until(lambda: hall.deployer.deployed == 1)
+
+        assert State.WELL in [each.state for each in statuses([hall.deployer]) if each.name == "deploy steps"]
 
 
 async def test_an_answer_is_tried_again_when_the_broker_of_its_cell_is_back_and_its_order_is_kept() -> None:

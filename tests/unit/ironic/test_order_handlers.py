@@ -18,10 +18,11 @@ from bus.messages.cell import (
 from bus.workers.handling import Received, Said, Tell
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
+from ironic_sync.core.moments import microseconds
 from ironic_sync.core.orders import AT_ONCE, Order
 from ironic_sync.core.rows import NodeRow  # noqa: TC001 - like every other import
 from ironic_sync.core.settling import NodePolicy
-from ironic_sync.handlers import handlers
+from ironic_sync.handlers import HANDLERS
 from tests.memory_stores.ironic import MemoryIronicStore
 from tests.unit.ironic.captured import NODE_ID, a_node
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
@@ -36,7 +37,7 @@ class Daemon:
     def __init__(self, *, can_read: bool = True) -> None:
         policy = NodePolicy(cells=CellMap(default="c1"), standard_traits=frozenset(), can_read=can_read)
         self.store = MemoryIronicStore()
-        self.writer = NodeWriter(self.store, policy, skew_us=1, clock_us=lambda: 0)
+        self.writer = NodeWriter(self.store, policy, skew_us=1, clock_us=lambda: microseconds(NOON))
         self.heard: list[NodeRow] = []
         self.writer.listen(self.heard.extend)
 
@@ -45,9 +46,8 @@ class Daemon:
         self.heard.clear()
 
     async def take(self, *orders: Order) -> Sequence[Said]:
-        taking = handlers(lambda: NOON)
-        assert taking.keys() == {DeployInstance, UndeployInstance, RedeployInstance}
-        handler = taking[DeployInstance]
+        assert HANDLERS.keys() == {DeployInstance, UndeployInstance, RedeployInstance}
+        handler = HANDLERS[DeployInstance]
         assert callable(handler)
         received = [
             Received(message=each, id="m", trace="", sender="", reply_to="", attempts=0) for each in orders
