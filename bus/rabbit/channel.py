@@ -5,7 +5,7 @@ The broker replies in order, so many requests may be under way. Their meaning is
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pamqp import commands
 from pamqp.base import Frame
@@ -15,9 +15,6 @@ from pamqp.header import ContentHeader
 
 from bus.broker import Interrupted, Refusal
 from bus.rabbit.endings import again, bounded, fail, refusal_of
-
-if TYPE_CHECKING:
-    from bus.rabbit.wire import Wire
 
 
 class Listener:
@@ -32,12 +29,23 @@ class Listener:
     def on_end(self, why: Exception) -> None: ...
 
 
+class Carrier(Protocol):
+    """The part of the wire that a channel uses."""
+
+    @property
+    def blocked(self) -> str: ...
+
+    def send(self, frames: bytes) -> None: ...
+
+    def forget(self, number: int) -> None: ...
+
+
 class Channel:
     """One AMQP channel. The client library calls `frames.put` with each frame it reads. A refusal by the broker ends
     it.
     """
 
-    def __init__(self, wire: "Wire", number: int, listener: Listener) -> None:
+    def __init__(self, wire: Carrier, number: int, listener: Listener) -> None:
         self.number = number
         self.frames = self
         self.ended: Exception | None = None
