@@ -34,11 +34,9 @@ from scheduler_worker.questions.instances import (
 )
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.cell_events import cell_event_handlers, repeated_at_api_level
-from scheduler_worker.requests.deleting import delete_handlers
 from scheduler_worker.requests.groups import group_order_handlers, group_questions
-from scheduler_worker.requests.mending import mend_handlers
+from scheduler_worker.requests.instance_orders import instance_order_handlers
 from scheduler_worker.requests.moving import Mover
-from scheduler_worker.requests.rebuilding import rebuild_handlers
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import SchedulerStore
 
@@ -67,10 +65,10 @@ def request_handlers(
     """Orders of clients and operators."""
     return {
         BuildInstance: Weighed(builder.on_builds, _instances_of, INSTANCES_AT_ONCE_MAX),
-        **delete_handlers(clock),
+        **instance_order_handlers(
+            picture, clock, know_hosts, rebuild_timeout_s=settings.node_request_timeout_s
+        ),
         **mover.handlers(),
-        **rebuild_handlers(picture, clock, know_hosts, timeout_s=settings.node_request_timeout_s),
-        **mend_handlers(),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),
         **applications.order_handlers(),

@@ -49,7 +49,6 @@ from scheduler_worker.replica.replica import Replica
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.deadlines import Deadlines
-from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.requests.waking import Waker
@@ -273,7 +272,7 @@ def scheduler_parts(
                 applications,
                 membership,
                 {
-                    **Planner(picture, plugins, reader, group_finder(store)).question_handlers(),
+                    **Planner(picture, plugins, reader, store).question_handlers(),
                     **Explainer(store, picture, plugins).question_handlers(),
                     **live.question_handlers(),
                 },

@@ -15,18 +15,19 @@ from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.requests.answering import rejection
-from scheduler_worker.requests.groups import GroupFinder
+from scheduler_worker.requests.groups import group_of
 from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.store import SchedulerStore
 
 
 class Planner:
     def __init__(
-        self, picture: Picture, plugins: Plugins, reader: RequestReader, group_of: GroupFinder
+        self, picture: Picture, plugins: Plugins, reader: RequestReader, store: SchedulerStore
     ) -> None:
         self._picture = picture
         self._plugins = plugins
         self._reader = reader
-        self._group_of = group_of
+        self._store = store
 
     def question_handlers(self) -> Handlers:
         return {
@@ -77,7 +78,7 @@ class Planner:
             return structs.replace(spec, field=f"request.{spec.field}", request_id=request.request_id)
         if request.group is None:
             return spec
-        group = await self._group_of(request)
+        group = await group_of(self._store, request, request.group)
         if isinstance(group, str):
             return rejection("request.group", request.group.id, group, request.request_id)
         return structs.replace(spec, server_group=group)

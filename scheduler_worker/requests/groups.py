@@ -65,17 +65,10 @@ def group_questions(
     return {AskGroups: Reading(on_ask)}
 
 
-# The group that a request names; or why the request cannot join it.
-GroupFinder = Callable[[BuildInstance], Awaitable[ServerGroup | str]]
-
-
-def group_finder(store: SchedulerStore) -> GroupFinder:
-    async def find(build: BuildInstance) -> ServerGroup | str:
-        assert build.group is not None, "a request is looked up only if it names a group"
-        found = await store.groups(GroupQuery(ids=(build.group.id,)))
-        return _joined(build, build.group, found[0] if found else None)
-
-    return find
+async def group_of(store: SchedulerStore, build: BuildInstance, named: JoinedGroup) -> ServerGroup | str:
+    """The group that a request names; or why the request cannot join it."""
+    found = await store.groups(GroupQuery(ids=(named.id,)))
+    return _joined(build, named, found[0] if found else None)
 
 
 async def with_groups(store: SchedulerStore, requests: Sequence[ValidRequest]) -> list[ValidRequest]:

@@ -1,6 +1,7 @@
 """Steps of instances: lock the rows, take one step after the other, write the rows that have changed."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from msgspec import structs
@@ -17,6 +18,8 @@ from scheduler_worker.store import SchedulerTransaction
 Order = TypeVar("Order", DeleteInstance, RebuildInstance, MoveInstance, EndMove)
 # The row after a step; None if it stays as it is.
 Step = Callable[[InstanceRow | None], InstanceRow | None]
+# The row after an order, or why it is refused; the same row if the order was followed before.
+Decision = Callable[[InstanceRow | None], InstanceRow | BuildRejected]
 
 
 class Ordered(NamedTuple):
@@ -53,13 +56,21 @@ async def tell_all(
     return [tell for id_, row in rows.items() for tell in transaction.tells(row, causes[id_])]
 
 
-async def answered(
-    asks: Sequence[Received[Order]],
-    verdicts: Sequence[InstanceRow | BuildRejected],
-    rows: dict[InstanceId, InstanceRow],
-    transaction: OutboxTransaction,
+async def follow(
+    asks: Sequence[Received[Order]], decisions: Sequence[Decision], transaction: OutboxTransaction
 ) -> list[Said]:
-    """The messages of the rows, and the answer to each order."""
+    """Follow these orders, each by its decision. Returns the messages of the rows, and the answer to each order."""
+    verdicts: list[InstanceRow | BuildRejected] = []
+
+    def step(row: InstanceRow | None, decide: Decision) -> InstanceRow | None:
+        verdicts.append(verdict := decide(row))
+        return verdict if isinstance(verdict, InstanceRow) else None
+
+    steps = [
+        Ordered(ask.message.instance, partial(step, decide=decide), ask.sender)
+        for ask, decide in zip(asks, decisions, strict=True)
+    ]
+    rows = await take_steps(await transaction.begun(), steps)
     said = await tell_all(rows, asks, transaction)
     for ask, verdict in zip(asks, verdicts, strict=True):
         if isinstance(verdict, BuildRejected):

@@ -16,7 +16,6 @@ from bus.errors import WrongAnswer
 from bus.message import Message
 from bus.messages.administration import AskConsumer, ConsumerFound
 from bus.messages.build import BuildInstance, BuildRejected, InstanceId, InstanceState, NoValidHost
-from bus.messages.cell import Choice
 from bus.messages.moves import EndMove, MoveInstance
 from bus.messages.placement import ResourceAmount
 from bus.workers.handling import Handlers, Received, Said
@@ -38,17 +37,13 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import in_words
-from scheduler_worker.requests.locked_rows import Ordered, answered, take_steps
+from scheduler_worker.requests.locked_rows import follow
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, SchedulerTransaction
 
 # How long the picture holds a choice for which no swap is seen.
 HELD_S = 30.0
-
-
-# The row after an order, or why it is refused; and whether a move begins by this order.
-_Verdict = tuple[InstanceRow | BuildRejected, bool]
 
 
 class _Wanted(Struct, frozen=True):
@@ -100,39 +95,35 @@ class Mover:
     async def _on_moves(
         self, asks: Sequence[Received[MoveInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
-        orders = [ask.message for ask in asks]
-        wanted = await self._wanted(orders)
-        found = await self._hosts_for([each for each in wanted if isinstance(each, _Wanted)])
-        hosts = iter(found)
-        store = await transaction.begun()
-        room = await self._room(store)
-        verdicts: list[_Verdict] = []
-        steps = []
+        wanted = await self._wanted([ask.message for ask in asks])
+        hosts = iter(await self._hosts_for([each for each in wanted if isinstance(each, _Wanted)]))
+        room = await self._room(await transaction.begun())
+        begun: list[InstanceRow] = []
+        decisions = []
         for ask, each in zip(asks, wanted, strict=True):
-            order = ask.message
             chosen = next(hosts) if isinstance(each, _Wanted) else each
             next_spec = each.next_spec if isinstance(each, _Wanted) else b""
-            step = partial(self._moved, verdicts, order, (chosen, next_spec), room)
-            steps.append(Ordered(order.instance, step, ask.sender))
-        rows = await take_steps(store, steps)
-        self._hold(
-            [row for row, begins in verdicts if begins and isinstance(row, InstanceRow) and row.choices]
-        )
-        return await answered(asks, [verdict for verdict, _ in verdicts], rows, transaction)
+            decisions.append(partial(self._moved, ask.message, (chosen, next_spec), room, begun))
+        said = await follow(asks, decisions, transaction)
+        self._hold([row for row in begun if row.choices])
+        return said
 
     def _moved(
         self,
-        verdicts: list[_Verdict],
         order: MoveInstance,
         found: tuple[Chosen | NoValidHost | BuildRejected | None, bytes],
         room: MoveRoom,
+        begun: list[InstanceRow],
         row: InstanceRow | None,
-    ) -> InstanceRow | None:
+    ) -> InstanceRow | BuildRejected:
+        """A move that begins by this order is added to `begun`."""
         verdict = self._verdict(row, order, *found)
-        if isinstance(verdict, InstanceRow) and verdict is not row:
-            verdict = room.take(verdict, order) or verdict
-        verdicts.append((verdict, verdict is not row))
-        return verdict if isinstance(verdict, InstanceRow) else None
+        if isinstance(verdict, BuildRejected) or verdict is row:
+            return verdict
+        if (refusal := room.take(verdict, order)) is not None:
+            return refusal
+        begun.append(verdict)
+        return verdict
 
     def _verdict(
         self,
@@ -147,17 +138,27 @@ class Mover:
         assert row is not None, "a row that is not there is a problem"
         if is_taken(row, order):
             return row
-        why = "it has just changed: ask again"
         match chosen:
             case BuildRejected():
                 return chosen
             case Chosen(cell=row.told.cell):
-                return self._accepted(row, order, (chosen.choice, *chosen.alternates), next_spec)
+                choices = (chosen.choice, *chosen.alternates)
             case None if stays_on_host(row, order.kind):
-                return self._accepted(row, order, (), next_spec)
+                choices = ()
             case NoValidHost():
-                why = f"no valid host: {self._why_none_named(order, row.told) or in_words(chosen)}"
-        return refused(order, "instance", order.instance, why)
+                why = self._why_none_named(order, row.told) or in_words(chosen)
+                return refused(order, "instance", order.instance, f"no valid host: {why}")
+            case _:
+                return refused(order, "instance", order.instance, "it has just changed: ask again")
+        return moved(
+            row,
+            order,
+            choices,
+            self._clock(),
+            timeout_s=self._settings.move_timeout_s,
+            confirm_s=self._settings.move_confirm_s,
+            next_spec=next_spec,
+        )
 
     def _why_none_named(self, order: MoveInstance, told: InstanceState) -> str:
         """Why none of the hosts that the order names may be chosen; empty if any of them may."""
@@ -178,19 +179,6 @@ class Mover:
             )
         return "; ".join(reasons)
 
-    def _accepted(
-        self, row: InstanceRow, order: MoveInstance, choices: tuple[Choice, ...], next_spec: bytes
-    ) -> InstanceRow:
-        return moved(
-            row,
-            order,
-            choices,
-            self._clock(),
-            timeout_s=self._settings.move_timeout_s,
-            confirm_s=self._settings.move_confirm_s,
-            next_spec=next_spec,
-        )
-
     async def _room(self, store: SchedulerTransaction) -> MoveRoom:
         """Moves that go on are counted only if there is a limit. Then one worker after the other counts its own in."""
         a_host, a_cell = self._settings.moves_per_host_max, self._settings.moves_per_cell_max
@@ -198,16 +186,9 @@ class Mover:
         return MoveRoom(going, a_host, a_cell)
 
     async def _on_ends(self, asks: Sequence[Received[EndMove]], transaction: OutboxTransaction) -> list[Said]:
-        verdicts: list[InstanceRow | BuildRejected] = []
-
-        def step(row: InstanceRow | None, order: EndMove) -> InstanceRow | None:
-            verdicts.append(verdict := move_ended(row, order, self._clock(), self._picture.is_up))
-            return verdict if isinstance(verdict, InstanceRow) else None
-
         await self._know_hosts()
-        steps = [Ordered(ask.message.instance, partial(step, order=ask.message), ask.sender) for ask in asks]
-        rows = await take_steps(await transaction.begun(), steps)
-        return await answered(asks, verdicts, rows, transaction)
+        decide = partial(move_ended, now=self._clock(), is_up=self._picture.is_up)
+        return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
 
     # Needs
 

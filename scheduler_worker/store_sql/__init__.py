@@ -23,7 +23,6 @@ from datetime import datetime
 from functools import partial
 
 from bus.errors import Bug, Transient
-from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from bus.messages.hosts import HostState
 from bus.sql import (
@@ -39,7 +38,6 @@ from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.core.instances.rows import NO_REQUEST, InstanceRow
 from scheduler_worker.store import (
     Acceptance,
-    KnownCell,
     NewRequest,
     SchedulerTransaction,
 )
@@ -86,15 +84,9 @@ class SqlSchedulerTransaction:
     release_waking = runs(waiting.release_waking)
     next_waiting = runs(waiting.next_waiting)
 
-    async def wake(self, instances: Sequence[InstanceId]) -> None:
-        if instances:
-            await self._transaction.run(partial(waiting.wake, is_woken=True), instances)
-
+    wake = runs(partial(waiting.wake, is_woken=True))
     woken = runs(waiting.woken)
-
-    async def let_wait(self, instances: Sequence[InstanceId]) -> None:
-        if instances:
-            await self._transaction.run(partial(waiting.wake, is_woken=None), instances)
+    let_wait = runs(partial(waiting.wake, is_woken=None))
 
     async def unlist(self, instances: Sequence[InstanceId]) -> None:
         if instances:
@@ -148,14 +140,8 @@ class SqlSchedulerTransaction:
         if hosts:
             await self._transaction.run(save_hosts, hosts, at)
 
-    async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
-        if hosts:
-            await self._transaction.run(forget_hosts, hosts)
-
-    async def save_cells(self, cells: Sequence[KnownCell]) -> None:
-        if cells:
-            await self._transaction.run(save_cells, cells)
-
+    forget_hosts = runs(forget_hosts)
+    save_cells = runs(save_cells)
     set_application = runs(set_application)
     lock_aggregates = runs(lock_aggregates)
     save_aggregate = runs(save_aggregate)

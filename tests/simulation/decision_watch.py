@@ -10,7 +10,7 @@ from bus.messages.administration import Write, WriteVerdict
 from placement_worker import admin_writes
 from scheduler_worker.core.instances import outcomes
 from scheduler_worker.core.instances.rows import PLACED
-from scheduler_worker.requests import building, burying, cell_events, deadlines, deleting, moving, rebuilding
+from scheduler_worker.requests import building, burying, cell_events, deadlines, instance_orders, moving
 from scheduler_worker.store import Known
 from tests.memory_stores import scheduler
 from tests.simulation.faulty_scheduler_store import RequestsTransaction
@@ -36,9 +36,9 @@ def watched_decisions(see: See, judged: Judged) -> Iterator[None]:
         for owner in (building, burying):
             stack.enter_context(replaced(owner, "rows_or_rejection", lambda real: _asked(real, see)))
         for owner, name, event in (
-            (deleting, "after_delete", "DeleteInstance"),
+            (instance_orders, "after_delete", "DeleteInstance"),
             (cell_events, "heard", ""),
-            (rebuilding, "rebuilt", "RebuildInstance"),
+            (instance_orders, "rebuilt", "RebuildInstance"),
             (moving, "problem_with", "MoveInstance"),
             (moving, "move_ended", "EndMove"),
             (scheduler, "heard", ""),

@@ -38,7 +38,6 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.core.requests.spec import GranularGroup
 from scheduler_worker.questions.planning import Planner
-from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.reading import RequestReader
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.wiring import STANDARD
@@ -338,7 +337,7 @@ def test_a_server_group_bounds_a_plan(policy: str, fit: int) -> None:
 
 async def asked(question: Message, kind: type[M], picture: Picture | None = None) -> M:
     reader = RequestReader(STANDARD, SchedulerSettings().horizon, PLUGINS)
-    planner = Planner(picture or mixed(), PLUGINS, reader, group_finder(MemorySchedulerStore()))
+    planner = Planner(picture or mixed(), PLUGINS, reader, MemorySchedulerStore())
     handler = planner.question_handlers()[type(question)]
     assert isinstance(handler, Reading)
     (answer,) = await handler.handle([an_ask(question)])

@@ -54,7 +54,6 @@ from scheduler_worker.questions.explaining import Explainer
 from scheduler_worker.questions.planning import Planner
 from scheduler_worker.requests.building import Builder, new_rows
 from scheduler_worker.requests.burying import BURIED, Burial
-from scheduler_worker.requests.groups import group_finder
 from scheduler_worker.requests.instance_ids import instance_id_of
 from scheduler_worker.requests.moving import Mover
 from scheduler_worker.requests.neighbours import with_neighbours
@@ -151,9 +150,7 @@ class Worker:
             self.applications,
             membership,
             {
-                **Planner(
-                    self.picture, standard_plugins(), reader, group_finder(self.store)
-                ).question_handlers(),
+                **Planner(self.picture, standard_plugins(), reader, self.store).question_handlers(),
                 **Explainer(self.store, self.picture, standard_plugins()).question_handlers(),
             },
             cells=CellRegistry(self.picture, timedelta(seconds=20), lambda: NOON),
