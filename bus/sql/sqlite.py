@@ -11,8 +11,10 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from uuid import UUID
 from weakref import WeakValueDictionary
 
 import sqlalchemy as sa
@@ -23,6 +25,7 @@ from sqlalchemy.pool import StaticPool
 from bus.configuration.database_settings import DatabaseSettings
 from bus.errors import Locked
 from bus.sql.errors import opening, transients
+from bus.sql.types import moment_text
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +36,9 @@ CACHE_KB = 16_384
 # Without an adapter, sqlite3 searches for one in several ways each time that a value is bound.
 sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), lambda nothing: nothing)
+# As SQLAlchemy writes them by the types of types.py.
+sqlite3.register_adapter(UUID, lambda id_: id_.hex)
+sqlite3.register_adapter(datetime, moment_text)
 
 
 class _Session:

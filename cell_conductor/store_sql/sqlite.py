@@ -1,6 +1,4 @@
-"""The hot statements on SQLite. A writer has the file to itself, so rows that it reads are locked. Ids are texts, as
-SQLAlchemy writes and reads them.
-"""
+"""The hot statements on SQLite. A writer has the file to itself, so rows that it reads are locked."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -40,10 +38,10 @@ class SqliteRows:
         return [body for (body,) in found]
 
     async def add(self, rows: Sequence[Values]) -> int:
-        return await self._transaction.change(_ADD, [(self._cell, id_.hex, *rest) for id_, *rest in rows])
+        return await self._transaction.change(_ADD, [(self._cell, *row) for row in rows])
 
     async def replace(self, rows: Sequence[Values]) -> int:
-        return await self._transaction.change(_REPLACE, [(self._cell, id_.hex, *rest) for id_, *rest in rows])
+        return await self._transaction.change(_REPLACE, [(self._cell, *row) for row in rows])
 
     async def note(self, at_us: int, said: bytes) -> int:
         ((number,),) = await self._transaction.fetch(_NOTE, self._cell, at_us, said)

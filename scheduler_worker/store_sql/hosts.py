@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from bus.message import ProviderId
 from bus.messages.hosts import HostState
-from bus.sql import among, columns_of, driver_of, moment_text
+from bus.sql import among, columns_of, driver_of
 from scheduler_worker.store import HostQuery
 from scheduler_worker.tables import hosts as table
 
@@ -38,15 +38,11 @@ def lock_hosts(connection: Connection, ids: Sequence[ProviderId], names: Sequenc
 
 def save_hosts(connection: Connection, changed: Sequence[HostState], at: datetime) -> None:
     hosts = sorted(changed, key=lambda host: host.id.int)
+    values = [(host.id, host.name, host.cell, at, _encode(host)) for host in hosts]
     if connection.dialect.name == "postgresql":
-        values = [(host.id, host.name, host.cell, at, _encode(host)) for host in hosts]
         connection.exec_driver_sql(_POSTGRES_SAVE, columns_of(values, 0))
     else:
-        then = moment_text(at)
-        driver_of(connection).executemany(
-            _SQLITE_SAVE,
-            [(host.id.hex, host.name, host.cell, then, _encode(host)) for host in hosts],
-        )
+        driver_of(connection).executemany(_SQLITE_SAVE, values)
 
 
 def forget_hosts(connection: Connection, ids: Sequence[ProviderId]) -> None:

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
 from sqlalchemy import Connection
 
-from bus.sql import SqliteTransaction, driver_of, moment_text
+from bus.sql import SqliteTransaction, driver_of
 from scheduler_worker.store_sql.rows import Values
 
 _ADD = """
@@ -57,17 +56,16 @@ class SqliteInstances:
         self._transaction = transaction
 
     async def add(self, rows: Sequence[Values]) -> int:
-        return await self._transaction.change(_ADD, [_new(row) for row in rows])
+        return await self._transaction.change(_ADD, rows)
 
     async def write(self, rows: Sequence[Values]) -> int:
-        return await self._transaction.change(_WRITE, [_changed(row) for row in rows])
+        return await self._transaction.change(_WRITE, rows)
 
     async def decide(self, rows: Sequence[Values]) -> int:
-        return await self._transaction.change(_DECIDE, [_changed(row) for row in rows])
+        return await self._transaction.change(_DECIDE, rows)
 
     async def apply_events(self, events: Sequence[Values]) -> int:
-        named = [(id_.hex, *plain, moment_text(changed_at)) for id_, *plain, changed_at in events]
-        return await self._transaction.change(_APPLY_EVENTS, named)
+        return await self._transaction.change(_APPLY_EVENTS, events)
 
     async def lock(self, ids: Sequence[UUID]) -> Sequence[Values]:
         return [_read(row) for row in await self._transaction.fetch(_LOCK, _texts(ids))]
@@ -77,12 +75,12 @@ class SqliteInstances:
         return [_read(row) for row in found]
 
     async def forget(self, ids: Sequence[UUID]) -> int:
-        return await self._transaction.change(_FORGET, [(id_.hex,) for id_ in ids])
+        return await self._transaction.change(_FORGET, [(id_,) for id_ in ids])
 
     async def note(self, notes: Sequence[Values]) -> Sequence[int]:
         def work(connection: Connection) -> list[int]:
             driver = driver_of(connection)
-            return [driver.execute(_NOTE, (moment_text(at), *ids)).fetchone()[0] for at, *ids in notes]
+            return [driver.execute(_NOTE, note).fetchone()[0] for note in notes]
 
         return await self._transaction.run(work)
 
@@ -90,7 +88,7 @@ class SqliteInstances:
         return [others for (others,) in await self._transaction.fetch(_DROP, _texts(numbers))]
 
     async def confirm(self, said: Mapping[UUID, int]) -> None:
-        await self._transaction.change(_CONFIRM, [(id_.hex, sequence) for id_, sequence in said.items()])
+        await self._transaction.change(_CONFIRM, [*said.items()])
 
 
 def _texts(values: Sequence[UUID] | Sequence[int]) -> str:
@@ -98,26 +96,8 @@ def _texts(values: Sequence[UUID] | Sequence[int]) -> str:
     return _encode(values).decode()
 
 
-# Values as SQLAlchemy writes and reads them: ids and times are text.
-
-
-def _new(row: Values) -> Values:
-    id_, request_id, place, project, given, *changing = row
-    return (id_.hex, request_id and request_id.hex, place, project, given, *_changing(*changing))
-
-
-def _changed(row: Values) -> Values:
-    id_, *changing = row
-    return (id_.hex, *_changing(*changing))
-
-
-def _changing(*changing: Any) -> Values:
-    *plain, changed_at, due_at, ended_at, unsaid, order, troubles = changing
-    times = (moment_text(changed_at), due_at and moment_text(due_at), ended_at and moment_text(ended_at))
-    return (*plain, *times, unsaid, order, troubles)
-
-
 def _read(row: Values) -> Values:
+    """Ids and times are text in SQLite."""
     id_, request_id, *plain, changed_at, unsaid, order, troubles = row
     return (
         *(UUID(id_), request_id and UUID(request_id), *plain, datetime.fromisoformat(changed_at)),
