@@ -5,7 +5,6 @@ a second time, on the feed; without applications, none is. The publisher adds th
 so an event that is repeated after a crash is repeated on the feed, too.
 """
 
-import asyncio
 import random
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -55,14 +54,12 @@ class Applications(Periodic):
         self._publisher = publisher
         self._clock = clock
         self._projects: frozenset[str] = frozenset()
-        self.read = asyncio.Event()
 
     async def refresh(self) -> None:
         """On return, every application that was written before the call is known."""
         applications = await self._store.applications()
         self._projects = frozenset(project for each in applications for project in each.projects)
         self._publisher.project_of = self.project_of if self._projects else None
-        self.read.set()
 
     def project_of(self, message: Message) -> str:
         """The project on whose feed this event is published; empty if it is on none."""

@@ -5,6 +5,7 @@ import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 import os_resource_classes
 import os_traits
@@ -13,14 +14,14 @@ from bus.clock import now
 from bus.message import Message
 from bus.messages.build import BuildInstance
 from bus.messages.cells import ConductorAlive, LiveTold
-from bus.parts import Once, set_beside
+from bus.parts import Once, Periodic, set_beside
 from bus.process import Part
 from bus.workers.handling import Received
 from bus.workers.station import Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
-from scheduler_worker.aggregates.watch import AggregateWatch
+from scheduler_worker.aggregates.watch import read_aggregates
 from scheduler_worker.applications import Applications
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.registry import CellRegistry
@@ -102,20 +103,21 @@ def scheduler_parts(
     )
     live = LiveRelay(station, cells, known_cells, registry, clock=clock, answer_s=settings.live_answer_s)
 
-    def hear_conductors(heard: Received[Message]) -> None:
+    def hear(heard: Received[Message]) -> None:
         match heard.message:
             case ConductorAlive() as beat:
                 known_cells.hear(beat, heard.cell)
             case LiveTold() as told:
                 live.hear(told)
+            case _:
+                registry.hear(heard)
 
     plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
     waiting = WaitingSpecs(picture, plugins)
     replica = Replica(
         station,
         picture,
-        registry,
-        hear_conductors=hear_conductors,
+        hear,
         waiting=waiting,
         page=settings.snapshot_page,
         verify_every_s=settings.verify_every_s,
@@ -123,17 +125,16 @@ def scheduler_parts(
     )
     watch = HostWatch(store, registry, settings.hosts_poll_s, clock, chance)
 
-    aggregate_watch = AggregateWatch(store, picture, settings.hosts_poll_s, chance)
+    know_aggregates = partial(read_aggregates, store, picture)
+    aggregate_watch = Periodic(
+        "read aggregates", know_aggregates, settings.hosts_poll_s, is_needed=True, chance=chance
+    )
 
     async def make_sure() -> None:
         mover.let_go()
         await replica.catch_up()
-        await know_hosts()
-        await aggregate_watch.refresh()
-
-    async def know_hosts() -> None:
-        """The registry has the rows of all hosts of instances, though another worker may have written them just now."""
-        await watch.look_again(picture.unregistered())
+        await watch.look_again()
+        await know_aggregates()
 
     membership = Membership(picture, station.ask_all, replica.catch_up)
     claimer = Claimer(
@@ -176,7 +177,7 @@ def scheduler_parts(
         ask_all=station.ask_all,
         settings=settings,
         make_sure=make_sure,
-        know_hosts=know_hosts,
+        know_hosts=watch.look_again,
         chance=chance,
     )
     requests = request_handlers(
@@ -188,7 +189,7 @@ def scheduler_parts(
         picture=picture,
         aggregates=aggregates,
         mover=mover,
-        know_hosts=know_hosts,
+        know_hosts=watch.look_again,
     )
     # One loop sweeps the outbox for all; each clears what it has published itself.
     sweeps: list[Outbox | OutboxWithoutSweep] = [outbox, OutboxWithoutSweep(outbox)]
@@ -202,7 +203,7 @@ def scheduler_parts(
         )
         for down in apart
     }
-    listeners = {down: HostListener(down, registry, hear_conductors) for down in apart}
+    listeners = {down: HostListener(down, hear) for down in apart}
     # Without one of these a scheduler serves all other cells.
     for down, names in apart.items():
         set_beside((down, listeners[down], events_of_cells[down]), f"cell {', '.join(names)}")
@@ -212,7 +213,9 @@ def scheduler_parts(
         watch,
         aggregate_watch,
         applications,
-        Deadlines(store, station.publisher, settings.deadline_poll_s, clock, chance),
+        Deadlines(
+            store, outbox, station.publisher, poll_s=settings.deadline_poll_s, clock=clock, chance=chance
+        ),
         Forgetting(
             store,
             registry,
@@ -284,7 +287,7 @@ def scheduler_parts(
             chance=chance,
         ),
     )
-    ready = (replica.whole, watch.read, applications.read, aggregate_watch.read)
+    ready = (replica.whole, watch.has_run, applications.has_run, aggregate_watch.has_run)
     return (Staged(parts, ready, workers, seen=(claimer,)),)
 
 

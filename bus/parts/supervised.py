@@ -63,7 +63,7 @@ class Supervised:
 
 class Periodic(Supervised):
     """A part that calls a function at an interval, and at once when woken. It finishes the current run before it stops,
-    unless it `is_cut_short`.
+    unless it `is_cut_short`. `has_run` is set when a run has succeeded.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Periodic(Supervised):
         self._every_s = every_s
         self._rests_first = rests_first
         self._woken = asyncio.Event()
+        self.has_run = asyncio.Event()
 
     def wake(self) -> None:
         """There is work to do: run now."""
@@ -102,6 +103,7 @@ class Periodic(Supervised):
             pause_s = await self.status.tried(self._work)
             if pause_s is None:
                 self.status.well()
+                self.has_run.set()
                 await self._rest()
             else:
                 await wait_at_most(self.stopping, pause_s)

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NewType, TypeVar
 
 from msgspec import Struct
 
@@ -15,6 +15,8 @@ from bus.message import Envelope, M_co, Message
 from bus.origin import Origin
 
 Tx = TypeVar("Tx")
+# Under this number a store keeps messages until they are confirmed.
+OutboxKey = NewType("OutboxKey", int)
 
 
 class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
@@ -62,7 +64,7 @@ class Tell(Struct, frozen=True, gc=False):
 
     message: Message
     cause: Received[Message] | None = None
-    kept: "OutboxKey | None" = None
+    kept: OutboxKey | None = None
     # Publish it on this project's feed and nowhere else.
     feed: str = ""
 
@@ -72,15 +74,6 @@ class Bury(Struct, frozen=True):
 
     item: Received[Message]
     reason: str
-
-
-class OutboxKey(Struct, frozen=True):
-    """Where a message is kept until it is confirmed: an entity's row and the message's sequence number there, or any
-    other key of the store.
-    """
-
-    entity: str
-    sequence: int
 
 
 Said = Answer | Tell | Bury

@@ -79,7 +79,7 @@ class Outbox(Protocol[Tx_contra]):
         """These are confirmed and can be dropped. Part of a batch's transaction, never a transaction of its own."""
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
-        """A page of unconfirmed messages after this key, in order of sequence within each entity; empty at the end."""
+        """A page of unconfirmed messages after this key, in the order of their keys; empty at the end."""
 
 
 class Worker(Generic[Tx]):
@@ -341,7 +341,7 @@ class _Leaving:
                     out = structs.replace(out, feed=each.feed)
                 self.outgoing.append(out)
                 # Messages with the same key mostly follow each other.
-                if each.kept and not (self.kept and self.kept[-1] is each.kept):
+                if each.kept is not None and not (self.kept and self.kept[-1] == each.kept):
                     self.kept.append(each.kept)
             elif isinstance(each, Bury):
                 self.buried[id(each.item)] = each.reason

@@ -94,7 +94,7 @@ class SqlConductorTransaction:
         self._forgotten += forgotten
         if not said:
             return None
-        return _key_of(await self._rows.note(microseconds(self._clock()), encode_note(said)))
+        return OutboxKey(await self._rows.note(microseconds(self._clock()), encode_note(said)))
 
     async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
         found = await self._transaction.run(hosts_sql.lock_hosts, self._cell, hosts)
@@ -109,8 +109,8 @@ class SqlConductorTransaction:
                 raise Transient(f"host {host.word.name} has a row already")
             self._hosts[host.word.host] = host
 
-    def clear(self, numbers: Iterable[int]) -> None:
-        self._cleared.update(numbers)
+    def clear(self, said: Iterable[OutboxKey]) -> None:
+        self._cleared.update(said)
 
     async def write(self) -> None:
         """Write everything that was saved, just before the commit."""
@@ -192,10 +192,11 @@ class SqlConductorStore:
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
         assert isinstance(tx, SqlConductorTransaction), "a transaction of another store"
-        tx.clear(each.sequence for each in said)
+        tx.clear(said)
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
-        number, found = after.sequence if after else 0, list[tuple[OutboxKey, Message]]()
+        number: int = after or 0
+        found: list[tuple[OutboxKey, Message]] = []
         while not found and (said := await self._noted(number)):
             found = await self._pending_of(said)
             number = said[-1][0]
@@ -222,8 +223,8 @@ class SqlConductorStore:
         if over := {number for number, _ in said} - {number for number, _ in found}:
             # These messages are no longer on their rows: they were withdrawn.
             async with self.transaction() as tx:
-                await self.clear(tx, [_key_of(number) for number in over])
-        return [(_key_of(number), message) for number, message in found]
+                await self.clear(tx, [*map(OutboxKey, over)])
+        return [(OutboxKey(number), message) for number, message in found]
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
         found = await read_once(self._database, reading.read, self._cell, instances)
@@ -251,7 +252,3 @@ class SqlConductorStore:
 
     async def close(self) -> None:
         await self._database.close()
-
-
-def _key_of(number: int) -> OutboxKey:
-    return OutboxKey("note", number)

@@ -81,8 +81,13 @@ class Membership:
         """
         for _ in range(TRIES_MAX):
             writes = {
-                **{("add_hosts", name): self._with(host, aggregate) for name, host in add.items()},
-                **{("remove_hosts", name): self._without(host, aggregate) for name, host in remove.items()},
+                **{
+                    ("add_hosts", name): self._write(host, aggregate, adds=True) for name, host in add.items()
+                },
+                **{
+                    ("remove_hosts", name): self._write(host, aggregate, adds=False)
+                    for name, host in remove.items()
+                },
             }
             due = {named: write for named, write in writes.items() if write is not None}
             if not due:
@@ -101,18 +106,16 @@ class Membership:
             f"hosts of aggregate {aggregate} changed during each of {TRIES_MAX} tries to write them"
         )
 
-    def _with(self, host: ProviderId, aggregate: AggregateId) -> SetAggregates | None:
+    def _write(self, host: ProviderId, aggregate: AggregateId, *, adds: bool) -> SetAggregates | None:
+        """None if nothing is to be written."""
         now = self._picture.aggregates_of(host)
-        return None if aggregate in now else self._write(host, (*now, aggregate))
-
-    def _without(self, host: ProviderId, aggregate: AggregateId) -> SetAggregates | None:
-        now = self._picture.aggregates_of(host)
-        return self._write(host, [each for each in now if each != aggregate]) if aggregate in now else None
-
-    def _write(self, host: ProviderId, aggregates: Iterable[AggregateId]) -> SetAggregates:
-        in_order = tuple(sorted(aggregates, key=lambda each: each.int))
+        if (aggregate in now) is adds:
+            return None
+        after = (*now, aggregate) if adds else [each for each in now if each != aggregate]
         return SetAggregates(
-            provider=host, generation=self._picture.trees.generation_of(host), aggregates=in_order
+            provider=host,
+            generation=self._picture.trees.generation_of(host),
+            aggregates=tuple(sorted(after, key=lambda each: each.int)),
         )
 
 

@@ -10,7 +10,6 @@ from bus.workers.handling import Received
 from bus.workers.link import pauses_of
 from bus.workers.listening import listen
 from bus.workers.station import Station
-from scheduler_worker.hosts.registry import HostRegistry
 
 # What conductors tell schedulers.
 OF_CONDUCTORS = ("conductor.beat.*", "live.told.*")
@@ -33,9 +32,7 @@ def feed_of(
 class HostListener(Supervised):
     """A part for one cell's broker; while that is away, hosts of other cells are heard all the same."""
 
-    def __init__(
-        self, station: Station, registry: HostRegistry, hear_conductors: Callable[[Received[Message]], None]
-    ) -> None:
+    def __init__(self, station: Station, hear: Callable[[Received[Message]], None]) -> None:
         super().__init__(
             "hear of hosts in cells",
             self._listen,
@@ -44,12 +41,10 @@ class HostListener(Supervised):
             chance=station.chance,
         )
         self._station = station
-        self._registry = registry
-        self._hear_conductors = hear_conductors
+        self._hear = hear
 
     async def _listen(self) -> None:
         async with aclosing(feed_of(self._station, OF_CELLS, self.status)) as feed:
             async for batch in feed:
                 for each in batch:
-                    self._registry.hear(each)
-                    self._hear_conductors(each)
+                    self._hear(each)

@@ -159,9 +159,12 @@ class HostRegistry:
     def names(self) -> list[str]:
         return [host.name for host in self._hosts.values()]
 
-    def not_up(self) -> list[ProviderId]:
-        """The hosts that may not be used as they are set, as far as this process knows: another worker may have set them up."""
-        return [host.id for host in self._hosts.values() if host.setting.mode != "up" or host.must_clean]
+    def doubted(self) -> tuple[ProviderId, ...]:
+        """The hosts that placement has and this process has no row of, and those that may not be used as they are set: another
+        worker may have just written the row, or set the host up.
+        """
+        not_up = [host.id for host in self._hosts.values() if host.setting.mode != "up" or host.must_clean]
+        return (*self._picture.unregistered(), *not_up)
 
     def untold(self) -> list[HostState]:
         """The hosts whose cell may not have been told yet how they are set."""

@@ -1,11 +1,9 @@
 """The rows of hosts, read at start and whenever another worker may have written one; and the hosts that fell silent."""
 
-import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from bus.message import ProviderId
 from bus.parts import Periodic
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.store import HostQuery, SchedulerStore
@@ -16,8 +14,6 @@ EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class HostWatch(Periodic):
-    """`read` is set when all rows have been read once."""
-
     def __init__(
         self,
         store: SchedulerStore,
@@ -31,12 +27,10 @@ class HostWatch(Periodic):
         self._registry = registry
         self._clock = clock
         self._since = EVER
-        self.read = asyncio.Event()
 
-    async def look_again(self, unknown: Iterable[ProviderId]) -> None:
-        """On return, the registry has every row of these and of hosts that are not set up that was written before the call."""
-        doubted = (*unknown, *self._registry.not_up())
-        if doubted:
+    async def look_again(self) -> None:
+        """On return, the registry has every row of its doubted hosts that was written before the call."""
+        if doubted := self._registry.doubted():
             self._registry.learn(await self._store.hosts(HostQuery(ids=doubted)))
 
     async def refresh(self) -> None:
@@ -44,7 +38,6 @@ class HostWatch(Periodic):
         now = self._clock()
         self._registry.learn(await self._store.hosts(HostQuery(changed_since=self._since)))
         self._since = now - OVERLAP
-        self.read.set()
 
     async def _look(self) -> None:
         try:

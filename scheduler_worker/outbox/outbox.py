@@ -12,12 +12,12 @@ Messages follow from rows (core/instances/messages.py), so nothing else is store
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from bus.message import Message
 from bus.workers.handling import OutboxKey, Received, Tell
-from bus.workers.publisher import Outgoing
+from bus.workers.publisher import Outgoing, Publisher
 from scheduler_worker.core.instances.messages import messages_of
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
@@ -78,6 +78,11 @@ class OutboxTransaction:
             for key, group in zip(keys, groups, strict=True):
                 self._kept.update(dict.fromkeys([row.id.int for row in group], key))
 
+    async def say(self, rows: Collection[InstanceRow], cause: Received[Message] | None = None) -> list[Tell]:
+        """Note these rows, and return what they have to say, as `tells` does."""
+        await self.note(rows)
+        return [tell for row in rows for tell in self.tells(row, cause)]
+
     def tells(self, row: InstanceRow, cause: Received[Message] | None = None) -> Sequence[Tell]:
         """A noted row's messages for the API level's broker; messages for another broker are left to its dispatch."""
         messages = messages_of(row)
@@ -115,6 +120,12 @@ class Outbox:
             dispatch.cleared(cleared)
         for dispatch, rows in transaction.leaving.items():
             dispatch.send(rows)
+
+    async def publish(self, told: Sequence[Tell], publisher: Publisher) -> None:
+        """What rows have to say that were written outside of a worker loop: their notes are deleted when it is confirmed."""
+        notes = list(dict.fromkeys(tell.kept for tell in told if tell.kept is not None))
+        await publisher.send_all([Outgoing(tell.message) for tell in told], notes)
+        await self._notes.confirm(notes)
 
     async def clear(self, transaction: OutboxTransaction, said: Sequence[OutboxKey]) -> None:
         await (await transaction.begun()).confirm(said)

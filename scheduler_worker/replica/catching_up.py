@@ -53,7 +53,6 @@ class CatchingUp:
         self._page_size = page
         # A change is missing, and it is not known since when.
         self._is_doubted = False
-        self.readings = 0
         self.readings_of_all = 0
         self.whole = asyncio.Event()
         self.flight = SingleFlight("read placement's books", self._read, is_needed=True, chance=chance)
@@ -62,14 +61,10 @@ class CatchingUp:
         """On return, the picture has every write that was committed before the call."""
         await self.flight.done()
 
-    def soon(self) -> "asyncio.Task[None]":
-        """Start a reading. The caller need not wait for the task: it is kept, and retries by itself."""
-        return self.flight.soon()
-
     def doubt(self) -> None:
         """A change is missing, and it is not known since when: all pages are read again."""
         self._is_doubted = True
-        self.soon()
+        self.flight.soon()
 
     async def verify(self) -> bool:
         """Compare the picture with placement, provider by provider. Returns whether no change was lost; else all is read."""
@@ -88,11 +83,7 @@ class CatchingUp:
             await self.catch_up()
         return not lost
 
-    async def close(self) -> None:
-        await self.flight.close()
-
     async def _read(self) -> None:
-        self.readings += 1
         granted_before = self._picture.granted_so_far()
         since, was_doubted = self._progress.cursor, self._is_doubted
         first = await self._read_changes(since) if since and not was_doubted else None

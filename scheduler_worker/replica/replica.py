@@ -20,7 +20,6 @@ from bus.workers.station import Station
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.hosts.listening import OF_CONDUCTORS, feed_of
-from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.replica.catching_up import CatchingUp
 from scheduler_worker.waiting import WaitingSpecs
 
@@ -41,22 +40,22 @@ class Replica(PartGroup):
         self,
         station: Station,
         picture: Picture,
-        registry: HostRegistry,
+        hear: Callable[[Received[Message]], None],
         *,
-        hear_conductors: Callable[[Received[Message]], None],
         waiting: WaitingSpecs,
         page: int,
         verify_every_s: float = 60.0,
         chance: random.Random | None = None,
     ) -> None:
+        """`hear` takes the messages that are not about the picture."""
         self._station = station
         self._picture = picture
-        self._registry = registry
-        self._hear_conductors = hear_conductors
+        self._hear = hear
         self._waiting = waiting
         self._progress = Progress()
         self.catching_up = CatchingUp(station, picture, self._progress, page=page, chance=chance)
         self.whole = self.catching_up.whole
+        self.catch_up = self.catching_up.catch_up
         self._hearing = Supervised("hear the feed", self._listen, is_needed=True, chance=chance)
         super().__init__(
             self._hearing,
@@ -71,10 +70,6 @@ class Replica(PartGroup):
             self.catching_up.flight,
         )
 
-    async def catch_up(self) -> None:
-        """On return, the picture has every write that was committed before the call."""
-        await self.catching_up.catch_up()
-
     def moved(self, moved: ShapeMoved) -> bool:
         """Merge the new trees of a refused claim. Returns whether the answer had all trees that moved."""
         self._picture.apply(moved.trees)
@@ -88,7 +83,7 @@ class Replica(PartGroup):
             async for batch in feed:
                 if not batch:
                     # A new queue: the feed does not have what was published before it stood.
-                    self.catching_up.soon()
+                    self.catching_up.flight.soon()
                     self._waiting.doubt()
                 for each in batch:
                     if isinstance(each.message, ProvidersChanged):
@@ -98,8 +93,7 @@ class Replica(PartGroup):
                     elif isinstance(each.message, InstanceWaiting):
                         self._waiting.heard(each.message.instance.id)
                     else:
-                        self._registry.hear(each)
-                        self._hear_conductors(each)
+                        self._hear(each)
 
     def _hear_aggregate(self, changed: AggregateChanged) -> None:
         if changed.deleted:
@@ -117,7 +111,7 @@ class Replica(PartGroup):
         self._picture.drop((each.consumer, each.attempt) for each in (*changed.claimed, *changed.ended))
         if self._progress.heard(changed.at, changed.cursor):
             log.info("the feed jumped to %s: asking what was missed", changed.at)
-            self.catching_up.soon()
+            self.catching_up.flight.soon()
         elif not has_all and self.whole.is_set():
             log.error("the feed has usage of providers whose states it never sent: reading all pages again")
             self.catching_up.doubt()

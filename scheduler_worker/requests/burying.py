@@ -50,9 +50,7 @@ class Burial:
             if isinstance(rows, BuildRejected):
                 said += await released_unless_held(ask, transaction, now)
                 continue
-            await transaction.note(rows)
-            for row in rows:
-                said += transaction.tells(row, ask)
+            said += await transaction.say(rows, ask)
         return said
 
     async def release(

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from bus.parts import Periodic
-from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.publisher import Publisher
 from scheduler_worker.core.instances.lifecycle import overdue
-from scheduler_worker.core.instances.messages import messages_of
+from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.store import SchedulerStore
 
 OVERDUE_AT_ONCE = 200
@@ -19,13 +19,16 @@ class Deadlines(Periodic):
     def __init__(
         self,
         store: SchedulerStore,
+        outbox: Outbox,
         publisher: Publisher,
+        *,
         poll_s: float,
         clock: Callable[[], datetime],
         chance: random.Random | None = None,
     ) -> None:
         super().__init__("end what is overdue", self._look, poll_s, chance=chance)
         self._store = store
+        self._outbox = outbox
         self._publisher = publisher
         self._clock = clock
 
@@ -37,13 +40,11 @@ class Deadlines(Periodic):
         due = await self._store.overdue(self._clock(), OVERDUE_AT_ONCE)
         if not due:
             return 0
-        async with self._store.transaction() as transaction:
-            rows = await transaction.lock(sorted(due, key=lambda id_: id_.int))
+        async with self._outbox.transaction() as transaction:
+            store = await transaction.begun()
+            rows = await store.lock(sorted(due, key=lambda id_: id_.int))
             ended = [row for each in rows.values() if (row := overdue(each, self._clock())) is not None]
-            await transaction.save(ended)
-            notes = await transaction.note([ended] if ended else [])
-        said = [Outgoing(message) for row in ended for message in messages_of(row)]
-        await self._publisher.send_all(said, notes)
-        async with self._store.transaction() as transaction:
-            await transaction.confirm(notes)
+            await store.save(ended)
+            told = await transaction.say(ended)
+        await self._outbox.publish(told, self._publisher)
         return len(due)

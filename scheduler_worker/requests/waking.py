@@ -14,7 +14,7 @@ tries these first, whether there seems to be room or not: the claim itself may h
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from uuid import uuid4
 
@@ -22,15 +22,14 @@ import msgspec
 
 from bus.messages.build import BuildInstance, InstanceId, NoValidHost
 from bus.parts import Periodic
-from bus.workers.handling import OutboxKey
-from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.publisher import Publisher
 from scheduler_worker.claiming.claimer import Claimer
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.waking import first_that_fit
 from scheduler_worker.core.instances.outcomes import Refused, Timeouts, after_failed_wake, after_search
 from scheduler_worker.core.instances.rows import WAITING, InstanceRow
 from scheduler_worker.core.instances.specs import decoded
-from scheduler_worker.outbox.outbox import Outbox, OutboxTransaction
+from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, SchedulerStore, WaitingInstance
 from scheduler_worker.waiting import WaitingSpecs
@@ -175,12 +174,8 @@ class Waker(Periodic):
             await store.let_wait(sorted(waiting - ended, key=_by_number))
             # Another worker, of an earlier release, may have ended it without knowing of this list.
             await store.unlist([id_ for id_ in ids if id_ not in waiting])
-            await transaction.note(changed)
-            outgoing, notes = _outgoing(transaction, [row for row in changed if row.has_to_say])
-        await self._publisher.send_all(outgoing, notes)
-        if notes:
-            async with self._store.transaction() as after_confirm:
-                await after_confirm.confirm(notes)
+            told = await transaction.say(changed)
+        await self._outbox.publish(told, self._publisher)
 
     def _claimed_at(self, row: InstanceRow) -> datetime:
         """Not its acceptance: that may be older than placement's horizon. But so long ago that nothing waits for the row of
@@ -216,12 +211,3 @@ class Waker(Periodic):
 
 def _by_number(id_: InstanceId) -> int:
     return id_.int
-
-
-def _outgoing(
-    transaction: OutboxTransaction, rows: Iterable[InstanceRow]
-) -> tuple[list[Outgoing], list[OutboxKey]]:
-    """What leaves by the API level's broker, and its notes; the rest is left to the dispatches of cells."""
-    told = [tell for row in rows for tell in transaction.tells(row)]
-    notes = list(dict.fromkeys(tell.kept for tell in told if tell.kept is not None))
-    return [Outgoing(tell.message) for tell in told], notes

@@ -152,20 +152,18 @@ class SqlSchedulerTransaction:
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
         if not groups:
             return ()
-        return [
-            reading.name_of(number)
-            for number in await self._instances.note([note_values(rows) for rows in groups])
-        ]
+        numbers = await self._instances.note([note_values(rows) for rows in groups])
+        return [*map(OutboxKey, numbers)]
 
     async def confirm(self, said: Sequence[OutboxKey]) -> None:
         if not said:
             return
-        others = await self._instances.drop_notes(sorted({kept.sequence for kept in said}))
+        others = await self._instances.drop_notes(sorted({*said}))
         if confirmed := confirmed_in(others):
             await self._instances.confirm(confirmed)
 
     async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
-        await self._instances.drop_notes(sorted({kept.sequence for kept in names}))
+        await self._instances.drop_notes(sorted({*names}))
 
 
 class SqlSchedulerStore:

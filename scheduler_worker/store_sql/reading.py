@@ -49,7 +49,7 @@ def find_overdue(connection: Connection, now: datetime, limit: int) -> list[Inst
 def find_unsaid(connection: Connection, before: datetime, after: OutboxKey | None, limit: int) -> list[Note]:
     query = sa.select(notes.c.number, notes.c.placed, notes.c.others).where(notes.c.at < before)
     if after is not None:
-        query = query.where(notes.c.number > after.sequence)
+        query = query.where(notes.c.number > after)
     named: dict[int, list[UUID]] = {}
     ids: set[UUID] = set()
     for number, placed, others in connection.execute(query.order_by(notes.c.number).limit(NOTES_PAGE)):
@@ -60,13 +60,9 @@ def find_unsaid(connection: Connection, before: datetime, after: OutboxKey | Non
     unsaid = sa.select(*_COLUMNS).where(among(connection, table.c.id, [*ids]), table.c.unsaid.is_not(None))
     rows = {row.id: row for row in _read(connection, unsaid)} if ids else {}
     return [
-        Note(name_of(number), tuple([rows[InstanceId(id_)] for id_ in these if id_ in rows]))
+        Note(OutboxKey(number), tuple([rows[InstanceId(id_)] for id_ in these if id_ in rows]))
         for number, these in named.items()
     ]
-
-
-def name_of(number: int) -> OutboxKey:
-    return OutboxKey("note", number)
 
 
 def prune(connection: Connection, before: datetime, limit: int) -> int:

@@ -60,15 +60,15 @@ class Lamps:
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
         self.pages_read += 1
-        kept = sorted(self.kept.items(), key=lambda each: each[0].entity)
-        return [each for each in kept if after is None or each[0].entity > after.entity][:PAGE]
+        kept = sorted(self.kept.items(), key=lambda each: each[0])
+        return [each for each in kept if after is None or each[0] > after][:PAGE]
 
 
 async def switch(orders: Sequence[Received[ReleaseClaim]], lamps: Lamps) -> Sequence[Said]:
     said: list[Said] = []
     for each in orders:
         number = number_of(each.message)
-        kept = OutboxKey(f"lamp-{number}", 1)
+        kept = OutboxKey(number)
         if number not in lamps.sequence:
             lamps.sequence[number] = 1
             lamps.kept[kept] = shining(number)
@@ -140,7 +140,7 @@ async def test_rows_are_cleared_with_the_next_batch_and_by_no_write_of_its_own(
     await running
     await here.close()
 
-    assert set(lamps.kept) == {OutboxKey("lamp-3", 1)}
+    assert set(lamps.kept) == {OutboxKey(3)}
     assert (lamps.transactions, lamps.clearings) == (2, 1)
 
 
@@ -149,14 +149,14 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
 ) -> None:
     broker = await declared(under_test)
     lamps = Lamps()
-    lamps.kept |= {OutboxKey(f"lamp-{n}", 1): shining(n) for n in range(7)}
+    lamps.kept |= {OutboxKey(1 + n): shining(n) for n in range(7)}
     link = Link(broker, SETTINGS)
     feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)
     await anext(feed)
     here = Station(broker, "here", settings=structs.replace(SETTINGS, sweep_s=0.01))
     await under_test.set_alarm(on=True)
     # A message that another part of the process is sending is on its row as well.
-    own = OutboxKey("lamp", 1)
+    own = OutboxKey(0)
     lamps.kept[own] = shining(8)
     saying = here.publisher.send_all([Outgoing(shining(8))], [own])
     saying.add_done_callback(lambda _: lamps.kept.pop(own))
@@ -186,7 +186,7 @@ async def test_a_sweep_under_an_alarm_says_nothing_twice_and_a_page_at_a_time(
 async def test_a_sweep_that_fails_is_tried_again_and_nobody_minds(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     lamps = Lamps()
-    lamps.kept[OutboxKey("lamp-7", 1)] = shining(7)
+    lamps.kept[OutboxKey(7)] = shining(7)
     troubles = [Unavailable("no database"), Transient("a deadlock")]
     link = Link(broker, SETTINGS)
     feed = listen(link, [Grant(EVENTS, ("#",))], process="ears", settings=SETTINGS, codec=CODEC)

@@ -105,7 +105,7 @@ class _Transaction:
             return None
         number = next(self._cell.numbers)
         self.noted[number] = _Note(self._now, frozenset(said))
-        return _key_of(number)
+        return OutboxKey(number)
 
     def _row(self, instance: InstanceId) -> Instance | None:
         return self.written.get(instance) or self._cell.rows.get(instance)
@@ -138,10 +138,10 @@ class MemoryConductorStore:
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
         assert isinstance(tx, _Transaction), "a transaction of another store"
-        tx.cleared |= {each.sequence for each in said}
+        tx.cleared |= {*said}
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
-        first = after.sequence if after else 0
+        first = after or 0
         async with self._cell.lock:
             before = self._clock() - JUST_SAID if self._has_started else None
             kept: list[tuple[OutboxKey, Message]] = []
@@ -149,7 +149,7 @@ class MemoryConductorStore:
             for number, note in sorted(self._cell.notes.items()):
                 if number > first and names < NOTES_PAGE and (before is None or note.at < before):
                     left = self._unconfirmed_in(note)
-                    kept += [(_key_of(number), message) for message in left]
+                    kept += [(OutboxKey(number), message) for message in left]
                     names += bool(left)
                     if not left:
                         del self._cell.notes[number]
@@ -197,7 +197,3 @@ class MemoryConductorStore:
         ids = sorted({id_ for id_, _ in note.said})
         found = [row for id_ in ids if (row := rows.get(InstanceId(UUID(bytes=id_)))) is not None]
         return [each.message for row in found for each in without_confirmed(row, note.said).outbox]
-
-
-def _key_of(number: int) -> OutboxKey:
-    return OutboxKey("note", number)

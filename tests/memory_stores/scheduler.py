@@ -255,10 +255,10 @@ class MemorySchedulerTransaction:
         at = max(row.told.changed_at or row.issued_at for row in rows)
         sequences = {row.id: None if row.told.state == PLACED else row.told.sequence for row in rows}
         self._rows.notes[number] = _Note(at, sequences)
-        return _name_of(number)
+        return OutboxKey(number)
 
     async def confirm(self, said: Sequence[OutboxKey]) -> None:
-        notes = [note for kept in said if (note := self._rows.notes.get(kept.sequence)) is not None]
+        notes = [note for kept in said if (note := self._rows.notes.get(kept)) is not None]
         await self.drop_notes(said)
         for instance, sequence in [each for note in notes for each in note.sequences.items()]:
             row = self._rows.instances.get(instance)
@@ -267,7 +267,7 @@ class MemorySchedulerTransaction:
 
     async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
         for kept in names:
-            self._rows.notes.pop(kept.sequence, None)
+            self._rows.notes.pop(kept, None)
 
     def _put(self, row: InstanceRow) -> None:
         if row.kept is not None and row.told.waiting is not None:
@@ -287,10 +287,6 @@ class MemorySchedulerTransaction:
         self._rows.open.pop(row.id, None)
         if row.is_open:
             self._rows.open[row.id] = None
-
-
-def _name_of(number: int) -> OutboxKey:
-    return OutboxKey("note", number)
 
 
 class MemorySchedulerStore:
@@ -353,9 +349,9 @@ class MemorySchedulerStore:
             found: list[Note] = []
             count = 0
             for number, note in sorted(self._rows.notes.items()):
-                if note.at < before and (after is None or number > after.sequence) and count < limit:
+                if note.at < before and (after is None or number > after) and count < limit:
                     count += len(note.sequences)
-                    found.append(Note(_name_of(number), self._unsaid_of(note)))
+                    found.append(Note(OutboxKey(number), self._unsaid_of(note)))
             return found
 
     def _unsaid_of(self, note: _Note) -> tuple[InstanceRow, ...]:

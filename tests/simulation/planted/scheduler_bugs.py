@@ -47,7 +47,7 @@ def no_notes_written() -> AbstractContextManager[None]:
 
     def planted(_real: Any) -> Any:
         async def note(self: Any, _rows: Any) -> None:
-            self._kept = defaultdict(lambda: OutboxKey("note", 0))
+            self._kept = defaultdict(lambda: OutboxKey(0))
 
         return note
 

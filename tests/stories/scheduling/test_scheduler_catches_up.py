@@ -240,7 +240,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
 
             await setup.report(a_host("h3", vcpu=9))
             await catching_up.catch_up()
-            assert (catching_up.readings, catching_up.readings_of_all) == (2, 1)
+            assert (catching_up.flight.status.runs, catching_up.readings_of_all) == (2, 1)
             since = (await setup.books.snapshot_page(0, 1)).cursor
             await setup.report(a_host("h2", vcpu=9))
 
@@ -251,7 +251,7 @@ async def test_a_scheduler_away_longer_than_the_log_is_kept_reads_everything(bus
             await wait_until(log_is_forgotten, "the log is forgotten")
             await catching_up.catch_up()
 
-            assert (catching_up.readings, catching_up.readings_of_all) == (3, 2)
+            assert (catching_up.flight.status.runs, catching_up.readings_of_all) == (3, 2)
             now = await setup.books.revisions_page(0, 10)
             assert picture.behind(dict(zip(now.internals, now.revisions, strict=True)), ()) == []
             assert len(picture.trees.internals()) == 3

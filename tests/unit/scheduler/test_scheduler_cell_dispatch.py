@@ -44,7 +44,7 @@ def a_row(number: int) -> tuple[OutboxKey, tuple[Outgoing, ...]]:
         sequence=3,
         issued_at=NOON,
     )
-    return OutboxKey(str(order.instance), 1), (Outgoing(order),)
+    return OutboxKey(number), (Outgoing(order),)
 
 
 def an_ended(number: int, cell: str) -> NewRequest:

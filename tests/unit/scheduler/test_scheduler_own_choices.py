@@ -32,8 +32,7 @@ async def test_a_choice_that_placement_never_answered_for_counts_no_more() -> No
     replica = Replica(
         station,
         picture,
-        registry,
-        hear_conductors=lambda _: None,
+        lambda _: None,
         waiting=WaitingSpecs(picture, standard_plugins()),
         page=10,
     )
