@@ -24,7 +24,7 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.workers.handling import Answer, Bury, Handler, Handlers, Received, Said, answering
-from placement_worker.admin_writes import WRITES, WriteBatch, lock_reshapes, write_reshape
+from placement_worker.admin_writes import WRITES, WriteBatch
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.paging import bytes_of_holder, how_many_fit
 from placement_worker.store import PlacementTransaction, Records
@@ -35,7 +35,7 @@ def write_handlers(vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Han
 
     def by(batch: WriteBatch) -> Handler:
         async def on_writes(asks: Sequence[Received[Write]], tx: PlacementTransaction) -> list[Said]:
-            verdicts = await _written(tx, batch, [ask.message for ask in asks], vocabulary, clock())
+            verdicts = await batch(tx, [ask.message for ask in asks], vocabulary, clock())
             return [_answer(ask, verdict) for ask, verdict in zip(asks, verdicts, strict=True)]
 
         return on_writes
@@ -51,23 +51,6 @@ def question_handlers(records: Records) -> Handlers:
         AskUsages: answering(partial(_usages, records)),
         AskNames: answering(partial(_names, records)),
     }
-
-
-async def _written(
-    tx: PlacementTransaction,
-    batch: WriteBatch,
-    writes: Sequence[Write],
-    vocabulary: Vocabulary,
-    now: datetime,
-) -> Sequence[WriteVerdict]:
-    """Reshapes run one at a time, under the locks of all of them."""
-    size = 1 if batch is write_reshape else max(1, len(writes))
-    if size < len(writes):
-        await lock_reshapes(tx, writes)
-    verdicts: list[WriteVerdict] = []
-    for start in range(0, len(writes), size):
-        verdicts += await batch(tx, writes[start : start + size], vocabulary, now)
-    return verdicts
 
 
 def _answer(ask: Received[Write], verdict: WriteVerdict) -> Said:

@@ -31,7 +31,8 @@ from bus.messages.administration import (
     UpdateProvider,
     WriteVerdict,
 )
-from placement_worker.core.ledger import AllocationKeys, ForestKeys
+from placement_worker.core.claim_keys import keys_of_shares
+from placement_worker.core.ledger import ForestKeys
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.core.writes.allocation_writes import decide_allocations, keys_of_allocation_writes
 from placement_worker.core.writes.name_writes import decide_names, keys_of_name_writes
@@ -70,32 +71,36 @@ async def write_names(
     return decision.verdicts
 
 
-async def write_reshape(
+async def write_reshapes(
     tx: PlacementTransaction, writes: Sequence[Reshape], vocabulary: Vocabulary, now: datetime
 ) -> Verdicts:
-    """Write one reshape."""
-    (reshape,) = writes
-    ledger = await tx.lock_allocations(allocation_keys_of(reshape))
-    forest = await tx.lock_trees(forest_keys_of(reshape))
-    decision = decide_reshape(ledger, forest, reshape, vocabulary, now)
-    await tx.write_trees(decision.trees)
-    await tx.write_claims(decision.claims)
-    return (decision.verdict,)
-
-
-async def lock_reshapes(tx: PlacementTransaction, reshapes: Sequence[Any]) -> None:
-    """Lock everything that these reshapes need, in the order of locks. Otherwise the second reshape would lock its consumers
-    after the first has locked its trees, and could deadlock with another writer.
+    """One after another, under the locks of all: otherwise the second reshape would lock its consumers after the first has
+    locked its trees, and could deadlock with another writer.
     """
+    if len(writes) > 1:
+        await lock_reshapes(tx, writes)
+    verdicts: list[WriteVerdict] = []
+    for reshape in writes:
+        ledger = await tx.lock_allocations(allocation_keys_of(reshape))
+        forest = await tx.lock_trees(forest_keys_of(reshape))
+        decision = decide_reshape(ledger, forest, reshape, vocabulary, now)
+        await tx.write_trees(decision.trees)
+        await tx.write_claims(decision.claims)
+        verdicts.append(decision.verdict)
+    return tuple(verdicts)
+
+
+async def lock_reshapes(tx: PlacementTransaction, reshapes: Sequence[Reshape]) -> None:
+    """In the order of locks."""
     shares = [allocation_keys_of(reshape) for reshape in reshapes]
-    trees = [forest_keys_of(reshape) for reshape in reshapes]
     await tx.lock_allocations(
-        AllocationKeys(
-            consumers=tuple(dict.fromkeys(one for keys in shares for one in keys.consumers)),
-            providers=tuple(dict.fromkeys(one for keys in shares for one in keys.providers)),
+        keys_of_shares(
+            consumers=[one for keys in shares for one in keys.consumers],
+            providers=[one for keys in shares for one in keys.providers],
         )
     )
-    await tx.lock_trees(ForestKeys(trees=frozenset(one for keys in trees for one in keys.trees)))
+    trees = [one.provider for reshape in reshapes for one in reshape.inventories]
+    await tx.lock_trees(ForestKeys(trees=frozenset(trees)))
 
 
 _OF_PROVIDERS: tuple[type[Message], ...] = (
@@ -116,5 +121,5 @@ WRITES: Mapping[type[Message], WriteBatch] = {
     **dict.fromkeys(_OF_PROVIDERS, write_providers),
     **dict.fromkeys(_OF_ALLOCATIONS, write_allocations),
     **dict.fromkeys(_OF_NAMES, write_names),
-    Reshape: write_reshape,
+    Reshape: write_reshapes,
 }

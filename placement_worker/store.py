@@ -27,8 +27,8 @@ from bus.messages.placement import (
     RevisionsPage,
     SnapshotPage,
 )
+from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.ledger import (
-    AllocationKeys,
     ClaimChanges,
     ClaimOrder,
     Forest,
@@ -56,7 +56,7 @@ class PlacementTransaction(Protocol):
     async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
         """The stored pages of a claim, by their numbers."""
 
-    async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
+    async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         """Lock everything that these allocation writes touch, then read it."""
 
     async def write_claims(self, changes: ClaimChanges) -> None: ...

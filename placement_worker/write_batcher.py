@@ -19,7 +19,7 @@ from typing import Protocol
 
 from bus.errors import Transient
 from bus.messages.administration import Write, WriteVerdict
-from placement_worker.admin_writes import WRITES, WriteBatch, write_reshape
+from placement_worker.admin_writes import WRITES, WriteBatch, write_reshapes
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.retrying import retrying
 from placement_worker.store import PlacementTransaction
@@ -88,7 +88,7 @@ class _WriteQueue:
     def __init__(self, batcher: WriteBatcher, batch: WriteBatch) -> None:
         self._batcher = batcher
         self._batch = batch
-        self._size_max = 1 if batch is write_reshape else BATCH_MAX
+        self._size_max = 1 if batch is write_reshapes else BATCH_MAX
         self._waiting: deque[_PendingWrite] = deque()
         self._work: asyncio.Task[None] | None = None
         # How many writes the next batch expects, until when it waits for them, and the event that all have come.

@@ -16,8 +16,7 @@ from placement_worker.api.endpoints import (
 )
 from placement_worker.api.grammar.endpoint_inputs import Backend, Writer
 from placement_worker.api.grammar.routing import Handler, Route
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.candidate_handlers import ProviderView
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.core.vocabulary import Vocabulary

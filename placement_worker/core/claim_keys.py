@@ -7,14 +7,14 @@ from msgspec import Struct
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerAllocations
 from bus.messages.placement import ClaimResources, ReleaseClaim, ServerGroup, SwapClaim
-from placement_worker.core.ledger import AllocationKeys, ClaimOrder
+from placement_worker.core.ledger import ClaimOrder
 
 
 class ClaimKeys(Struct, frozen=True):
     """Each key once; consumers and groups in the order in which they are locked.
 
     `claims` has the first order of a consumer if it is a claim; `allocations` has the last write of each consumer. A group
-    is here as the first order that names it defines it.
+    is here as the first order that names it defines it. Of custom `classes` it must be known whether they exist.
     """
 
     consumers: list[ConsumerId]
@@ -22,6 +22,7 @@ class ClaimKeys(Struct, frozen=True):
     groups: list[ServerGroup]
     claims: dict[int, ClaimResources]
     allocations: dict[int, ConsumerAllocations]
+    classes: frozenset[str] = frozenset()
 
 
 def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
@@ -58,11 +59,19 @@ def keys_of_orders(orders: Iterable[ClaimOrder]) -> ClaimKeys:
     )
 
 
-def keys_of_shares(shares: AllocationKeys) -> ClaimKeys:
+def keys_of_shares(
+    consumers: Iterable[ConsumerId],
+    providers: Iterable[ProviderId],
+    classes: Iterable[str] = (),
+    groups: Iterable[ServerGroup] = (),
+    allocations: Iterable[ConsumerAllocations] = (),
+) -> ClaimKeys:
+    """The keys of writes by name; each may be given several times."""
     return ClaimKeys(
-        consumers=sorted(shares.consumers, key=lambda one: one.int),
-        providers=list(shares.providers),
-        groups=sorted(shares.groups, key=lambda one: one.id.int),
+        consumers=[one for _, one in sorted({one.int: one for one in consumers}.items())],
+        providers=list({one.int: one for one in providers}.values()),
+        groups=[one for _, one in sorted({one.id.int: one for one in groups}.items())],
         claims={},
-        allocations={allocations.consumer.int: allocations for allocations in shares.allocations},
+        allocations={one.consumer.int: one for one in allocations},
+        classes=frozenset(classes),
     )

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from bus.message import AggregateId, ConsumerId, GroupId, ProviderId
-from bus.messages.administration import ConsumerAllocations, KindOfNames
+from bus.messages.administration import KindOfNames
 from bus.messages.placement import (
     NO_OWNER,
     ClaimResources,
@@ -120,18 +120,6 @@ class Ledger(Struct, frozen=True):
     providers: Mapping[int, ProviderRow]
     classes: frozenset[str] = frozenset()
     groups: Mapping[int, GroupBook] = {}
-
-
-class AllocationKeys(Struct, frozen=True):
-    """The keys that a batch of allocation writes must lock and read; each key once. For `classes` it must know which custom ones
-    exist. `allocations` has the last write of each consumer. Only mends name `groups`.
-    """
-
-    consumers: tuple[ConsumerId, ...] = ()
-    providers: tuple[ProviderId, ...] = ()
-    classes: tuple[str, ...] = ()
-    allocations: tuple[ConsumerAllocations, ...] = ()
-    groups: tuple[ServerGroup, ...] = ()
 
 
 class Touched(Struct, frozen=True, gc=False):

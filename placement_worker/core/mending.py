@@ -19,21 +19,22 @@ from bus.messages.administration import (
 )
 from bus.messages.books import MendConsumer, MendedClaim, SeenConsumer
 from bus.messages.placement import NO_OWNER, DoesNotFit
+from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
 from placement_worker.core.drafts.ledger_draft import ConsumerDraft, LedgerDraft, amounts_in
 from placement_worker.core.drafts.usage_draft import shortfall_of
-from placement_worker.core.ledger import AllocationKeys, ClaimChanges, Consumer, Decision, Ledger
+from placement_worker.core.ledger import ClaimChanges, Consumer, Decision, Ledger
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 
-def keys_of_mends(mends: Sequence[MendConsumer]) -> AllocationKeys:
+def keys_of_mends(mends: Sequence[MendConsumer]) -> ClaimKeys:
     claims = [mend.claim for mend in mends if mend.claim is not None]
     amounts = [amount for claim in claims for amount in claim.share.amounts]
     hosts = [claim.share.host for claim in claims]
-    return AllocationKeys(
-        consumers=tuple(dict.fromkeys([mend.consumer for mend in mends])),
-        providers=tuple(dict.fromkeys([*hosts, *[amount.provider for amount in amounts]])),
-        classes=tuple(dict.fromkeys([amount.resource for amount in amounts])),
-        groups=tuple({claim.group.id: claim.group for claim in claims if claim.group}.values()),
+    return keys_of_shares(
+        consumers=[mend.consumer for mend in mends],
+        providers=[*hosts, *[amount.provider for amount in amounts]],
+        classes=[amount.resource for amount in amounts],
+        groups=[claim.group for claim in claims if claim.group],
     )
 
 

@@ -3,19 +3,17 @@
 Only the writing of claims, the hot path, is written for each database by itself.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 import sqlalchemy as sa
 from msgspec import structs
 from sqlalchemy import Connection
 
-from bus.message import ConsumerId, ProviderId
-from bus.messages.administration import ConsumerState, TypeUsage
-from bus.messages.books import BookEntry
+from bus.message import ProviderId
 from bus.messages.placement import ProviderState, SnapshotPage
 from bus.sql import (
     POOL_SIZE,
@@ -29,9 +27,8 @@ from bus.sql import (
     runs,
     write_once,
 )
-from placement_worker.core.claim_keys import keys_of_orders, keys_of_shares
+from placement_worker.core.claim_keys import ClaimKeys, keys_of_orders
 from placement_worker.core.ledger import (
-    AllocationKeys,
     ClaimChanges,
     ClaimOrder,
     Forest,
@@ -41,7 +38,6 @@ from placement_worker.core.ledger import (
 )
 from placement_worker.core.vocabulary import custom_of
 from placement_worker.store import ChangeFeed, Unpublished
-from placement_worker.store_sql import book_reads
 from placement_worker.store_sql.answers import (
     keep_answer,
     keep_page,
@@ -78,6 +74,9 @@ from placement_worker.store_sql.trees.tombstones import prune_tombstones
 from placement_worker.store_sql.trees.trees import write_trees
 from placement_worker.tables import consumers, resource_classes
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 # The process that holds this advisory lock of PostgreSQL publishes the log. Two arbitrary numbers: "moor", and the purpose.
 _LEAD = sa.text("SELECT pg_try_advisory_lock(1836019570, 1)")
 # A SQLite file belongs to one process, so this set tells whether a file has a leader.
@@ -99,8 +98,8 @@ class SqlPlacementTransaction:
     keep_page = runs(keep_page)
     kept_pages = runs(kept_pages)
 
-    async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
-        ledger = await self._claims.lock(keys_of_shares(keys))
+    async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
+        ledger = await self._claims.lock(keys)
         if not custom_of(keys.classes):
             return ledger
         classes = await self._transaction.run(existing_names, resource_classes, keys.classes)
@@ -129,6 +128,18 @@ class SqlPlacementTransaction:
         numbers = await self._transaction.run(numbers_of, roots)
         stored = await read_trees_of(self._transaction, self._vocabulary, numbers)
         return tuple([state_of(one, self._vocabulary) for one in stored])
+
+
+def _reads_named(
+    query: Callable[Concatenate[Connection, CachedVocabulary, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """As `reads`, for a query that needs the names of classes and traits."""
+
+    async def read(self: SqlPlacementStore, /, *values: P.args, **named: P.kwargs) -> T:
+        async with self._reading() as (transaction, vocabulary):
+            return await transaction.run(query, vocabulary, *values, **named)
+
+    return read
 
 
 class SqlPlacementStore:
@@ -180,30 +191,11 @@ class SqlPlacementStore:
     revisions_page = reads(revisions_page)
     members_page = reads(members_page)
 
-    async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
-        async with self._reading() as (transaction, vocabulary):
-            return await transaction.run(consumer_reads.consumer, vocabulary, consumer)
-
-    async def holders_of(
-        self, provider: ProviderId, after: ConsumerId | None, limit: int
-    ) -> tuple[ConsumerState, ...]:
-        async with self._reading() as (transaction, vocabulary):
-            return await transaction.run(consumer_reads.holders_of, vocabulary, provider, after, limit)
-
-    async def books_page(self, after: ConsumerId | None, limit: int) -> tuple[BookEntry, ...]:
-        async with self._reading() as (transaction, vocabulary):
-            return await transaction.run(book_reads.books_page, vocabulary, after, limit)
-
-    async def book_entries(
-        self, consumers: Sequence[ConsumerId], new_since: datetime | None
-    ) -> tuple[BookEntry, ...]:
-        async with self._reading() as (transaction, vocabulary):
-            return await transaction.run(book_reads.book_entries, vocabulary, consumers, new_since)
-
-    async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
-        async with self._reading() as (transaction, vocabulary):
-            return await transaction.run(consumer_reads.usages, vocabulary, project, user)
-
+    consumer = _reads_named(consumer_reads.consumer)
+    holders_of = _reads_named(consumer_reads.holders_of)
+    books_page = _reads_named(consumer_reads.books_page)
+    book_entries = _reads_named(consumer_reads.book_entries)
+    usages = _reads_named(consumer_reads.usages)
     custom_names = reads(custom_names)
 
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:

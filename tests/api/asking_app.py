@@ -16,8 +16,7 @@ from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values.pieces import Pieces
 from placement_worker.api.values.problems import CONCURRENT_UPDATE, conflict
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 
 LIST: Final = "placement:resource_providers:list"
 

@@ -14,8 +14,8 @@ from bus.errors import Unavailable
 from placement_worker.api.auth.basic import BadPasswordFileError, BasicAuthentication, User, users_in
 from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
-from placement_worker.api.values.headers import Headers
 from placement_worker.api.values.problems import ApiError
+from placement_worker.api.values.request_parts import Headers
 from tests.api.asking_app import app_with, asked
 from tests.api.fake_keystone import OUR_PASSWORD, FakeKeystone
 

@@ -14,8 +14,7 @@ from placement_worker.api.http.connections import Closed, Connections
 from placement_worker.api.http.server import HttpServer
 from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from tests.api.asking_app import LIST, ROUTES
 from tests.api.test_server import ANY_PORT
 from tests.held_time import held_time

@@ -17,8 +17,7 @@ from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values.pieces import PIECE_BYTES, Pieces, pieces_of, rows_in_turns, with_commas
 from placement_worker.api.values.problems import DETAIL_CHARACTERS_MAX
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import NEWEST
 from placement_worker.http_service import PlacementService, ServiceOptions
 from tests.api.asking_app import LIST

@@ -18,8 +18,7 @@ from placement_worker.api.http.app import PlacementApp
 from placement_worker.api.http.server import BadListenError, HttpServer, Listen, read_certificate, read_listen
 from placement_worker.api.policy import policy_named
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from tests.api.asking_app import LIST, app_with
 
 ANY_PORT = Listen("127.0.0.1", 0)

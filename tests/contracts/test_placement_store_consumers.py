@@ -19,7 +19,7 @@ from bus.messages.administration import (
     UpdateProvider,
 )
 from bus.messages.placement import AlreadyClaimed, Claimed, DoesNotFit, HostFull, Released
-from placement_worker.admin_writes import write_allocations, write_providers, write_reshape
+from placement_worker.admin_writes import write_allocations, write_providers, write_reshapes
 from placement_worker.core.ledger import ClaimOrder
 from tests.contracts.placement_orders import (
     CLEANUP,
@@ -187,7 +187,7 @@ async def test_a_reshape_of_the_host_itself_counts_whom_it_moves(client: StoreCl
         judges_generation=False,
     )
     async with client.store.transaction() as tx:
-        verdicts = await write_reshape(
+        verdicts = await write_reshapes(
             tx, [Reshape(inventories=(stocks,), allocations=(moved,))], VOCABULARY, NOON
         )
 

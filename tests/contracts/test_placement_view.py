@@ -117,12 +117,12 @@ async def test_a_provider_is_found_by_its_name_its_tree_and_what_it_has_as_they_
 async def test_changes_of_many_pages_are_all_read(kind: str) -> None:
     async with a_view(kind, page=2) as (client, view):
         await client.report(*[a_host(f"host-{number}") for number in range(5)])
-        assert len(await view.caught_up()) == 5
+        assert len(list(await view.caught_up())) == 5
 
         await client.report(*[a_host(f"host-{number}", VCPU=8) for number in range(7)])
         replica = await view.caught_up()
         assert {state.inventories["VCPU"].total for state in replica} == {8}
-        assert len(replica) == 7
+        assert len(list(replica)) == 7
         assert view.readings_of_all == 1
 
 

@@ -34,7 +34,7 @@ from bus.messages.administration import (
     Write,
 )
 from bus.messages.placement import ProviderState, ReportedInventory, ResourceAmount
-from placement_worker.admin_writes import WRITES, write_reshape
+from placement_worker.admin_writes import WRITES, write_reshapes
 from tests.contracts.placement_orders import NOON, VOCABULARY, aggregate, consumer, provider
 from tests.contracts.store_client import StoreClient
 from tests.memory_stores.placement import MemoryPlacementStore
@@ -208,7 +208,7 @@ def batches_of(world: World) -> list[tuple[Write, ...]]:
     numbers: list[tuple[Any, int]] = []
     for write, cut in zip(world.writes, world.cuts, strict=True):
         batch = WRITES[type(write)]
-        alone = cut or batch is write_reshape
+        alone = cut or batch is write_reshapes
         last = numbers[-1] if numbers else (None, 0)
         numbers.append((batch, last[1] if last[0] is batch and not alone else last[1] + 1))
     pairs = zip(numbers, world.writes, strict=True)

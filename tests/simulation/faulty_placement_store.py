@@ -9,8 +9,8 @@ from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, KindOfNames, TypeUsage
 from bus.messages.books import BookEntry
 from bus.messages.placement import LogPosition, MembersPage, ProviderState, RevisionsPage, SnapshotPage
+from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.ledger import (
-    AllocationKeys,
     ClaimChanges,
     ClaimOrder,
     Forest,
@@ -160,7 +160,7 @@ class _BooksTransaction:
     async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
         return await self._inner.kept_pages(claim)
 
-    async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
+    async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         self._lock("consumers", keys.consumers)
         return await self._inner.lock_allocations(keys)
 

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from placement_worker.api.values.headers import Headers
 from placement_worker.api.values.request import Caller
+from placement_worker.api.values.request_parts import Headers
 
 
 class Authentication(Protocol):

@@ -23,9 +23,9 @@ import bcrypt
 from msgspec import Struct
 
 from placement_worker.api.auth.no_authentication import ALL_ROLES
-from placement_worker.api.values.headers import Headers
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Caller
+from placement_worker.api.values.request_parts import Headers
 
 # Roles of a user that is bound to a project: by all default policies it may read the project's usage, and nothing else.
 READER_ROLES: Final = frozenset(("reader",))

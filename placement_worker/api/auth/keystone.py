@@ -20,9 +20,9 @@ import httpx
 from msgspec import Struct
 
 from bus.errors import Unavailable
-from placement_worker.api.values.headers import Headers
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Caller
+from placement_worker.api.values.request_parts import Headers
 
 REMEMBERED_S: Final = 300.0
 REMEMBERED_MAX: Final = 10_000

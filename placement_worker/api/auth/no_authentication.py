@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from placement_worker.api.values.headers import Headers
 from placement_worker.api.values.request import Caller
+from placement_worker.api.values.request_parts import Headers
 
 # All roles that default rules require: an administrator may also do what is reserved for services.
 ALL_ROLES: Final = frozenset(("admin", "service", "member", "reader"))

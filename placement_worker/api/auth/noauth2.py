@@ -6,9 +6,9 @@ others have no roles.
 
 from http import HTTPStatus
 
-from placement_worker.api.values.headers import Headers
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Caller
+from placement_worker.api.values.request_parts import Headers
 
 
 class BelievedToken:

@@ -8,8 +8,7 @@ from placement_worker.api.endpoints.traits import MOVED_MEANWHILE
 from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
 from placement_worker.api.grammar.validators import VersionedValidators
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 
 SET = VersionedValidators(schemas.AGGREGATES)

@@ -18,8 +18,7 @@ from placement_worker.api.grammar.endpoint_inputs import PAGE, Backend
 from placement_worker.api.grammar.refusals import AS_USUAL
 from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
 from placement_worker.api.values.problems import bad_request, not_found
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 from placement_worker.replica import Replica
 

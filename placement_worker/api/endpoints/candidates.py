@@ -14,8 +14,7 @@ from placement_worker.api.grammar.queries import candidates_query, traits_named
 from placement_worker.api.grammar.refusals import too_costly
 from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.pieces import Pieces, pieces_of, with_commas
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.columns import Rows

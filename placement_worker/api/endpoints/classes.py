@@ -20,8 +20,7 @@ from placement_worker.api.grammar.names import classes_in_order
 from placement_worker.api.grammar.refusals import NO_SUCH_CLASS, Refusal, Refusals, refusal
 from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.problems import not_found
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 
 NAMED = VersionedValidators(schemas.RESOURCE_CLASS)
 

@@ -32,8 +32,7 @@ from placement_worker.api.values.problems import (
     conflict,
     not_found,
 )
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 
 ONE = VersionedValidators(schemas.INVENTORY)

@@ -25,8 +25,7 @@ from placement_worker.api.grammar.refusals import AS_USUAL, Refusal, Refusals
 from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.pieces import rows_in_turns
 from placement_worker.api.values.problems import PROVIDER_IN_USE, bad_request
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 
 NEW = VersionedValidators(schemas.NEW_PROVIDER)

@@ -11,8 +11,7 @@ from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
 from placement_worker.api.grammar.refusals import AS_USUAL
 from placement_worker.api.grammar.validators import VersionedValidators
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 
 RESHAPE = VersionedValidators(schemas.RESHAPE)
 

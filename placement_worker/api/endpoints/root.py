@@ -1,7 +1,6 @@
 """The version document: which versions the service speaks. Clients read it first, without a token."""
 
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import NEWEST, OLDEST, version_text
 
 

@@ -21,8 +21,7 @@ from placement_worker.api.grammar.names import standard_first
 from placement_worker.api.grammar.refusals import AS_USUAL, NO_SUCH_TRAIT, Refusal, Refusals, refusal
 from placement_worker.api.grammar.validators import Validator, VersionedValidators
 from placement_worker.api.values.problems import CONCURRENT_UPDATE, bad_request, not_found
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 
 LISTED = VersionedValidators(query_schemas.TRAITS)
 OF_PROVIDER = VersionedValidators(schemas.TRAITS)

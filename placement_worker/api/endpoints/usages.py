@@ -4,8 +4,7 @@ from bus.messages.administration import TypeUsage
 from placement_worker.api.grammar import query_schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
 from placement_worker.api.grammar.validators import VersionedValidators
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 
 OF_PROJECT = VersionedValidators(query_schemas.USAGES)

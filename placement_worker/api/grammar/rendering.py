@@ -19,7 +19,7 @@ from placement_worker.api.values.accept_header import HTML, JSON, TEXT, accepts
 from placement_worker.api.values.call import Call
 from placement_worker.api.values.pieces import Pieces
 from placement_worker.api.values.problems import ApiError
-from placement_worker.api.values.reply import Reply
+from placement_worker.api.values.request import Reply
 from placement_worker.api.values.versions import HEADER, SERVICE, Version, version_text
 
 # The first line of a detail: the kind of error. The last line says what exactly was wrong.

@@ -5,6 +5,7 @@ that was added or removed at another version is a 404 if the whole path was, oth
 match, so a handler that was replaced at some version is a route of its own, with `until`.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 
@@ -12,11 +13,12 @@ from msgspec import Struct
 
 from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.problems import ApiError, not_found
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
+from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import NEWEST, OLDEST, Version, version_text
 
 Handler = Callable[[Request], Awaitable[Reply]]
+# A name in braces, in a path of the table that is escaped for a pattern.
+_NAME = re.compile(r"\\\{(\w+)\\\}")
 
 
 class Route(Struct, frozen=True):
@@ -49,60 +51,32 @@ class Match(Struct, frozen=True):
 
 
 class Router:
-    """Looks up paths by their number of segments and first word; the table is small and does not change."""
+    """Tries one path of the table after another; the table is small and does not change."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._shapes: dict[tuple[int, str], list[_PathPattern]] = {}
+        of_path: dict[str, list[Route]] = {}
         for route in routes:
-            self._add(route)
+            of_path.setdefault(route.path, []).append(route)
+        # A name matches only a segment that is not empty: `/traits/` is not a trait without a name.
+        self._paths = [
+            (re.compile(_NAME.sub(r"(?P<\1>[^/]+)", re.escape(path))), alike)
+            for path, alike in of_path.items()
+        ]
 
     def match(self, method: str, path: str, version: Version) -> Match:
         """The route, and the values of the names in its path. Raises ApiError with 404 or 405."""
-        segments = path.split("/")
-        for shape in self._shapes.get(_key(segments), ()):
-            if not _fits(shape.fixed, segments):
+        for pattern, routes in self._paths:
+            if (found := pattern.fullmatch(path)) is None:
                 continue
-            for route in shape.routes:
-                if route.method == method and route.since <= version <= route.until:
-                    return Match(route, {name: segments[at] for at, name in shape.names})
-            served = [route for route in shape.routes if route.since <= version <= route.until]
-            if served or all(route.method != method for route in shape.routes):
-                raise _not_allowed(method, path, served or shape.routes)
+            served = [route for route in routes if route.since <= version <= route.until]
+            for route in served:
+                if route.method == method:
+                    return Match(route, found.groupdict())
+            if served or all(route.method != method for route in routes):
+                raise _not_allowed(method, path, served or routes)
         raise not_found(
             f"The resource could not be found. Version {version_text(version)} has nothing at {path}"
         )
-
-    def _add(self, route: Route) -> None:
-        segments = route.path.split("/")
-        fixed = tuple(None if segment.startswith("{") else segment for segment in segments)
-        shapes = self._shapes.setdefault(_key(segments), [])
-        for shape in shapes:
-            if shape.fixed == fixed:
-                shape.routes.append(route)
-                return
-        named = tuple((at, segments[at][1:-1]) for at, segment in enumerate(fixed) if segment is None)
-        shapes.append(_PathPattern(fixed, named, [route]))
-
-
-class _PathPattern(Struct, frozen=True):
-    """A path's fixed segments, the positions of its names, and its routes."""
-
-    fixed: tuple[str | None, ...]
-    names: tuple[tuple[int, str], ...]
-    routes: list[Route]
-
-
-def _key(segments: Sequence[str]) -> tuple[int, str]:
-    """Every path begins with a slash and a fixed word."""
-    return len(segments), segments[1] if len(segments) > 1 else ""
-
-
-def _fits(fixed: Sequence[str | None], segments: Sequence[str]) -> bool:
-    """A name matches only a segment that is not empty: `/traits/` is not a trait without a name."""
-    for wanted, segment in zip(fixed, segments, strict=True):
-        if segment != wanted and (wanted is not None or not segment):
-            return False
-    return True
 
 
 def _not_allowed(method: str, path: str, served: Sequence[Route]) -> ApiError:

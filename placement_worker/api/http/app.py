@@ -31,20 +31,10 @@ from placement_worker.api.policy import Policy
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values.accept_header import JSON, accepts
 from placement_worker.api.values.call import Call
-from placement_worker.api.values.headers import Headers
 from placement_worker.api.values.problems import ApiError, bad_request
-from placement_worker.api.values.reply import Reply
-from placement_worker.api.values.request import Request
-from placement_worker.api.values.request_parts import ClientGone, body_of, query_of
-from placement_worker.api.values.versions import (
-    HEADER,
-    NEWEST,
-    OLDEST,
-    UnreadableVersionError,
-    UnservedVersionError,
-    version_asked,
-    version_text,
-)
+from placement_worker.api.values.request import Reply, Request
+from placement_worker.api.values.request_parts import ClientGone, Headers, body_of, query_of
+from placement_worker.api.values.versions import HEADER, version_asked
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +116,7 @@ class PlacementApp:
     async def _reply(self, call: Call, receive: Receive) -> Reply:
         if call.path not in _FOR_EVERYBODY:
             call.caller = await self._auth.caller(call.headers)
-        call.version = version = _version(call.headers)
+        call.version = version = version_asked(call.headers.get(HEADER, ""))
         _check_type_is_said(call.headers)
         match = self._router.match(call.method, call.path, version)
         call.route = match.route.path
@@ -149,19 +139,6 @@ class PlacementApp:
 
     async def _document(self, request: Request) -> Reply:
         return Reply(body=openapi_document.openapi(self._described, request.version))
-
-
-def _version(headers: Headers) -> tuple[int, int]:
-    try:
-        return version_asked(headers.get(HEADER, ""))
-    except UnreadableVersionError as problem:
-        raise bad_request(str(problem)) from None
-    except UnservedVersionError as problem:
-        raise ApiError(
-            HTTPStatus.NOT_ACCEPTABLE,
-            str(problem),
-            extra={"min_version": version_text(OLDEST), "max_version": version_text(NEWEST)},
-        ) from None
 
 
 def _check_type_is_said(headers: Headers) -> None:

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Final
 
 from placement_worker.api.grammar.rendering import Answer
-from placement_worker.api.values.headers import Headers
+from placement_worker.api.values.request_parts import Headers
 
 ALLOWED_METHODS: Final = "GET, POST, PUT, DELETE"
 ALLOWED_HEADERS: Final = frozenset(

@@ -7,9 +7,8 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.headers import Headers, headers_of
 from placement_worker.api.values.request import Caller
-from placement_worker.api.values.request_parts import path_of
+from placement_worker.api.values.request_parts import Headers, headers_of, path_of
 from placement_worker.api.values.versions import Version
 
 _NOBODY: Final = Caller(user="")

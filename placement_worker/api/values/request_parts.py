@@ -1,4 +1,4 @@
-"""The parts of a request as they arrive: path, query and body, each within its limit."""
+"""The parts of a request as they arrive: headers, path, query and body, each within its limit."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,8 +10,10 @@ from urllib.parse import parse_qsl
 from starlette.types import Receive, Scope
 
 from placement_worker.api.settings import ApiSettings
-from placement_worker.api.values.headers import Headers
 from placement_worker.api.values.problems import ApiError, bad_request
+
+# Names are in lower case. The values of a repeated header are joined by commas, as HTTP says.
+Headers = Mapping[str, str]
 
 # The rest of the body is not read, so the connection cannot be used again.
 _LAST_ANSWER: Final[Mapping[str, str]] = MappingProxyType({"connection": "close"})
@@ -19,6 +21,15 @@ _LAST_ANSWER: Final[Mapping[str, str]] = MappingProxyType({"connection": "close"
 
 class ClientGone(Exception):  # noqa: N818 - named for what happened
     """The client disconnected before its request was complete: no one waits for an answer."""
+
+
+def headers_of(scope: Scope) -> Headers:
+    """By name. They are read once, since several steps look at them."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 def path_of(scope: Scope, settings: ApiSettings) -> tuple[str, str]:

@@ -5,7 +5,10 @@ the oldest one.
 """
 
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Final
+
+from placement_worker.api.values.problems import ApiError, bad_request
 
 SERVICE: Final = "placement"
 HEADER: Final = "openstack-api-version"
@@ -17,18 +20,10 @@ OLDEST: Final[Version] = (1, 0)
 NEWEST: Final[Version] = (1, 39)
 
 
-class UnreadableVersionError(ValueError):
-    """The header has a version that cannot be parsed."""
-
-
-class UnservedVersionError(ValueError):
-    """A version that this server does not support."""
-
-
 # Few clients, which send the same header again and again.
 @lru_cache(maxsize=256)
 def version_asked(header: str) -> Version:
-    """The version that the header asks for. Raises one of the two errors above."""
+    """The version that the header asks for. Raises ApiError: 400 if it cannot be parsed, 406 if it is not served."""
     word = _last_word(header)
     if word is None:
         return OLDEST
@@ -36,8 +31,11 @@ def version_asked(header: str) -> Version:
         return NEWEST
     version = _read(word)
     if not OLDEST <= version <= NEWEST:
-        raise UnservedVersionError(
-            f"Unacceptable version header: {word}; the oldest version is {version_text(OLDEST)}, the newest {version_text(NEWEST)}"
+        oldest, newest = version_text(OLDEST), version_text(NEWEST)
+        raise ApiError(
+            HTTPStatus.NOT_ACCEPTABLE,
+            f"Unacceptable version header: {word}; the oldest version is {oldest}, the newest {newest}",
+            extra={"min_version": oldest, "max_version": newest},
         )
     return version
 
@@ -58,7 +56,7 @@ def _last_word(header: str) -> str | None:
 def _read(word: str) -> Version:
     major, dot, minor = word.partition(".")
     if not (dot and _is_number(major) and _is_number(minor)):
-        raise UnreadableVersionError(f"invalid version string: {word}; it must be X.Y or latest")
+        raise bad_request(f"invalid version string: {word}; it must be X.Y or latest")
     return int(major), int(minor)
 
 

@@ -7,7 +7,7 @@ that provider out.
 The caller keeps the order: each `put` of a provider is later than the one before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -118,6 +118,11 @@ class ProviderIndex:
         for stock, rows, amounts in gathered:
             stock.use(rows, amounts)
 
+    def put_used(self, state: ProviderState) -> None:
+        """Set the state of a known provider of which only the usage changed."""
+        self.states[self._row_of_internal[state.internal]] = state
+        self.use(state.internal, {resource: stock.used for resource, stock in state.inventories.items()})
+
     def drop(self, internal: int) -> None:
         """Remove the provider."""
         row = self._row_of_internal.pop(internal, None)
@@ -144,7 +149,7 @@ class ProviderIndex:
         return self._row_of_id.get(provider.int)
 
     def state(self, row: int) -> ProviderState:
-        """As it was put. The current usage is in `stocks`."""
+        """As it was put. The current usage is in `stocks`: `use` changes it there alone."""
         state = self.states[row]
         assert state is not None, f"row {row} has no provider"
         return state
@@ -177,13 +182,13 @@ class ProviderIndex:
 
     def is_under(self, row: int, other: int) -> bool:
         """Is the row at or below the other?"""
-        return other in self._up_from(row)
-
-    def _up_from(self, row: int) -> Iterator[int]:
-        """The row, its parent, and so on to the root."""
-        while row >= 0:
-            yield row
+        while row not in (other, -1):
             row = int(self.parent[row])
+        return row == other
+
+    def states_in_tree(self, root: ProviderId) -> list[ProviderState]:
+        """All known providers of this tree, whether it is attached or not."""
+        return [self.state(row) for row in sorted(self._trees[root.int])]
 
     def attach_trees(self) -> None:
         """Attach all trees whose providers came, went or moved; call it before a search."""

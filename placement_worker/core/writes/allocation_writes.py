@@ -15,8 +15,6 @@ All consumers of one write change together or not at all. What some give back co
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from msgspec import structs
-
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import (
     AllocationWrite,
@@ -31,30 +29,32 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import NO_OWNER, DoesNotFit, NotAllowed, Shortfall
+from placement_worker.core.claim_keys import ClaimKeys, keys_of_shares
 from placement_worker.core.drafts.ledger_draft import Amounts, LedgerDraft, amounts_in
 from placement_worker.core.drafts.usage_draft import UsageDraft, shortfalls_of
-from placement_worker.core.ledger import AllocationKeys, ClaimChanges, Consumer, Decision, Ledger
+from placement_worker.core.ledger import ClaimChanges, Consumer, Decision, Ledger
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 
-def keys_of_allocation_writes(writes: Sequence[AllocationWrite]) -> AllocationKeys:
-    named = keys_of_allocations(
-        one for write in writes if isinstance(write, SetAllocations) for one in write.consumers
+def keys_of_allocation_writes(writes: Sequence[AllocationWrite]) -> ClaimKeys:
+    allocations = [one for write in writes if isinstance(write, SetAllocations) for one in write.consumers]
+    emptied = [write.consumer for write in writes if isinstance(write, DeleteAllocations)]
+    return keys_of_allocations(allocations, emptied)
+
+
+def keys_of_allocations(
+    allocations: Sequence[ConsumerAllocations],
+    consumers: Iterable[ConsumerId] = (),
+    providers: Iterable[ProviderId] = (),
+) -> ClaimKeys:
+    """With these further consumers and providers."""
+    amounts = [amount for one in allocations for amount in one.amounts]
+    return keys_of_shares(
+        consumers=[*[one.consumer for one in allocations], *consumers],
+        providers=[*[amount.provider for amount in amounts], *providers],
+        classes=[amount.resource for amount in amounts],
+        allocations=allocations,
     )
-    emptied = tuple(write.consumer for write in writes if isinstance(write, DeleteAllocations))
-    return structs.replace(named, consumers=tuple(dict.fromkeys(named.consumers + emptied)))
-
-
-def keys_of_allocations(allocations: Iterable[ConsumerAllocations]) -> AllocationKeys:
-    by_consumer = dict[ConsumerId, ConsumerAllocations]()
-    providers = dict[ProviderId, None]()
-    classes = dict[str, None]()
-    for one in allocations:
-        by_consumer[one.consumer] = one
-        for amount in one.amounts:
-            providers[amount.provider] = None
-            classes[amount.resource] = None
-    return AllocationKeys(tuple(by_consumer), tuple(providers), tuple(classes), tuple(by_consumer.values()))
 
 
 def new_consumer(allocations: ConsumerAllocations, cell: str) -> Consumer:

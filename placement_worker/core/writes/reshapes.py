@@ -16,10 +16,10 @@ from bus.message import ProviderId
 from bus.messages.administration import Done, ProviderInventories, Reshape, UnknownProvider, WriteVerdict
 from bus.messages.placement import InventoryInUse, InventoryState, NotAllowed
 from placement_worker.core.capacity import limits_in, used_in
+from placement_worker.core.claim_keys import ClaimKeys
 from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.drafts.ledger_draft import LedgerDraft
 from placement_worker.core.ledger import (
-    AllocationKeys,
     ClaimChanges,
     Forest,
     ForestKeys,
@@ -45,11 +45,9 @@ def forest_keys_of(reshape: Reshape) -> ForestKeys:
     )
 
 
-def allocation_keys_of(reshape: Reshape) -> AllocationKeys:
+def allocation_keys_of(reshape: Reshape) -> ClaimKeys:
     """Lock the providers whose inventories change together with those that hold or are held: all roots in one order."""
-    named = keys_of_allocations(reshape.allocations)
-    written = tuple(one.provider for one in reshape.inventories)
-    return structs.replace(named, providers=tuple(dict.fromkeys(named.providers + written)))
+    return keys_of_allocations(reshape.allocations, providers=[one.provider for one in reshape.inventories])
 
 
 def decide_reshape(

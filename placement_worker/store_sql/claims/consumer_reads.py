@@ -1,7 +1,8 @@
-"""Read what consumers hold: by consumer, by provider, by project and user. Nothing is locked."""
+"""Read what consumers hold: by consumer, by provider, by project and user, and for an audit. Nothing is locked."""
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,16 +10,18 @@ from sqlalchemy import Connection, Row
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.administration import ConsumerState, TypeUsage
+from bus.messages.books import BookEntry
 from bus.messages.placement import ResourceAmount
 from bus.sql import among
+from placement_worker.store_sql import log
 from placement_worker.store_sql.amounts import NOTHING, decode_held
 from placement_worker.store_sql.name_cache import CachedVocabulary
-from placement_worker.tables import consumers, holders, providers
+from placement_worker.tables import change_log, consumers, holders, providers
 
 
 def consumer(connection: Connection, vocabulary: CachedVocabulary, which: ConsumerId) -> ConsumerState | None:
-    states = _states(connection, vocabulary, sa.select(consumers).where(consumers.c.uuid == which))
-    return next(iter(states), None)
+    query = sa.select(consumers).where(consumers.c.uuid == which, consumers.c.held != NOTHING)
+    return next((_state(row, held) for row, held in _read(connection, vocabulary, query)), None)
 
 
 def holders_of(
@@ -32,13 +35,13 @@ def holders_of(
         sa.select(consumers)
         .join(holders, holders.c.consumer_id == consumers.c.id)
         .join(providers, providers.c.id == holders.c.provider_id)
-        .where(providers.c.uuid == provider)
+        .where(providers.c.uuid == provider, consumers.c.held != NOTHING)
         .order_by(consumers.c.uuid)
         .limit(limit)
     )
     if after is not None:
         query = query.where(consumers.c.uuid > after)
-    return _states(connection, vocabulary, query)
+    return tuple([_state(row, held) for row, held in _read(connection, vocabulary, query)])
 
 
 def usages(
@@ -72,35 +75,59 @@ def usages(
     )
 
 
-def _states(
+def books_page(
+    connection: Connection, vocabulary: CachedVocabulary, after: ConsumerId | None, limit: int
+) -> tuple[BookEntry, ...]:
+    """Consumers as an audit compares them."""
+    query = sa.select(consumers).where(consumers.c.held != NOTHING)
+    if after is not None:
+        query = query.where(consumers.c.uuid > after)
+    rows = _read(connection, vocabulary, query.order_by(consumers.c.uuid).limit(limit))
+    return tuple([_entry(row, held) for row, held in rows])
+
+
+def book_entries(
+    connection: Connection,
+    vocabulary: CachedVocabulary,
+    named: Sequence[ConsumerId],
+    new_since: datetime | None,
+) -> tuple[BookEntry, ...]:
+    query = sa.select(consumers).where(among(connection, consumers.c.uuid, named))
+    new = frozenset[ConsumerId]() if new_since is None else _claimed_since(connection, new_since)
+    rows = _read(connection, vocabulary, query.order_by(consumers.c.uuid))
+    return tuple([_entry(row, held, is_new=row.uuid in new) for row, held in rows])
+
+
+def _claimed_since(connection: Connection, since: datetime) -> frozenset[ConsumerId]:
+    entries = connection.scalars(sa.select(change_log.c.body).where(change_log.c.at >= since))
+    return frozenset(holder.consumer for body in entries for holder in log.decode(body).claimed)
+
+
+def _read(
     connection: Connection, vocabulary: CachedVocabulary, query: sa.Select[Any]
-) -> tuple[ConsumerState, ...]:
-    """The consumers that hold something."""
-    rows = [row for row in connection.execute(query) if row.held != NOTHING]
-    held = {row.id: decode_held(row.held) for row in rows}
-    numbers = {number for of_one in held.values() for number in of_one}
-    if vocabulary.classes.lack({one for of_one in held.values() for used in of_one.values() for one in used}):
+) -> list[tuple[Row[Any], tuple[ResourceAmount, ...]]]:
+    """Each consumer's row, and what it holds, without what is held of providers that do not exist: the audit of the tables
+    reports these.
+    """
+    rows = [(row, decode_held(row.held)) for row in connection.execute(query)]
+    if vocabulary.classes.lack({one for _, held in rows for used in held.values() for one in used}):
         vocabulary.classes.load(connection)
     names = vocabulary.classes.names
-    ids = _ids(connection, sorted(numbers))
-    return tuple(
-        _state(
+    numbers = sorted({number for _, held in rows for number in held})
+    found = sa.select(providers.c.id, providers.c.uuid).where(among(connection, providers.c.id, numbers))
+    ids = {number: ProviderId(uuid) for number, uuid in connection.execute(found)} if numbers else {}
+    return [
+        (
             row,
             tuple(
                 ResourceAmount(provider=ids[number], resource=names[class_id], amount=amount)
-                for number, used in held[row.id].items()
+                for number, used in held.items()
+                if number in ids
                 for class_id, amount in used.items()
             ),
         )
-        for row in rows
-    )
-
-
-def _ids(connection: Connection, numbers: Sequence[int]) -> dict[int, ProviderId]:
-    if not numbers:
-        return {}
-    query = sa.select(providers.c.id, providers.c.uuid).where(among(connection, providers.c.id, numbers))
-    return {row.id: row.uuid for row in connection.execute(query)}
+        for row, held in rows
+    ]
 
 
 def _state(row: Row[Any], held: tuple[ResourceAmount, ...]) -> ConsumerState:
@@ -112,4 +139,21 @@ def _state(row: Row[Any], held: tuple[ResourceAmount, ...]) -> ConsumerState:
         generation=row.generation,
         attempt=row.attempt,
         held=held,
+    )
+
+
+def _entry(row: Row[Any], held: tuple[ResourceAmount, ...], *, is_new: bool = False) -> BookEntry:
+    return BookEntry(
+        id=row.uuid,
+        type=row.type,
+        project=row.project_id,
+        user=row.user_id,
+        cell=row.cell,
+        generation=row.generation,
+        attempt=row.attempt,
+        ended=row.ended_at is not None,
+        host=row.host,
+        group=row.server_group,
+        held=held,
+        is_new=is_new,
     )

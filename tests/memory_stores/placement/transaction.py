@@ -23,9 +23,8 @@ from bus.messages.placement import (
     ResourceAmount,
 )
 from placement_worker.core.capacity import limits_in, used_in
-from placement_worker.core.claim_keys import ClaimKeys, keys_of_orders, keys_of_shares
+from placement_worker.core.claim_keys import ClaimKeys, keys_of_orders
 from placement_worker.core.ledger import (
-    AllocationKeys,
     ClaimChanges,
     ClaimOrder,
     Consumer,
@@ -82,12 +81,12 @@ class MemoryTransaction:
         kept = self._tables.kept_pages
         return {page: body for (of, page), (_, body) in kept.items() if of == claim}
 
-    async def lock_allocations(self, keys: AllocationKeys) -> Ledger:
+    async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         providers = self._tables.providers
         # A consumer that an administrator gives something, without a host, may live at any of these roots from now on.
         roots = [providers[one].root for one in keys.providers if one in providers]
         classes = frozenset(name for name in keys.classes if name in self._tables.custom["classes"])
-        return structs.replace(self._ledger(keys_of_shares(keys), roots), classes=classes)
+        return structs.replace(self._ledger(keys, roots), classes=classes)
 
     def _ledger(self, keys: ClaimKeys, roots: Sequence[ProviderId] = ()) -> Ledger:
         consumers, held = self._lock_consumers(keys.consumers)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.messages.placement import INTEGER_MAX, Claimed, Released
-from placement_worker import admin_handlers, handlers, together_handlers
+from placement_worker import admin_writes, handlers, together_handlers
 from placement_worker.core import capacity, claims, shares
 from placement_worker.core.drafts import ledger_draft
 from tests.simulation.replacing import replaced
@@ -150,7 +150,7 @@ def trees_locked_before_consumers() -> AbstractContextManager[None]:
 
         return lock_nothing
 
-    return replaced(admin_handlers, "lock_reshapes", planted)
+    return replaced(admin_writes, "lock_reshapes", planted)
 
 
 def pool_kept_by_a_swap() -> AbstractContextManager[None]:
