@@ -6,7 +6,6 @@ deleted after a time, as pages of long answers are. A claim whose pages are gone
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from itertools import accumulate, takewhile
 
 import msgspec
 
@@ -25,7 +24,7 @@ from bus.workers.handling import Answer, Handlers, Received, Said, Weighed
 from placement_worker.core.claims_together import Refusal, TogetherJudgement, claims_of, decide_together
 from placement_worker.core.ledger import SentOrder
 from placement_worker.core.shares import MovedRoots
-from placement_worker.paging import ROOM
+from placement_worker.paging import how_many_fit
 from placement_worker.store import PlacementTransaction
 
 # How many consumers one transaction claims for at most. A single claim for more of them is not allowed: all its locks would
@@ -100,8 +99,7 @@ def _told(judgement: TogetherJudgement) -> AllClaimed | NoneClaimed:
     if isinstance(judgement, AllClaimed):
         return judgement
     refused = [_refused(consumer, each) for consumer, each in judgement.refused]
-    sizes = accumulate(len(_encode(each)) + 1 for each in refused)
-    fit = len([*takewhile(ROOM.__ge__, sizes)])
+    fit = how_many_fit(len(_encode(each)) + 1 for each in refused)
     return NoneClaimed(refused=tuple(refused[: max(fit, 1)]), count=len(refused))
 
 

@@ -55,28 +55,21 @@ def placement_parts(
         # Without a cell's broker a worker serves all others.
         set_beside((station, *of_cell), f"cell {', '.join(names)}")
         workers += of_cell
-    return (*workers, changes, Pruner(store, settings, clock, chance))
+    return (*workers, changes, pruner(store, settings, clock, chance))
 
 
-class Pruner(Periodic):
+def pruner(
+    store: PlacementStore,
+    settings: PlacementSettings,
+    clock: Callable[[], datetime],
+    chance: random.Random | None = None,
+) -> Periodic:
     """Deletes consumers that ended long ago, and log entries that were published long ago."""
 
-    def __init__(
-        self,
-        store: PlacementStore,
-        settings: PlacementSettings,
-        clock: Callable[[], datetime],
-        chance: random.Random | None = None,
-    ) -> None:
-        super().__init__("forget what ended long ago", self._prune, settings.prune_every_s, chance=chance)
-        self._store = store
-        self._settings = settings
-        self._clock = clock
-
-    async def _prune(self) -> None:
-        at = self._clock()
+    async def prune() -> None:
+        at = clock()
         # Twice the horizon, so that clocks may differ by as much as one horizon.
-        gone = await self._store.prune(
-            at - 2 * self._settings.horizon, at - timedelta(seconds=self._settings.log_kept_s)
-        )
+        gone = await store.prune(at - 2 * settings.horizon, at - timedelta(seconds=settings.log_kept_s))
         log.debug("forgot %d rows", gone)
+
+    return Periodic("forget what ended long ago", prune, settings.prune_every_s, chance=chance)

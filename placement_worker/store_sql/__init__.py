@@ -135,7 +135,7 @@ def _reads_named(
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """As `reads`, for a query that needs the names of classes and traits."""
 
-    async def read(self: SqlPlacementStore, /, *values: P.args, **named: P.kwargs) -> T:
+    async def read(self: "SqlPlacementStore", /, *values: P.args, **named: P.kwargs) -> T:
         async with self._reading() as (transaction, vocabulary):
             return await transaction.run(query, vocabulary, *values, **named)
 

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Connection
 
-from bus.sql import PostgresTransaction, Transaction, array_of, driver_of
+from bus.sql import PostgresTransaction, SqliteTransaction, Transaction, array_of
 
 # SQLite's words for PostgreSQL's. Its lists are JSON; it looks rows up by their keys without being told; and its writer has
 # the file for itself, so it needs no locks.
@@ -44,14 +43,9 @@ async def rows_of(
     if not values:
         return ()
     if isinstance(transaction, PostgresTransaction):
-        driver = await transaction.driver()
-        rows: Sequence[Any] = await driver.fetch(statement.on_postgresql, array_of([*values]))
-        return rows
-    return await transaction.run(_fetched, statement.on_sqlite, _encode([*values]).decode())
-
-
-def _fetched(connection: Connection, statement: str, values: str) -> Sequence[Any]:
-    return driver_of(connection).execute(statement, (values,)).fetchall()
+        return await transaction.fetch(statement.on_postgresql, array_of([*values]))
+    assert isinstance(transaction, SqliteTransaction), "there are two databases"
+    return await transaction.fetch(statement.on_sqlite, _encode([*values]).decode())
 
 
 def id_of(found: UUID | str) -> UUID:

@@ -1,5 +1,7 @@
 """The change log: one row for each write, committed together with it."""
 
+from collections.abc import Iterable
+
 import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
@@ -32,6 +34,17 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(LogEntry).decode
+
+
+def decode_all(bodies: Iterable[bytes]) -> LogEntry:
+    """All these entries as one."""
+    entries = [decode(body) for body in bodies]
+    return LogEntry(
+        *[
+            tuple([one for entry in entries for one in getattr(entry, name)])
+            for name in LogEntry.__struct_fields__
+        ]
+    )
 
 
 def append(connection: Connection, entry: LogEntry) -> None:

@@ -30,10 +30,8 @@ from placement_worker.core.candidates.tree_classes import tree_classes
 _Waiting = tuple[ClassProblem, Iterator[tuple[int, ...]]]
 
 
-def find_candidates(
-    index: ProviderIndex, query: CandidatesQuery, skip: int = 0, budget: Budget | None = None
-) -> Candidates:
-    """As many as the query allows, after the first `skip`; the order does not change while the index does not change.
+def find_candidates(index: ProviderIndex, query: CandidatesQuery, budget: Budget | None = None) -> Candidates:
+    """As many as the query allows; the order does not change while the index does not change.
 
     Raises CutError when the budget is spent. Without `budget` it is the default one.
     """
@@ -41,8 +39,6 @@ def find_candidates(
     blocks: list[Block] = []
     for block in _all_blocks(index, query, budget or Budget()):
         rows = block.rows
-        if skip:
-            rows, skip = rows[skip:], max(0, skip - len(rows))
         if left is not None:
             rows = rows[:left]
             left -= len(rows)

@@ -115,10 +115,10 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
 
     async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
         """A group is inserted as the batch first defines it. Most times it is there already."""
-        driver = await self._transaction.driver()
-        made = {id_of(row[0]).int for row in await driver.fetch(_MAKE_GROUPS, *_group_columns(groups))}
+        new = await self._transaction.fetch(_MAKE_GROUPS, *_group_columns(groups))
+        made = {id_of(row[0]).int for row in new}
         self._made_groups = {each.id.int: each for each in groups if each.id.int in made}
-        rows = await driver.fetch(_LOCK_GROUPS, [group.id for group in groups])
+        rows = await self._transaction.fetch(_LOCK_GROUPS, [group.id for group in groups])
         if len(rows) < len(groups):
             raise Transient(
                 "a server group was pruned at the moment of a new claim in it: the batch is tried again"
@@ -128,44 +128,44 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
 
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
         keys, ids = locked.keys, locked.consumer_ids
-        driver = await self._transaction.driver()
         if not keys.consumers:
             return ()
         optimistic_rows = locked.optimistic_rows()
         columns = _consumer_columns(optimistic_rows)
-        made = [row[0] for row in await driver.fetch(_MAKE_CONSUMERS, array_of(keys.consumers), *columns)]
+        new = await self._transaction.fetch(_MAKE_CONSUMERS, array_of(keys.consumers), *columns)
+        made = [row[0] for row in new]
         self._made = {record.row.id.int: record for record in optimistic_rows}
         if len(made) == len(keys.consumers):
             ids.update(zip(self._made, made, strict=True))
             return ()
-        rows = await driver.fetch(_LOCK_CONSUMERS, array_of(keys.consumers))
+        rows = await self._transaction.fetch(_LOCK_CONSUMERS, array_of(keys.consumers))
         if len(rows) < len(keys.consumers):
             raise Transient(
                 "a consumer was pruned at the moment of a new claim for it: the batch is tried again"
             )
-        new = set(made)
         ids.update((row[0].int, row[1]) for row in rows)
-        self._made = {number: record for number, record in self._made.items() if ids[number] in new}
-        return [row for row in rows if row[1] not in new]
+        inserted = set(made)
+        self._made = {number: record for number, record in self._made.items() if ids[number] in inserted}
+        return [row for row in rows if row[1] not in inserted]
 
     async def write(self, changes: ClaimChanges) -> None:
         locked = self._locked
         assert locked is not None, "claims are written only after they were locked"
-        driver = await self._transaction.driver()
+        transaction = self._transaction
         await self._write_groups(changes.groups)
         if changes.forgotten:
-            await driver.execute(_FORGET, [locked.consumer_ids[one.int] for one in changes.forgotten])
+            await transaction.change(_FORGET, [locked.consumer_ids[one.int] for one in changes.forgotten])
         if changes.counted:
-            await driver.executemany(_COUNT, locked.counted(changes))
+            await (await transaction.driver()).executemany(_COUNT, locked.counted(changes))
         if not (changes.consumers or changes.held or changes.touched):
             return
         kept = locked.consumer_writes(changes, self._made)
         ended, begun = locked.holders(kept)
         if ended:
-            await driver.execute(_END_HOLDING, *_number_columns(ended))
+            await transaction.change(_END_HOLDING, *_number_columns(ended))
         touched, consumers = list(locked.touched(changes)), kept.consumers
         ids, generations, used, living = columns_of(touched, plain=4) or _NO_ROWS
-        ((touched_rows, kept_rows),) = await driver.fetch(
+        ((touched_rows, kept_rows),) = await transaction.fetch(
             _WRITE,
             *(ids, generations, used),
             array_of([locked.consumer_ids[one.row.id.int] for one in consumers]),
@@ -186,12 +186,11 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
         """Keep the inserted groups as granted claims define them; delete those that no granted claim is in."""
         if not self._made_groups:
             return
-        driver = await self._transaction.driver()
         granted = {each.id.int: each for each in groups}
         if others := [each for number, each in granted.items() if self._made_groups[number] != each]:
-            await driver.execute(_WRITE_GROUPS, *_group_columns(others))
+            await self._transaction.change(_WRITE_GROUPS, *_group_columns(others))
         if unused := [each.id for number, each in self._made_groups.items() if number not in granted]:
-            await driver.execute(_DROP_GROUPS, unused)
+            await self._transaction.change(_DROP_GROUPS, unused)
 
 
 _NO_ROWS = ("{}",) * 4

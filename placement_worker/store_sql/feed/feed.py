@@ -1,14 +1,12 @@
 """The change log's mark: how far its publisher came; and the election of that publisher."""
 
-from collections.abc import Sequence
-
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
 from sqlalchemy.types import UserDefinedType
 
 from bus.errors import Transient
 from bus.messages.placement import LogPosition
-from bus.sql import Database, PostgresSession, driver_of
+from bus.sql import PostgresSession, SqliteDatabase
 from placement_worker.store import FEED_ENTRIES, Unpublished
 from placement_worker.store_sql.feed.cursors import NOTHING_SEEN
 from placement_worker.store_sql.feed.log_reader import read_log, unpublished
@@ -35,16 +33,16 @@ class SqlFeed:
     """The feed in one term of publishing."""
 
     def __init__(
-        self, session: Database | PostgresSession, known: VocabularyCache, published: LogPosition, cursor: str
+        self,
+        session: SqliteDatabase | PostgresSession,
+        known: VocabularyCache,
+        published: LogPosition,
+        cursor: str,
     ) -> None:
         self._session = session
         self._known = known
-        self._published = published
+        self.published = published
         self._cursor = cursor
-
-    @property
-    def published(self) -> LogPosition:
-        return self._published
 
     async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
         """All from one snapshot."""
@@ -57,20 +55,16 @@ class SqlFeed:
         return found
 
     async def mark(self, position: int, cursor: str) -> None:
-        term = self._published.term
+        term = self.published.term
         if isinstance(self._session, PostgresSession):
             marked = await self._session.alone(_MARK_ON_POSTGRESQL, term, position, cursor)
         else:
             async with self._session.writing(is_lazy=True) as transaction:
-                marked = await transaction.run(_mark_in_file, term, position, cursor)
+                marked = await transaction.fetch(_MARK_ON_SQLITE, term, position, cursor)
         if not marked:
             raise Transient(f"the feed of term {term} is over: another process publishes the log")
-        self._published = LogPosition(term=term, position=position)
+        self.published = LogPosition(term=term, position=position)
         self._cursor = cursor
-
-
-def _mark_in_file(connection: Connection, term: int, position: int, cursor: str) -> Sequence[tuple[int]]:
-    return driver_of(connection).execute(_MARK_ON_SQLITE, (term, position, cursor)).fetchall()
 
 
 def begin_term(connection: Connection) -> tuple[LogPosition, str]:

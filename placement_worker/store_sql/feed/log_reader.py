@@ -7,12 +7,9 @@ writer at a time, so rows commit in the order of their numbers, and its cursor i
 Most times nothing or only usage has changed. So that case is cheap: one statement, or two.
 """
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 from sqlalchemy import Connection
 
-from bus.messages.placement import GroupMember, Holder, ProviderGone
 from bus.sql import PostgresTransaction, Transaction, driver_of
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import log
@@ -56,23 +53,11 @@ ALL_ENTRIES = 2**62
 
 
 class LogRead(Struct, frozen=True):
-    """`cursor` is how far the reading came. `is_cut`: it came to its limit, so there may be more."""
+    """`cursor` is how far the reading came, `entry` all that it read. `is_cut`: it came to its limit, so there may be more."""
 
     cursor: str
-    entries: Sequence[log.LogEntry]
+    entry: log.LogEntry
     is_cut: bool = False
-
-    @property
-    def gone(self) -> tuple[ProviderGone, ...]:
-        return tuple([gone for entry in self.entries for gone in entry.gone])
-
-    @property
-    def joined(self) -> tuple[GroupMember, ...]:
-        return tuple([member for entry in self.entries for member in entry.joined])
-
-    @property
-    def left(self) -> tuple[Holder, ...]:
-        return tuple([holder for entry in self.entries for holder in entry.left])
 
 
 async def read_log(transaction: Transaction, since: str, entries_max: int = ALL_ENTRIES) -> LogRead | None:
@@ -83,15 +68,16 @@ async def read_log(transaction: Transaction, since: str, entries_max: int = ALL_
         return await transaction.run(_log_of_file, since, entries_max) if is_position(since) else None
     if Snapshot.of(since) is None:
         return None
-    driver = await transaction.driver()
-    now, count, last, bodies, forgotten, is_ahead = await driver.fetchrow(_ON_POSTGRESQL, since, entries_max)
+    ((now, count, last, bodies, forgotten, is_ahead),) = await transaction.fetch(
+        _ON_POSTGRESQL, since, entries_max
+    )
     if is_ahead or not has_seen(since, forgotten or ""):
         return None
     is_cut = count >= entries_max
     snapshot = Snapshot.of(now)
     assert snapshot is not None, f"PostgreSQL's own snapshot can be parsed: {now!r}"
     cursor = str(snapshot.before(last + 1)) if is_cut else now
-    return LogRead(cursor, [log.decode(body) for body in bodies], is_cut)
+    return LogRead(cursor, log.decode_all(bodies), is_cut)
 
 
 def _log_of_file(connection: Connection, since: str, entries_max: int) -> LogRead | None:
@@ -103,21 +89,20 @@ def _log_of_file(connection: Connection, since: str, entries_max: int) -> LogRea
     rows = driver.execute(_ON_SQLITE, (position, entries_max)).fetchall() if last > position else []
     is_cut = len(rows) == entries_max
     cursor = rows[-1][0] if is_cut else max(pruned, last)
-    return LogRead(str(cursor), [log.decode(body) for _, body in rows], is_cut)
+    return LogRead(str(cursor), log.decode_all([body for _, body in rows]), is_cut)
 
 
 async def unpublished(transaction: Transaction, vocabulary: CachedVocabulary, read: LogRead) -> Unpublished:
     """The changed providers, as they are now. After claims alone, which is the usual case, one statement reads it."""
-    changed = {provider for entry in read.entries for provider in entry.providers}
-    used = {provider for entry in read.entries for provider in entry.used}
+    entry, changed = read.entry, set(read.entry.providers)
     return Unpublished(
         cursor=read.cursor,
         providers=await read_states(transaction, vocabulary, changed),
-        gone=read.gone,
-        usage=await read_usage(transaction, vocabulary.classes, used - changed),
-        claimed=tuple([holder for entry in read.entries for holder in entry.claimed]),
-        ended=tuple([holder for entry in read.entries for holder in entry.ended]),
-        joined=read.joined,
-        left=read.left,
+        gone=entry.gone,
+        usage=await read_usage(transaction, vocabulary.classes, set(entry.used) - changed),
+        claimed=entry.claimed,
+        ended=entry.ended,
+        joined=entry.joined,
+        left=entry.left,
         is_cut=read.is_cut,
     )

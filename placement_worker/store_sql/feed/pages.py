@@ -34,7 +34,7 @@ async def changes_page(
     read = await read_log(transaction, since)
     if read is None:
         return None
-    touched = {provider for entry in read.entries for provider in (*entry.providers, *entry.used)}
+    touched = {*read.entry.providers, *read.entry.used}
     following = sorted(internal for internal in touched if internal > after)
     page = following[:limit]
     published, _ = await transaction.run(_reach)
@@ -44,9 +44,9 @@ async def changes_page(
         next=page[-1] if len(following) > limit else None,
         since=since,
         cursor=read.cursor,
-        gone=read.gone,
-        joined=read.joined,
-        left=read.left,
+        gone=read.entry.gone,
+        joined=read.entry.joined,
+        left=read.entry.left,
     )
 
 

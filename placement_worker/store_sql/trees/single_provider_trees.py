@@ -151,8 +151,7 @@ def _amounts(stock: InventoryState) -> Row:
 
 
 async def _write_on_postgresql(transaction: PostgresTransaction, written: _Written) -> None:
-    driver = await transaction.driver()
-    counted, stocked = await driver.fetchrow(
+    ((counted, stocked),) = await transaction.fetch(
         _ON_POSTGRESQL,
         *(columns_of(written.counters, _COUNTERS) or ("{}",) * _COUNTERS),
         *(columns_of(written.stocks, _AMOUNTS) or ("{}",) * _AMOUNTS),

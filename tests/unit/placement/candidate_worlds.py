@@ -49,12 +49,12 @@ class World:
     def loses(self, name: str) -> None:
         self.index.drop(self._states.pop(name).internal)
 
-    def ask(self, *groups: Group, skip: int = 0, **of_the_query: object) -> list[str]:
+    def ask(self, *groups: Group, **of_the_query: object) -> list[str]:
         """Candidates as `VCPU:2@host DISK_GB:5@pool`, followed by the providers of groups with suffixes as `1=child`."""
         query = structs.replace(CandidatesQuery(groups=groups), **of_the_query)
         names = {state.id: name for name, state in self._states.items()}
         told = []
-        for found in find_candidates(self.index, query, skip).written_out(self.index):
+        for found in find_candidates(self.index, query).written_out(self.index):
             amounts = [f"{each.resource}:{each.amount}@{names[each.provider]}" for each in found.amounts]
             mappings = [
                 f"{suffix}={'+'.join(names[one] for one in providers)}"
@@ -65,7 +65,7 @@ class World:
         return told
 
     def finds(self, *groups: Group, **of_the_query: object) -> set[str]:
-        told = self.ask(*groups, skip=0, **of_the_query)
+        told = self.ask(*groups, **of_the_query)
         assert len(told) == len(set(told)), told
         return set(told)
 
