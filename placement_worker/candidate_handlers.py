@@ -5,9 +5,9 @@ worker can send the next page, also after a restart, for as long as the change l
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import NAMESPACE_OID, UUID
 
 import msgspec
@@ -68,7 +68,7 @@ def candidate_handlers(
 async def first_page(
     view: ProviderView, names: KnownNames, kept: KeptAnswers, searcher: Searcher, ask: AskCandidates
 ) -> Verdict:
-    if flaw := flaw_in(ask):
+    if flaw := next(_flaws(ask), None):
         return flaw
     replica = await view.caught_up()
     if unknown := await names.unknown("classes", _classes_in(ask), replica):
@@ -76,24 +76,18 @@ async def first_page(
     if unknown := await names.unknown("traits", _traits_in(ask), replica):
         return UnknownTrait(names=unknown)
     query = _query(ask)
-    pages = await searcher.done(replica, lambda index, budget: _found_pages(index, budget, query))
-    if isinstance(pages, TooCostly):
-        return pages
-    first, *others = pages.pages
+    found = await searcher.done(replica, lambda index, budget: _found_pages(index, budget, query))
+    if isinstance(found, TooCostly):
+        return found
+    answer, (first, *others) = found
     if not others:
         return Candidates(candidates=_decode(first))
-    await kept.keep_answer(pages.name, others)
-    return Candidates(candidates=_decode(first), next=NextPage(answer=pages.name, page=1))
+    await kept.keep_answer(answer, others)
+    return Candidates(candidates=_decode(first), next=NextPage(answer=answer, page=1))
 
 
-class _Pages(NamedTuple):
-    """The pages of an answer, and the id made of their content."""
-
-    name: UUID
-    pages: Sequence[bytes]
-
-
-def _found_pages(index: ProviderIndex, budget: Budget, query: CandidatesQuery) -> _Pages:
+def _found_pages(index: ProviderIndex, budget: Budget, query: CandidatesQuery) -> tuple[UUID, list[bytes]]:
+    """The pages of an answer, after the id made of their content."""
     found = find_candidates(index, query, budget=budget)
     slots = sum(max(1, len(group.resources)) for group in query.groups)
 
@@ -108,7 +102,7 @@ def _found_pages(index: ProviderIndex, budget: Budget, query: CandidatesQuery) -
     for page in pages:
         digest.update(page)
         budget.spend(len(page) // _BYTES_PER_STEP)
-    return _Pages(UUID(bytes=digest.digest()[:16], version=5), pages)
+    return UUID(bytes=digest.digest()[:16], version=5), pages
 
 
 async def later_page(kept: KeptAnswers, ask: AskMoreCandidates) -> Verdict:
@@ -143,12 +137,8 @@ def _page(texts: Iterable[bytes]) -> bytes:
 # Checks of the query itself
 
 
-def flaw_in(ask: AskCandidates) -> NotAllowed | None:
-    """The first error in the query itself, whatever is stored; None if there is none."""
-    return next(_flaws(ask), None)
-
-
 def _flaws(ask: AskCandidates) -> Iterator[NotAllowed]:
+    """The errors in the query itself, whatever is stored."""
     seen: set[str] = set()
     in_subtrees = {suffix for each in ask.same_subtree for suffix in each}
     for place, group in enumerate(ask.groups):

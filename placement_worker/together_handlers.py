@@ -98,7 +98,7 @@ def _told(judgement: TogetherJudgement) -> AllClaimed | NoneClaimed:
     """As many of the refused consumers as one message has room for; the others are only counted."""
     if isinstance(judgement, AllClaimed):
         return judgement
-    refused = [_refused(consumer, each) for consumer, each in judgement.refused]
+    refused = [_refused(consumer, each) for consumer, each in judgement]
     fit = how_many_fit(len(_encode(each)) + 1 for each in refused)
     return NoneClaimed(refused=tuple(refused[: max(fit, 1)]), count=len(refused))
 

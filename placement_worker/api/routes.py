@@ -14,7 +14,7 @@ from placement_worker.api.endpoints import (
     traits,
     usages,
 )
-from placement_worker.api.grammar.endpoint_inputs import Backend, Writer
+from placement_worker.api.grammar.endpoint_inputs import Backend
 from placement_worker.api.grammar.routing import Handler, Route
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.candidate_handlers import ProviderView
@@ -23,6 +23,7 @@ from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.known_names import KnownNames
 from placement_worker.searching import Searcher
 from placement_worker.store import Records
+from placement_worker.write_batcher import WriteBatcher
 
 _RULE = "placement:resource_providers"
 _PROVIDERS = "/resource_providers"
@@ -38,7 +39,7 @@ _CONSUMER = "/allocations/{consumer_uuid}"
 
 
 def routes_of(
-    writer: Writer,
+    writer: WriteBatcher,
     view: ProviderView,
     records: Records,
     standard: Vocabulary,

@@ -8,8 +8,6 @@ after another, so they count for each other. One refusal takes back all of them.
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from msgspec import Struct
-
 from bus.message import ConsumerId, ProviderId
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -40,13 +38,8 @@ from placement_worker.core.shares import MovedRoots
 Refusal = AlreadyClaimed | DoesNotFit | GroupRefused | MovedRoots | Superseded | TooOld | NotAllowed
 
 
-class NotAll(Struct, frozen=True):
-    """Why nothing is claimed: the consumers that may not have their share, with the reason."""
-
-    refused: tuple[tuple[ConsumerId, Refusal], ...]
-
-
-TogetherJudgement = AllClaimed | NotAll
+# All consumers have their shares; or these may not have theirs, with the reason of each, and nothing is claimed.
+TogetherJudgement = AllClaimed | tuple[tuple[ConsumerId, Refusal], ...]
 
 
 def decide_together(
@@ -74,7 +67,7 @@ def _judge(
     draft.restore(before)
     if len(refused) == len(claim) and all(_holds_just_that(order, verdict) for order, verdict in refused):
         return AllClaimed(is_new=False)
-    return NotAll(tuple([(order.consumer, verdict) for order, verdict in refused]))
+    return tuple([(order.consumer, verdict) for order, verdict in refused])
 
 
 def _holds_just_that(order: object, verdict: Refusal) -> bool:

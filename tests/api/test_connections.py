@@ -377,7 +377,7 @@ class Kept:
         self.address = address
         self.is_closed = False
 
-    def close_idle(self) -> None:
+    def close(self) -> None:
         self.is_closed = True
 
 

@@ -44,7 +44,8 @@ class Candidates:
         query = structs.replace(query, limit=min(query.limit or CANDIDATES_MAX, CANDIDATES_MAX))
         classes = {resource: None for group in query.groups for resource in group.resources}
         replica = await books.view.caught_up()
-        await check_names(books.names, replica, classes, traits_named(query))
+        traits = traits_named(query.groups, *query.root_required, *query.root_forbidden)
+        await check_names(books.names, replica, classes, traits)
 
         def search(index: ProviderIndex, budget: Budget) -> Pieces:
             return self._body(index, budget, query, version, classes)

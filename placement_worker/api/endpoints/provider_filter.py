@@ -8,11 +8,12 @@ from bus.messages.placement import ProviderState
 from placement_worker.api.grammar.queries import ProviderQuery
 from placement_worker.core.candidates.columns import Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
+from placement_worker.core.candidates.query import Group
 from placement_worker.replica import Replica
 
 
 def providers_that(replica: Replica, query: ProviderQuery) -> Iterator[ProviderState]:
-    having = _having(replica.index, query)
+    having = _having(replica.index, query.group)
     for state in _found(replica, query):
         row = replica.index.row_of(state.id)
         if having is None or (row is not None and having[row]):
@@ -21,34 +22,33 @@ def providers_that(replica: Replica, query: ProviderQuery) -> Iterator[ProviderS
 
 def _found(replica: Replica, query: ProviderQuery) -> Iterable[ProviderState]:
     """Narrow down by id, name or tree first, since they leave few providers."""
-    found: Iterable[ProviderState | None] = replica
+    in_tree = query.group.in_tree
+    found: Iterable[ProviderState | None] = replica if in_tree is None else replica.tree_of(in_tree)
     if query.id is not None:
         found = (replica.get(query.id),)
     elif query.name:
         found = (replica.named(query.name),)
-    elif query.in_tree is not None:
-        found = replica.tree_of(query.in_tree)
-    tree = None if query.in_tree is None else replica.get(query.in_tree)
+    tree = None if in_tree is None else replica.get(in_tree)
     return [
         state
         for state in found
         if state is not None
         and query.name in ("", state.name)
-        and (query.in_tree is None or (tree is not None and state.root == tree.root))
+        and (in_tree is None or (tree is not None and state.root == tree.root))
     ]
 
 
-def _having(index: ProviderIndex, query: ProviderQuery) -> Flags | None:
+def _having(index: ProviderIndex, group: Group) -> Flags | None:
     """For each row, whether it has what is asked for; None if nothing is asked."""
     rows = index.rows
     conditions: list[Flags] = []
-    for resource, amount in query.resources.items():
+    for resource, amount in group.resources.items():
         stock = index.stocks.get(resource)
         conditions.append(index.members(()) if stock is None else stock.giving(amount, rows))
-    conditions += [index.traits.having_any(any_of, rows) for any_of in query.required]
-    conditions += [index.members(any_of) for any_of in query.member_of]
-    if query.forbidden:
-        conditions.append(~index.traits.having_any(query.forbidden, rows))
-    if query.forbidden_aggregates:
-        conditions.append(~index.members(query.forbidden_aggregates))
+    conditions += [index.traits.having_any(any_of, rows) for any_of in group.required]
+    conditions += [index.members(any_of) for any_of in group.member_of]
+    if group.forbidden:
+        conditions.append(~index.traits.having_any(group.forbidden, rows))
+    if group.forbidden_aggregates:
+        conditions.append(~index.members(group.forbidden_aggregates))
     return np.logical_and.reduce(conditions) if conditions else None

@@ -59,7 +59,7 @@ async def show_all(books: Backend, request: Request) -> Reply:
     LISTED.at(request.version).query(request.query)
     query = provider_query(request.query, request.version)
     replica = await books.view.caught_up()
-    await check_names(books.names, replica, query.resources, traits_named(query))
+    await check_names(books.names, replica, query.group.resources, traits_named((query.group,)))
     # All rows are of one moment: they are collected before other requests run.
     found = [*providers_that(replica, query)]
     body = await rows_in_turns(b'{"resource_providers":[', found, lambda state: _row(state, request), b"]}")

@@ -1,11 +1,11 @@
 """What endpoints share: where they read and write, and the provider that a path names."""
 
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from bus.message import ProviderId
-from bus.messages.administration import Done, ProviderWritten, Write, WriteVerdict
+from bus.messages.administration import Done, ProviderWritten, Write
 from bus.messages.placement import ProviderState
 from placement_worker.api.grammar.refusals import Refusals, no_such_provider, refusal
 from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
@@ -14,15 +14,10 @@ from placement_worker.api.values.request import Request
 from placement_worker.candidate_handlers import ProviderView
 from placement_worker.known_names import KnownNames
 from placement_worker.store import Records
+from placement_worker.write_batcher import WriteBatcher
 
 # How many rows are read from the store at once.
 PAGE = 1_000
-
-
-class Writer(Protocol):
-    """Writes changes."""
-
-    async def ask(self, message: Write) -> WriteVerdict: ...
 
 
 class Backend(Struct, frozen=True):
@@ -30,7 +25,7 @@ class Backend(Struct, frozen=True):
     they are needed too rarely.
     """
 
-    writer: Writer
+    writer: WriteBatcher
     view: ProviderView
     records: Records
     names: KnownNames

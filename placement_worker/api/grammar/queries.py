@@ -15,18 +15,17 @@ query_schemas.py says which keys exist at which version.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Literal
 from uuid import UUID
 
 from msgspec import Struct
 
-from bus.message import AggregateId, ProviderId
+from bus.message import ProviderId
 from placement_worker.api.grammar.query_values import (
     INVALID,
     NUMBER,
     ONE_OR_MORE,
-    Aggregates,
-    Traits,
     each_of,
     member_of_in,
     resources_in,
@@ -55,27 +54,17 @@ class ProviderQuery(Struct, frozen=True):
 
     name: str = ""
     id: ProviderId | None = None
-    in_tree: ProviderId | None = None
-    resources: dict[str, int] = {}
-    required: Traits = ()
-    forbidden: tuple[str, ...] = ()
-    member_of: Aggregates = ()
-    forbidden_aggregates: tuple[AggregateId, ...] = ()
+    group: Group = Group()
 
 
 def provider_query(query: Query, version: Version) -> ProviderQuery:
-    last = dict(query)
-    required, forbidden = traits_in(values_of(query, "required"), version)
-    member_of, forbidden_aggregates = member_of_in("member_of", values_of(query, "member_of"), version)
+    last, values = dict(query), _by_key(query)
+    # Of these the last value counts, and no other is looked at.
+    values |= {key: [last[key]] for key in ("resources", "in_tree") if key in last}
     return ProviderQuery(
         name=last.get("name", ""),
         id=ProviderId(UUID(last["uuid"])) if "uuid" in last else None,
-        in_tree=ProviderId(UUID(last["in_tree"])) if "in_tree" in last else None,
-        resources=resources_in(last["resources"]) if "resources" in last else {},
-        required=required,
-        forbidden=forbidden,
-        member_of=member_of,
-        forbidden_aggregates=forbidden_aggregates,
+        group=_group(values, "", version),
     )
 
 
@@ -107,10 +96,7 @@ def candidates_query(query: Query, version: Version) -> CandidatesQuery:
 def _groups(query: Query, version: Version) -> tuple[Group, ...]:
     pattern = _WORDY if version >= _WORDY_SUFFIXES else _NUMBERED
     suffixes = {match[2] or "" for key, _ in query if (match := pattern.fullmatch(key))}
-    # There may be as many groups as keys, so values are collected once by key.
-    values: dict[str, list[str]] = {}
-    for key, value in query:
-        values.setdefault(key, []).append(value)
+    values = _by_key(query)
     return tuple([_group(values, suffix, version) for suffix in sorted(suffixes)])
 
 
@@ -129,6 +115,14 @@ def _group(values: Mapping[str, list[str]], suffix: str, version: Version) -> Gr
         forbidden_aggregates=forbidden_aggregates,
         in_tree=in_tree[-1] if in_tree else None,
     )
+
+
+def _by_key(query: Query) -> dict[str, list[str]]:
+    """There may be as many groups as keys, so values are collected once."""
+    values: dict[str, list[str]] = {}
+    for key, value in query:
+        values.setdefault(key, []).append(value)
+    return values
 
 
 def values_of(query: Query, key: str) -> list[str]:
@@ -244,11 +238,6 @@ def _check_conflicts(groups: Iterable[Group]) -> None:
         )
 
 
-def traits_named(query: ProviderQuery | CandidatesQuery) -> set[str]:
-    """All traits that the query names; they must exist."""
-    if isinstance(query, ProviderQuery):
-        return {*query.forbidden, *[trait for any_of in query.required for trait in any_of]}
-    named = {*query.root_required, *query.root_forbidden}
-    for group in query.groups:
-        named.update(group.forbidden, *group.required)
-    return named
+def traits_named(groups: Iterable[Group], *of_root: str) -> set[str]:
+    """All traits that a query names; they must exist."""
+    return set(of_root).union(*[chain(group.forbidden, *group.required) for group in groups])

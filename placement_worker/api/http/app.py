@@ -150,8 +150,7 @@ def _check_type_is_said(headers: Headers) -> None:
 
 
 def _check_media(route: Route, headers: Headers) -> None:
-    tells_json = route.method == "GET" and route.tells_json
-    if tells_json and not accepts(headers.get("accept", ""), JSON):
+    if route.method == "GET" and route.tells_json and not accepts(headers.get("accept", ""), JSON):
         raise ApiError(HTTPStatus.NOT_ACCEPTABLE, f"Only {JSON} is provided")
     if not route.reads_body:
         return

@@ -33,7 +33,7 @@ class Closed(StrEnum):
 class Connection(Protocol):
     address: str
 
-    def close_idle(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Connections:
@@ -41,25 +41,21 @@ class Connections:
         self._settings = settings
         self._idle: dict[Connection, None] = {}
         self._of_address: Counter[str] = Counter()
-        self._open = 0
+        self.open = 0
         self.closed: Counter[Closed] = Counter()
         self._logged_at = float("-inf")
         self._unlogged = 0
 
-    @property
-    def open(self) -> int:
-        return self._open
-
     def opened(self, connection: Connection, now: float) -> bool:
         """May the new connection stay? If necessary, another one that is idle is closed for it."""
         address = connection.address
-        self._open += 1
+        self.open += 1
         self._of_address[address] += 1
         self._idle[connection] = None
         of_address = self._settings.connections_per_address_max
-        if self._of_address[address] > of_address and not _is_of_this_machine(address):
+        if self._of_address[address] > of_address and not is_of_this_machine(address):
             may_stay = self._close_oldest(connection, Closed.IDLE_TOO_MANY_OF_ADDRESS, now, address)
-        elif self._open > self._settings.connections_max:
+        elif self.open > self._settings.connections_max:
             may_stay = self._close_oldest(connection, Closed.IDLE_TOO_MANY, now)
         else:
             return True
@@ -70,7 +66,7 @@ class Connections:
 
     def lost(self, connection: Connection) -> None:
         self._idle.pop(connection, None)
-        self._open -= 1
+        self.open -= 1
         self._of_address[connection.address] -= 1
         if not self._of_address[connection.address]:
             del self._of_address[connection.address]
@@ -91,7 +87,7 @@ class Connections:
             return
         log.warning(
             "closed %d connection(s), the last from %s: %s; %d are open, of %d at most (%d from one address)",
-            *(self._unlogged, connection.address, _WORDS[why], self._open),
+            *(self._unlogged, connection.address, _WORDS[why], self.open),
             *(self._settings.connections_max, self._settings.connections_per_address_max),
         )
         self._logged_at, self._unlogged = now, 0
@@ -101,7 +97,7 @@ class Connections:
             if oldest is not new and (address is None or oldest.address == address):
                 del self._idle[oldest]
                 self.note_closed(oldest, why, now)
-                oldest.close_idle()
+                oldest.close()
                 return True
         return False
 
@@ -116,7 +112,8 @@ _WORDS = {
 
 
 @lru_cache(maxsize=ADDRESSES_JUDGED_MAX)
-def _is_of_this_machine(address: str) -> bool:
+def is_of_this_machine(address: str) -> bool:
+    """Can only this machine reach it, or be it?"""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -6,6 +6,7 @@ The application never sees these, since the parser stops before there is a reque
 import asyncio
 import sys
 from http import HTTPStatus
+from typing import Final
 from uuid import uuid4
 
 import httptools
@@ -23,13 +24,11 @@ from placement_worker.api.http.connections import Closed, Connections
 from placement_worker.api.settings import ApiSettings
 from placement_worker.api.values.problems import ApiError, bad_request
 
-
-class _TooLongError(Exception):
-    """The first line or the headers are too long. The parser wraps it as the cause of its own error."""
-
-    def __init__(self, status: HTTPStatus, detail: str) -> None:
-        super().__init__(detail)
-        self.problem = ApiError(status, detail)
+_TOO_MANY_CONNECTIONS: Final = ApiError(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "Too many connections are open, and each has a request in progress; try again later",
+    headers={"retry-after": "1"},
+)
 
 
 def protocol_for(settings: ApiSettings, shared: Connections) -> type[HttpToolsProtocol]:
@@ -64,7 +63,7 @@ class PlacementProtocol(HttpToolsProtocol):
         if self.open_connections.opened(self, self.loop.time()):
             self._await_head(self.limits.head_s_max)
         else:
-            self._refuse(_too_many_connections())
+            self._refuse(_TOO_MANY_CONNECTIONS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -85,7 +84,7 @@ class PlacementProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= self.limits.pipelined_max:
-            raise _TooLongError(
+            raise ApiError(
                 HTTPStatus.BAD_REQUEST,
                 f"More than {self.limits.pipelined_max} requests on this connection wait for their answers",
             )
@@ -107,9 +106,6 @@ class PlacementProtocol(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None:
             self.open_connections.is_idle(self)
 
-    def close_idle(self) -> None:
-        self._close()
-
     def timeout_keep_alive_handler(self) -> None:
         if self._answer_due is not None:
             # Its client is still reading the answer, which has its own limit of time.
@@ -117,7 +113,7 @@ class PlacementProtocol(HttpToolsProtocol):
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
         else:
-            self._close()
+            self.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -143,7 +139,7 @@ class PlacementProtocol(HttpToolsProtocol):
                 )
             )
         else:
-            self._close()
+            self.close()
 
     def _answer_not_read(self) -> None:
         self._answer_due = None
@@ -160,7 +156,7 @@ class PlacementProtocol(HttpToolsProtocol):
             self._answer_due.cancel()
             self._answer_due = None
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close, after the rest of the output is sent, if the client reads it in time."""
         self.transport.close()
         if self.transport.get_write_buffer_size():
@@ -169,7 +165,7 @@ class PlacementProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
         if len(self.url) > self.limits.target_bytes_max:
-            raise _TooLongError(
+            raise ApiError(
                 HTTPStatus.REQUEST_URI_TOO_LONG,
                 f"The path and the query are longer than {self.limits.target_bytes_max} bytes",
             )
@@ -177,12 +173,12 @@ class PlacementProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers_bytes += len(name) + len(value)
         if self._headers_bytes > self.limits.headers_bytes_max:
-            raise _TooLongError(
+            raise ApiError(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 f"The headers are longer than {self.limits.headers_bytes_max} bytes",
             )
         if len(self.headers) >= self.limits.headers_max:
-            raise _TooLongError(
+            raise ApiError(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 f"There are more than {self.limits.headers_max} headers",
             )
@@ -190,7 +186,7 @@ class PlacementProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         async def answered_at_once(scope: Scope, receive: ASGIReceiveCallable, _: ASGISendCallable) -> None:
-            await app(scope, receive, AnswerWriter(cycle, self._close).send)
+            await app(scope, receive, AnswerWriter(cycle, self.close).send)
 
         super()._start_asgi_task(cycle, answered_at_once)
 
@@ -210,20 +206,12 @@ class PlacementProtocol(HttpToolsProtocol):
             + "connection: close\r\n\r\n"
         )
         self.transport.write(head.encode("ascii") + body)
-        self._close()
-
-
-def _too_many_connections() -> ApiError:
-    return ApiError(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "Too many connections are open, and each has a request in progress; try again later",
-        headers={"retry-after": "1"},
-    )
+        self.close()
 
 
 def _problem(error: BaseException | None, said: str) -> ApiError:
-    if isinstance(error, httptools.HttpParserCallbackError) and isinstance(error.__context__, _TooLongError):
-        return error.__context__.problem
+    if isinstance(error, httptools.HttpParserCallbackError) and isinstance(error.__context__, ApiError):
+        return error.__context__
     if error is not None and "Content-Length" in str(error):
         return bad_request(f"content-length header must be an integer: {error}")
     return bad_request(f"{said} {error}")

@@ -3,7 +3,6 @@
 When it stops, it accepts no new connections, answers the requests in progress, and tells clients that it closes.
 """
 
-import ipaddress
 import logging
 import socket
 import ssl
@@ -15,7 +14,7 @@ import uvicorn
 from msgspec import Struct, structs
 from starlette.types import ASGIApp
 
-from placement_worker.api.http.connections import Connections
+from placement_worker.api.http.connections import Connections, is_of_this_machine
 from placement_worker.api.http.protocol import protocol_for
 from placement_worker.api.settings import ApiSettings
 
@@ -38,12 +37,7 @@ class Listen(Struct, frozen=True):
     @property
     def is_loopback(self) -> bool:
         """Can only this machine reach it?"""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return self.host == "localhost" or is_of_this_machine(self.host)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -56,18 +56,14 @@ class BlockMaker:
 
     def block(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> Block:
         """The candidates of this solution, without those that were returned before."""
-        block, columns = self._whole((class_problem.tree_class,), class_problem.problem, solution)
+        block = self.whole((class_problem.tree_class,), class_problem.problem, solution)
         if not self._index.sharing:
             return block
-        return Block(block.pattern, self._not_seen(block.rows, columns), block.preference)
+        rows = self._not_seen(block.rows, self._patterns.of(solution).of_slots)
+        return Block(block.pattern, rows, block.preference)
 
     def whole(self, classes: Sequence[TreeClass], problem: SlotProblem, solution: tuple[int, ...]) -> Block:
         """One candidate for each tree of these classes, which have one problem."""
-        return self._whole(classes, problem, solution)[0]
-
-    def _whole(
-        self, classes: Sequence[TreeClass], problem: SlotProblem, solution: tuple[int, ...]
-    ) -> tuple[Block, tuple[int, ...]]:
         self._budget.spend(4 * len(solution))
         known = len(self._patterns)
         pattern, places, columns = self._patterns.of(solution)
@@ -80,7 +76,7 @@ class BlockMaker:
         block = Block(pattern, rows[0] if len(rows) == 1 else np.concatenate(rows), preference)
         self._budget.spend(block.rows.size // ROWS_PER_STEP)
         self._budget.hold(_BLOCK_BYTES + block.rows.nbytes)
-        return block, columns
+        return block
 
     def _not_seen(self, rows: Rows, columns: tuple[int, ...]) -> Rows:
         """Candidates that take from sharing providers alone come up under each root that these reach; keep the first."""

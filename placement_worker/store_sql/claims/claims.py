@@ -143,17 +143,10 @@ class LockedClaims:
             for class_id, amount in of_class.items():
                 yield ResourceAmount(provider=known.id, resource=names[class_id], amount=amount)
 
-    def add_roots(self, rows: Iterable[UsageRow]) -> list[int]:
-        """Internal ids of the roots of these rows that the batch does not name. An administrator's write names no host, so
-        its consumer may live at any of these roots from now on.
-        """
-        if not self.keys.allocations:
-            return []
-        there = set(self.provider_ids.values())
-        roots = [root for root in dict.fromkeys([row[1] for row in rows]) if root not in there]
-        for root in roots:
-            self.provider_ids[self.providers.of(root).id.int] = root
-        return roots
+    def add_roots(self, rows: Iterable[UsageRow]) -> None:
+        """An administrator's write names no host, so its consumer may live at any root of these rows from now on."""
+        if self.keys.allocations:
+            self.found({row[1] for row in rows})
 
     def add_providers(self, rows: Iterable[UsageRow]) -> None:
         of = self.providers.of

@@ -180,19 +180,28 @@ def test_providers_are_asked_for_by_what_each_has_itself() -> None:
     assert query == ProviderQuery(
         name="a",
         id=TREE,
-        in_tree=TREE,
-        resources={"VCPU": 1},
-        required=(("HW_A",),),
-        forbidden=("HW_B",),
-        member_of=((A, B),),
+        group=Group(
+            in_tree=TREE,
+            resources={"VCPU": 1},
+            required=(("HW_A",),),
+            forbidden=("HW_B",),
+            member_of=((A, B),),
+        ),
     )
-    assert traits_named(query) == {"HW_A", "HW_B"}
+    assert traits_named((query.group,)) == {"HW_A", "HW_B"}
+
+
+def test_of_several_amounts_or_trees_of_providers_the_last_counts() -> None:
+    query = providers(f"resources=VCPU&resources=VCPU:1&in_tree=x&in_tree={TREE}")
+
+    assert query.group == Group(in_tree=TREE, resources={"VCPU": 1})
 
 
 def test_every_trait_of_a_query_is_named_whatever_it_is_there_for() -> None:
     query = candidates("resources=VCPU:1&required=in:A,B&required=!C&root_required=D,!E")
 
-    assert traits_named(query) == {"A", "B", "C", "D", "E"}
+    traits = traits_named(query.groups, *query.root_required, *query.root_forbidden)
+    assert traits == {"A", "B", "C", "D", "E"}
 
 
 @pytest.mark.parametrize(
