@@ -174,21 +174,18 @@ def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:
     return _encoder.encode_lines(envelopes)[:-1]
 
 
+def with_attempts(line: bytes, attempts: int) -> bytes:
+    """The line with so many attempts counted. A message keeps the fields that this release does not know; a line that cannot
+    be read stays as it is.
+    """
+    try:
+        return _encoder.encode(structs.replace(_wrapped.decode(line), attempts=attempts))
+    except NOT_JSON:
+        return line
+
+
 def with_attempt_counted(line: bytes) -> bytes:
-    """The line with one more attempt counted; fields that this release does not know are kept."""
-    try:
-        wrapped = _wrapped.decode(line)
-    except NOT_JSON:
-        return line
-    return _encoder.encode(structs.replace(wrapped, attempts=wrapped.attempts + 1))
-
-
-def without_attempts(line: bytes) -> bytes:
-    """The line with no attempts counted; a line that cannot be read stays as it is."""
-    try:
-        return _encoder.encode(structs.replace(_wrapped.decode(line), attempts=0))
-    except NOT_JSON:
-        return line
+    return with_attempts(line, attempts_of(line) + 1)
 
 
 def attempts_of(line: bytes) -> int:

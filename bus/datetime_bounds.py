@@ -44,8 +44,8 @@ def _of(type_info: inspect.Type) -> Finder | None:
             return _of_union(types)
         case inspect.StructType(fields=fields):
             return _of_fields([(field.name, _of(field.type)) for field in fields])
-        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
-            return _of_items(_of(item))
+        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item) if finder := _of(item):
+            return _of_items(finder)
         case _:
             return None
 
@@ -87,10 +87,7 @@ def _of_fields(fields: list[tuple[str, Finder | None]]) -> Finder | None:
     return look
 
 
-def _of_items(finder: Finder | None) -> Finder | None:
-    if finder is None:
-        return None
-
+def _of_items(finder: Finder) -> Finder:
     def look(values: Any) -> TooFar | None:
         for number, each in enumerate(values):
             if (found := finder(each)) is not None:

@@ -96,7 +96,8 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
     feeds = [rf"feed\.{re.escape(user)}\.[^.]+"] if role.listens else []
     named = [NAMED_BY_RABBITMQ] if answers or feeds else []
 
-    write_keys = _keys_by_exchange((*role.writes, *_retries(role)), names, cell)
+    retries = [Grant(retry_exchange_of(queue), (queue,)) for queue in role.reads if queue not in INBOXES]
+    write_keys = _keys_by_exchange((*role.writes, *retries), names, cell)
     if reads and DEAD in names:
         write_keys[DEAD] = [_pattern(queue) for queue in reads]
     if role.answers:
@@ -127,10 +128,6 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
 def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
     """The keys of a grant, for this cell or for any."""
     return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
-
-
-def _retries(role: Role) -> tuple[Grant, ...]:
-    return tuple(Grant(retry_exchange_of(queue), (queue,)) for queue in role.reads if queue not in INBOXES)
 
 
 def _inboxes(role: Role, exchanges: tuple[str, ...]) -> tuple[Queue, ...]:

@@ -99,9 +99,8 @@ def nul_in(line: bytes) -> FieldProblem | None:
         return problem_in(problem, line)
     if found is None:
         return None
-    path, text = found
-    field = _field(path)
-    return FieldProblem(f"{field!r} contains the character NUL, which is not allowed", field, _shown(text))
+    field, text = found
+    return FieldProblem(f"{field!r} contains the character NUL, which is not allowed", field, text)
 
 
 def without_nul(text: str) -> str:
@@ -121,19 +120,19 @@ def _no_utf8_in(line: bytes) -> FieldProblem:
         found = _text_with("\ufffd", msgspec.json.decode(line.decode(errors="replace")))
     except NOT_JSON:
         return FieldProblem(reason)
-    return FieldProblem(reason) if found is None else FieldProblem(reason, _field(found[0]), _shown(found[1]))
+    return FieldProblem(reason, *(found or ()))
 
 
 def _text_with(mark: str, value: Any) -> tuple[str, str] | None:
-    """The first text with this character, a key or a value, and its path. Not recursive: JSON may be nested as deep as
-    the decoder allows.
+    """The field of the first text with this character, a key or a value, and the text. Not recursive: JSON may be nested
+    as deep as the decoder allows.
     """
     waiting = [("", value)]
     while waiting:
         path, each = waiting.pop()
         if isinstance(each, str):
             if mark in each:
-                return path, each
+                return _field(path), _shown(each)
         elif isinstance(each, dict):
             waiting += [(f"{path}.{key}", key) for key in each if mark in key]
             waiting += [(f"{path}.{key}", inner) for key, inner in reversed(each.items())]

@@ -56,7 +56,6 @@ class Journal:
         self._write_later()
 
     def deleted(self, queue: str) -> None:
-        """A queue was deleted, with its parcels."""
         notes = self._notes
         notes.emptied.append(queue)
         notes.arrived = {row: each for row, each in notes.arrived.items() if each.queue != queue}

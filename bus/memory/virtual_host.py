@@ -110,7 +110,6 @@ class MemoryVirtualHost:
         return queue.depth
 
     def delete_exchange(self, name: str) -> None:
-        """Delete an exchange and its bindings."""
         exchange = self.exchanges.pop(name, None)
         if exchange is not None:
             self._note_objects(durable=exchange.durable)

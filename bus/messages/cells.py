@@ -1,12 +1,12 @@
 """Messages about cells as wholes: are their conductors alive, what is in them, and what do they have themselves."""
 
 from collections.abc import Sequence
-from itertools import accumulate, takewhile
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from bus.chunks import chunks
 from bus.message import CellMessage, Message, Project, ProjectMessage, StrictMessage
 from bus.messages.build import CellHeard, CellLife, InstanceId, InstanceState
 from bus.messages.placement import Label, Moment, Natural, Value
@@ -110,6 +110,5 @@ _encode = msgspec.json.Encoder().encode
 
 def states_that_fit(states: Sequence[InstanceState]) -> tuple[InstanceState, ...]:
     """The first of these states, as many as one message has room for: a funnel may be long."""
-    sizes = accumulate(len(_encode(state)) + 1 for state in states)
-    fit = len([*takewhile(STATES_BYTES_MAX.__ge__, sizes)])
-    return tuple(states[: max(fit, 1)])
+    sizes = [len(_encode(state)) + 1 for state in states]
+    return tuple(states[next(chunks(sizes, STATES_BYTES_MAX))])

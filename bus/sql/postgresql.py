@@ -292,9 +292,6 @@ class PostgresDatabase:
             self._free.release()
 
     async def _until_free(self) -> None:
-        if not self._free.locked():
-            await self._free.acquire()
-            return
         try:
             async with asyncio.timeout(self.settings.pool_wait_s):
                 await self._free.acquire()

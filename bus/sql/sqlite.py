@@ -132,7 +132,11 @@ class SqliteTransaction:
             return
         self._is_begun = True
         self._session.be_lazy(is_lazy=self._is_lazy)
-        if not self._session.here(_has_begun_at_once):
+        try:
+            self._session.here(partial(_begin_immediate, 0.0))
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
             # Another process is writing to the file.
             await self._session.aside(partial(_begin_immediate, self._busy_s))
 
@@ -151,17 +155,6 @@ class SqliteTransaction:
         if self._is_begun:
             with transients():
                 await self._session.aside(partial(_end, "ROLLBACK"))
-
-
-def _has_begun_at_once(connection: Connection) -> bool:
-    driver = driver_of(connection)
-    driver.execute("PRAGMA busy_timeout = 0")
-    try:
-        driver.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-            raise
-    return driver.in_transaction
 
 
 def _be_lazy(connection: Connection, *, is_lazy: bool) -> None:
@@ -237,15 +230,12 @@ class SqliteDatabase:
 
     @asynccontextmanager
     async def _turn(self, queue: asyncio.Lock) -> AsyncIterator[None]:
-        if queue.locked():
-            try:
-                async with asyncio.timeout(self._settings.pool_wait_s):
-                    await queue.acquire()
-            except TimeoutError:
-                wait_s = self._settings.pool_wait_s
-                raise Locked(f"database: {self.path} was in use for more than {wait_s:g} s") from None
-        else:
-            await queue.acquire()
+        wait_s = self._settings.pool_wait_s
+        try:
+            async with asyncio.timeout(wait_s):
+                await queue.acquire()
+        except TimeoutError:
+            raise Locked(f"database: {self.path} was in use for more than {wait_s:g} s") from None
         try:
             yield
         finally:

@@ -28,10 +28,12 @@ def objects_of(
     if wanted & {Site.API, Site.CELL}:
         wanted.add(Site.BOTH)
     exchanges = [
-        structs.replace(exchange, name=name, foreign=exchange.foreign and not create_foreign)
+        structs.replace(
+            exchange, name=in_cell(exchange.name, cell), foreign=exchange.foreign and not create_foreign
+        )
         for exchange in EXCHANGES
         if exchange.site in wanted
-        for name in _names_for(exchange.name, names)
+        for cell in (names if "{cell}" in exchange.name else ("",))
     ]
     queues = [
         _queue_in_cell(queue, cell)
@@ -60,10 +62,6 @@ def retry_exchange_of(queue: str) -> str:
 
 def is_retry_exchange(name: str) -> bool:
     return name.startswith(RETRY)
-
-
-def _names_for(name: str, cells: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(in_cell(name, cell) for cell in cells) if "{cell}" in name else (name,)
 
 
 def _queue_in_cell(queue: Queue, cell: str) -> Queue:

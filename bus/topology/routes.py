@@ -162,8 +162,6 @@ REJECTION = "build.rejected"
 
 
 class Destination(Struct, frozen=True):
-    """The destination of one message."""
-
     exchange: str
     routing_key: str
     kind: Kind

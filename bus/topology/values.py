@@ -151,8 +151,6 @@ class Route(Struct, frozen=True):
 
 
 class Objects(Struct, frozen=True):
-    """The objects that one broker has."""
-
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
     limits: Limits = Limits()

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from bus import headers
 from bus.broker import LINES, PLAIN, Connection, Consuming, Delivery, Parcel, Receipt
-from bus.codec import CODEC, lines_of, without_attempts
+from bus.codec import CODEC, lines_of, with_attempts
 from bus.errors import Failure
 from bus.message import Envelope, type_of
 from bus.origin import Origin, origin_of
@@ -58,7 +58,9 @@ def dead_letter_parcel(
         content_type=PLAIN,
         mandatory=True,
         headers={
-            headers.REASON: _fit_for_a_header(reason),
+            headers.REASON: reason.encode(errors="backslashreplace")[:REASON_BYTES_MAX].decode(
+                errors="ignore"
+            ),
             headers.QUEUE: queue,
             headers.ATTEMPTS: attempts,
             headers.WHERE: where,
@@ -96,18 +98,17 @@ def waits_of(parcel: Parcel) -> int:
 def read(delivery: Delivery) -> DeadLetter:
     """Reads any bytes and headers: a letter that cannot be read could not be dropped either."""
     said = delivery.parcel.headers
-    # A replay goes to this queue. It is taken from the key, which the broker has checked, and not from a
-    # header, which may say anything.
-    queue = delivery.parcel.routing_key
-    body = delivery.parcel.body
+    brokers_reason = f"the broker gave up on it: {said.get(headers.BROKER_REASON) or 'no reason given'}"
     return DeadLetter(
         handle=_handle(delivery.parcel),
-        queue=queue,
-        reason=str(said.get(headers.REASON) or _brokers_reason(str(said.get(headers.BROKER_REASON, "")))),
+        # A replay goes to this queue. It is taken from the key, which the broker has checked, and not from a
+        # header, which may say anything.
+        queue=delivery.parcel.routing_key,
+        reason=str(said.get(headers.REASON) or brokers_reason),
         attempts=_number(delivery.parcel, headers.ATTEMPTS),
         where=str(said.get(headers.WHERE, "broker")),
         type=_types_in(delivery.parcel),
-        body=body,
+        body=delivery.parcel.body,
         origin=origin_of(delivery),
     )
 
@@ -217,13 +218,9 @@ def _number(parcel: Parcel, header: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _fit_for_a_header(reason: str) -> str:
-    return reason.encode(errors="backslashreplace")[:REASON_BYTES_MAX].decode(errors="ignore")
-
-
 def _replayed(letter: DeadLetter, line: bytes) -> Parcel:
     try:
-        return retry_parcel((without_attempts(line),), letter.queue, letter.origin)
+        return retry_parcel((with_attempts(line, 0),), letter.queue, letter.origin)
     except ValueError as unknown:
         raise NotReplayed(
             f"dead letter {letter.handle} was not replayed: {unknown}; it and the letters after it stay here"
@@ -241,7 +238,3 @@ def _types_in(parcel: Parcel) -> str:
         for read in map(CODEC.decode, _lines(parcel))
     }
     return ", ".join(sorted(kinds))
-
-
-def _brokers_reason(reason: str) -> str:
-    return f"the broker gave up on it: {reason or 'no reason given'}"

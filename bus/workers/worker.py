@@ -170,17 +170,16 @@ class Worker(Generic[Tx]):
         for handler, items in ((handler, list(run)) for handler, run in runs):
             if handler is None:
                 for item in items:
-                    self.intake.bury(item, self._why_nobody(item.received.message))
+                    message = item.received.message
+                    unread = message.reason if isinstance(message, Unreadable) else ""
+                    self.intake.bury(
+                        item, unread or f"no handler for {type_of(message)!r} on {self.intake.queue}"
+                    )
             elif isinstance(handler, Weighed):
                 for portion in handler.portions([item.received.message for item in items]):
                     await self._handle(handler.handle, items[portion])
             else:
                 await self._handle(handler, items)
-
-    def _why_nobody(self, message: Message) -> str:
-        if isinstance(message, Unreadable):
-            return message.reason
-        return f"no handler for {type_of(message)!r} on {self.intake.queue}"
 
     async def _handle(self, handler: Handler | Reading, items: Sequence[Item]) -> None:
         """Decide and save. Publishing and settling continue beside the next batch."""

@@ -20,7 +20,7 @@ from bus.codec import (
     known_messages,
     lines_of,
     with_attempt_counted,
-    without_attempts,
+    with_attempts,
 )
 from bus.message import Envelope, Message, type_of
 from bus.messages import ALL
@@ -447,13 +447,13 @@ def test_a_message_that_is_put_back_keeps_its_unknown_fields() -> None:
 
     assert plain(with_attempt_counted(line)) == plain(line) | {"attempts": 3}
     assert attempts_of(with_attempt_counted(with_attempt_counted(line))) == 4
-    assert attempts_of(without_attempts(line)) == 0
+    assert attempts_of(with_attempts(line, 0)) == 0
 
 
 def test_invalid_attempts_in_a_header_count_as_none() -> None:
     line = b'{"message":{"type":"snapshot"},"attempts":1%s}' % (b"0" * 30)
 
-    assert (attempts_of(line), with_attempt_counted(line), without_attempts(line)) == (0, line, line)
+    assert (attempts_of(line), with_attempt_counted(line), with_attempts(line, 0)) == (0, line, line)
 
 
 def test_a_line_that_cannot_be_read_goes_back_as_it_is() -> None:
