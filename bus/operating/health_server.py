@@ -9,8 +9,6 @@ It decides nothing. The server's libraries are loaded only where an address is g
 
 import logging
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bus.operating.health import Health
@@ -70,12 +68,7 @@ def _bound(host: str, port: int) -> socket.socket:
 def _server(app: "Starlette") -> "uvicorn.Server":
     import uvicorn  # noqa: PLC0415 - only where an address is given
 
-    class Server(uvicorn.Server):
-        """The process handles signals itself, since it has other parts too."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
+    from bus.operating.part_server import PartServer  # noqa: PLC0415
 
     config = uvicorn.Config(
         app,
@@ -89,7 +82,7 @@ def _server(app: "Starlette") -> "uvicorn.Server":
         timeout_graceful_shutdown=1,
     )
     config.load()
-    return Server(config)
+    return PartServer(config)
 
 
 def _app(health: Health) -> "Starlette":

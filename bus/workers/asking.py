@@ -162,10 +162,10 @@ class Asker:
 
     def _ask_all_again(self) -> None:
         """Ask from the new queue. Copies that have not left yet still name the old one, so they are withdrawn first."""
-        open_ids: dict[int, tuple[_Batch, list[str]]] = {}
+        open_ids: dict[_Batch, list[str]] = {}
         for id_, (_, batch, _) in self._asked.items():
-            open_ids.setdefault(id(batch), (batch, []))[1].append(id_)
-        for batch, ids in open_ids.values():
+            open_ids.setdefault(batch, []).append(id_)
+        for batch, ids in open_ids.items():
             self._ask(batch, ids)
 
     def _ask(self, batch: _Batch, ids: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from bus.broker import Consuming, Delivery, Interrupted, Parcel
+from bus.broker import Consuming, Delivery, Interrupted
 from bus.codec import Codec, NewerVersion, attempts_of, lines_of, with_attempt_counted
 from bus.configuration.settings import BusSettings
 from bus.message import Envelope, Message, type_of
@@ -133,7 +133,12 @@ class Intake:
         """
         try:
             async with self._link.opened() as connection:
-                await self._receive_from(await connection.open_consuming(self.queue, self._settings.prefetch))
+                consuming = await connection.open_consuming(self.queue, self._settings.prefetch)
+                self._consuming = consuming
+                self.on_subscribed()
+                while True:
+                    self._unopened.extend([(consuming, delivery) for delivery in await consuming.receive()])
+                    self._arrived.set()
         except Interrupted:
             self._lost()
             raise
@@ -176,9 +181,8 @@ class Intake:
         it.
         """
         self.put_back += 1
-        self._set_aside(
-            self._send_back(item, delay_ms, with_attempt_counted(item.line) if counts else item.line)
-        )
+        line = with_attempt_counted(item.line) if counts else item.line
+        self._set_aside(self._send_back(item.parcel, delay_ms, line))
 
     def bury(self, item: Item, reason: str) -> None:
         """Dead-letter one message; it is done when the dead-letter queue accepted it. The others of its parcel do not
@@ -201,13 +205,6 @@ class Intake:
             await self._consuming.close()
 
     # Receiving
-
-    async def _receive_from(self, consuming: Consuming) -> None:
-        self._consuming = consuming
-        self.on_subscribed()
-        while True:
-            self._unopened.extend([(consuming, delivery) for delivery in await consuming.receive()])
-            self._arrived.set()
 
     def _open_some(self) -> None:
         """Decode as many as one batch takes: parcels that wait as bytes cost almost nothing."""
@@ -260,9 +257,7 @@ class Intake:
         otherwise the message is buried here.
         """
         message = envelope.message
-        refused = None
-        if not isinstance(message, Unreadable):
-            refused = judge(message, held.origin, self._facts)
+        refused = None if isinstance(message, Unreadable) else judge(message, held.origin, self._facts)
         if refused is not None:
             if not refused.is_told:
                 self.bury(Item(place, held, NOTHING_READ), refused.reason)
@@ -281,7 +276,7 @@ class Intake:
             return None
         read = self._codec.decode(line)
         if isinstance(read, NewerVersion):
-            self._leave_for_newer(read, place, held)
+            self._leave_for_newer(read, held)
             return None
         if isinstance(read, Unreadable):
             read = structs.replace(read, project=project_of_key(held.origin.key))
@@ -306,7 +301,7 @@ class Intake:
         else:
             self._bury_unread(held, Unreadable(line, why))
 
-    def _leave_for_newer(self, newer: NewerVersion, place: int, held: OpenParcel) -> None:
+    def _leave_for_newer(self, newer: NewerVersion, held: OpenParcel) -> None:
         """Return a message of a newer version to the queue: a worker of a later release will read it. Only messages
         from workers wait, and not for ever; messages of other senders are buried.
         """
@@ -316,8 +311,7 @@ class Intake:
             what = f"{what}; it was returned {waits} times to wait for a newer one, and none came"
         elif self._is_from_a_worker(held.origin.sender):
             log.error("%s: left for a newer worker on %s", what, self.queue)
-            item = Item(place, held, NOTHING_READ)
-            self._set_aside(self._send_back(item, self._settings.newer_delay_ms, newer.line, waits=waits + 1))
+            self._set_aside(self._send_back(held, self._settings.newer_delay_ms, newer.line, waits=waits + 1))
             return
         self._bury_unread(held, Unreadable(newer.line, what))
 
@@ -347,14 +341,14 @@ class Intake:
         if all(sent):
             await self._complete([held])
 
-    async def _send_back(self, item: Item, delay_ms: float, line: bytes, waits: int = 0) -> None:
+    async def _send_back(self, held: OpenParcel, delay_ms: float, line: bytes, waits: int = 0) -> None:
         await wait_at_most(self._stopping, jittered_ms(delay_ms, self._chance) / 1000)
-        if await self._to_queue((line,), item.parcel, waits):
-            await self._complete([item.parcel])
+        if await self._to_queue((line,), held, waits):
+            await self._complete([held])
 
     async def _to_queue(self, lines: Sequence[bytes], held: OpenParcel, waits: int) -> bool:
         parcel = dead_letters.retry_parcel(lines, self.queue, held.origin, waits=waits)
-        return await self._until_taken(parcel, held, self.putting_back)
+        return await self._until_done(lambda: self._publisher.offer(parcel), held, self.putting_back)
 
     def _bury_unread(self, held: OpenParcel, unreadable: Unreadable) -> None:
         self._set_aside(self._bury(held, unreadable.line, unreadable.reason, NOTHING_READ))
@@ -378,14 +372,11 @@ class Intake:
         )
         self.burials_waiting += 1
         try:
-            is_taken = await self._until_taken(letter, held, self.burying)
+            is_taken = await self._until_done(lambda: self._publisher.offer(letter), held, self.burying)
         finally:
             self.burials_waiting -= 1
         if is_taken:
             await self._complete([held])
-
-    async def _until_taken(self, parcel: Parcel, held: OpenParcel, status: Status) -> bool:
-        return await self._until_done(lambda: self._publisher.offer(parcel), held, status)
 
     async def _until_done(
         self, work: Callable[[], Awaitable[None]], held: OpenParcel, status: Status

@@ -2,11 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import uvicorn
 
+from bus.operating.part_server import PartServer
 from bus.parts import Supervised
 from compute_sim.ironic.api.app import ironic_app
 from compute_sim.ironic.simulated import SimulatedIronic
@@ -55,7 +54,7 @@ class IronicServer(Supervised):
             server_header=False,
             timeout_graceful_shutdown=_DRAIN_S,
         )
-        server = _Server(config)
+        server = PartServer(config)
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         try:
             while not serving.done() and not self.stopping.is_set() and not self._ironic.refuses_connections:
@@ -63,11 +62,3 @@ class IronicServer(Supervised):
         finally:
             server.should_exit = True
             await serving
-
-
-class _Server(uvicorn.Server):
-    """The process handles signals itself, since it has other parts too."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

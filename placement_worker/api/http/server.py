@@ -6,14 +6,13 @@ When it stops, it accepts no new connections, answers the requests in progress, 
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
 from msgspec import Struct, structs
 from starlette.types import ASGIApp
 
+from bus.operating.part_server import PartServer
 from placement_worker.api.http.connections import Connections, is_of_this_machine
 from placement_worker.api.http.protocol import protocol_for
 from placement_worker.api.settings import ApiSettings
@@ -97,7 +96,7 @@ class HttpServer:
         )
         config.load()
         config.ssl = tls
-        self._server = _Server(config)
+        self._server = PartServer(config)
 
     @property
     def url(self) -> str:
@@ -109,14 +108,6 @@ class HttpServer:
 
     async def stop(self) -> None:
         self._server.should_exit = True
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the process, which has other parts beside this one."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _bound(listen: Listen) -> socket.socket:

@@ -1,0 +1,14 @@
+"""An HTTP server in a process with other parts. Only processes that serve HTTP load this, since it loads uvicorn."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+
+class PartServer(uvicorn.Server):
+    """Leaves signals to the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
