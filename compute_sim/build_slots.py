@@ -6,7 +6,6 @@ from msgspec import structs
 
 from bus.message import ProviderId
 from compute_sim.core.attempts import AttemptKey, AttemptRecord, begun
-from compute_sim.drivers import begin
 from compute_sim.fleet import Fleet
 from compute_sim.store import ComputeTransaction
 
@@ -45,7 +44,7 @@ class BuildSlots:
             of_host |= {key: each for key, each in known.items() if each.host == host}
             for attempt in of_host.values():
                 if attempt.order is not None and self.is_free(host):
-                    work = begin(self._fleet[host], attempt.order, at_s)
+                    work = self._fleet[host].begin(attempt.order, at_s)
                     begun_now = begun(attempt.order, work, at_s, cause=attempt.cause, trace=attempt.trace)
                     after = structs.replace(begun_now, rank=attempt.rank)
                     self.changed(attempt, after)

@@ -40,7 +40,7 @@ from compute_sim.core.attempts import (
     why_not_received,
 )
 from compute_sim.core.holding import holdings
-from compute_sim.drivers import Driver, begin
+from compute_sim.drivers import Driver
 from compute_sim.fleet import Fleet
 from compute_sim.store import ComputeTransaction
 
@@ -130,7 +130,7 @@ def _ordered(
             return failed(order, why, at_s, cause=item.id, trace=item.trace)
         if isinstance(order, BuildOrder) and not slots.is_free(order.host):
             return waiting(order, cause=item.id, trace=item.trace)
-        return begun(order, begin(driver, order, at_s), at_s, cause=item.id, trace=item.trace)
+        return begun(order, driver.begin(order, at_s), at_s, cause=item.id, trace=item.trace)
     if known is None or step == "refused":
         return None
     if step == "later":

@@ -45,7 +45,7 @@ def report_of_changes(
     reporting: ReportState, tree: ProviderTree, cell: str, sequence: int
 ) -> ReportInventory | None:
     """The report that turns the accepted tree into the current one; None if they are equal."""
-    before, after = reporting.accepted.own, tree.own
+    before, after = reporting.accepted.providers, tree.providers
     reported = {id_: _reported(each) for id_, each in before.items()}
     named = [_reported(each) for each in _from_the_root(tree)]
     changed = tuple([each for each in named if reported.get(each.id) != each])
@@ -79,7 +79,7 @@ def after_answer(
 
 def _from_the_root(tree: ProviderTree) -> list[TreeProvider]:
     """The providers sorted so that parents come before their children."""
-    own = tree.own
+    own = tree.providers
 
     def depth(provider: TreeProvider) -> int:
         above = provider.parent

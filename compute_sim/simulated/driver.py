@@ -4,24 +4,16 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID, uuid5
 
 from bus.message import ProviderId
-from bus.messages.cell import (
-    DestroyInstance,
-    ReceiveInstance,
-    RespawnInstance,
-    SpawnInstance,
-    StartInstance,
-    StopInstance,
-)
+from bus.messages.cell import DestroyInstance, RespawnInstance, SpawnInstance
 from bus.messages.placement import ReportedInventory
-from compute_sim.core.attempts import WELL, AttemptRecord, Condition, Work
+from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, Work
 from compute_sim.core.pools import Pool
-from compute_sim.core.tree import ProviderTree, TreeProvider, with_only, with_provider
+from compute_sim.core.tree import ProviderTree, TreeProvider
 from compute_sim.simulated.faults import (
     KINDS,
     Changes,
     FaultScript,
     WorkFault,
-    WorkOrder,
     condition_of,
     faults_of,
     faults_of_work,
@@ -58,13 +50,10 @@ class SimulatedDriver:
         self._pooled = frozenset(pool.resource for pool in pools)
         self._joins = frozenset(aggregate_of(pool) for pool in pools)
 
-    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:
+    def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it is made anew
         size = size_at(self.host.size, self._other_faults, at_s)
         providers = (self._root(size), *self._numa_nodes(size), *self._pci_devices(size))
-        tree = with_only(tree, frozenset(each.id for each in providers))
-        for each in providers:
-            tree = with_provider(tree, each)
-        return tree
+        return ProviderTree(self.root, {each.id: each for each in providers})
 
     def next_change_s(self, at_s: float) -> float | None:
         turns = [turn for fault in self._other_faults if (turn := next_turn_s(fault, at_s)) is not None]
@@ -79,30 +68,20 @@ class SimulatedDriver:
     def images(self) -> Sequence[str]:
         return tuple(self._images)
 
-    def spawn(self, order: SpawnInstance, at_s: float) -> Work:
-        if order.image is not None:
+    def begin(self, order: HostOrder, at_s: float) -> Work:
+        if isinstance(order, DestroyInstance):
+            # There is nothing to remove.
+            return Work()
+        # The disk of an instance that is received comes from its source.
+        if isinstance(order, SpawnInstance | RespawnInstance) and order.image is not None:
             self._download(order.image.source)
-        return self._work(order, at_s)
-
-    def receive(self, order: ReceiveInstance, at_s: float) -> Work:
-        """The disk comes from the source, so no image is downloaded."""
-        return self._work(order, at_s)
-
-    def stop(self, order: StopInstance, at_s: float) -> Work:
-        return self._work(order, at_s)
-
-    def start(self, order: StartInstance, at_s: float) -> Work:
-        return self._work(order, at_s)
-
-    def respawn(self, order: RespawnInstance, at_s: float) -> Work:
-        self._download(order.image.source)
-        return self._work(order, at_s)
-
-    def _work(self, order: WorkOrder, at_s: float) -> Work:
         kind = type(order)
         if faults := self._work_faults[kind]:
             return work_of(self._script, KINDS[kind], faults, order, at_s)
         return self._usual_work[kind]
+
+    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it was decided when the work began
+        return Work(failure=attempt.failure)
 
     def _download(self, image: str) -> None:
         """The image that was not used for the longest time makes room."""
@@ -110,12 +89,6 @@ class SimulatedDriver:
         self._images[image] = None
         if len(self._images) > IMAGES_MAX:
             del self._images[next(iter(self._images))]
-
-    def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - nothing is there
-        return Work()
-
-    def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it was decided when the work began
-        return Work(failure=attempt.failure)
 
     def _root(self, size: HostSize) -> TreeProvider:
         inventories = {"DISK_GB": _inventory(size.disk_gb, size.disk_gb_reserved, size.disk_ratio)}

@@ -10,7 +10,7 @@ from bus.message import AggregateId, ProviderId
 from bus.messages.placement import ReportedInventory
 from compute_sim.core.attempts import WELL, Condition
 from compute_sim.core.pools import Pool
-from compute_sim.core.tree import ProviderTree, TreeProvider, with_only, with_provider
+from compute_sim.core.tree import ProviderTree, TreeProvider
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 # A pool's id is derived from its name, and its aggregate's id from that: they survive a restart.
@@ -22,16 +22,17 @@ class SimulatedPool:
 
     def __init__(self, pool: Pool) -> None:
         self.root = ProviderId(uuid5(_POOLS, pool.name))
-        self._provider = TreeProvider(
+        provider = TreeProvider(
             id=self.root,
             name=pool.name,
             inventories={pool.resource: ReportedInventory(total=pool.total)},
             traits=frozenset({SHARES}),
             joins=frozenset({aggregate_of(pool)}),
         )
+        self._tree = ProviderTree(self.root, {self.root: provider})
 
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it never changes
-        return with_provider(with_only(tree, frozenset({self.root})), self._provider)
+        return self._tree
 
     def condition(self, at_s: float) -> Condition:  # noqa: ARG002 - it has no faults
         return WELL

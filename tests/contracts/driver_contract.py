@@ -23,20 +23,12 @@ from bus.messages.cell import (
     StartInstance,
     StopInstance,
 )
-from bus.messages.placement import ReportedInventory, ResourceAmount, Share
+from bus.messages.placement import ResourceAmount, Share
 from compute_sim.core.attempts import WELL, AttemptRecord, HostOrder, State, begun, due
 from compute_sim.core.tree import ProviderTree, TreeProvider, flaw_of
-from compute_sim.drivers import Driver, begin
+from compute_sim.drivers import Driver
 
 _OURS = UUID("0d3c7a52-8f0e-4d57-9c3a-6a3a3f6f7a11")
-STORAGE = TreeProvider(
-    id=ProviderId(uuid5(_OURS, "storage")),
-    name="shared-storage",
-    inventories={"DISK_GB": ReportedInventory(total=10_000)},
-    traits=frozenset({"MISC_SHARES_VIA_AGGREGATE"}),
-)
-OPERATORS_TRAIT = "CUSTOM_SET_BY_AN_OPERATOR"
-
 
 # How often a driver may say that its work goes on.
 LOOKS_MAX = 100
@@ -52,7 +44,7 @@ def breaches(
 def _breaches(make: Callable[[], Driver], at_s: float) -> Iterator[str]:
     driver = make()
     first = driver.update_provider_tree(ProviderTree(driver.root), at_s)
-    if driver.root not in first.own:
+    if driver.root not in first.providers:
         yield f"the first call does not create the root {driver.root}"
         return
     yield from _flaws(ProviderTree(driver.root), first, "on an empty tree")
@@ -62,21 +54,7 @@ def _breaches(make: Callable[[], Driver], at_s: float) -> Iterator[str]:
     again = make()
     if again.root != driver.root or again.update_provider_tree(ProviderTree(again.root), at_s) != first:
         yield "a new driver, as after a restart, creates another tree: derive the ids from the hardware"
-    yield from _breaches_beside_others(driver, first, at_s)
     yield from _breaches_after_loss(driver, first, at_s)
-
-
-def _breaches_beside_others(driver: Driver, first: ProviderTree, at_s: float) -> Iterator[str]:
-    """Rules beside a provider that shares with the host, and an operator's trait on every provider of the host."""
-    marked = {
-        id_: structs.replace(each, foreign_traits=frozenset({OPERATORS_TRAIT}))
-        for id_, each in first.providers.items()
-    }
-    given = ProviderTree(first.root, {**marked, STORAGE.id: STORAGE}, first.foreign | frozenset({STORAGE.id}))
-    edited = driver.update_provider_tree(given, at_s)
-    yield from _flaws(given, edited, "beside foreign providers and traits")
-    if any(OPERATORS_TRAIT in each.traits for each in edited.own.values()):
-        yield f"it claims the operator's trait {OPERATORS_TRAIT} as its own: nobody could unset it again"
 
 
 def _breaches_after_loss(driver: Driver, first: ProviderTree, at_s: float) -> Iterator[str]:
@@ -100,10 +78,10 @@ def _flaws(given: ProviderTree, edited: ProviderTree, where: str) -> Iterator[st
 
 def _nonsense(tree: ProviderTree) -> Iterator[str]:
     """Inventories and names that placement would refuse from any reporter."""
-    for name, bearers in groupby(sorted(each.name for each in tree.own.values())):
+    for name, bearers in groupby(sorted(each.name for each in tree.providers.values())):
         if len(list(bearers)) > 1:
             yield f"several providers are called {name!r}"
-    for each in tree.own.values():
+    for each in tree.providers.values():
         for resource, inventory in each.inventories.items():
             if inventory.reserved > inventory.total:
                 yield f"{each.name!r} reserves {inventory.reserved} of {inventory.total} {resource}"
@@ -177,7 +155,7 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
 
     def obey(words: str, *orders: HostOrder) -> Iterator[str]:
         for order in orders:
-            yield from end(begun(order, begin(driver, order, at_s), at_s), words)
+            yield from end(begun(order, driver.begin(order, at_s), at_s), words)
 
     of = _Orders(driver.root, "one order after the other")
     yield from obey("twice", of.spawn, of.stop, of.start, of.stop, of.start)
@@ -190,11 +168,11 @@ def _breaches_at_work(make: Callable[[], Driver], at_s: float, proceed: Callable
 
     for before, work, last in _interrupted(driver.root):
         yield from obey("before another order", *before)
-        begin(driver, work, at_s)
+        driver.begin(work, at_s)
         yield from obey(f"while the work of {type(work).__name__} goes on", last)
     for before, work, _ in _interrupted(driver.root, "of a new process"):
         yield from obey("before a restart", *before)
-        attempt = begun(work, begin(driver, work, at_s), at_s)
+        attempt = begun(work, driver.begin(work, at_s), at_s)
         driver = make()
         yield from end(attempt, "in a new driver, as after a restart")
 

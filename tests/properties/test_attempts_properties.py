@@ -143,27 +143,10 @@ class Watched(SimulatedDriver):
         super().__init__(SimulatedHost(name="h1"), script)
         self.begun: list[Begun] = []
 
-    def _noted(self, order: HostOrder, work: Work) -> Work:
+    def begin(self, order: HostOrder, at_s: float) -> Work:
+        work = super().begin(order, at_s)
         self.begun.append(Begun(order, work))
         return work
-
-    def spawn(self, order: SpawnInstance, at_s: float) -> Work:
-        return self._noted(order, super().spawn(order, at_s))
-
-    def receive(self, order: ReceiveInstance, at_s: float) -> Work:
-        return self._noted(order, super().receive(order, at_s))
-
-    def stop(self, order: StopInstance, at_s: float) -> Work:
-        return self._noted(order, super().stop(order, at_s))
-
-    def start(self, order: StartInstance, at_s: float) -> Work:
-        return self._noted(order, super().start(order, at_s))
-
-    def respawn(self, order: RespawnInstance, at_s: float) -> Work:
-        return self._noted(order, super().respawn(order, at_s))
-
-    def destroy(self, order: DestroyInstance, at_s: float) -> Work:
-        return self._noted(order, super().destroy(order, at_s))
 
 
 class Answers:

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from bus.messages.cell import ReceiveInstance, RespawnInstance, SpawnInstance
-from compute_sim.core.attempts import BuildOrder, Work
+from compute_sim.core.attempts import BuildOrder, HostOrder, Work
 from compute_sim.core.pools import Pool
 from compute_sim.simulated.driver import SimulatedDriver
 from compute_sim.simulated.faults import FaultScript
@@ -21,14 +20,7 @@ class WatchedDriver(SimulatedDriver):
         super().__init__(host, script, pools)
         self._disk_written = disk_written
 
-    def spawn(self, order: SpawnInstance, at_s: float) -> Work:
-        self._disk_written(order)
-        return super().spawn(order, at_s)
-
-    def receive(self, order: ReceiveInstance, at_s: float) -> Work:
-        self._disk_written(order)
-        return super().receive(order, at_s)
-
-    def respawn(self, order: RespawnInstance, at_s: float) -> Work:
-        self._disk_written(order)
-        return super().respawn(order, at_s)
+    def begin(self, order: HostOrder, at_s: float) -> Work:
+        if isinstance(order, BuildOrder):
+            self._disk_written(order)
+        return super().begin(order, at_s)

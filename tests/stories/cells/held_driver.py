@@ -3,16 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from bus.message import ConsumerId, ProviderId
-from bus.messages.cell import (
-    AttemptMessage,
-    DestroyInstance,
-    ReceiveInstance,
-    RespawnInstance,
-    SpawnInstance,
-    StartInstance,
-    StopInstance,
-)
-from compute_sim.core.attempts import AttemptRecord, Condition, Silent, Work
+from bus.messages.cell import DestroyInstance
+from compute_sim.core.attempts import AttemptRecord, Condition, HostOrder, Silent, Work
 from compute_sim.core.hosts import Host
 from compute_sim.core.tree import ProviderTree
 from compute_sim.simulated.driver import SimulatedDriver
@@ -65,28 +57,13 @@ class HeldDriver:
             return Silent(until_s=at_s + LOOK_MS / 1000)
         return condition
 
-    def spawn(self, order: SpawnInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.spawn(order, self.clock.at_s))
-
-    def receive(self, order: ReceiveInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.receive(order, self.clock.at_s))
-
-    def stop(self, order: StopInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.stop(order, self.clock.at_s))
-
-    def start(self, order: StartInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.start(order, self.clock.at_s))
-
-    def respawn(self, order: RespawnInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        return self._held(order, self._driver.respawn(order, self.clock.at_s))
-
-    def _held(self, order: AttemptMessage, work: Work) -> Work:
+    def begin(self, order: HostOrder, at_s: float) -> Work:  # noqa: ARG002 - not its clock
+        work = self._driver.begin(order, self.clock.at_s)
+        if isinstance(order, DestroyInstance):
+            self._ends_at_s.pop((order.instance, order.attempt), None)
+            return work
         self._ends_at_s[order.instance, order.attempt] = self.clock.at_s + work.left_ms / 1000
         return Work(LOOK_MS, work.failure)
-
-    def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - not its clock
-        self._ends_at_s.pop((order.instance, order.attempt), None)
-        return self._driver.destroy(order, self.clock.at_s)
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - not its clock
         if self.clock.at_s < self._ends_at_s.get((attempt.instance, attempt.attempt), 0.0):

@@ -24,9 +24,9 @@ from bus.messages.cell import (
 from bus.messages.placement import ReportedInventory
 from bus.process import run_until
 from bus.workers.station import Station
-from compute_sim.core.attempts import WELL, AttemptRecord, Condition, State, Work
+from compute_sim.core.attempts import WELL, AttemptRecord, Condition, HostOrder, State, Work
 from compute_sim.core.hosts import Host
-from compute_sim.core.tree import ProviderTree, TreeProvider, with_only, with_provider
+from compute_sim.core.tree import ProviderTree, TreeProvider
 from compute_sim.wiring import compute_parts
 from tests.contracts.driver_contract import breaches
 from tests.contracts.stage import PATIENCE_S, SETTINGS
@@ -76,7 +76,7 @@ class DomainDriver:
     def update_provider_tree(self, tree: ProviderTree, at_s: float) -> ProviderTree:  # noqa: ARG002 - it has no clock
         inventories = {"VCPU": ReportedInventory(total=self._hypervisor.cpus)}
         root = TreeProvider(id=self.root, name=NAME, inventories=inventories)
-        return with_provider(with_only(tree, frozenset({self.root})), root)
+        return ProviderTree(self.root, {self.root: root})
 
     def next_change_s(self, at_s: float) -> float | None:
         return at_s + LOOK_MS / 1000
@@ -90,40 +90,22 @@ class DomainDriver:
     def condition(self, at_s: float) -> Condition:  # noqa: ARG002 - it has no clock
         return WELL
 
-    def spawn(self, order: SpawnInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
-        self._hypervisor.starting.add((order.instance, order.attempt))
-        return BUSY
-
-    def receive(self, order: ReceiveInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
-        self._hypervisor.starting.add((order.instance, order.attempt))
-        return BUSY
-
-    def stop(self, order: StopInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
-        domain = (order.instance, order.attempt)
-        self._hypervisor.starting.discard(domain)
-        self._hypervisor.stopping.add(domain)
-        return BUSY
-
-    def start(self, order: StartInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
-        domain = (order.instance, order.attempt)
-        self._hypervisor.stopping.discard(domain)
-        self._hypervisor.starting.add(domain)
-        return BUSY
-
-    def respawn(self, order: RespawnInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
-        domain = (order.instance, order.attempt)
-        self._hypervisor.stopping.discard(domain)
-        self._hypervisor.running.discard(domain)
-        self._hypervisor.starting.add(domain)
-        return BUSY
-
-    def destroy(self, order: DestroyInstance, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
-        domain = (order.instance, order.attempt)
-        self._hypervisor.starting.discard(domain)
-        self._hypervisor.stopping.discard(domain)
-        if domain not in self._hypervisor.running:
-            return Work()
-        self._hypervisor.removing.add(domain)
+    def begin(self, order: HostOrder, at_s: float) -> Work:  # noqa: ARG002 - it has no clock
+        domain, hypervisor = (order.instance, order.attempt), self._hypervisor
+        hypervisor.starting.discard(domain)
+        hypervisor.stopping.discard(domain)
+        match order:
+            case StopInstance():
+                hypervisor.stopping.add(domain)
+            case DestroyInstance() if domain in hypervisor.running:
+                hypervisor.removing.add(domain)
+            case DestroyInstance():
+                return Work()
+            case SpawnInstance() | ReceiveInstance() | StartInstance():
+                hypervisor.starting.add(domain)
+            case RespawnInstance():
+                hypervisor.running.discard(domain)
+                hypervisor.starting.add(domain)
         return BUSY
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:  # noqa: ARG002 - it has no clock

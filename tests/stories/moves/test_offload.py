@@ -12,7 +12,7 @@ import pytest
 from bus.messages.build import BuildRejected, DeleteInstance, InstanceId, RequestId
 from bus.messages.cell import DestroyInstance
 from bus.messages.hosts import SetHost
-from compute_sim.core.attempts import AttemptRecord, State, Work
+from compute_sim.core.attempts import AttemptRecord, HostOrder, State, Work
 from compute_sim.simulated.faults import ComesBackLate, FailsToBuild, FailsToStop, StopsSlowly
 from tests.contracts.stage import until
 from tests.stories.cells.held_driver import HeldClock, HeldDriver
@@ -162,9 +162,9 @@ class SilentOnceSaved(HeldDriver):
             self.clock.move(10)
         return work
 
-    def destroy(self, order: DestroyInstance, at_s: float) -> Work:
-        self.destroyed += 1
-        return super().destroy(order, at_s)
+    def begin(self, order: HostOrder, at_s: float) -> Work:
+        self.destroyed += isinstance(order, DestroyInstance)
+        return super().begin(order, at_s)
 
 
 @asynccontextmanager

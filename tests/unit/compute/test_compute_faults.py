@@ -97,7 +97,7 @@ def test_the_fate_of_a_build_follows_from_the_seed_and_the_attempt_alone() -> No
 
     def fates(at_s: float, attempt: int = 1) -> list[Work]:
         driver = SimulatedDriver(SimulatedHost(name="h1"), script)
-        return [driver.spawn(a_spawn(n, attempt=attempt), at_s) for n in range(1000)]
+        return [driver.begin(a_spawn(n, attempt=attempt), at_s) for n in range(1000)]
 
     assert fates(0) == fates(99) != fates(0, attempt=2)
     assert 250 < sum(bool(each.failure) for each in fates(0)) < 350
@@ -144,7 +144,7 @@ def test_a_rebuild_takes_as_long_as_a_build_has_its_faults_and_needs_its_image()
     script = FaultScript(spawn_ms=7, faults=(FailsToBuild(probability=0.5, reason="no disk"),))
     driver = SimulatedDriver(SimulatedHost(name="h1"), script)
 
-    works = {driver.respawn(a_respawn(1, number), 0.0) for number in range(20)}
+    works = {driver.begin(a_respawn(1, number), 0.0) for number in range(20)}
 
     assert works == {Work(7), Work(7, "no disk")}
     assert driver.images() == ("http://images/fedora",)
@@ -161,10 +161,10 @@ def test_each_kind_of_work_has_its_own_time_and_its_own_faults() -> None:
     def works(script: FaultScript, at_s: float = 0) -> list[Work]:
         driver = SimulatedDriver(SimulatedHost(name="h1"), script)
         return [
-            driver.spawn(a_spawn(), at_s),
-            driver.receive(a_receive(), at_s),
-            driver.stop(a_stop(), at_s),
-            driver.start(a_start(), at_s),
+            driver.begin(a_spawn(), at_s),
+            driver.begin(a_receive(), at_s),
+            driver.begin(a_stop(), at_s),
+            driver.begin(a_start(), at_s),
         ]
 
     assert works(plain) == [Work(1), Work(2), Work(3), Work(4)]
@@ -188,8 +188,8 @@ def test_which_instances_cannot_be_stopped_follows_from_the_seed_and_not_from_wh
     def failing(script: FaultScript) -> tuple[set[int], set[int]]:
         driver = SimulatedDriver(SimulatedHost(name="h1"), script)
         return (
-            {n for n in range(500) if driver.stop(a_stop(n), 0).failure},
-            {n for n in range(500) if driver.start(a_start(n), 0).failure},
+            {n for n in range(500) if driver.begin(a_stop(n), 0).failure},
+            {n for n in range(500) if driver.begin(a_start(n), 0).failure},
         )
 
     stops, starts = failing(script)

@@ -37,9 +37,12 @@ def test_a_pool_is_a_sharing_provider_and_a_host_in_its_aggregate_has_nothing_of
     storage, aggregate = SimulatedPool(STORAGE_POOL), aggregate_of(STORAGE_POOL)
     pool = storage.update_provider_tree(ProviderTree(storage.root), 0.0)
 
-    assert [sorted(each.inventories) for each in tree.own.values()] == [[], *[["MEMORY_MB", "VCPU"]] * 2]
+    assert [sorted(each.inventories) for each in tree.providers.values()] == [
+        [],
+        *[["MEMORY_MB", "VCPU"]] * 2,
+    ]
     assert tree.providers[driver.root].joins == {aggregate}
-    shared = pool.own[storage.root]
+    shared = pool.providers[storage.root]
     assert shared.traits == {"MISC_SHARES_VIA_AGGREGATE"}
     assert shared.joins == {aggregate}
     assert shared.inventories == {"DISK_GB": ReportedInventory(total=500)}
@@ -49,9 +52,9 @@ def test_a_host_caches_the_images_that_it_built_from_last() -> None:
     driver = SimulatedDriver(SimulatedHost(name="h1"))
 
     for image in (*map(str, range(IMAGES_MAX)), "0", "new"):
-        driver.spawn(structs.replace(a_spawn(), image=Image(source=image)), 0.0)
-    driver.spawn(a_spawn(), 0.0)
-    driver.receive(a_receive(), 0.0)
+        driver.begin(structs.replace(a_spawn(), image=Image(source=image)), 0.0)
+    driver.begin(a_spawn(), 0.0)
+    driver.begin(a_receive(), 0.0)
 
     assert driver.images() == (*map(str, range(2, IMAGES_MAX)), "0", "new")
 

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from msgspec import structs
 
-from bus.message import AggregateId, ProviderId
+from bus.message import AggregateId
 from bus.messages.placement import (
     InventoryInUse,
     NotAllowed,
@@ -20,20 +20,17 @@ from compute_sim.core.tree_diff import (
     after_answer,
     report_of_changes,
 )
-from tests.contracts.driver_contract import OPERATORS_TRAIT, STORAGE
 from tests.unit.compute.compute_trees import CHILD, HOST, NUMA, ROOT
 
 NOTHING = ReportState(ProviderTree(HOST), 0)
 
 
-def tree(*providers: TreeProvider, foreign: frozenset[ProviderId] = frozenset()) -> ProviderTree:
-    return ProviderTree(HOST, {each.id: each for each in providers}, foreign)
+def tree(*providers: TreeProvider) -> ProviderTree:
+    return ProviderTree(HOST, {each.id: each for each in providers})
 
 
 def test_a_first_report_has_all_providers_of_the_driver_parents_first() -> None:
-    sharing = structs.replace(STORAGE)
-
-    report = report_of_changes(NOTHING, tree(NUMA, sharing, ROOT, foreign=frozenset({STORAGE.id})), "c1", 7)
+    report = report_of_changes(NOTHING, tree(NUMA, ROOT), "c1", 7)
 
     assert report is not None
     assert [each.name for each in report.providers] == ["h1", "h1_NUMA0"]
@@ -51,11 +48,8 @@ def test_only_providers_that_differ_are_reported_and_nothing_if_none_does() -> N
     assert [(each.name, each.traits) for each in report.providers] == [("h1_NUMA0", ("CUSTOM_A", "CUSTOM_B"))]
 
 
-def test_fields_that_others_set_on_a_provider_are_never_reported() -> None:
-    theirs = structs.replace(ROOT, foreign_traits=frozenset({OPERATORS_TRAIT}))
-
-    assert report_of_changes(ReportState(tree(ROOT), 1), tree(theirs), "c1", 2) is None
-    report = report_of_changes(NOTHING, tree(theirs), "c1", 2)
+def test_a_driver_that_names_no_traits_and_aggregates_reports_none() -> None:
+    report = report_of_changes(NOTHING, tree(ROOT), "c1", 2)
 
     assert report is not None
     assert report.providers[0].traits == ()
