@@ -45,7 +45,7 @@ arrives after its destroy was forgotten is built once more; the conductor, which
 """
 
 from enum import Enum
-from typing import Literal, assert_never
+from typing import Literal
 
 from msgspec import Struct, structs
 
@@ -171,6 +171,15 @@ _COLUMNS: dict[type[HostOrder], int] = {
     RespawnInstance: 4,
     DestroyInstance: 5,
 }
+# The state of an attempt after its driver has begun to obey an order.
+_BEGUN: dict[type[HostOrder], State] = {
+    SpawnInstance: State.BUILDING,
+    ReceiveInstance: State.RECEIVING,
+    StopInstance: State.STOPPING,
+    StartInstance: State.STARTING,
+    RespawnInstance: State.REBUILDING,
+    DestroyInstance: State.DESTROYED,
+}
 
 
 def key_of(order: HostOrder) -> AttemptKey:
@@ -232,7 +241,7 @@ def _is_saved(known: AttemptRecord | None, order: StopInstance) -> bool:
 
 def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: str = "") -> AttemptRecord:
     """The attempt after its driver has begun to obey this order. A destroy cannot fail."""
-    state = _state_after(order)
+    state = _BEGUN[type(order)]
     return AttemptRecord(
         cell=order.cell,
         host=order.host,
@@ -261,24 +270,6 @@ def _rebuild_of(order: HostOrder) -> int:
     return order.number if isinstance(order, RespawnInstance) else 0
 
 
-def _state_after(order: HostOrder) -> State:
-    match order:
-        case SpawnInstance():
-            return State.BUILDING
-        case DestroyInstance():
-            return State.DESTROYED
-        case ReceiveInstance():
-            return State.RECEIVING
-        case StopInstance():
-            return State.STOPPING
-        case StartInstance():
-            return State.STARTING
-        case RespawnInstance():
-            return State.REBUILDING
-        case _:
-            assert_never(order)
-
-
 def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRecord:
     """An attempt that is to be built, on a host that has enough builds."""
     return AttemptRecord(
@@ -292,7 +283,6 @@ def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRe
         order=order,
         rank=rank_of(order),
         rebuild=_rebuild_of(order),
-        image=order.save_as if isinstance(order, StopInstance) else "",
     )
 
 

@@ -38,8 +38,10 @@ class Conductor:
         self._silenced: set[str] = set()
         self._is_sync_due = False
 
-    def go(self, node: Node, step: Step, at_s: float, request: str) -> None:
+    def go(self, node: Node, step: Step | None, at_s: float, request: str) -> None:
         """Store the node, publish its notifications, and schedule its next job in place of a former one."""
+        if step is None:
+            return
         self._jobs.pop(node.uuid, None)
         self._table.replace(node, step.node)
         for said in step.said:
@@ -49,9 +51,7 @@ class Conductor:
             self._at(step.job.due_s, partial(self._finish, node.uuid, planned))
 
     def resume(self, node: Node, at_s: float) -> None:
-        step = work.resumed(node, at_s, self._rules)
-        if step is not None:
-            self.go(node, step, at_s, self._periodic)
+        self.go(node, work.resumed(node, at_s, self._rules), at_s, self._periodic)
 
     def forget(self, node: Node) -> None:
         self._jobs.pop(node.uuid, None)
@@ -69,9 +69,7 @@ class Conductor:
         return node
 
     def keep_power(self, node: Node, at_s: float) -> None:
-        step = orders.keep_power(node, at_s, self._rules)
-        if step is not None:
-            self.go(node, step, at_s, self._periodic)
+        self.go(node, orders.keep_power(node, at_s, self._rules), at_s, self._periodic)
 
     def answer_as_bmc(self, node: Node, at_s: float, *, is_silent: bool) -> None:
         (self._silenced.add if is_silent else self._silenced.discard)(node.uuid)

@@ -22,13 +22,10 @@ _EXCHANGE = Objects(exchanges=(Exchange(IRONIC, durable=False),))
 class NotificationSender(Supervised):
     """Sends notifications; `publish` never waits. Messages under way when a connection breaks are lost, and counted."""
 
-    def __init__(
-        self, broker: Broker, settings: IronicSimSettings | None = None, *, declares: bool = True
-    ) -> None:
+    def __init__(self, broker: Broker, settings: IronicSimSettings) -> None:
         super().__init__("send notifications", self._send)
         self._broker = broker
-        self._settings = settings or IronicSimSettings()
-        self._declares = declares
+        self._settings = settings
         self._unsent: deque[Parcel] = deque()
         self._has_work = asyncio.Event()
         self.sent = 0
@@ -56,8 +53,7 @@ class NotificationSender(Supervised):
     async def _send(self) -> None:
         connection = await self._broker.connect()
         try:
-            if self._declares:
-                await connection.declare(_EXCHANGE)
+            await connection.declare(_EXCHANGE)
             publishing = await connection.open_publishing()
             self.status.well()
             while True:

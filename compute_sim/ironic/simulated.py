@@ -226,8 +226,7 @@ class SimulatedIronic(Periodic):
 
     def why_not_deployable(self, ident: str) -> Mapping[str, str]:
         """Per interface, why it does not validate; empty if it does."""
-        self.advance()
-        node = self._found(ident)
+        node = self._known(ident)
         reasons = dict.fromkeys(_VALIDATED, "")
         if node.has_agent and not node.instance_info.get("image_source"):
             reasons["deploy"] = f"Node {node.uuid} has no image_source in instance_info."

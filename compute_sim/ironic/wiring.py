@@ -35,7 +35,6 @@ def simulated_ironic(
     clock_s: Callable[[], float] = time.time,
     chance: random.Random | None = None,
     listen: tuple[str, int] | None = ("127.0.0.1", 0),
-    declares: bool = True,
     file: NodeFile | None = None,
 ) -> IronicSimulation:
     """Create the parts; the caller runs them. The port is bound when this returns. Without `listen` there is no port,
@@ -43,11 +42,10 @@ def simulated_ironic(
 
     With a `file`, its nodes and allocations are restored and all changes are stored in it; its creator closes it.
 
-    The broker's user must have the right to publish to the exchange `ironic`, and to declare it unless `declares` is
-    off.
+    The broker's user must have the right to declare the exchange `ironic`, and to publish to it.
     """
     settings = settings or IronicSimSettings()
-    sender = NotificationSender(broker, settings, declares=declares)
+    sender = NotificationSender(broker, settings)
     kept = file.load() if file is not None else ()
     known = {node.uuid for node in kept}
     ironic = SimulatedIronic(

@@ -51,6 +51,7 @@ DAEMONS = ("ironic-d1", "ironic-d2")
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
 DELAYS = Delays(deploy_s=0.6, tear_down_s=0.4, clean_s=0.3, power_s=0.1)
 # Some deploys fail, and some notifications are lost; the daemons find lost ones by reading Ironic's nodes.
+SETTINGS = IronicSimSettings(delays=DELAYS)
 SCRIPT = IronicScript(
     seed=5,
     faults=(WorkFails(work="deploy", probability=0.05), Loses(event_types=("*.end",), probability=0.05)),
@@ -69,7 +70,7 @@ class Watched:
 
     def __init__(self, sender: NotificationSender) -> None:
         self.ironic = SimulatedIronic(
-            available_nodes(NODES), time.time, self._publish, IronicSimSettings(delays=DELAYS), script=SCRIPT
+            available_nodes(NODES), time.time, self._publish, SETTINGS, script=SCRIPT
         )
         self._sender = sender
         self.twice: list[str] = []
@@ -92,7 +93,7 @@ class Watched:
 
 @asynccontextmanager
 async def ironic_beside(here: RealCloud) -> AsyncIterator[Watched]:
-    sender = NotificationSender(here.under_test.broker(user_of("operator")))
+    sender = NotificationSender(here.under_test.broker(user_of("operator")), SETTINGS)
     watched = Watched(sender)
     server = IronicServer(watched.ironic)
     here.environment["IRONIC_URL"] = server.url

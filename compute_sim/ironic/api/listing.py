@@ -1,6 +1,6 @@
 """GET /v1/nodes and /v1/nodes/detail: filters and pages."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import dropwhile, islice
 from urllib.parse import urlencode
 
@@ -33,9 +33,9 @@ _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 
 class Query(Struct, frozen=True):
-    """A query: nodes that pass all tests, after the marker."""
+    """A query: nodes that pass, after the marker."""
 
-    tests: tuple[Callable[[Node], bool], ...]
+    passes: Callable[[Node], bool]
     limit: int
     marker: str | None
     has_one: bool
@@ -47,7 +47,7 @@ def read_query(asked: Mapping[str, str], minor: int, page_max: int, conductor: s
     _check_names(asked, minor)
     switches = {name: _switch(name, asked[name]) for name in _SWITCHES if name in asked}
     return Query(
-        tests=tuple(_tests(asked, switches, conductor)),
+        passes=_test_of(asked, switches, conductor),
         limit=_limit(asked.get("limit"), page_max),
         marker=asked.get("marker"),
         has_one="instance_uuid" in asked,
@@ -85,51 +85,39 @@ def _limit(text: str | None, page_max: int) -> int:
     return min(int(text), page_max)
 
 
-def _tests(
+def _test_of(
     asked: Mapping[str, str], switches: Mapping[str, bool], conductor: str
-) -> Iterable[Callable[[Node], bool]]:
-    for name in _EQUAL:
-        if name in asked:
-            yield _equals(name, asked[name].lower() if name == "conductor_group" else asked[name])
-    if "shard" in asked:
-        shards = {each.strip() for each in asked["shard"].split(",")}
-        yield lambda node: node.shard in shards
-    if "project" in asked:
-        project = asked["project"]
-        yield lambda node: project in (node.owner, node.lessee)
-    if asked.get("conductor", conductor) != conductor:
-        yield lambda _: False
-    for name in ("maintenance", "retired"):
-        if name in switches:
-            yield _equals(name, switches[name])
-    if "associated" in switches:
-        is_associated = switches["associated"]
-        yield lambda node: (node.instance_uuid is not None) is is_associated
-    if "sharded" in switches:
-        is_sharded = switches["sharded"]
-        yield lambda node: (node.shard is not None) is is_sharded
+) -> Callable[[Node], bool]:
+    equal: dict[str, str | bool] = {name: asked[name] for name in _EQUAL if name in asked}
+    equal |= {name: switches[name] for name in ("maintenance", "retired") if name in switches}
+    if "conductor_group" in asked:
+        equal["conductor_group"] = asked["conductor_group"].lower()
+    shards = {each.strip() for each in asked.get("shard", "").split(",")}
+
+    def passes(node: Node) -> bool:
+        is_associated, is_sharded = node.instance_uuid is not None, node.shard is not None
+        return (
+            all(getattr(node, name) == value for name, value in equal.items())
+            and ("shard" not in asked or node.shard in shards)
+            and ("project" not in asked or asked["project"] in (node.owner, node.lessee))
+            and asked.get("conductor", conductor) == conductor
+            and switches.get("associated", is_associated) is is_associated
+            and switches.get("sharded", is_sharded) is is_sharded
+        )
+
+    return passes
 
 
-def _equals(field: str, value: str | bool) -> Callable[[Node], bool]:  # noqa: FBT001 - a field's value
-    return lambda node: getattr(node, field) == value
-
-
-class Page(Struct, frozen=True):
-    nodes: tuple[Node, ...]
-    # The query of the next page; empty on the last one.
-    next_query: str
-
-
-def page_of(nodes: Mapping[str, Node], query: Query) -> Page:
+def page_of(nodes: Mapping[str, Node], query: Query) -> tuple[Sequence[Node], str]:
+    """The nodes of the page, and the query of the next one; empty on the last one."""
     rest: Iterable[Node] = nodes.values()
     if query.marker is not None:
         if query.marker not in nodes:
             raise no_such_node(query.marker)
         rest = islice(dropwhile(lambda node: node.uuid != query.marker, rest), 1, None)
-    found = (node for node in rest if all(test(node) for test in query.tests))
-    page = tuple(islice(found, query.limit))
+    page = tuple(islice(filter(query.passes, rest), query.limit))
     # As in Ironic, a full page has a next page, which may be empty.
     if query.has_one or len(page) < query.limit:
-        return Page(page, "")
+        return page, ""
     pairs = [("sort_key", "id"), ("sort_dir", "asc"), *query.remembered]
-    return Page(page, urlencode([*pairs, ("limit", str(query.limit)), ("marker", page[-1].uuid)], safe=","))
+    return page, urlencode([*pairs, ("limit", str(query.limit)), ("marker", page[-1].uuid)], safe=",")

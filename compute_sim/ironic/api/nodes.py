@@ -44,14 +44,14 @@ class NodesApi:
         settings = self._ironic.settings
         query = read_query(asked.query, asked.minor, settings.page_max, settings.host)
         self._ironic.advance()
-        page = page_of(self._ironic.nodes, query)
+        nodes, next_query = page_of(self._ironic.nodes, query)
         shown = None if query.is_detailed else fields
-        body: dict[str, Any] = {"nodes": [self._shown(node, asked, shown) for node in page.nodes]}
-        if page.next_query:
+        body: dict[str, Any] = {"nodes": [self._shown(node, asked, shown) for node in nodes]}
+        if next_query:
             # The link also names fields that are shown without being asked for.
             named = shown is not None and "fields" not in asked.query
             chosen = f"fields={','.join(shown or ())}&" if named else ""
-            body["next"] = f"{asked.base}/v1/{path}?{chosen}{page.next_query}"
+            body["next"] = f"{asked.base}/v1/{path}?{chosen}{next_query}"
         return Answer(OK, body)
 
     def show(self, asked: ApiRequest) -> Answer:

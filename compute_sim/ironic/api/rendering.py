@@ -126,7 +126,7 @@ def _value(node: Node, field: str, minor: int, conductor: str) -> Any:
         return None
     value = getattr(node, field)
     if field in _TIMES:
-        return None if value is None else value.replace("Z", "+00:00")
+        return _time(value)
     if field in _MASKED:
         return masked(value)
     if field == "provision_state" and value == states.AVAILABLE and minor < _AVAILABLE_MINOR:

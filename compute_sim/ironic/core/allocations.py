@@ -41,15 +41,6 @@ class AllocationWritten(Struct, frozen=True):
     status: str
 
 
-def stored(allocation: Allocation) -> Allocation:
-    """The allocation as read from the database."""
-    return structs.replace(
-        allocation,
-        traits=allocation.traits or (),
-        candidate_nodes=allocation.candidate_nodes or (),
-    )
-
-
 def fits(allocation: Allocation, node: Node) -> bool:
     return (
         node.resource_class == allocation.resource_class
@@ -66,7 +57,12 @@ def fits(allocation: Allocation, node: Node) -> bool:
 
 def allocate(allocation: Allocation, nodes: Iterable[Node], at_s: float) -> tuple[Allocation, Node | None]:
     """The allocation and the first suitable node; or the allocation with an error, and None."""
-    allocation = structs.replace(stored(allocation), updated_at=second(at_s))
+    allocation = structs.replace(
+        allocation,
+        traits=allocation.traits or (),
+        candidate_nodes=allocation.candidate_nodes or (),
+        updated_at=second(at_s),
+    )
     node = next((each for each in nodes if fits(allocation, each)), None)
     if node is None:
         error = (

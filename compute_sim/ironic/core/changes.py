@@ -12,7 +12,14 @@ from msgspec import Struct, structs
 
 from compute_sim.ironic.core import states
 from compute_sim.ironic.core.json_patch import Operation, operations_of, patched
-from compute_sim.ironic.core.node import DRIVERS, INTERFACES, Node, check_unlocked, default_interfaces, second
+from compute_sim.ironic.core.node import (
+    DEFAULT_INTERFACES,
+    INTERFACES,
+    Node,
+    check_unlocked,
+    refusal_of_lock,
+    second,
+)
 from compute_sim.ironic.core.refusals import (
     BAD_REQUEST,
     CONFLICT,
@@ -22,7 +29,6 @@ from compute_sim.ironic.core.refusals import (
     Refused,
     Rule,
     first_refusal,
-    locked,
 )
 
 TRAITS_MAX = 50
@@ -155,14 +161,13 @@ def create(
         start,
         created_at=second(at_s),
         **{field: False for field in _UNSAID if getattr(start, field) is None},
-        **{name: given for name, given in default_interfaces(driver).items() if getattr(start, name) is None},
+        **{name: given for name, given in DEFAULT_INTERFACES[driver].items() if getattr(start, name) is None},
     )
-    refusal = None
-    if uuid in names_in_use.uuids:
-        refusal = Refused(CONFLICT, f"There is a node with UUID {uuid} already.")
-    elif start.name is not None and start.name in names_in_use.names:
-        refusal = Refused(CONFLICT, f"There is a node with name {start.name} already.")
-    return ChangedNode(start, after, refusal)
+    rules: list[Rule] = [
+        (uuid in names_in_use.uuids, CONFLICT, f"There is a node with UUID {uuid} already."),
+        (start.name in names_in_use.names, CONFLICT, f"There is a node with name {start.name} already."),
+    ]
+    return ChangedNode(start, after, first_refusal(rules))
 
 
 _ENROLL_MINOR = 11
@@ -253,7 +258,7 @@ def _wrong(field: str, value: Any, needed: str) -> NoReturn:
 
 
 def _check_conductor(driver: str, group: str, names_in_use: NamesInUse) -> None:
-    if driver not in DRIVERS or group not in names_in_use.groups:
+    if driver not in DEFAULT_INTERFACES or group not in names_in_use.groups:
         text = f'No conductor serves driver {driver} for conductor group "{group}".'
         raise Refused(BAD_REQUEST, f"No valid host was found. Reason: {text}")
 
@@ -261,8 +266,6 @@ def _check_conductor(driver: str, group: str, names_in_use: NamesInUse) -> None:
 def _conductor_refuses(
     node: Node, start: Node, changed: Mapping[str, Any], names_in_use: NamesInUse
 ) -> Refused | None:
-    if node.reservation:
-        return locked(node.uuid, node.reservation)
     state, name, is_associated = node.provision_state, changed.get("name"), changed.get("instance_uuid")
     is_class_fixed = state not in states.CLASS_CHANGE_ALLOWED
     allowed = ", ".join(states.CLASS_CHANGE_ALLOWED)
@@ -317,7 +320,7 @@ def _conductor_refuses(
             f"Node {node.uuid} is {state!r} and allocated: its instance_uuid leaves only in {allowed}.",
         ),
     ]
-    return first_refusal(rules)
+    return refusal_of_lock(node) or first_refusal(rules)
 
 
 def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
@@ -340,8 +343,8 @@ def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
 def set_maintenance(node: Node, is_on: bool, reason: str | None, at_s: float) -> ChangedNode:  # noqa: FBT001 - the value set
     """Sets or ends maintenance. A repeated call is notified again."""
     start = structs.replace(node, maintenance=is_on, maintenance_reason=reason if is_on else None)
-    if node.reservation:
-        return ChangedNode(start, node, locked(node.uuid, node.reservation))
+    if refused := refusal_of_lock(node):
+        return ChangedNode(start, node, refused)
     after = start
     if is_on != node.maintenance or start.maintenance_reason != node.maintenance_reason:
         after = structs.replace(start, updated_at=second(at_s), fault=node.fault if is_on else None)
@@ -372,14 +375,11 @@ def remove_traits(node: Node, name: str | None) -> ChangedNode:
 
 def _with_traits(node: Node, traits: Collection[str], refused: Refused | None) -> ChangedNode:
     start = structs.replace(node, traits=tuple(sorted(traits)))
-    if node.reservation:
-        refused = locked(node.uuid, node.reservation)
+    refused = refusal_of_lock(node) or refused
     return ChangedNode(start, start if refused is None else node, refused)
 
 
 def delete(node: Node) -> ChangedNode:
-    if node.reservation:
-        return ChangedNode(node, node, locked(node.uuid, node.reservation))
     state, allowed = node.provision_state, ", ".join(states.DELETE_ALLOWED)
     rules: list[Rule] = [
         (
@@ -398,7 +398,7 @@ def delete(node: Node) -> ChangedNode:
             f'Node "{node.uuid}" is {state!r}: it is deleted only in {allowed}, or in maintenance.',
         ),
     ]
-    return ChangedNode(node, node, first_refusal(rules))
+    return ChangedNode(node, node, refusal_of_lock(node) or first_refusal(rules))
 
 
 def attach_vif(node: Node, vif: str, ports_count: int) -> Node:

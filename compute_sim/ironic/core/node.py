@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from compute_sim.ironic.core.refusals import locked
+from compute_sim.ironic.core.refusals import CONFLICT, Refused
 
 Json = Mapping[str, Any]
 # Deploy interfaces that boot an agent on the node and wait for its call.
 AGENT_INTERFACES = frozenset({"direct", "custom-agent", "ansible", "bootc", "anaconda"})
-_DEFAULT_INTERFACES: Mapping[str, Mapping[str, str]] = {
+# By the drivers that the conductor serves.
+DEFAULT_INTERFACES: Mapping[str, Mapping[str, str]] = {
     "fake-hardware": {
         "bios_interface": "fake",
         "boot_interface": "fake",
@@ -44,8 +45,7 @@ _DEFAULT_INTERFACES: Mapping[str, Mapping[str, str]] = {
         "vendor_interface": "redfish",
     },
 }
-DRIVERS = tuple(_DEFAULT_INTERFACES)
-INTERFACES = tuple(_DEFAULT_INTERFACES["fake-hardware"])
+INTERFACES = tuple(DEFAULT_INTERFACES["fake-hardware"])
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -133,10 +133,6 @@ COMMON_COUNT = Node.__struct_fields__.index("uuid") + 1
 COMMON_FIELDS = Node.__struct_fields__[:COMMON_COUNT]
 
 
-def default_interfaces(driver: str) -> Mapping[str, str]:
-    return _DEFAULT_INTERFACES[driver]
-
-
 def second(at_s: float) -> str:
     """A time in the format of notifications' fields."""
     return _second(int(at_s))
@@ -152,6 +148,14 @@ def microsecond(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S.%f}"
 
 
+def refusal_of_lock(node: Node) -> Refused | None:
+    """The refusal while a conductor holds the node's lock; None if none does."""
+    if not node.reservation:
+        return None
+    text = f"Node {node.uuid} is locked by host {node.reservation}: try again when its operation is over."
+    return Refused(CONFLICT, text)
+
+
 def check_unlocked(node: Node) -> None:
-    if node.reservation:
-        raise locked(node.uuid, node.reservation)
+    if refused := refusal_of_lock(node):
+        raise refused

@@ -16,7 +16,7 @@ from compute_sim.ironic.core.refusals import (
     Refused,
     check,
 )
-from compute_sim.ironic.core.work import Job, JobName, Rules, Step, begin_cleaning, boot_agent, make_step
+from compute_sim.ironic.core.work import Job, Rules, Step, begin_cleaning, boot_agent, make_step, step_after
 
 SERVER_ERROR = 500
 # The microversion that introduced a verb.
@@ -134,23 +134,18 @@ def _check_by_conductor(node: Node, event: str) -> None:
 
 
 def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Rules) -> Step:
-    if event == "abort":
-        node, said = after_event(node, event, at_s, last_error="Aborted on request.")
-        return make_step(node, (said,), None, rules.host)
-    if event == "manage" and node.provision_state != states.ENROLL:
-        node, said = after_event(node, event, at_s)
-        return make_step(node, (said,), None, rules.host)
-    if event == "unhold":
-        return _release(node, at_s, rules)
-    changes: dict[str, Any] = {"last_error": None}
+    changes: dict[str, Any] = {"last_error": "Aborted on request." if event == "abort" else None}
+    if event == "unhold" or (event == "manage" and node.provision_state != states.ENROLL):
+        del changes["last_error"]
     if event in ("deploy", "rebuild") and order.configdrive is not None:
         changes["instance_info"] = {**node.instance_info, "configdrive": order.configdrive}
-    node, said = after_event(node, event, at_s, **changes)
     if event in ("provide", "clean"):
+        node, said = after_event(node, event, at_s, **changes)
         return begin_cleaning(_with_steps(node, order), (said,), at_s, rules)
     if event in ("deploy", "rebuild") and node.has_agent:
+        node, said = after_event(node, event, at_s, **changes)
         return boot_agent(node, (said,), "deploy boot", at_s, rules)
-    return make_step(node, (said,), _job(event, at_s, rules), rules.host)
+    return step_after(node, event, at_s, rules, **changes)
 
 
 def _with_steps(node: Node, order: ProvisionOrder) -> Node:
@@ -160,32 +155,6 @@ def _with_steps(node: Node, order: ProvisionOrder) -> Node:
     steps = [{**step, "abortable": False, "priority": 0} for step in order.clean_steps]
     info = internal(node, clean_steps=steps, cleaning_disable_ramdisk=False, declarative_cleaning=True)
     return structs.replace(node, driver_internal_info=info)
-
-
-def _release(node: Node, at_s: float, rules: Rules) -> Step:
-    is_clean = node.provision_state == states.CLEAN_HOLD
-    node, said = after_event(node, "unhold", at_s)
-    if node.provision_state == states.SERVICE_WAIT:
-        return make_step(node, (said,), None, rules.host)
-    name: JobName = "clean wait" if is_clean else "deploy wait"
-    return make_step(node, (said,), Job(name, at_s + rules.delays.agent_call_s), rules.host)
-
-
-def _job(event: str, at_s: float, rules: Rules) -> Job:
-    delays = rules.delays
-    jobs: Mapping[str, tuple[JobName, float]] = {
-        "manage": ("verify", delays.verify_s),
-        "inspect": ("inspect", delays.inspect_s),
-        "adopt": ("adopt", delays.adopt_s),
-        "deploy": ("deploy", delays.deploy_s),
-        "rebuild": ("deploy", delays.deploy_s),
-        "delete": ("tear down", delays.tear_down_s),
-        "rescue": ("rescue", delays.rescue_s),
-        "unrescue": ("unrescue", delays.rescue_s),
-        "service": ("service", delays.service_s),
-    }
-    name, takes_s = jobs[event]
-    return Job(name, at_s + takes_s)
 
 
 def order_power(node: Node, target: str, at_s: float, rules: Rules) -> Step:

@@ -21,10 +21,6 @@ def no_such_node(ident: str) -> Refused:
     return Refused(NOT_FOUND, f"Node {ident} does not exist.")
 
 
-def locked(uuid: str, host: str) -> Refused:
-    return Refused(CONFLICT, f"Node {uuid} is locked by host {host}: try again when its operation is over.")
-
-
 def first_refusal(rules: Iterable[Rule]) -> Refused | None:
     return next((Refused(status, text) for is_broken, status, text in rules if is_broken), None)
 

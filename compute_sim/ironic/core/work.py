@@ -34,7 +34,7 @@ JobName = Literal[
     "power kept",
     "power down",
 ]
-# Per state with work in progress: the job that ends it, and its delay.
+# The job in each state in which the conductor works or waits for the node, and its delay.
 _WORK_IN: Mapping[str, tuple[JobName, str]] = {
     states.VERIFYING: ("verify", "verify_s"),
     states.INSPECTING: ("inspect", "inspect_s"),
@@ -118,6 +118,20 @@ def make_step(node: Node, said: tuple[NodeEvent, ...], job: Job | None, host: st
     return Step(structs.replace(node, reservation=holder), said, job)
 
 
+def job_in(node: Node, at_s: float, rules: Rules) -> Job | None:
+    """The job that begins when the node enters its state; None if there is nothing to do."""
+    if node.provision_state not in _WORK_IN:
+        return None
+    name, delay = _WORK_IN[node.provision_state]
+    return Job(name, at_s + getattr(rules.delays, delay))
+
+
+def step_after(node: Node, event: str, at_s: float, rules: Rules, **changes: Any) -> Step:
+    """An event that is allowed in the node's state, and the job in its next state."""
+    node, said = after_event(node, event, at_s, **changes)
+    return make_step(node, (said,), job_in(node, at_s, rules), rules.host)
+
+
 def begin_cleaning(node: Node, said: tuple[NodeEvent, ...], at_s: float, rules: Rules) -> Step:
     """Begin to clean a node that has just entered `cleaning`."""
     delays = rules.delays
@@ -133,14 +147,11 @@ def begin_cleaning(node: Node, said: tuple[NodeEvent, ...], at_s: float, rules: 
 def resumed(node: Node, at_s: float, rules: Rules) -> Step | None:
     """Restart the work that the node's state shows; None if there was none. There is no notification."""
     if node.target_power_state is not None:
-        job = Job("power", at_s + rules.delays.power_s, node.target_power_state)
-    elif (found := _WORK_IN.get(node.provision_state)) is not None:
-        name, delay = found
-        job = Job(name, at_s + getattr(rules.delays, delay))
-    elif node.reservation is None:
-        return None
+        job: Job | None = Job("power", at_s + rules.delays.power_s, node.target_power_state)
     else:
-        return make_step(node, (), None, rules.host)
+        job = job_in(node, at_s, rules)
+    if job is None and node.reservation is None:
+        return None
     return make_step(node, (), job, rules.host)
 
 
@@ -163,25 +174,21 @@ def finish(  # noqa: PLR0911 - one for each kind of job
         case "clean boot" | "deploy boot":
             return _end_boot(node, job, fails, at_s, rules)
         case "clean wait" | "deploy wait":
-            return _agent_called(node, job, at_s, rules)
+            # The agent has called.
+            return step_after(node, "resume", at_s, rules)
         case "clean timeout":
             return _clean_timed_out(node, at_s, rules)
         case "deploy timeout":
-            return _over(node, "fail", at_s, rules, last_error="The agent did not call back in time.")
+            return step_after(node, "fail", at_s, rules, last_error="The agent did not call back in time.")
         case "clean" | "clean skipped":
             return _end_cleaning(node, job, fails, at_s, rules)
         case _:
             return _end_simple(node, job, fails(job.name), at_s, rules)
 
 
-def _over(node: Node, event: str, at_s: float, rules: Rules, **changes: Any) -> Step:
-    node, said = after_event(node, event, at_s, **changes)
-    return make_step(node, (said,), None, rules.host)
-
-
 def _end_simple(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -> Step:
     if failure:
-        return _over(node, "fail", at_s, rules, last_error=failure)
+        return step_after(node, "fail", at_s, rules, last_error=failure)
     changes: dict[str, Any] = {}
     if job.name == "deploy":
         changes = {
@@ -190,14 +197,14 @@ def _end_simple(node: Node, job: Job, failure: str, at_s: float, rules: Rules) -
         }
     elif job.name == "verify":
         changes["power_state"] = node.bmc_power
-    return _over(node, "done", at_s, rules, **changes)
+    return step_after(node, "done", at_s, rules, **changes)
 
 
 def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Step:
     is_skipped = job.name == "clean skipped"
     failure = "" if is_skipped else fails("clean")
     if failure:
-        return _over(
+        return step_after(
             node,
             "fail",
             at_s,
@@ -217,7 +224,7 @@ def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules)
         }
     # A retired node does not become available again.
     event = "manage" if is_manual or node.retired else "done"
-    return _over(node, event, at_s, rules, driver_internal_info=info)
+    return step_after(node, event, at_s, rules, driver_internal_info=info)
 
 
 def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Step:
@@ -243,13 +250,6 @@ def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> 
     else:
         next_job = Job("clean wait" if is_clean else "deploy wait", at_s + delays.agent_call_s)
     return make_step(node, (end, said), next_job, rules.host)
-
-
-def _agent_called(node: Node, job: Job, at_s: float, rules: Rules) -> Step:
-    node, said = after_event(node, "resume", at_s)
-    if job.name == "clean wait":
-        return make_step(node, (said,), Job("clean", at_s + rules.delays.clean_s), rules.host)
-    return make_step(node, (said,), Job("deploy", at_s + rules.delays.deploy_s), rules.host)
 
 
 def _clean_timed_out(node: Node, at_s: float, rules: Rules) -> Step:
