@@ -5,24 +5,23 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from msgspec import Struct
+
 from bus.message import ProviderId
 from bus.messages.build import InstanceId
 from compute_sim.core.attempts import AttemptKey, AttemptRecord, State
 from compute_sim.core.hosts import Load
 
 
-class _HostLoad:
+class _HostLoad(Struct):
     """The load of one host, and whether it has changed."""
 
-    __slots__ = ("building", "changed", "host", "instances", "waiting")
-
-    def __init__(self, host: ProviderId) -> None:
-        self.host = host
-        # How many attempts each instance has here, by ids as integers: two while it is resized on its host.
-        self.instances: dict[int, int] = {}
-        self.building = 0
-        self.waiting: dict[AttemptKey, None] = {}
-        self.changed = False
+    host: ProviderId
+    # How many attempts each instance has here, by ids as integers: two while it is resized on its host.
+    instances: dict[int, int] = {}
+    building: int = 0
+    waiting: dict[AttemptKey, None] = {}
+    changed: bool = False
 
 
 class MemoryComputeStore:
@@ -87,6 +86,9 @@ class MemoryComputeStore:
         if self._due and (first_s is None or self._due[0][0] < first_s):
             self._sooner()
 
+    # There is no table that must keep them due.
+    remember = save
+
     def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
         for key in keys:
             attempt = self._attempts.get(key)
@@ -94,9 +96,6 @@ class MemoryComputeStore:
                 self._again[key] = at_s
                 self._push(at_s, key)
         self._sooner()
-
-    async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
-        await self.save(attempts)
 
     async def of_host(self, host: ProviderId) -> Sequence[AttemptRecord]:
         number = host.int

@@ -58,7 +58,11 @@ async def run(
                 settings,
                 name=name,
                 incarnation=secrets.token_hex(8),
-                cells=cells_of(addresses),
+                cells=CellMap(
+                    groups=addresses.ironic_groups,
+                    shards=addresses.ironic_shards,
+                    default=addresses.ironic_cell,
+                ),
                 api=api,
                 in_cells=in_cells,
             ),
@@ -73,12 +77,6 @@ async def run(
         if api is not None:
             await api.close()
         await store.close()
-
-
-def cells_of(addresses: Addresses) -> CellMap:
-    return CellMap(
-        groups=addresses.ironic_groups, shards=addresses.ironic_shards, default=addresses.ironic_cell
-    )
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:

@@ -111,17 +111,14 @@ class Reporter(PartGroup):
         behind = {row.id: row.epoch_ahead for row in batch if row.is_behind and row.owner == self._daemon}
         if behind:
             self._overtake(behind)
-        reports = [sent for sent in map(self._report_of, batch) if sent is not None]
+        traits, foreign = self._writer.policy.standard_traits, self._settings.foreign_providers
+        tried = [
+            report_of(row, traits, foreign=foreign, may_try=row.id not in self._refused_trials)
+            for row in batch
+        ]
+        reports = [sent for sent in tried if sent is not None]
         self._asked |= {each.report.root: each.version for each in reports}
         return reports
-
-    def _report_of(self, row: NodeRow) -> SentReport | None:
-        return report_of(
-            row,
-            self._writer.policy.standard_traits,
-            foreign=self._settings.foreign_providers,
-            may_try=row.id not in self._refused_trials,
-        )
 
     async def _ask(self, sent: Sequence[SentReport]) -> None:
         """What fails here is found again by the look at what is left."""

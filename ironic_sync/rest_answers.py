@@ -23,14 +23,6 @@ class Answer(Struct, frozen=True):
     headers: httpx.Headers
 
     @property
-    def is_ironics(self) -> bool:
-        """Whether it has the form that Ironic gives to its errors."""
-        try:
-            return bool(msgspec.json.decode(self.body)["error_message"])
-        except NOT_AS_EXPECTED:
-            return False
-
-    @property
     def message(self) -> str:
         """Ironic's words: `error_message` is an object, or a text with that object in it."""
         try:
@@ -65,8 +57,11 @@ class Allocated(Struct, frozen=True):
 
 
 def is_missing(answer: Answer) -> bool:
-    """Ironic says so itself. A proxy in front of it may answer 404 as well, to everything."""
-    return answer.status == _NOT_FOUND and answer.is_ironics
+    """Ironic says so itself, in the form of its errors. A proxy in front of it may answer 404 as well, to everything."""
+    try:
+        return answer.status == _NOT_FOUND and bool(msgspec.json.decode(answer.body)["error_message"])
+    except NOT_AS_EXPECTED:
+        return False
 
 
 def marker_of(link: str) -> str:

@@ -73,11 +73,10 @@ class IronicSettings(Struct, frozen=True, kw_only=True):
         require_positive(
             self, [name for name in self.__struct_fields__ if not isinstance(getattr(self, name), str)]
         )
-        acting_s = self.lease_s - self.lease_margin_s
-        if self.renew_s + self.renew_wait_s >= acting_s:
+        if self.renew_s + self.renew_wait_s >= self.acting_s:
             raise ValueError(
                 f"renew_s and renew_wait_s make {self.renew_s + self.renew_wait_s:g}, must be less than lease_s minus "
-                f"lease_margin_s ({acting_s:g}): else one slow renewal stops the daemon"
+                f"lease_margin_s ({self.acting_s:g}): else one slow renewal stops the daemon"
             )
         if self.deploy_retry_s_first > self.deploy_retry_s_max:
             raise ValueError(

@@ -26,7 +26,7 @@ from ironic_sync.core.notifications import AllocationNotified
 from ironic_sync.core.ordering import NOT_LISTED, held_missing, not_listed, read_again, read_as_gone
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
-from ironic_sync.core.settling import gained, seen
+from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
 from ironic_sync.rest import ReadsNodes
 from ironic_sync.settings import IronicSettings
@@ -168,7 +168,7 @@ class Sweeper(PartGroup):
             if row is None and node.id in known:
                 # Another daemon's, which compares it itself.
                 continue
-            if row is None or _differs(row, node):
+            if row is None or row.needs_read or row.is_deleted or row.missing_since_us or row.node != node:
                 changes[node.id] = self._change_by(row.version if row else 0, _as_found(node))
         await self._writer.change(changes)
 
@@ -290,10 +290,6 @@ def _is_owned(row: NodeRow, membership: Membership) -> bool:
     return membership.owned.get(row.id) == row.epoch
 
 
-def _differs(row: NodeRow, node: Node) -> bool:
-    return row.needs_read or row.is_deleted or bool(row.missing_since_us) or row.node != node
-
-
 class Adopter(Periodic):
     """A part, where Ironic's REST API is not known: what was said of a gained node is all there is, and is reported again
     under the new epoch. A listener of the ring.
@@ -336,4 +332,4 @@ class Adopter(Periodic):
             await self._writer.change({row.id: self._adopted for row in rows})
 
     def _adopted(self, row: NodeRow) -> NodeRow:
-        return gained(row, self._writer.policy) if _is_owned(row, self._membership) else row
+        return seen(row) if _is_owned(row, self._membership) else row

@@ -16,7 +16,6 @@ from compute_sim.simulated.faults import (
     WorkFault,
     condition_of,
     faults_of,
-    faults_of_work,
     next_turn_s,
     work_of,
 )
@@ -42,7 +41,10 @@ class SimulatedDriver:
         self._script = script or FaultScript()
         faults = faults_of(self._script, host.name)
         # Checked at every order; most hosts have none of these faults.
-        self._work_faults = {order: faults_of_work(faults, kind) for order, kind in KINDS.items()}
+        self._work_faults = {
+            order: [fault for fault in faults if isinstance(fault, kind.fails | kind.slows)]
+            for order, kind in KINDS.items()
+        }
         self._other_faults = [each for each in faults if not isinstance(each, WorkFault)]
         self._silencing = [each for each in self._other_faults if not isinstance(each, Changes)]
         self._usual_work = {order: Work(getattr(self._script, kind.time)) for order, kind in KINDS.items()}

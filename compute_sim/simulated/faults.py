@@ -217,11 +217,6 @@ def condition_of(faults: Sequence[Fault], at_s: float) -> Condition:
     return silent
 
 
-def faults_of_work(faults: Sequence[Fault], kind: WorkKind) -> tuple[WorkFault, ...]:
-    """Those of these faults that affect this work."""
-    return tuple([fault for fault in faults if isinstance(fault, kind.fails | kind.slows)])
-
-
 def work_of(
     script: FaultScript, kind: WorkKind, faults: Sequence[WorkFault], order: WorkOrder, at_s: float
 ) -> Work:

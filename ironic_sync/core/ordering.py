@@ -56,7 +56,8 @@ def after_notification(row: NodeRow, notification: Notification, rules: Rules) -
         case NodeDoubted():
             return _doubted(row, rules, notification.doubt)
         case AllocationNotified():
-            return _doubted(row, rules, ALLOCATION_CHANGED, held=_takes_node(notification))
+            keeps_node = notification.node is not None and notification.kind != "delete"
+            return _doubted(row, rules, ALLOCATION_CHANGED, held=keeps_node)
         case Unreadable() if 0 < notification.at_us <= row.heard_at_us:
             return row
         case Unreadable():
@@ -216,11 +217,6 @@ def _doubted(row: NodeRow, rules: Rules, doubt: str, *, held: bool = False) -> N
         return row
     doubts = row.doubts if is_listed else (*row.doubts, doubt)
     return structs.replace(row, doubts=doubts, is_doubted=row.is_doubted or held)
-
-
-def _takes_node(notification: AllocationNotified) -> bool:
-    """Whether the allocation has a node and keeps it."""
-    return notification.node is not None and notification.kind != "delete"
 
 
 def _are_free(notified: NodeNotified, row: NodeRow) -> bool:

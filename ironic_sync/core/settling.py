@@ -54,15 +54,10 @@ def _content(row: NodeRow) -> tuple[object, ...]:
     return row.cell, row.cell_wanted, row.is_deleted, offer
 
 
-def gained(row: NodeRow, policy: NodePolicy) -> NodeRow:
-    """The row of a new owner that cannot read nodes: it reports the last known state again."""
-    if policy.can_read or row.seen_epoch == row.epoch:
-        return row
-    return structs.replace(row, seen_epoch=row.epoch, reported=None)
-
-
 def seen(row: NodeRow) -> NodeRow:
-    """The row after its owner read the node. In a new epoch it is reported again, so that placement knows the epoch."""
+    """The row after its owner read the node, or took it over where nodes cannot be read. In a new epoch it is reported again,
+    so that placement knows the epoch.
+    """
     if row.seen_epoch == row.epoch:
         return row
     return structs.replace(row, seen_epoch=row.epoch, reported=None)

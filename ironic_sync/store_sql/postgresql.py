@@ -68,7 +68,7 @@ WITH old AS MATERIALIZED (
         SELECT id FROM ironic_nodes WHERE id = named.id AND version = named.version FOR UPDATE SKIP LOCKED
     ) AS kept
 )
-DELETE FROM ironic_nodes USING old WHERE ironic_nodes.id = old.id RETURNING ironic_nodes.id
+DELETE FROM ironic_nodes USING old WHERE ironic_nodes.id = old.id
 """
 
 
@@ -79,23 +79,18 @@ class PostgresRows:
         self._transaction = transaction
 
     async def load(self, ids: Sequence[UUID]) -> Sequence[Stored]:
-        driver = await self._transaction.driver()
-        found: Sequence[Stored] = await driver.fetch(_LOAD, ids)
-        return found
+        return await self._transaction.fetch(_LOAD, ids)
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
-        driver = await self._transaction.driver()
         rows = [
             (each.id, each.owner, each.epoch, each.to, each.only_free, each.above)
             for each in sorted(moves, key=lambda each: number(each.id))
         ]
-        return owned_of(await driver.fetch(_GIVE, *columns_of(rows, 5, ids=1)))
+        return owned_of(await self._transaction.fetch(_GIVE, *columns_of(rows, 5, ids=1)))
 
     async def forget(self, ids: Sequence[UUID], versions: Sequence[int]) -> int:
-        driver = await self._transaction.driver()
-        return len(await driver.fetch(_FORGET, ids, versions))
+        return await self._transaction.change(_FORGET, ids, versions)
 
     async def write(self, rows: Sequence[Values], *, are_new: bool) -> set[UUID]:
-        driver = await self._transaction.driver()
-        statement = _ADD if are_new else _REPLACE
-        return {id_ for (id_,) in await driver.fetch(statement, *columns_of(rows, 8, ids=1))}
+        written = await self._transaction.fetch(_ADD if are_new else _REPLACE, *columns_of(rows, 8, ids=1))
+        return {id_ for (id_,) in written}

@@ -2,9 +2,7 @@
 SQLAlchemy writes and reads it.
 """
 
-import sqlite3
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -13,8 +11,6 @@ from sqlalchemy import Connection
 from bus.sql import SqliteTransaction, driver_of
 from ironic_sync.core.ring import Move, Owned
 from ironic_sync.store_sql.rows import Stored, Values, owned_of
-
-T = TypeVar("T")
 
 _LOAD = """
 SELECT owner, epoch, version, body FROM ironic_nodes WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
@@ -48,10 +44,11 @@ class SqliteRows:
         self._transaction = transaction
 
     async def load(self, ids: Sequence[UUID]) -> Sequence[Stored]:
-        return await self._here(lambda driver: driver.execute(_LOAD, (_encode(ids).decode(),)).fetchall())
+        return await self._transaction.fetch(_LOAD, _encode(ids).decode())
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
-        def work(driver: sqlite3.Connection) -> tuple[Owned, ...]:
+        def work(connection: Connection) -> tuple[Owned, ...]:
+            driver = driver_of(connection)
             return owned_of(
                 (each.id, each.to, max(each.epoch, each.above) + 1, holds_instance)
                 for each in moves
@@ -60,25 +57,17 @@ class SqliteRows:
                 ).fetchall()
             )
 
-        return await self._here(work)
+        return await self._transaction.run(work)
 
     async def forget(self, ids: Sequence[UUID], versions: Sequence[int]) -> int:
-        def work(driver: sqlite3.Connection) -> int:
-            named = [(id_.hex, version) for id_, version in zip(ids, versions, strict=True)]
-            return sum(driver.execute(_FORGET, each).rowcount for each in named)
-
-        return await self._here(work)
+        named = [(id_.hex, version) for id_, version in zip(ids, versions, strict=True)]
+        return await self._transaction.change(_FORGET, named)
 
     async def write(self, rows: Sequence[Values], *, are_new: bool) -> set[UUID]:
         statement = _ADD if are_new else _REPLACE
 
-        def work(driver: sqlite3.Connection) -> set[UUID]:
+        def work(connection: Connection) -> set[UUID]:
+            driver = driver_of(connection)
             return {id_ for id_, *rest in rows if driver.execute(statement, (id_.hex, *rest)).rowcount}
 
-        return await self._here(work)
-
-    async def _here(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        def with_driver(connection: Connection) -> T:
-            return work(driver_of(connection))
-
-        return await self._transaction.run(with_driver)
+        return await self._transaction.run(work)

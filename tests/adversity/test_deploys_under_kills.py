@@ -50,8 +50,8 @@ NEW = Image(source="http://images/fedora", checksum="1b2c")
 DAEMONS = ("ironic-d1", "ironic-d2")
 METAL = Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"})
 DELAYS = Delays(deploy_s=0.6, tear_down_s=0.4, clean_s=0.3, power_s=0.1)
-# Some deploys fail, and some notifications are lost; the daemons find lost ones by reading Ironic's nodes.
 SETTINGS = IronicSimSettings(delays=DELAYS)
+# Some deploys fail, and some notifications are lost; the daemons find lost ones by reading Ironic's nodes.
 SCRIPT = IronicScript(
     seed=5,
     faults=(WorkFails(work="deploy", probability=0.05), Loses(event_types=("*.end",), probability=0.05)),
