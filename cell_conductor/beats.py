@@ -5,36 +5,29 @@ now. Hosts are judged one by one and not row by row: only when a host is lost, t
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from itertools import islice
 
-from bus.message import CellName, ProviderId
+from bus.message import CellName, Message, ProviderId
 from bus.messages.hosts import HostsAlive
-from bus.parts import State, Supervised
+from bus.parts import State
 from bus.topology import BEATS, EVENTS, Grant, in_cell
+from bus.workers.handling import Received
 from bus.workers.heartbeats import is_silent
-from bus.workers.link import pauses_of
-from bus.workers.listening import listen
-from bus.workers.station import Station
+from bus.workers.station import Listener, Station
 
 # A silent host is remembered, however long: an order may still name it. Beyond so many hosts, which is more than a cell has,
 # those that have been silent for longest are forgotten: they have left the cell.
 HOSTS_KEPT_MAX = 100_000
 
 
-class Beats(Supervised):
+class Beats(Listener):
     """A part that listens. `clock_s` never jumps; by default it is the event loop's."""
 
     def __init__(self, station: Station, cell: CellName, clock_s: Callable[[], float] | None = None) -> None:
-        super().__init__(
-            "hear the heartbeats of hosts",
-            self._listen,
-            pauses=pauses_of(station.settings),
-            chance=station.chance,
-        )
-        self._station = station
+        grant = Grant(EVENTS, tuple(in_cell(key, cell) for key in BEATS))
+        super().__init__("hear the heartbeats of hosts", station, (grant,), self._take)
         self._cell = cell
         self._clock_s = clock_s or (lambda: asyncio.get_running_loop().time())
         self._down_after = timedelta(seconds=station.settings.host_down_s)
@@ -45,22 +38,12 @@ class Beats(Supervised):
         self._since_s = 0.0
         self._judged_s = 0.0
 
-    async def _listen(self) -> None:
-        feed = listen(
-            self._station.consuming,
-            (Grant(EVENTS, tuple(in_cell(key, self._cell) for key in BEATS)),),
-            process=self._station.name,
-            settings=self._station.settings,
-            codec=self._station.codec,
-            status=self.status,
-        )
-        async with aclosing(feed) as batches:
-            async for batch in batches:
-                if batch == ():
-                    self._begin_again()
-                for each in batch:
-                    if isinstance(each.message, HostsAlive) and each.message.cell == self._cell:
-                        self.hear(each.message.hosts)
+    def _take(self, batch: Sequence[Received[Message]]) -> None:
+        if batch == ():
+            self._begin_again()
+        for each in batch:
+            if isinstance(each.message, HostsAlive) and each.message.cell == self._cell:
+                self.hear(each.message.hosts)
 
     def hear(self, hosts: Iterable[ProviderId]) -> None:
         now_s = self._clock_s()

@@ -17,7 +17,7 @@ from bus.messages.cells import ConductorAlive, LiveTold
 from bus.parts import Once, Periodic, set_beside
 from bus.process import Part
 from bus.workers.handling import Received
-from bus.workers.station import Station, by_station
+from bus.workers.station import Listener, Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
@@ -37,16 +37,15 @@ from scheduler_worker.handlers import (
     question_handlers,
     request_handlers,
 )
-from scheduler_worker.hosts.listening import HostListener
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.hosts.telling import ModeTeller
 from scheduler_worker.hosts.watch import HostWatch
 from scheduler_worker.outbox.cell_dispatch import CellDispatch
 from scheduler_worker.outbox.notes import Notes
-from scheduler_worker.outbox.outbox import Outbox, OutboxWithoutSweep
+from scheduler_worker.outbox.outbox import Outbox
 from scheduler_worker.questions.explaining import Explainer
 from scheduler_worker.questions.planning import Planner
-from scheduler_worker.replica.replica import Replica
+from scheduler_worker.replica.replica import HEARD_OF_CELLS, Replica
 from scheduler_worker.requests.building import Builder
 from scheduler_worker.requests.burying import Burial
 from scheduler_worker.requests.deadlines import Deadlines
@@ -103,14 +102,15 @@ def scheduler_parts(
     )
     live = LiveRelay(station, cells, known_cells, registry, clock=clock, answer_s=settings.live_answer_s)
 
-    def hear(heard: Received[Message]) -> None:
-        match heard.message:
-            case ConductorAlive() as beat:
-                known_cells.hear(beat, heard.cell)
-            case LiveTold() as told:
-                live.hear(told)
-            case _:
-                registry.hear(heard)
+    def hear(batch: Sequence[Received[Message]]) -> None:
+        for heard in batch:
+            match heard.message:
+                case ConductorAlive() as beat:
+                    known_cells.hear(beat, heard.cell)
+                case LiveTold() as told:
+                    live.hear(told)
+                case _:
+                    registry.hear(heard)
 
     plugins = chosen_plugins(settings, filters_of(settings), weighers_of(settings))
     waiting = WaitingSpecs(picture, plugins)
@@ -191,8 +191,6 @@ def scheduler_parts(
         mover=mover,
         know_hosts=watch.look_again,
     )
-    # One loop sweeps the outbox for all; each clears what it has published itself.
-    sweeps: list[Outbox | OutboxWithoutSweep] = [outbox, OutboxWithoutSweep(outbox)]
     events_of_cells = {
         down: down.worker(
             "scheduler.events",
@@ -203,7 +201,9 @@ def scheduler_parts(
         )
         for down in apart
     }
-    listeners = {down: HostListener(down, hear) for down in apart}
+    listeners = {
+        down: Listener("hear of hosts in cells", down, HEARD_OF_CELLS, hear, is_needed=True) for down in apart
+    }
     # Without one of these a scheduler serves all other cells.
     for down, names in apart.items():
         set_beside((down, listeners[down], events_of_cells[down]), f"cell {', '.join(names)}")
@@ -254,7 +254,9 @@ def scheduler_parts(
                 "scheduler.requests",
                 requests,
                 outbox,
-                outbox=sweeps[number > 0],
+                outbox=outbox,
+                # One loop sweeps for all; each clears what it has published itself.
+                sweeps=number == 0,
                 chance=chance,
                 before_burial={BuildInstance: (burial.end_in_error, burial.release)},
             )

@@ -10,6 +10,7 @@ import random
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 
 from msgspec import structs
@@ -19,11 +20,14 @@ from bus.codec import CODEC, Codec
 from bus.configuration.addresses import Addresses
 from bus.configuration.settings import BusSettings
 from bus.message import Message
+from bus.parts import Supervised
+from bus.topology import Grant
 from bus.urls import broker_at
 from bus.workers.asking import Asker
 from bus.workers.authority import broker_facts_of
-from bus.workers.handling import Handler, Handlers, Tx
-from bus.workers.link import Link
+from bus.workers.handling import Handler, Handlers, Received, Tx
+from bus.workers.link import Link, pauses_of
+from bus.workers.listening import listen
 from bus.workers.publisher import Publisher, now
 from bus.workers.worker import Outbox, Transactions, Worker
 
@@ -80,11 +84,12 @@ class Station:
         store: Transactions[Tx],
         *,
         outbox: Outbox[Tx] | None = None,
+        sweeps: bool = True,
         chance: random.Random | None = None,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
     ) -> Worker[Tx]:
-        """A worker loop for one queue of this broker. Its messages are published by this station, or by another's
+        """A worker loop for one queue of this broker. It sweeps its outbox, unless another loop does. Its messages are published by this station, or by another's
         publisher (`says_by`). `before_burial` has handlers that release what was claimed for a message that will be
         buried; the first that succeeds is enough.
         """
@@ -99,6 +104,7 @@ class Station:
             name=self.name,
             chance=chance or self.chance,
             outbox=outbox,
+            sweeps=sweeps,
             says_by=says_by,
             before_burial=before_burial,
         )
@@ -148,6 +154,40 @@ class Station:
         await self.publisher.close()
         await self.consuming.close()
         await self._publishing.close()
+
+
+class Listener(Supervised):
+    """A part that hears the events under these keys, in batches. The first batch, and the first after each interruption, is
+    `()`: only later events are heard.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        station: Station,
+        grants: Iterable[Grant],
+        hear: Callable[[Sequence[Received[Message]]], None],
+        *,
+        is_needed: bool = False,
+    ) -> None:
+        pauses = pauses_of(station.settings)
+        super().__init__(name, self._listen, is_needed=is_needed, pauses=pauses, chance=station.chance)
+        self._station = station
+        self._grants = grants
+        self._hear = hear
+
+    async def _listen(self) -> None:
+        feed = listen(
+            self._station.consuming,
+            self._grants,
+            process=self._station.name,
+            settings=self._station.settings,
+            codec=self._station.codec,
+            status=self.status,
+        )
+        async with aclosing(feed) as batches:
+            async for batch in batches:
+                self._hear(batch)
 
 
 def stations_at(

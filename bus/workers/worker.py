@@ -98,6 +98,7 @@ class Worker(Generic[Tx]):
         name: str,
         chance: random.Random,
         outbox: Outbox[Tx] | None = None,
+        sweeps: bool = True,
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
     ) -> None:
@@ -133,7 +134,9 @@ class Worker(Generic[Tx]):
         if before_burial:
             self.intake.before_burial = self._give_back
         settling = (self.intake.burying, self.intake.putting_back)
-        self.parts = (self._receiving, self._sweep, *settling) if outbox else (self._receiving, *settling)
+        # Several loops may have one outbox: then one of them sweeps.
+        sweeping = (self._sweep,) if outbox and sweeps else ()
+        self.parts = (self._receiving, *sweeping, *settling)
         self.handled = 0
         self.batches = 0
         # The number of batches when a statement last took too long.
@@ -143,7 +146,7 @@ class Worker(Generic[Tx]):
         """Run until `stop`; then finish the current work and return the rest to the queue."""
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(self._receiving.run())]
-            if self._outbox is not None:
+            if self._sweep in self.parts:
                 beside.append(tasks.create_task(self._sweep.run()))
             try:
                 while batch := await self.intake.batch():

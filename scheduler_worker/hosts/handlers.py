@@ -86,6 +86,7 @@ def _cleaned_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
             sorted({ask.message.host for ask in asks}, key=lambda id_: id_.int), ()
         )
         written = {host.id: host for host in found}
+        changed: dict[ProviderId, HostState] = {}
         said: list[Said] = []
         for ask in asks:
             before = written.get(ask.message.host)
@@ -93,11 +94,10 @@ def _cleaned_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
                 continue
             host = cleaned(before, ask.message.number)
             if host is not before:
-                host = written[host.id] = structs.replace(host, sequence=host.sequence + 1)
+                host = changed[host.id] = written[host.id] = structs.replace(host, sequence=host.sequence + 1)
                 said.append(Tell(HostChanged(cell=host.cell, host=host), ask))
-        changed = [host for host in found if written[host.id] is not host]
-        await store.save_hosts([written[host.id] for host in changed], clock())
-        transaction.when_committed(lambda: registry.learn(written.values()))
+        await store.save_hosts(list(changed.values()), clock())
+        transaction.when_committed(lambda: registry.learn(changed.values()))
         return said
 
     return {HostCleaned: on_hosts_cleaned}

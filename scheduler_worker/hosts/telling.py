@@ -1,6 +1,5 @@
 """Tells the cells how their hosts are set. A row says what its cell was told, so a word that was lost is said again."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime
 
@@ -8,7 +7,6 @@ from msgspec import structs
 
 from bus.messages.hosts import HostState
 from bus.parts import Periodic
-from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from scheduler_worker.core.host_modes import is_untold, word_for_cell
 from scheduler_worker.hosts.registry import HostRegistry
@@ -32,7 +30,8 @@ class ModeTeller(Periodic):
         super().__init__(
             "tell cells how hosts are set", self._tell, every_s, is_cut_short=True, chance=station.chance
         )
-        self._station = station
+        self._publisher = station.publisher
+        self._word_s = every_s
         self._store = store
         self._registry = registry
         self._is_there = is_there
@@ -45,15 +44,9 @@ class ModeTeller(Periodic):
             return
         # What this process knows may be older than the rows, or newer: then a report is not written yet.
         rows = [host for host in await self._store.hosts(HostQuery(ids=tuple(untold))) if is_untold(host)]
-        if not rows:
-            return
-        sent = self._station.publisher.send_all([Outgoing(word_for_cell(host)) for host in rows])
-        try:
-            await asyncio.shield(sent)
-        except asyncio.CancelledError:
-            self._station.publisher.withdraw(sent)
-            raise
-        await self._note_told(rows)
+        words = [word_for_cell(host) for host in rows]
+        if words and await self._publisher.send_within(self._word_s, words):
+            await self._note_told(rows)
 
     async def _note_told(self, told: list[HostState]) -> None:
         numbers = {host.id: host.setting.number for host in told}

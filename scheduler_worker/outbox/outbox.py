@@ -149,13 +149,3 @@ class Outbox:
         async with self.transaction() as transaction:
             await transaction.note(note.rows)
             await (await transaction.begun()).drop_notes([note.kept])
-
-
-class OutboxWithoutSweep:
-    """The outbox for all but one of the worker loops of a process: that one sweeps for all."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        self.clear = outbox.clear
-
-    async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:  # noqa: ARG002 - the port has it
-        return ()

@@ -6,31 +6,27 @@ A jump in the feed's positions, or another term, means that messages were missed
 
 import logging
 import random
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 
 from bus.message import Message
 from bus.messages.aggregates import AggregateChanged
 from bus.messages.build import InstanceWaiting
 from bus.messages.placement import ProvidersChanged, ShapeMoved
-from bus.parts import PartGroup, Periodic, Supervised
+from bus.parts import PartGroup, Periodic
 from bus.topology import EVENTS, Grant
 from bus.workers.handling import Received
-from bus.workers.station import Station
+from bus.workers.station import Listener, Station
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
-from scheduler_worker.hosts.listening import OF_CONDUCTORS, feed_of
 from scheduler_worker.replica.catching_up import CatchingUp
 from scheduler_worker.waiting import WaitingSpecs
 
 log = logging.getLogger(__name__)
 
-HEARD = (
-    Grant(
-        EVENTS,
-        ("providers.changed", "aggregate.changed", "host.*.*", *OF_CONDUCTORS, "instance.waiting.*"),
-    ),
-)
+# What schedulers hear of cells, from their own brokers or the API level's.
+_OF_CELLS = ("host.*.*", "conductor.beat.*", "live.told.*")
+HEARD_OF_CELLS = (Grant(EVENTS, _OF_CELLS),)
+HEARD = (Grant(EVENTS, ("providers.changed", "aggregate.changed", *_OF_CELLS, "instance.waiting.*")),)
 
 
 class Replica(PartGroup):
@@ -40,7 +36,7 @@ class Replica(PartGroup):
         self,
         station: Station,
         picture: Picture,
-        hear: Callable[[Received[Message]], None],
+        hear: Callable[[Sequence[Received[Message]]], None],
         *,
         waiting: WaitingSpecs,
         page: int,
@@ -48,7 +44,6 @@ class Replica(PartGroup):
         chance: random.Random | None = None,
     ) -> None:
         """`hear` takes the messages that are not about the picture."""
-        self._station = station
         self._picture = picture
         self._hear = hear
         self._waiting = waiting
@@ -56,9 +51,8 @@ class Replica(PartGroup):
         self.catching_up = CatchingUp(station, picture, self._progress, page=page, chance=chance)
         self.whole = self.catching_up.whole
         self.catch_up = self.catching_up.catch_up
-        self._hearing = Supervised("hear the feed", self._listen, is_needed=True, chance=chance)
         super().__init__(
-            self._hearing,
+            Listener("hear the feed", station, HEARD, self._take, is_needed=True),
             Periodic(
                 "compare all revisions",
                 self._verify,
@@ -78,22 +72,20 @@ class Replica(PartGroup):
 
     # The feed
 
-    async def _listen(self) -> None:
-        async with aclosing(feed_of(self._station, HEARD, self._hearing.status)) as feed:
-            async for batch in feed:
-                if not batch:
-                    # A new queue: the feed does not have what was published before it stood.
-                    self.catching_up.flight.soon()
-                    self._waiting.doubt()
-                for each in batch:
-                    if isinstance(each.message, ProvidersChanged):
-                        self._merge(each.message)
-                    elif isinstance(each.message, AggregateChanged):
-                        self._hear_aggregate(each.message)
-                    elif isinstance(each.message, InstanceWaiting):
-                        self._waiting.heard(each.message.instance.id)
-                    else:
-                        self._hear(each)
+    def _take(self, batch: Sequence[Received[Message]]) -> None:
+        if not batch:
+            # A new queue: the feed does not have what was published before it stood.
+            self.catching_up.flight.soon()
+            self._waiting.doubt()
+        for each in batch:
+            if isinstance(each.message, ProvidersChanged):
+                self._merge(each.message)
+            elif isinstance(each.message, AggregateChanged):
+                self._hear_aggregate(each.message)
+            elif isinstance(each.message, InstanceWaiting):
+                self._waiting.heard(each.message.instance.id)
+            else:
+                self._hear((each,))
 
     def _hear_aggregate(self, changed: AggregateChanged) -> None:
         if changed.deleted:
