@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from msgspec import structs
 
 from bus.messages.build import InstanceState
-from bus.messages.cells import LiveTold, TellLive, states_that_fit
+from bus.messages.cells import LiveTold, TellLive, first_that_fit
 from bus.workers.handling import Handlers, Reading, Received, Said, Tell
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.transition import state_of
@@ -38,7 +38,7 @@ async def _told(cell: str, store: ConductorStore, asked: TellLive) -> LiveTold:
     page = rows[: asked.limit]
     # An instance whose removal came before its order has no project yet: only who asks for all sees it.
     states = [state for row in page if asked.project in ("", (state := _live_state(row, cell)).project)]
-    fit = states_that_fit(states) if states else ()
+    fit = first_that_fit(states)
     last = page[-1].id if len(rows) > asked.limit else None
     if len(fit) < len(states):
         last = fit[-1].id

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from bus.messages.cell import Choice, PlaceInCell
-from cell_conductor.core.instance import SPAWNS, Instance, OutboxMessage, Pending, spawn_order
+from cell_conductor.core.instance import SPAWNS, Instance, OutboxMessage, Pending, choices_of, spawn_order
 
 # The index of a choice in the order, the chosen host first; or a choice that is not in the order.
 ChoiceRef = int | Choice
@@ -44,7 +44,7 @@ decode_order = msgspec.msgpack.Decoder(PlaceInCell).decode
 
 def encode_body(row: Instance) -> bytes:
     order, host = row.order, row.host
-    choices = _choices(order)
+    choices = choices_of(order)
     body = Body(
         structs.replace(row, order=None, host=None, alternates=(), outbox=()),
         None if order is None else order.issued_at,
@@ -67,12 +67,14 @@ def encode_order(order: PlaceInCell) -> bytes:
 
 
 def assemble_row(body: Body, order: PlaceInCell | None) -> Instance:
-    choices, host = _choices(order), body.host
+    choices, host = choices_of(order), body.host
     row = structs.replace(
         body.instance,
         order=order,
         host=None if host is None else _choice(choices, host),
-        alternates=_alternates(choices, body.alternates),
+        alternates=choices[1:]
+        if body.alternates is None
+        else tuple([_choice(choices, each) for each in body.alternates]),
     )
     return structs.replace(row, outbox=tuple([_pending(row, each) for each in body.outbox]))
 
@@ -91,14 +93,6 @@ def _pending(row: Instance, kept: StoredMessage) -> Pending:
         assert row.host is not None, "an attempt has a host"
         message = spawn_order(row, row.order, row.host)
     return Pending(kept.sequence, kept.at, message)
-
-
-def _alternates(choices: tuple[Choice, ...], references: tuple[ChoiceRef, ...] | None) -> tuple[Choice, ...]:
-    return choices[1:] if references is None else tuple([_choice(choices, each) for each in references])
-
-
-def _choices(order: PlaceInCell | None) -> tuple[Choice, ...]:
-    return () if order is None else (order.chosen, *order.alternates)
 
 
 def _reference(choices: tuple[Choice, ...], choice: Choice) -> ChoiceRef:

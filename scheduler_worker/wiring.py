@@ -14,7 +14,7 @@ from bus.clock import now
 from bus.message import Message
 from bus.messages.build import BuildInstance
 from bus.messages.cells import ConductorAlive, LiveTold
-from bus.parts import Once, Periodic, set_beside
+from bus.parts import Once, PartGroup, Periodic, set_beside
 from bus.process import Part
 from bus.workers.handling import Received
 from bus.workers.station import Listener, Station, by_station
@@ -306,8 +306,8 @@ class Staged:
         *,
         seen: Sequence[object] = (),
     ) -> None:
-        self._needed = needed
-        self._workers = workers
+        self._needed = PartGroup(*needed)
+        self._workers = PartGroup(*workers)
         self.parts = (*needed, *workers, *seen)
         self._waiting = Once(
             "wait for the first snapshot", lambda: asyncio.gather(*[each.wait() for each in ready])
@@ -315,15 +315,12 @@ class Staged:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for part in self._needed:
-                tasks.create_task(part.run())
+            tasks.create_task(self._needed.run())
             await self._waiting.run()
             if not self._waiting.stopping.is_set():
-                await asyncio.gather(*(worker.run() for worker in self._workers))
-            for part in self._needed:
-                await part.stop()
+                await self._workers.run()
+            await self._needed.stop()
 
     async def stop(self) -> None:
         await self._waiting.stop()
-        for worker in self._workers:
-            await worker.stop()
+        await self._workers.stop()

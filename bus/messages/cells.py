@@ -1,7 +1,7 @@
 """Messages about cells as wholes: are their conductors alive, what is in them, and what do they have themselves."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,7 @@ from bus.messages.build import CellHeard, CellLife, InstanceId, InstanceState
 from bus.messages.placement import Label, Moment, Natural, Value
 
 # A message and its envelope must fit into a parcel.
-STATES_BYTES_MAX = 248 * 1024
+VALUES_BYTES_MAX = 248 * 1024
 
 # At most so many instances may be asked for, or be on a page.
 Page = Annotated[int, Meta(ge=1, le=200)]
@@ -105,10 +105,11 @@ class LiveFound(Message, frozen=True, tag="live.found"):
     silent: str = ""
 
 
+T = TypeVar("T")
+
 _encode = msgspec.json.Encoder().encode
 
 
-def states_that_fit(states: Sequence[InstanceState]) -> tuple[InstanceState, ...]:
-    """The first of these states, as many as one message has room for: a funnel may be long."""
-    sizes = [len(_encode(state)) + 1 for state in states]
-    return tuple(states[next(chunks(sizes, STATES_BYTES_MAX))])
+def first_that_fit(values: Sequence[T]) -> tuple[T, ...]:
+    """The first of these values, as many as one message has room for, and at least one: a funnel may be long."""
+    return tuple(values[next(chunks([len(_encode(each)) + 1 for each in values], VALUES_BYTES_MAX))])

@@ -287,9 +287,11 @@ def _redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Re
 
 def kind_of(row: Instance, host: ProviderId) -> str:
     """The kind of a host of this instance. Every node is a choice of its order: only instances on hypervisors move."""
-    order = row.order
-    choices = () if order is None else (order.chosen, *order.alternates)
-    return next((each.kind for each in choices if each.share.host == host), "")
+    return next((each.kind for each in choices_of(row.order) if each.share.host == host), "")
+
+
+def choices_of(order: PlaceInCell | None) -> tuple[Choice, ...]:
+    return () if order is None else (order.chosen, *order.alternates)
 
 
 class Rules(Struct, frozen=True):

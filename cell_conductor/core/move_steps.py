@@ -116,8 +116,7 @@ def leave(transition: Transition, outcome: Outcome, reason: str) -> None:
 def return_claim(transition: Transition, outcome: Outcome, reason: str, *, was_silent: bool) -> None:
     """Move the claim back. A silent destination keeps what the source does not need, until it has cleaned up."""
     moving = transition.moving
-    if outcome:
-        decide_end(transition, outcome, reason)
+    decide_end(transition, outcome, reason)
     transition.withdraw(MOVES, attempt=moving.source_attempt)
     if not moving.heir_attempt:
         go_on(transition)

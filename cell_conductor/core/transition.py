@@ -137,26 +137,22 @@ class Transition:
         if self.hosts.is_dead(host):
             # It has nothing to destroy; if it returns, it is asked what it has.
             return
-        order = self._destroy_order(attempt, host, kind_of(self.row, host))
-        if not self._is_on_its_way(order):
+        if order := self._missing_destroy(attempt, host, kind_of(self.row, host)):
             self.send(order)
 
     def answer_by_destroy(self, attempt: int, host: ProviderId, kind: str) -> None:
         """Order a host of this kind to destroy what nothing waits for."""
-        order = self._destroy_order(attempt, host, kind)
-        if not self._is_on_its_way(order):
+        if order := self._missing_destroy(attempt, host, kind):
             self.answers.append(order)
 
     def wait_for_destroy(self) -> None:
         """Go to `deleting`, until the host confirms the removal or times out."""
-        ends_at = self.now + self.rules.time_to_destroy(self.row.host)
-        self.change(state="deleting", state_ends_at=ends_at)
+        self.change(state="deleting", state_ends_at=self.now + self.rules.time_to_destroy(self.row.host))
 
-    def _destroy_order(self, attempt: int, host: ProviderId, kind: str) -> Destroy:
-        return destroy_order(self.rules.cell, self.row.id, attempt, host, kind)
-
-    def _is_on_its_way(self, order: Destroy) -> bool:
-        return any(pending.message == order for pending in self.row.outbox)
+    def _missing_destroy(self, attempt: int, host: ProviderId, kind: str) -> Destroy | None:
+        """The order to destroy this attempt; None if it is on its way."""
+        order = destroy_order(self.rules.cell, self.row.id, attempt, host, kind)
+        return None if any(pending.message == order for pending in self.row.outbox) else order
 
     def release(self, held: Iterable[HeldClaim]) -> None:
         for each in held:
@@ -218,8 +214,7 @@ class Transition:
     # Ends
 
     def failed(self, host: str, reason: str, *, attempt: int) -> None:
-        failure = AttemptFailed(attempt=attempt, host=host, reason=reason)
-        self.change(failures=(*self.row.failures, failure))
+        self.change(failures=(*self.row.failures, AttemptFailed(attempt=attempt, host=host, reason=reason)))
 
     def end_as(self, state: State, **changes: Any) -> None:
         """Go to this state, with these changes of the row, and tell the API level."""

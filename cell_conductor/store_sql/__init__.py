@@ -227,8 +227,7 @@ class SqlConductorStore:
         return [(OutboxKey(number), message) for number, message in found]
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
-        found = await read_once(self._database, reading.read, self._cell, instances)
-        return tuple(sorted(found, key=lambda row: row.id))
+        return tuple(await read_once(self._database, reading.read, self._cell, instances))
 
     async def booked(
         self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
@@ -245,10 +244,11 @@ class SqlConductorStore:
         self, until: datetime, after: tuple[datetime, InstanceId] | None = None
     ) -> tuple[Instance, ...]:
         behind = None if after is None else (microseconds(after[0]), after[1])
-        found = await read_once(
-            self._database, reading.read_waiting, self._cell, microseconds(until), behind, WAITING_PAGE
+        return tuple(
+            await read_once(
+                self._database, reading.read_waiting, self._cell, microseconds(until), behind, WAITING_PAGE
+            )
         )
-        return tuple(found)
 
     async def close(self) -> None:
         await self._database.close()

@@ -24,7 +24,7 @@ def read(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> 
     named = sa.select(table.c.body, table.c.placed).where(
         table.c.cell == cell, among(connection, table.c.id, instances)
     )
-    return [without_confirmed(row, unconfirmed) for row in _rows(connection, named)]
+    return [without_confirmed(row, unconfirmed) for row in _rows(connection, named.order_by(table.c.id))]
 
 
 def read_booked(

@@ -7,7 +7,8 @@ together give it two; or metadata would be of the one order, and members of the 
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -30,6 +31,8 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejected, rejection
 from scheduler_worker.store import SchedulerStore, SchedulerTransaction
+
+Order = TypeVar("Order", SetAggregate, DeleteAggregate)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OVERTAKEN = "a later order about it came before this one was done: look at the aggregate, and send this order again if it still holds"
@@ -60,21 +63,31 @@ class AggregateOrders:
         self._horizon = horizon
 
     def handlers(self) -> Handlers:
-        return {SetAggregate: self._on_set, DeleteAggregate: self._on_delete}
+        return {
+            SetAggregate: partial(self._one_by_one, self._on_set),
+            DeleteAggregate: partial(self._one_by_one, self._on_delete),
+        }
 
-    async def _on_set(self, asks: Sequence[Received[SetAggregate]], _: OutboxTransaction) -> list[Said]:
+    async def _one_by_one(
+        self,
+        follow: Callable[[Received[Order]], Awaitable[list[Said]]],
+        asks: Sequence[Received[Order]],
+        _: OutboxTransaction,
+    ) -> list[Said]:
         said: list[Said] = []
         for ask in asks:
             async with self._store.ordering_aggregates():
                 await self._make_sure()
-                outcome = await self._set(ask.message, ask.id)
-                hosts = len(self._membership.hosts_in(ask.message.aggregate))
-            if isinstance(outcome, Problem):
-                said += _refused(ask, outcome)
-            else:
-                answer = AggregateSet(aggregate=state_of(outcome, hosts))
-                said += [Answer(ask, answer), Tell(AggregateChanged(aggregate=outcome), ask)]
+                said += await follow(ask)
         return said
+
+    async def _on_set(self, ask: Received[SetAggregate]) -> list[Said]:
+        outcome = await self._set(ask.message, ask.id)
+        if isinstance(outcome, Problem):
+            return _refused(ask, outcome)
+        hosts = len(self._membership.hosts_in(ask.message.aggregate))
+        answer = AggregateSet(aggregate=state_of(outcome, hosts))
+        return [Answer(ask, answer), Tell(AggregateChanged(aggregate=outcome), ask)]
 
     async def _set(self, order: SetAggregate, id_: str) -> Aggregate | Problem:
         hosts = self._hosts_of(order)
@@ -118,7 +131,8 @@ class AggregateOrders:
             if host not in leaving
         }
         memberships = self._membership.of({**members, **hosts.add})
-        return second_zone(after, _living(rows), memberships, hosts.add.keys()) or after
+        living = [each.told for each in rows.values() if not each.deleted_us]
+        return second_zone(after, living, memberships, hosts.add.keys()) or after
 
     async def _move(self, aggregate: Aggregate, hosts: "_Hosts", id_: str) -> Problem | None:
         """Add and remove the hosts; then the order is done."""
@@ -136,24 +150,14 @@ class AggregateOrders:
             await transaction.save_aggregate(done(rows[aggregate.id], id_))
         return problem
 
-    async def _on_delete(self, asks: Sequence[Received[DeleteAggregate]], _: OutboxTransaction) -> list[Said]:
-        said: list[Said] = []
-        for ask in asks:
-            async with self._store.ordering_aggregates():
-                await self._make_sure()
-                said += await self._delete(ask)
-        return said
-
-    async def _delete(self, ask: Received[DeleteAggregate]) -> list[Said]:
+    async def _on_delete(self, ask: Received[DeleteAggregate]) -> list[Said]:
         aggregate = ask.message.aggregate
         hosts = [*self._membership.hosts_in(aggregate)]
         async with self._store.transaction() as transaction:
-            rows = await self._lock_rows(transaction)
-            known = rows.get(aggregate)
+            known = (await self._lock_rows(transaction)).get(aggregate)
             before = seen(known, ask.id)
             if known is None or (known.deleted_us and before is not Seen.LAST) or before is Seen.PAST:
-                was_there = before is Seen.PAST
-                return [Answer(ask, AggregateDeleted(aggregate=aggregate, was_there=was_there))]
+                return [Answer(ask, AggregateDeleted(aggregate=aggregate, was_there=before is Seen.PAST))]
             if hosts and not known.deleted_us:
                 return _refused(ask, Problem("aggregate", str(aggregate), still_has(hosts)))
             now_us = self._now_us()
@@ -195,10 +199,6 @@ def _repeated(kept: KeptAggregate | None, order: SetAggregate, id_: str) -> Aggr
     if before in (Seen.PAST, Seen.OVERTAKEN):
         return Problem("aggregate", str(order.aggregate), _OVERTAKEN)
     return None
-
-
-def _living(rows: Mapping[AggregateId, KeptAggregate]) -> list[Aggregate]:
-    return [each.told for each in rows.values() if not each.deleted_us]
 
 
 def _refused(ask: Received[Message], problem: Problem) -> list[Said]:

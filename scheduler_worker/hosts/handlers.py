@@ -21,7 +21,7 @@ from bus.messages.hosts import (
     in_messages,
 )
 from bus.topology import CELL0
-from bus.workers.handling import Answer, Handlers, Reading, Received, Said, Tell
+from bus.workers.handling import Answer, Handlers, Received, Said, Tell, answering
 from scheduler_worker.core.host_modes import cleaned, problem_of, with_mode
 from scheduler_worker.core.host_reports import is_news, reported
 from scheduler_worker.hosts.registry import HostRegistry
@@ -82,10 +82,8 @@ def _cleaned_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
         asks: Sequence[Received[HostCleaned]], transaction: OutboxTransaction
     ) -> list[Said]:
         store = await transaction.begun()
-        found = await store.lock_hosts(
-            sorted({ask.message.host for ask in asks}, key=lambda id_: id_.int), ()
-        )
-        written = {host.id: host for host in found}
+        ids = sorted({ask.message.host for ask in asks}, key=lambda id_: id_.int)
+        written = {host.id: host for host in await store.lock_hosts(ids, ())}
         changed: dict[ProviderId, HostState] = {}
         said: list[Said] = []
         for ask in asks:
@@ -135,19 +133,15 @@ def host_order_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
 
 
 def host_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
-    async def on_ask_hosts(asks: Sequence[Received[AskHosts]]) -> list[Said]:
-        said: list[Said] = []
-        for ask in asks:
-            limit = ask.message.limit
-            # One more than asked tells whether there is another page.
-            wanted = HostQuery(name=ask.message.name or None, after=ask.message.after, limit=limit + 1)
-            found = await store.hosts(wanted)
-            page = in_messages([registry.as_heard(host) for host in found[:limit]])[0] if found else ()
-            is_last = len(page) == len(found)
-            said.append(Answer(ask, HostsFound(hosts=page, next="" if is_last else page[-1].name)))
-        return said
+    async def hosts(question: AskHosts) -> HostsFound:
+        limit = question.limit
+        # One more than asked tells whether there is another page.
+        wanted = HostQuery(name=question.name or None, after=question.after, limit=limit + 1)
+        found = await store.hosts(wanted)
+        page = in_messages([registry.as_heard(host) for host in found[:limit]])[0] if found else ()
+        return HostsFound(hosts=page, next="" if len(page) == len(found) else page[-1].name)
 
-    return {AskHosts: Reading(on_ask_hosts)}
+    return {AskHosts: answering(hosts)}
 
 
 def _unknown(name: str, registry: HostRegistry) -> BuildRejected:

@@ -16,6 +16,7 @@ from bus.message import Message, ProviderId
 from bus.messages.hosts import (
     NODE,
     HostChanged,
+    HostMetrics,
     HostsAlive,
     HostsMeasured,
     HostsReported,
@@ -85,10 +86,8 @@ class HostRegistry:
                 self.learn((host,))
             case HostsAlive(cell=cell, hosts=hosts):
                 self.hear_beats(cell, hosts, heard.cell)
-            case HostsMeasured() as measured:
-                self.hear_metrics(measured, heard.cell)
-            case ImagesCached() as cached:
-                self.hear_images(cached, heard.cell)
+            case HostsMeasured() | ImagesCached() as told:
+                self.hear_unwritten(told, heard.cell)
             case _:
                 pass
 
@@ -124,29 +123,22 @@ class HostRegistry:
                 back.append(host)
         self._tell(back, now)
 
-    def hear_metrics(self, measured: HostsMeasured, speaks_for: str | None = None) -> None:
-        """Metrics are never written: they are old when the next ones come."""
-        for each in measured.hosts:
-            if self._is_later(self._measured, each.id, measured.cell, measured.sequence, speaks_for):
+    def hear_unwritten(self, told: HostsMeasured | ImagesCached, speaks_for: str | None = None) -> None:
+        """Metrics are never written, since they are old when the next ones come; nor are images, which all hosts tell again
+        now and then. They count for known hosts, from their own cell, if they are no older than the last ones.
+        """
+        last = self._measured if isinstance(told, HostsMeasured) else self._cached
+        for each in told.hosts:
+            host = self._hosts.get(each.id)
+            if host is None or host.cell != told.cell or speaks_for not in (None, told.cell):
+                continue
+            if told.sequence < last.get(each.id.int, 0):
+                continue
+            last[each.id.int] = told.sequence
+            if isinstance(each, HostMetrics):
                 self._picture.measure(each.id, each.values)
-
-    def hear_images(self, cached: ImagesCached, speaks_for: str | None = None) -> None:
-        """Not written either: all hosts tell their images again now and then."""
-        for each in cached.hosts:
-            if self._is_later(self._cached, each.id, cached.cell, cached.sequence, speaks_for):
+            else:
                 self._picture.cache_images(each.id, each.images)
-
-    def _is_later(
-        self, last: dict[int, int], id_: ProviderId, cell: str, sequence: int, speaks_for: str | None
-    ) -> bool:
-        """Is this of a known host, from its own cell, and no older than the `last` such message about it?"""
-        host = self._hosts.get(id_)
-        if host is None or host.cell != cell or speaks_for not in (None, cell):
-            return False
-        if sequence < last.get(id_.int, 0):
-            return False
-        last[id_.int] = sequence
-        return True
 
     def get(self, host: ProviderId) -> HostState | None:
         return self._hosts.get(host)
@@ -190,11 +182,10 @@ class HostRegistry:
 
     def as_heard(self, row: HostState) -> HostState:
         """A row of the store, with `up` and `heard_at`, which only processes know, and with the zone of its aggregates."""
-        heard = self._heard.get(row.id)
         return structs.replace(
             row,
             up=self._is_up(row, self._clock()),
-            heard_at=heard or row.heard_at,
+            heard_at=self._heard.get(row.id) or row.heard_at,
             availability_zone=self._picture.zone_of(row.id) or row.availability_zone,
         )
 

@@ -415,7 +415,7 @@ def test_metrics_reach_the_picture_from_the_hosts_own_cell_and_in_their_order() 
 
     def hear(sequence: int, heat: float, cell: str = "c1", speaks_for: str | None = None) -> float:
         measured = HostMetrics(id=HOST, values={"heat": heat})
-        registry.hear_metrics(HostsMeasured(cell=cell, hosts=(measured,), sequence=sequence), speaks_for)
+        registry.hear_unwritten(HostsMeasured(cell=cell, hosts=(measured,), sequence=sequence), speaks_for)
         return float(picture.columns.metrics["heat"][0]) if "heat" in picture.columns.metrics else -1.0
 
     assert hear(1, 10.0) == -1.0
@@ -425,7 +425,7 @@ def test_metrics_reach_the_picture_from_the_hosts_own_cell_and_in_their_order() 
     assert hear(3, 30.0) == 40.0
     assert hear(5, 50.0, cell="c2") == 40.0
     assert hear(6, 60.0, speaks_for="c2") == 40.0
-    registry.hear_metrics(
+    registry.hear_unwritten(
         HostsMeasured(cell="c1", hosts=(HostMetrics(id=HOST, values={"load": 1.0}),), sequence=7)
     )
     assert np.isnan(picture.columns.metrics["heat"][0])
@@ -438,7 +438,7 @@ def test_cached_images_reach_the_picture_and_replace_earlier_ones() -> None:
 
     def hear(sequence: int, *images: str, cell: str = "c1") -> list[bool]:
         cached = HostImages(id=HOST, images=images)
-        registry.hear_images(ImagesCached(cell=cell, hosts=(cached,), sequence=sequence))
+        registry.hear_unwritten(ImagesCached(cell=cell, hosts=(cached,), sequence=sequence))
         return [picture.columns.images.knows(image) for image in ("debian", "fedora")]
 
     assert hear(2, "debian") == [True, False]
