@@ -86,8 +86,8 @@ class MemoryComputeStore:
         if self._due and (first_s is None or self._due[0][0] < first_s):
             self._sooner()
 
-    # There is no table that must keep them due.
-    remember = save
+    async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
+        await self.save(attempts)
 
     def due_again(self, keys: Iterable[AttemptKey], at_s: float) -> None:
         for key in keys:
