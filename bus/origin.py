@@ -44,8 +44,7 @@ def _origin_of_letter(delivery: Delivery) -> Origin:
     exchange = str(parcel.headers.get(headers.BROKER_EXCHANGE, ""))
     if is_retry_exchange(exchange):
         return _said_by_a_worker(parcel, "")
-    key = str(parcel.headers.get(headers.BROKER_KEY, ""))
-    return Origin(delivery.sender, parcel.reply_to, exchange, key)
+    return Origin(delivery.sender, parcel.reply_to, exchange, str(parcel.headers.get(headers.BROKER_KEY, "")))
 
 
 def _said_by_a_worker(parcel: Parcel, astray: str) -> Origin:

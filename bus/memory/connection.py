@@ -45,7 +45,7 @@ class MemoryConnection:
 
     @property
     def blocked(self) -> str:
-        return "" if self._wire.is_cut else self._host.blocked
+        return "" if self._wire.lost else self._host.blocked
 
     async def until_unblocked(self) -> None:
         while self.blocked:
@@ -87,7 +87,7 @@ class MemoryConnection:
 
     def let_go(self, why: str) -> list[tuple[MemoryQueue, list[QueuedParcel]]]:
         """First half of ending: stop everything, and hand out the unacknowledged parcels, to be requeued."""
-        if self._wire.is_cut:
+        if self._wire.lost:
             return []
         self._wire.cut(why)
         self._unblocked.set()

@@ -18,16 +18,13 @@ class Wire:
 
     def __init__(self, host: MemoryVirtualHost) -> None:
         self.host = host
-        self._lost = ""
+        # Why it was cut; empty while it is not.
+        self.lost = ""
         self._unheard: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
 
-    @property
-    def is_cut(self) -> bool:
-        return bool(self._lost)
-
     def check(self) -> None:
-        if self._lost:
-            raise ConnectionLost(self._lost)
+        if self.lost:
+            raise ConnectionLost(self.lost)
 
     async def tell(self, said: Callable[[], T], *, publishing: bool = False) -> T:
         """Carry out a request at the broker, now or when it reads again, in the order of the calls."""
@@ -50,7 +47,7 @@ class Wire:
                 heard.set_exception(problem)
 
     def cut(self, why: str) -> None:
-        self._lost = why
+        self.lost = why
         while self._unheard:
             heard, _ = self._unheard.popleft()
             if not heard.done():

@@ -39,8 +39,7 @@ class RabbitConsuming(Listener):
         self.channel.tell(frame)
 
     def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None:
-        deliver = cast("commands.Basic.Deliver", method)
-        self._arrivals.put(delivery_of(self._queue, deliver, header, body))
+        self._arrivals.put(delivery_of(self._queue, cast("commands.Basic.Deliver", method), header, body))
 
     def on_cancel(self) -> None:
         """The broker cancelled the consumer. Earlier deliveries may still be acknowledged; no more will come."""

@@ -1,48 +1,29 @@
-"""The interface of both databases, and a function from a URL to one of them. Connects to neither."""
+"""Both databases under one name, and a function from a URL to one of them. Connects to neither."""
 
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import make_url
 
 from bus.configuration.database_settings import DatabaseSettings
-from bus.sql.postgresql import POOL_SIZE, PostgresDatabase
-from bus.sql.sqlite import SqliteDatabase
+from bus.sql.postgresql import POOL_SIZE, PostgresDatabase, PostgresTransaction
+from bus.sql.sqlite import SqliteDatabase, SqliteTransaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Transaction(Protocol):
-    """A transaction. The context manager that it came from commits it or rolls it back."""
+# `run` calls a function with a connection, in the thread that the driver needs. The context manager that a transaction
+# came from commits it or rolls it back.
+Transaction = PostgresTransaction | SqliteTransaction
 
-    async def run(
-        self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Call this function with a connection, in the thread that the driver needs."""
-
-
-class Database(Protocol):
-    @property
-    def dialect(self) -> str:
-        """`postgresql` or `sqlite`."""
-
-    def writing(
-        self, *, takes_long: bool = False, is_lazy: bool = False
-    ) -> AbstractAsyncContextManager[Transaction]:
-        """A writing transaction. Each statement sees what was committed before it (SQLite: there is no other writer).
-
-        A lazy commit does not wait for the disk. If the process ends afterwards nothing is lost. A power cut or a crash
-        of the database server may undo the last lazy commits. A later commit that is not lazy makes the earlier ones
-        durable.
-        """
-
-    def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[Transaction]:
-        """A reading transaction. All statements see what was committed before the first one."""
-
-    async def close(self) -> None: ...
+# `writing` is a writing transaction. Each statement sees what was committed before it (SQLite: there is no other writer). A
+# lazy commit does not wait for the disk. If the process ends afterwards nothing is lost. A power cut or a crash of the
+# database server may undo the last lazy commits. A later commit that is not lazy makes the earlier ones durable.
+#
+# `reading` is a reading transaction. All statements see what was committed before the first one.
+Database = PostgresDatabase | SqliteDatabase
 
 
 async def read_once(
@@ -86,7 +67,7 @@ def runs(
 
 def open_database(
     url: str, *, pool_size: int = POOL_SIZE, settings: DatabaseSettings | None = None
-) -> PostgresDatabase | SqliteDatabase:
+) -> Database:
     """The database at a SQLAlchemy URL. Does not connect yet."""
     parsed = make_url(url)
     match parsed.get_backend_name():

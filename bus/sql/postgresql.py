@@ -69,10 +69,10 @@ class PostgresSession:
         return not (self.driver.is_closed() or self.driver.is_in_transaction() or self.connection.invalidated)
 
     def writing(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _transaction(partial(_begin, self), _WRITE, self.settings.transaction_s)
+        return _transaction(partial(_begin, self, _WRITE), self.settings.transaction_s)
 
     def reading(self) -> "AbstractAsyncContextManager[PostgresTransaction]":
-        return _transaction(partial(_begin, self), _READ, self.settings.transaction_s)
+        return _transaction(partial(_begin, self, _READ), self.settings.transaction_s)
 
     async def alone(self, statement: str, *arguments: object) -> Any:
         """Run one statement as a transaction of its own: one round trip to the server instead of three."""
@@ -105,9 +105,8 @@ class PostgresSession:
 class PostgresTransaction:
     """A transaction that takes a session and begins with its first statement; without statements it holds nothing."""
 
-    def __init__(self, take: "TakeSession", begin: str, limit_s: float) -> None:
+    def __init__(self, take: "TakeSession", limit_s: float) -> None:
         self._take = take
-        self._begin = begin
         self._limit_s = limit_s
         self._session: PostgresSession | None = None
         self._end: asyncio.TimerHandle | None = None
@@ -130,15 +129,13 @@ class PostgresTransaction:
     async def run(
         self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        session = await self._begun()
-        return await session.connection.run_sync(work, *args, **kwargs)
+        return await (await self._begun()).connection.run_sync(work, *args, **kwargs)
 
     async def _begun(self) -> PostgresSession:
         if self._session is None:
-            self._session = await self._take(self._begin)
+            self._session = await self._take()
             # The server has its own limits. This one is for a server or network that no longer answers.
-            loop = asyncio.get_running_loop()
-            self._end = loop.call_later(self._limit_s, self._session.driver.terminate)
+            self._end = asyncio.get_running_loop().call_later(self._limit_s, self._session.driver.terminate)
         return self._session
 
     def ended(self) -> None:
@@ -188,13 +185,13 @@ def _is_of_asyncpg(raised: TracebackType | None) -> bool:
     return raised is not None and raised.tb_frame.f_globals["__name__"].partition(".")[0] == "asyncpg"
 
 
-# Returns a session in which a transaction was begun by this statement.
-TakeSession = Callable[[str], Awaitable[PostgresSession]]
+# Returns a session in which a transaction has begun.
+TakeSession = Callable[[], Awaitable[PostgresSession]]
 
 
 @asynccontextmanager
-async def _transaction(take: TakeSession, begin: str, limit_s: float) -> AsyncIterator[PostgresTransaction]:
-    transaction = PostgresTransaction(take, begin, limit_s)
+async def _transaction(take: TakeSession, limit_s: float) -> AsyncIterator[PostgresTransaction]:
+    transaction = PostgresTransaction(take, limit_s)
     with transients():
         try:
             yield transaction
@@ -268,13 +265,11 @@ class PostgresDatabase:
         if takes_long:
             limit_s = self.settings.long_s
             begin += f" SET LOCAL statement_timeout = {milliseconds(limit_s)}"
-        async with AsyncExitStack() as taken:
-
-            async def take(begin: str) -> PostgresSession:
-                return await taken.enter_async_context(self._borrowed(begin))
-
-            async with _transaction(take, begin, limit_s) as transaction:
-                yield transaction
+        async with (
+            AsyncExitStack() as taken,
+            _transaction(lambda: taken.enter_async_context(self._borrowed(begin)), limit_s) as transaction,
+        ):
+            yield transaction
 
     @asynccontextmanager
     async def _borrowed(self, begin: str) -> AsyncIterator[PostgresSession]:
