@@ -14,18 +14,17 @@ from msgspec import Struct
 
 from bus.permissions import Rights, rights_of
 from bus.topology import (
-    DEAD,
+    DEAD_LETTERS,
     EVERY_SITE,
-    MISSED,
     QUEUES,
     ROLES,
     Application,
     Exchange,
     Limits,
     Queue,
-    QueueKind,
     Role,
     Site,
+    properties_of,
     user_of,
 )
 
@@ -151,50 +150,20 @@ def password_hash(user: str, password: str, salt: bytes) -> str:
     return base64.b64encode(own_salt + hashlib.sha256(own_salt + password.encode()).digest()).decode()
 
 
-def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:  # noqa: PLR0911 - one for each kind
-    match queue.kind:
-        case QueueKind.WORK:
-            # At-least-once dead-lettering needs all three: the strategy, an overflow that rejects, and
-            # therefore a length limit.
-            return {
-                "x-queue-type": "quorum",
-                "x-delivery-limit": limits.deliveries_max,
-                "x-dead-letter-exchange": DEAD,
-                "x-dead-letter-routing-key": queue.name,
-                "x-dead-letter-strategy": "at-least-once",
-                "x-overflow": "reject-publish",
-                "x-max-length": limits.work_length_max,
-            }
-        case QueueKind.QUESTIONS:
-            return {
-                "x-queue-type": "classic",
-                "x-overflow": "reject-publish",
-                "x-max-length": limits.questions_length_max,
-            }
-        case QueueKind.FEED:
-            return {
-                "x-queue-type": "classic",
-                "x-overflow": "drop-head",
-                "x-max-length": limits.feed_length_max,
-                "x-expires": limits.unused_expires_ms,
-            }
-        case QueueKind.INBOX:
-            # Not a quorum queue: one without its quorum confirms nothing and would block its publishers.
-            return {
-                "x-queue-type": "classic",
-                "x-overflow": "drop-head",
-                "x-max-length": limits.inbox_length_max,
-                "x-max-length-bytes": limits.inbox_bytes_max,
-                "x-dead-letter-exchange": MISSED,
-                "x-dead-letter-routing-key": queue.name,
-            }
-        case QueueKind.MISSED:
-            return {"x-queue-type": "classic", "x-overflow": "drop-head", "x-max-length": 1}
-        case QueueKind.ANSWERS:
-            return {"x-queue-type": "classic"}
-        case QueueKind.DEAD:
-            return {
-                "x-queue-type": "quorum",
-                "x-overflow": "reject-publish",
-                "x-max-length": limits.dead_length_max,
-            }
+def arguments_of(queue: Queue, limits: Limits) -> dict[str, str | int]:
+    kind = properties_of(queue.kind, limits)
+    dead_letters = DEAD_LETTERS.get(queue.kind)
+    overflow = "drop-head" if kind.drops_oldest else "reject-publish"
+    stated = {
+        "x-queue-type": "quorum" if kind.counts_returns else "classic",
+        "x-delivery-limit": kind.deliveries_max,
+        "x-dead-letter-exchange": dead_letters,
+        "x-dead-letter-routing-key": queue.name if dead_letters else None,
+        # At-least-once dead-lettering needs all three: the strategy, an overflow that rejects, and therefore a length limit.
+        "x-dead-letter-strategy": "at-least-once" if kind.deliveries_max else None,
+        "x-overflow": overflow if kind.length_max else None,
+        "x-max-length": kind.length_max,
+        "x-max-length-bytes": kind.bytes_max,
+        "x-expires": kind.expires_ms,
+    }
+    return {name: value for name, value in stated.items() if value is not None}

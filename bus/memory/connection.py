@@ -7,14 +7,11 @@ from typing import Protocol
 
 from bus.broker import AccessRefused, ConnectionLost, require_prefetch
 from bus.memory.channels import MemoryConsuming, MemoryPublishing
-from bus.memory.queue import MemoryQueue, QueuedParcel, properties_of
+from bus.memory.queue import MemoryQueue, QueuedParcel
 from bus.memory.virtual_host import MemoryVirtualHost
 from bus.memory.wire import Wire
 from bus.permissions import Rights
-from bus.topology import DEAD, MISSED, Binding, Limits, Objects, Queue, QueueKind
-
-# The exchange to which the broker sends what leaves a queue of this kind unhandled.
-_DEAD_LETTERS = {QueueKind.WORK: DEAD, QueueKind.INBOX: MISSED}
+from bus.topology import DEAD_LETTERS, Binding, Limits, Objects, Queue, QueueKind, properties_of
 
 
 class ConnectionListener(Protocol):
@@ -129,7 +126,7 @@ class MemoryConnection:
         is_own = queue.kind in (QueueKind.ANSWERS, QueueKind.FEED)
         may_declare = rights.may_declare_queue(name) if is_own else rights.may_configure(name)
         self._require(may_declare, f"declare queue {name!r}")
-        if (dead_letters := _DEAD_LETTERS.get(queue.kind)) is not None:
+        if (dead_letters := DEAD_LETTERS.get(queue.kind)) is not None:
             # Otherwise a user could write to the exchange by way of dead letters, without the right to it.
             may_bury = rights.may_read(name) and rights.may_write(dead_letters)
             self._require(may_bury, f"let queue {name!r} have its dead letters in {dead_letters!r}")

@@ -10,74 +10,15 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
 
 from bus.broker import ConsumerCancelled, Parcel
 from bus.memory.journal import Journal
 from bus.memory.journal_file import JournaledParcel
-from bus.topology import Limits, QueueKind
+from bus.topology import QueueProperties
 
 if TYPE_CHECKING:
     from bus.memory.channels import MemoryConsuming
-
-
-class QueueProperties(Struct, frozen=True):
-    """The properties of a queue. Two declarations of a queue must agree in all of them."""
-
-    kind: QueueKind
-    durable: bool = False
-    # Only the declaring connection may use it, and it is deleted with that connection.
-    exclusive: bool = False
-    length_max: int | None = None
-    bytes_max: int | None = None
-    # A full queue drops its oldest parcel if set; otherwise it rejects new ones.
-    drops_oldest: bool = False
-    # Each dropped parcel is dead-lettered, for readers that must know of gaps.
-    reports_drops: bool = msgspec.field(default=False, name="tells_of_drops")
-    # RabbitMQ's quorum queues count the returns of a parcel; classic queues only know that there was one.
-    counts_returns: bool = False
-    # A parcel with more returns than this becomes a dead letter.
-    deliveries_max: int | None = None
-    expires_ms: int | None = None
-
-
-def properties_of(kind: QueueKind, limits: Limits) -> QueueProperties:  # noqa: PLR0911 - one for each kind
-    match kind:
-        case QueueKind.WORK:
-            return QueueProperties(
-                kind,
-                durable=True,
-                length_max=limits.work_length_max,
-                counts_returns=True,
-                deliveries_max=limits.deliveries_max,
-            )
-        case QueueKind.DEAD:
-            return QueueProperties(kind, durable=True, length_max=limits.dead_length_max, counts_returns=True)
-        case QueueKind.QUESTIONS:
-            # The queue outlives a restart, since the workers that answer may not declare it; its questions do not. A
-            # full queue rejects, so that the asker is told.
-            return QueueProperties(kind, durable=True, length_max=limits.questions_length_max)
-        case QueueKind.INBOX:
-            return QueueProperties(
-                kind,
-                durable=True,
-                length_max=limits.inbox_length_max,
-                bytes_max=limits.inbox_bytes_max,
-                drops_oldest=True,
-                reports_drops=True,
-            )
-        case QueueKind.MISSED:
-            return QueueProperties(kind, durable=True, length_max=1, drops_oldest=True)
-        case QueueKind.ANSWERS:
-            return QueueProperties(kind, exclusive=True)
-        case QueueKind.FEED:
-            return QueueProperties(
-                kind,
-                length_max=limits.feed_length_max,
-                drops_oldest=True,
-                expires_ms=limits.unused_expires_ms,
-            )
 
 
 class QueuedParcel(Struct, eq=False):

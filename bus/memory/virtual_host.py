@@ -12,8 +12,8 @@ from bus import headers
 from bus.broker import NAME_BYTES_MAX, AccessRefused, NotFound, Parcel, Receipt, Refusal
 from bus.memory.exchange import MemoryExchange
 from bus.memory.journal import Journal
-from bus.memory.queue import MemoryQueue, QueuedParcel, QueueProperties
-from bus.topology import DEAD, MISSED, Binding, Exchange
+from bus.memory.queue import MemoryQueue, QueuedParcel
+from bus.topology import DEAD, MISSED, Binding, Exchange, QueueProperties
 
 # The default exchange routes to each queue by its name.
 DEFAULT = ""

@@ -76,6 +76,7 @@ from bus.topology.routes import (
     project_of_key,
 )
 from bus.topology.values import (
+    DEAD_LETTERS,
     DELIVERIES_MAX_LEAST,
     EVERY_SITE,
     Binding,
@@ -86,10 +87,12 @@ from bus.topology.values import (
     Objects,
     Queue,
     QueueKind,
+    QueueProperties,
     Role,
     Route,
     Scope,
     Site,
+    properties_of,
 )
 
 __all__ = [
@@ -108,6 +111,7 @@ __all__ = [
     "CELL0",
     "CELL_NAME",
     "DEAD",
+    "DEAD_LETTERS",
     "DEAD_QUEUE",
     "DELIVERIES_MAX_LEAST",
     "EVENTS",
@@ -143,6 +147,7 @@ __all__ = [
     "Objects",
     "Queue",
     "QueueKind",
+    "QueueProperties",
     "Role",
     "Route",
     "Scope",
@@ -159,6 +164,7 @@ __all__ = [
     "objects_of",
     "of_projects",
     "project_of_key",
+    "properties_of",
     "retry_exchange_of",
     "user_of",
 ]
