@@ -1,6 +1,6 @@
 """`moor settings`: shows the value of each worker setting, and where it was set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -8,7 +8,7 @@ from msgspec import structs, to_builtins
 
 from moor.options import AsJson, tuned, tuning
 from moor.showing import print_all
-from moor.tables import Rows, table_of
+from moor.tables import Columns
 from moor.tuning import SECTIONS
 
 
@@ -24,14 +24,16 @@ def settings(
     if section and section not in SECTIONS:
         raise typer.BadParameter(f"SECTION is {section!r}; the sections are {', '.join(SECTIONS)}")
     rows = [row for name in SECTIONS if section in ("", name) for row in _rows(name)]
-    print_all(rows, _table, as_json=json)
+    print_all(rows, COLUMNS, as_json=json)
 
 
-def _table(rows: Sequence[Mapping[str, object]]) -> Rows:
-    table = table_of("variable", "value", "stated")
-    for row in rows:
-        table.add_row(*map(str, (row["variable"], row["value"], row["stated"] or "[dim]default[/dim]")))
-    return table
+COLUMNS = Columns[Mapping[str, object]](
+    {
+        "variable": lambda row: str(row["variable"]),
+        "value": lambda row: str(row["value"]),
+        "stated": lambda row: str(row["stated"] or "[dim]default[/dim]"),
+    }
+)
 
 
 def _rows(name: str) -> list[dict[str, object]]:

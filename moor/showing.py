@@ -17,7 +17,7 @@ from rich.text import Text
 from bus.messages.build import InstanceState, NoValidHost
 from bus.messages.hosts import NODE, HostState, Supported
 from moor.options import fail, out
-from moor.tables import GAP, Rows, print_table, table_of
+from moor.tables import GAP, Columns, Rows, print_table
 
 T = TypeVar("T")
 
@@ -57,14 +57,12 @@ def print_json(value: object) -> None:
     out.print_json(json.dumps(plain(value)))
 
 
-def print_all(
-    found: Sequence[T], table: Callable[[Sequence[T]], Rows], nothing: str = "", *, as_json: bool
-) -> None:
+def print_all(found: Sequence[T], columns: Columns[T], nothing: str = "", *, as_json: bool) -> None:
     """Print the items as JSON or as a table; in place of an empty table, print `nothing`."""
     if as_json:
         print_json(found)
     elif found:
-        print_table(table(found))
+        print_table(found, columns)
     else:
         out.print(nothing, markup=False, highlight=False)
 
@@ -89,16 +87,7 @@ def progress_of(states: Iterable[InstanceState]) -> RenderableType:
     line = Text("   ").join(
         Text(f"{counts[state]} {state}", style=colour) for state, colour in COLOURS.items() if counts[state]
     )
-    return line if len(known) > FOLLOWED_MAX else Group(line, instances_table(known))
-
-
-def instances_table(states: Sequence[InstanceState]) -> Rows:
-    table = table_of("id", "name", "state", "cell", "host", "reason", prose=("reason",))
-    for each in states:
-        table.add_row(
-            str(each.id), escape(each.name), instance_state(each), each.cell, each.host, _in_short(each)
-        )
-    return table
+    return line if len(known) > FOLLOWED_MAX else Group(line, Rows(known, INSTANCES))
 
 
 def check_known(flag: str, wanted: str, known: Iterable[str]) -> None:
@@ -232,24 +221,6 @@ def grid_of(*rows: tuple[str, str]) -> Table:
     return grid
 
 
-def hosts_table(hosts: Sequence[HostState]) -> Rows:
-    table = table_of(
-        "host", "kind", "cell", "zone", "state", "instances", "building", "reason", prose=("reason",)
-    )
-    for each in hosts:
-        table.add_row(
-            each.name,
-            _kind(each),
-            each.cell,
-            each.availability_zone,
-            host_state(each),
-            str(each.instances),
-            str(each.io_ops),
-            escape(each.setting.reason),
-        )
-    return table
-
-
 def _kind(host: HostState) -> str:
     return "node" if host.kind == NODE else "hypervisor"
 
@@ -285,3 +256,29 @@ def _in_short(state: InstanceState) -> str:
 def _bar(left: int, hosts: int) -> str:
     filled = round(BAR * left / hosts) if hosts else 0
     return f"[green]{'█' * filled}[/green][dim]{'░' * (BAR - filled)}[/dim]"
+
+
+INSTANCES = Columns[InstanceState](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: escape(each.name),
+        "state": instance_state,
+        "cell": lambda each: each.cell,
+        "host": lambda each: each.host,
+        "reason": _in_short,
+    },
+    prose=("reason",),
+)
+HOSTS = Columns[HostState](
+    {
+        "host": lambda each: each.name,
+        "kind": _kind,
+        "cell": lambda each: each.cell,
+        "zone": lambda each: each.availability_zone,
+        "state": host_state,
+        "instances": lambda each: str(each.instances),
+        "building": lambda each: str(each.io_ops),
+        "reason": lambda each: escape(each.setting.reason),
+    },
+    prose=("reason",),
+)

@@ -1,7 +1,9 @@
 """Tables for narrow terminals and pipes: only prose is wrapped; ids, names and states are never wrapped or cut."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
+from msgspec import Struct
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.table import Table
@@ -9,32 +11,38 @@ from rich.text import Text
 
 from moor.options import out
 
+T = TypeVar("T")
+
 # The minimum width of a prose column: in a narrower one, each line would have a single word.
 PROSE_WIDTH = 24
 GAP = 2
 
 
-class Rows:
-    """A table without rules and without empty columns. The columns in `prose` may be wrapped; the cells of those in `lists`
-    have several lines. If these columns do not fit beside the others, they are printed below each row.
+class Columns(Struct, Generic[T], frozen=True):
+    """The columns of a table of such items: by its heading, the cell of an item, as markup. The columns in `prose` may be
+    wrapped; the cells of those in `lists` have several lines.
     """
 
-    def __init__(self, columns: Sequence[str], prose: Sequence[str], lists: Sequence[str]) -> None:
-        self._columns = columns
-        self._prose = prose
-        self._lists = lists
-        self._rows: list[Sequence[Text]] = []
+    cells: Mapping[str, Callable[[T], str | Text]]
+    prose: Sequence[str] = ()
+    lists: Sequence[str] = ()
 
-    def add_row(self, *cells: str | Text) -> None:
-        self._rows.append([Text.from_markup(each) if isinstance(each, str) else each for each in cells])
+
+class Rows(Struct, Generic[T], frozen=True):
+    """A table of these items, without rules and without empty columns. If the columns of prose and lists do not fit beside the
+    others, they are printed below each row.
+    """
+
+    items: Iterable[T]
+    columns: Columns[T]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         columns = [
-            (name, [Text(name, "bold"), *cells])
-            for name, cells in zip(self._columns, zip(*self._rows, strict=True), strict=True)
-            if any(cells)
+            (heading, [Text(heading, "bold"), *texts])
+            for heading, cell in self.columns.cells.items()
+            if any(texts := [_text(cell(item)) for item in self.items])
         ]
-        prose = {name: _width(cells) for name, cells in columns if name in self._prose}
+        prose = {name: _width(cells) for name, cells in columns if name in self.columns.prose}
         whole = {name: _width(cells) for name, cells in columns if name not in prose}
         room = options.max_width - sum(whole.values()) - GAP * (len(columns) - 1)
         if room >= sum(min(width, PROSE_WIDTH) for width in prose.values()):
@@ -43,10 +51,10 @@ class Rows:
         for number, cells in enumerate(zip(*(cells for _, cells in columns), strict=True)):
             row = dict(zip((name for name, _ in columns), cells, strict=True))
             yield _line(
-                [_padded(row[name], width) for name, width in whole.items() if name not in self._lists]
+                [_padded(row[name], width) for name, width in whole.items() if name not in self.columns.lists]
             )
             if number:
-                lists = [line for name in self._lists for line in row[name].split()]
+                lists = [line for name in self.columns.lists for line in row[name].split()]
                 yield from (_line((Text(), line)) for line in lists)
                 yield from (Padding(row[name], (0, 0, 0, GAP), expand=False) for name in prose if row[name])
 
@@ -79,13 +87,13 @@ def _padded(cell: Text, width: int) -> Text:
     return padded
 
 
-def table_of(*columns: str, prose: Sequence[str] = (), lists: Sequence[str] = ()) -> Rows:
-    return Rows(columns, prose, lists)
+def print_table(items: Iterable[T], columns: Columns[T]) -> None:
+    """Print the items. A row that still does not fit is printed longer than the terminal's line, not cut."""
+    out.print(Rows(tuple(items), columns), highlight=False, crop=False)
 
 
-def print_table(rows: Rows) -> None:
-    """Print the table. A row that still does not fit is printed longer than the terminal's line, not cut."""
-    out.print(rows, highlight=False, crop=False)
+def _text(cell: str | Text) -> Text:
+    return Text.from_markup(cell) if isinstance(cell, str) else cell
 
 
 def _shared_out(room: int, wanted: Mapping[str, int]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from moor.bare_metal.nodes import (
     SeveralNodesError,
     reading_nodes,
 )
-from moor.bare_metal.nodes_showing import nodes_table, print_node
+from moor.bare_metal.nodes_showing import nodes_columns, print_node
 from moor.options import (
     NOT_DONE,
     NOT_IN_TIME,
@@ -104,7 +104,7 @@ def list_nodes(
         and state in ("", (each.ironic and each.ironic.provision_state) or "")
         and not (unavailable and each.offered.amount)
     ]
-    print_all(nodes, nodes_table, "no nodes", as_json=as_json)
+    print_all(nodes, nodes_columns(), "no nodes", as_json=as_json)
     for each in found.unreadable:
         _print_error(f"node {each.id or 'without an id'} cannot be read from Ironic's answer: {each.reason}")
 
@@ -261,7 +261,7 @@ def _order(
         return await _found(reader, ids), refused, in_time
 
     nodes, refused, in_time = _with_reader(settings, work)
-    print_all(nodes, nodes_table, as_json=as_json)
+    print_all(nodes, nodes_columns(), as_json=as_json)
     for name, answer in refused.items():
         _print_error(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}")
     failed = [each for each in nodes if wait_s and _has_failed(each)]

@@ -1,14 +1,12 @@
 """How bare-metal nodes look in a terminal."""
 
-from collections.abc import Sequence
-
 from rich.markup import escape
 
 from ironic_sync.core.node import Node
 from moor.bare_metal.nodes import NodeShown, Offered
 from moor.options import out
 from moor.showing import grid_of, moment
-from moor.tables import Rows, table_of
+from moor.tables import Columns
 
 STATE_COLOURS = {
     "available": "green",
@@ -22,23 +20,8 @@ STATE_COLOURS = {
 WIDE = 120
 
 
-def nodes_table(nodes: Sequence[NodeShown]) -> Rows:
-    """A table of nodes; on a narrow terminal, without name, cell and daemon."""
-    is_wide = out.width >= WIDE
-    table = table_of("id", "name", "state", "class", "cell", "daemon", "offered", prose=("offered",))
-    for each in nodes:
-        name, cell, daemon = (each.name, each.cell, each.daemon) if is_wide else ("", "", "")
-        resource_class = (each.ironic.resource_class if each.ironic else "") or ""
-        table.add_row(
-            str(each.id),
-            escape(name),
-            _state(each.ironic),
-            escape(resource_class),
-            cell,
-            escape(daemon),
-            _in_short(each.offered),
-        )
-    return table
+def nodes_columns() -> Columns[NodeShown]:
+    return NODES if out.width >= WIDE else NODES_NARROW
 
 
 def print_node(node: NodeShown) -> None:
@@ -120,3 +103,20 @@ def _in_short(offered: Offered) -> str:
     more = f" (and {len(offered.reasons) - 1} more)" if len(offered.reasons) > 1 else ""
     why = f"{escape(offered.reasons[0])}{more}" if offered.reasons else ""
     return f"[yellow]0[/yellow] {why}"
+
+
+NODES = Columns[NodeShown](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: escape(each.name),
+        "state": lambda each: _state(each.ironic),
+        "class": lambda each: escape((each.ironic and each.ironic.resource_class) or ""),
+        "cell": lambda each: each.cell,
+        "daemon": lambda each: escape(each.daemon),
+        "offered": lambda each: _in_short(each.offered),
+    },
+    prose=("offered",),
+)
+NODES_NARROW = Columns[NodeShown](
+    {name: NODES.cells[name] for name in ("id", "state", "class", "offered")}, prose=("offered",)
+)

@@ -21,7 +21,7 @@ from ironic_sync.store_sql import SqlIronicStore
 from moor.bare_metal.daemon_rows import with_rows
 from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
 from moor.showing import plain, print_all, print_json, print_one
-from moor.tables import Rows, print_table, table_of
+from moor.tables import Columns, print_table
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -92,7 +92,7 @@ def ring(
 
 
 def _print_ring(shown: RingShown) -> None:
-    print_all(shown.daemons, _daemons_table, "no daemons", as_json=False)
+    print_all(shown.daemons, _DAEMONS, "no daemons", as_json=False)
     for count, colour, what in (
         (shown.untaken, "yellow", "that no daemon has taken yet"),
         (
@@ -107,14 +107,20 @@ def _print_ring(shown: RingShown) -> None:
             out.print(f"[{colour}]{count} nodes {what}[/{colour}]")
 
 
-def _daemons_table(daemons: Sequence[DaemonShown]) -> Rows:
-    table = table_of("name", "state", "lease left", "nodes", "with instances", "incarnation")
-    for each in daemons:
-        left = f"{each.lease_left_s:.1f} s" if each.lease_left_s else ""
-        state = f"[{_COLOURS[each.state]}]{each.state}[/{_COLOURS[each.state]}]"
-        counts = (str(each.nodes), str(each.with_instances))
-        table.add_row(escape(each.name), state, left, *counts, escape(each.incarnation))
-    return table
+_COLOURS = {"alive": "green", "draining": "yellow", "gone": "red"}
+_DAEMONS = Columns[DaemonShown](
+    {
+        "name": lambda each: escape(each.name),
+        "state": lambda each: f"[{_COLOURS[each.state]}]{each.state}[/{_COLOURS[each.state]}]",
+        "lease left": lambda each: f"{each.lease_left_s:.1f} s" if each.lease_left_s else "",
+        "nodes": lambda each: str(each.nodes),
+        "with instances": lambda each: str(each.with_instances),
+        "incarnation": lambda each: escape(each.incarnation),
+    }
+)
+_SCORES = Columns[tuple[str, int]](
+    {"name": lambda each: escape(each[0]), "score": lambda each: f"{each[1]:020d}"}
+)
 
 
 @app.command()
@@ -144,11 +150,8 @@ def show(
     for note in (found.cell_note, *found.reasons, found.report_note):
         if note:
             out.print(f"  {escape(note)}", highlight=False)
-    table = table_of("name", "score")
-    for name, score in reasons.scores:
-        table.add_row(escape(name), f"{score:020d}")
     if reasons.scores:
-        print_table(table)
+        print_table(reasons.scores, _SCORES)
 
 
 @app.command()
@@ -202,9 +205,6 @@ def undrain(daemon: DaemonName, ironic_db: IronicDatabaseUrl = "", db: DatabaseU
     """Let a draining daemon take its share of the nodes again."""
     with_rows(ironic_db, db, lambda store: _set(store, daemon, draining=False))
     out.print(f"{escape(daemon)} no longer drains")
-
-
-_COLOURS = {"alive": "green", "draining": "yellow", "gone": "red"}
 
 
 def _state(member: Member | None) -> str:

@@ -30,7 +30,7 @@ from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.client import answer_of, ask_bus
 from moor.options import AsJson, BusUrl, command_settings, fail, out, wrong_value
 from moor.showing import print_all
-from moor.tables import Rows, table_of
+from moor.tables import Columns
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -134,15 +134,17 @@ def remove(
 def list_applications(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """List the applications that the schedulers know, with their projects."""
     answer = ask_bus(bus, lambda asking: answer_of(asking, AskApplications(), ApplicationsFound))
-    print_all(answer.applications, _table, "no applications", as_json=as_json)
+    print_all(answer.applications, APPLICATIONS, "no applications", as_json=as_json)
 
 
-def _table(applications: Sequence[KnownApplication]) -> Rows:
-    table = table_of("application", "user", "acts for", prose=("acts for",))
-    for each in applications:
-        projects = "all projects" if each.admin else ", ".join(each.projects)
-        table.add_row(each.name, f"{APPLICATION_USER}{each.name}", projects)
-    return table
+APPLICATIONS = Columns[KnownApplication](
+    {
+        "application": lambda each: each.name,
+        "user": lambda each: f"{APPLICATION_USER}{each.name}",
+        "acts for": lambda each: "all projects" if each.admin else ", ".join(each.projects),
+    },
+    prose=("acts for",),
+)
 
 
 def _api_broker(bus: str) -> BrokerDeployment:

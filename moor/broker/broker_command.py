@@ -3,7 +3,7 @@
 import json
 import secrets
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ from rich.markup import escape
 from bus.broker import Connection, NotFound
 from bus.configuration.addresses import without_password
 from bus.definitions import SALT_BYTES, definitions_of
-from bus.topology import ROUTES, Objects, Queue, Site
+from bus.topology import ROUTES, Objects, Queue, Route, Site
 from moor.broker.applications_command import app as applications
 from moor.broker.applications_command import rabbitmqctl
 from moor.broker.credentials import check_private, known_passwords, write_private
@@ -23,13 +23,26 @@ from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.options import AsJson, BusUrl, Cells, command_settings, out, with_connection
 from moor.settings import Settings
 from moor.showing import print_json
-from moor.tables import Rows, print_table, table_of
+from moor.tables import Columns, print_table
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="The broker's exchanges, queues, users and rights."
 )
 
 app.add_typer(applications, name="user")
+
+WHERE = {Site.API: "API", Site.CELL: "cell", Site.BOTH: "every broker", Site.IRONIC: "Ironic's"}
+MESSAGES = Columns[tuple[str, Route]](
+    {
+        "message": lambda each: each[0],
+        "is": lambda each: each[1].kind.value,
+        "goes to": lambda each: each[1].exchange,
+    }
+)
+RIGHTS = Columns[tuple[str, str, str]](
+    {"user": lambda each: each[0], "may": lambda each: each[1], "what": lambda each: each[2]},
+    lists=("what",),
+)
 
 
 @app.command()
@@ -111,11 +124,11 @@ def show(
             out.rule(
                 f"broker of {', '.join(deployment.names)}: {without_password(deployment.url)}", align="left"
             )
-        print_table(_queues_table(deployment.objects().queues, waiting))
+        print_table(deployment.objects().queues, _queue_columns(waiting))
         out.print()
-        print_table(_rights_table(deployment))
+        print_table(_rights(deployment), RIGHTS)
         out.print()
-    print_table(_routes_table())
+    print_table(sorted(ROUTES.items()), MESSAGES)
 
 
 def _deployments(
@@ -166,38 +179,33 @@ async def _depth(connection: Connection, queue: str) -> int | None:
         return None
 
 
-def _queues_table(queues: Iterable[Queue], depths: dict[str, int | None]) -> Rows:
-    table = table_of("queue", "kind", "on", "waiting", "bound to", lists=("bound to",))
-    for queue in queues:
-        waiting = depths.get(queue.name, "") if depths else ""
-        table.add_row(
-            queue.name,
-            queue.kind.value,
-            _where(queue.site),
-            "not declared" if waiting is None else str(waiting),
-            _lines((binding.exchange, binding.pattern) for binding in queue.bindings),
-        )
-    return table
+def _queue_columns(depths: dict[str, int | None]) -> Columns[Queue]:
+    def waiting(queue: Queue) -> str:
+        depth = depths.get(queue.name, "")
+        return "not declared" if depth is None else str(depth)
+
+    return Columns(
+        {
+            "queue": lambda queue: queue.name,
+            "kind": lambda queue: queue.kind.value,
+            "on": lambda queue: WHERE[queue.site],
+            "waiting": waiting,
+            "bound to": lambda queue: _lines((each.exchange, each.pattern) for each in queue.bindings),
+        },
+        lists=("bound to",),
+    )
 
 
-def _routes_table() -> Rows:
-    table = table_of("message", "is", "goes to")
-    for kind, route in sorted(ROUTES.items()):
-        table.add_row(kind, route.kind.value, route.exchange)
-    return table
-
-
-def _rights_table(deployment: BrokerDeployment) -> Rows:
-    table = table_of("user", "may", "what", lists=("what",))
+def _rights(deployment: BrokerDeployment) -> Iterator[tuple[str, str, str]]:
+    """For each user: what it may publish, and what it may consume."""
     for user, rights in sorted(deployment.rights().items()):
         if not rights.topics:
-            table.add_row(user, "publish and consume", "everything")
+            yield user, "publish and consume", "everything"
             continue
         writes = ((topic.exchange, each) for topic in rights.topics for each in _plain(topic.write))
-        table.add_row(user, "publish", _lines(writes))
+        yield user, "publish", _lines(writes)
         queues = [queue.name for queue in deployment.objects().queues if rights.may_read(queue.name)]
-        table.add_row(user, "consume", "\n".join(queues))
-    return table
+        yield user, "consume", "\n".join(queues)
 
 
 def _lines(keys: Iterable[tuple[str, str]]) -> str:
@@ -235,10 +243,6 @@ def _as_json(deployment: BrokerDeployment, depths: dict[str, int | None]) -> obj
 
 def _messages_as_json() -> object:
     return {kind: {"is": route.kind.value, "exchange": route.exchange} for kind, route in ROUTES.items()}
-
-
-def _where(site: Site) -> str:
-    return {Site.API: "API", Site.CELL: "cell", Site.BOTH: "every broker", Site.IRONIC: "Ironic's"}[site]
 
 
 def _plain(pattern: str) -> list[str]:

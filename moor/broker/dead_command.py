@@ -10,7 +10,7 @@ from bus.broker import Connection
 from bus.workers.dead_letters import DeadLetter, OpenedDeadLetters, open_dead_letters
 from moor.options import AsJson, BusUrl, command_settings, fail, out, with_connection
 from moor.showing import print_all, print_json
-from moor.tables import Rows, table_of
+from moor.tables import Columns
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,15 +35,19 @@ def list_letters(
     if as_json:
         print_json([_as_json(letter) for letter in letters])
     else:
-        print_all(letters, _table, "no dead letters", as_json=False)
+        print_all(letters, LETTERS, "no dead letters", as_json=False)
 
 
-def _table(letters: Sequence[DeadLetter]) -> Rows:
-    table = table_of("handle", "queue", "type", "attempts", "reason", prose=("type", "reason"))
-    for letter in letters:
-        said = (letter.handle, letter.queue, letter.type, str(letter.attempts), letter.reason)
-        table.add_row(*map(Text, said))
-    return table
+LETTERS = Columns[DeadLetter](
+    {
+        "handle": lambda letter: Text(letter.handle),
+        "queue": lambda letter: Text(letter.queue),
+        "type": lambda letter: Text(letter.type),
+        "attempts": lambda letter: str(letter.attempts),
+        "reason": lambda letter: Text(letter.reason),
+    },
+    prose=("type", "reason"),
+)
 
 
 @app.command()

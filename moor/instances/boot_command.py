@@ -47,7 +47,7 @@ from moor.instances.requests import (
 )
 from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, fail
 from moor.settings import Settings
-from moor.showing import instances_table, plain, print_json, print_no_valid_host
+from moor.showing import INSTANCES, plain, print_json, print_no_valid_host
 from moor.tables import print_table
 
 
@@ -234,7 +234,7 @@ async def _boot(
 
 def _print(states: Sequence[InstanceState]) -> None:
     """Print the states, and each distinct `no_valid_host` once."""
-    print_table(instances_table(states))
+    print_table(states, INSTANCES)
     printed: list[NoValidHost] = []
     for state in states:
         if state.no_valid_host is not None and state.no_valid_host not in printed:

@@ -24,7 +24,7 @@ from bus.workers.asking import NoAnswer
 from moor.client import Client, InstanceFollower, client
 from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, err, fail, out, run
 from moor.settings import Settings
-from moor.showing import instances_table, plain, print_json, print_one, progress_of
+from moor.showing import INSTANCES, plain, print_json, print_one, progress_of
 from moor.tables import print_table
 
 T = TypeVar("T")
@@ -174,7 +174,7 @@ async def _followed_order(
             project=order.project,
             quiet=following.for_programs,
         )
-    print_one(state, lambda shown: print_table(instances_table((shown,))), as_json=following.for_programs)
+    print_one(state, lambda shown: print_table((shown,), INSTANCES), as_json=following.for_programs)
     if not in_time:
         fail(
             f"{end.what} has not ended within {following.timeout_s:g} s, and goes on: {how_to_follow}",

@@ -1,6 +1,5 @@
 """`moor group`: server groups, whose members are kept apart or together."""
 
-from collections.abc import Sequence
 from typing import Annotated
 from uuid import UUID, uuid4
 
@@ -12,7 +11,7 @@ from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound
 from moor.client import Client, answer_of, ask_bus, pages_of
 from moor.options import AsJson, BusUrl, Project, fail, out, wrong_value
 from moor.showing import grid_of, print_all, print_one
-from moor.tables import Rows, table_of
+from moor.tables import Columns
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -75,7 +74,7 @@ def list_groups(bus: BusUrl = "", *, project: Project = "", as_json: AsJson = Fa
         pages = pages_of(asking, AskGroups(project=project, limit=PAGE), GroupsFound)
         return [group async for page in pages for group in page.groups]
 
-    print_all(ask_bus(bus, work, operates=False), _table, "no server groups", as_json=as_json)
+    print_all(ask_bus(bus, work, operates=False), GROUPS, "no server groups", as_json=as_json)
 
 
 @app.command()
@@ -101,13 +100,6 @@ def _only(group: UUID, found: GroupsFound) -> GroupState:
     return found.groups[0]
 
 
-def _table(groups: Sequence[GroupState]) -> Rows:
-    table = table_of("id", "name", "project", "policy", "members")
-    for each in groups:
-        table.add_row(str(each.id), escape(each.name), each.project, _policy(each), str(each.size))
-    return table
-
-
 def _print(group: GroupState) -> None:
     grid = grid_of(
         ("group", str(group.id)),
@@ -125,3 +117,14 @@ def _policy(group: GroupState) -> str:
     if group.policy != "anti-affinity" or group.max_per_host == 1:
         return group.policy
     return f"{group.policy}, at most {group.max_per_host} on a host"
+
+
+GROUPS = Columns[GroupState](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: escape(each.name),
+        "project": lambda each: each.project,
+        "policy": _policy,
+        "members": lambda each: str(each.size),
+    }
+)

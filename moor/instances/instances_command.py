@@ -22,7 +22,7 @@ from moor.instances.live import Listed, LiveView, live_view, live_view_of, match
 from moor.instances.live_showing import last_heard, print_last_heard, print_live, with_cell
 from moor.options import NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, err, fail, run
 from moor.settings import Settings
-from moor.showing import COLOURS, check_known, instances_table, print_all, print_instance, print_json
+from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_instance, print_json
 
 Ids = Annotated[
     list[UUID],
@@ -105,7 +105,7 @@ def list_instances(
     elif as_json:
         print_json([with_cell(each, heard) for each in listed.found])
     else:
-        print_all(listed.found, instances_table, "no instances", as_json=False)
+        print_all(listed.found, INSTANCES, "no instances", as_json=False)
         print_last_heard(listed.found, heard)
     if listed.has_more:
         err.print(f"there are more than {limit} instances: a higher --limit shows them", style="yellow")
@@ -171,7 +171,7 @@ async def _delete(
             project=project,
             quiet=for_programs,
         )
-    print_all(states, instances_table, as_json=for_programs)
+    print_all(states, INSTANCES, as_json=for_programs)
     if not in_time:
         fail(
             f"not all instances are deleted within {timeout_s:.0f} s; the delete goes on: `moor show` shows its state",

@@ -9,7 +9,7 @@ from bus.messages.build import CellHeard, InstanceState
 from moor.instances.live import MISSING, Compared, LiveView
 from moor.options import NOT_IN_TIME, err, fail, out
 from moor.showing import instance_state, moment, plain, print_json, shortened
-from moor.tables import Rows, print_table, table_of
+from moor.tables import Columns, print_table
 
 
 def with_cell(state: InstanceState, heard: Mapping[str, CellHeard]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def print_live(view: LiveView, nothing: str = "", *, as_json: bool) -> None:
         print_json(_document(view))
     elif view.instances or view.only_in_cells:
         if view.instances:
-            print_table(_table(view))
+            print_table(view.instances, _columns(view))
         for each in view.only_in_cells:
             where = f"[yellow]only in cell {each.cell}[/yellow]: {each.id} {escape(each.name)}"
             out.print(f"{where} {each.state} {each.host}", highlight=False)
@@ -68,20 +68,19 @@ def _silence(view: LiveView, cell: str, why: str) -> str:
     return f"cell {cell} has not answered: {why}{last}"
 
 
-def _table(view: LiveView) -> Rows:
+def _columns(view: LiveView) -> Columns[Compared]:
     silent = {each.cell for each in view.silent}
-    table = table_of("id", "name", "state", "cell", "host", "in the cell", prose=("in the cell",))
-    for each in view.instances:
-        told = each.told
-        table.add_row(
-            str(told.id),
-            escape(told.name),
-            instance_state(told),
-            told.cell,
-            told.host,
-            _in_cell(each, has_answered=told.cell not in silent),
-        )
-    return table
+    return Columns(
+        {
+            "id": lambda each: str(each.told.id),
+            "name": lambda each: escape(each.told.name),
+            "state": lambda each: instance_state(each.told),
+            "cell": lambda each: each.told.cell,
+            "host": lambda each: each.told.host,
+            "in the cell": lambda each: _in_cell(each, has_answered=each.told.cell not in silent),
+        },
+        prose=("in the cell",),
+    )
 
 
 def _in_cell(each: Compared, *, has_answered: bool) -> str:

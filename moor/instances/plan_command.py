@@ -13,7 +13,7 @@ from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, Pla
 from bus.unreadable import Unreadable
 from moor.client import Client, answer_of, ask_bus, pages_of
 from moor.instances.flavors import FlavorsFile, flavor_named
-from moor.instances.plan_showing import print_drain, print_plan, verdicts_table
+from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
 from moor.instances.request_options import (
     Disk,
     ExtraSpecs,
@@ -126,7 +126,7 @@ def plan(
     if hosts:
         found = ask_bus(bus, lambda asking: _reasons(asking, build, step), operates=False)
         verdicts = [each for page in found for each in page.hosts]
-        print_all(verdicts, verdicts_table, "no hosts", as_json=as_json)
+        print_all(verdicts, VERDICTS, "no hosts", as_json=as_json)
         return
     question = AskPlan(request=build, project=project)
     planned = ask_bus(bus, lambda asking: answer_of(asking, question, PlanFound), operates=False)

@@ -1,13 +1,66 @@
 """Prints plans, verdicts on hosts, and capabilities in a terminal."""
 
-from collections.abc import Sequence
-
 from rich.markup import escape
 
-from bus.messages.planning import Capability, DrainFound, Explanation, HostHaving, HostVerdict, PlanFound
+from bus.messages.planning import (
+    Capability,
+    DrainedInstance,
+    DrainFound,
+    Explanation,
+    HostHaving,
+    HostVerdict,
+    PlanFound,
+    PlannedCell,
+)
 from moor.options import out
 from moor.showing import grid_of, moment, print_funnel, print_instance
-from moor.tables import Rows, print_table, table_of
+from moor.tables import Columns, print_table
+
+CELLS = Columns[PlannedCell](
+    {
+        "cell": lambda each: each.cell,
+        "hosts": lambda each: str(each.hosts),
+        "fit": lambda each: str(each.fit),
+    }
+)
+DRAINED = Columns[DrainedInstance](
+    {
+        "id": lambda each: str(each.id),
+        "name": lambda each: escape(each.name),
+        "project": lambda each: escape(each.project),
+        "to": lambda each: each.to,
+        "cell": lambda each: each.cell,
+        "reason": lambda each: escape(each.reason),
+    },
+    prose=("reason",),
+)
+VERDICTS = Columns[HostVerdict](
+    {
+        "host": lambda each: each.host,
+        "cell": lambda each: each.cell,
+        "fit": lambda each: str(each.fit),
+        "step": lambda each: each.step,
+        "reason": lambda each: escape(each.reason),
+    },
+    prose=("reason",),
+)
+CAPABILITIES = Columns[Capability](
+    {
+        "name": lambda each: each.name,
+        "kind": lambda each: each.kind,
+        "hosts": lambda each: str(each.hosts),
+        "value": lambda each: escape(each.value),
+        "values": lambda each: str(each.values),
+    }
+)
+HAVING = Columns[HostHaving](
+    {
+        "host": lambda each: each.host,
+        "cell": lambda each: each.cell,
+        "value": lambda each: escape(each.value),
+        "free": lambda each: "" if each.free is None else str(each.free),
+    }
+)
 
 
 def print_plan(plan: PlanFound) -> None:
@@ -18,10 +71,7 @@ def print_plan(plan: PlanFound) -> None:
         highlight=False,
     )
     if plan.cells:
-        cells = table_of("cell", "hosts", "fit")
-        for cell in plan.cells:
-            cells.add_row(cell.cell, str(cell.hosts), str(cell.fit))
-        print_table(cells)
+        print_table(plan.cells, CELLS)
     if plan.funnel.steps or plan.funnel.nearest:
         out.print()
         print_funnel(plan.funnel)
@@ -65,30 +115,4 @@ def print_drain(drain: DrainFound) -> None:
         highlight=False,
     )
     if drain.instances:
-        table = table_of("id", "name", "project", "to", "cell", "reason", prose=("reason",))
-        for each in drain.instances:
-            table.add_row(
-                str(each.id), escape(each.name), escape(each.project), each.to, each.cell, escape(each.reason)
-            )
-        print_table(table)
-
-
-def verdicts_table(verdicts: Sequence[HostVerdict]) -> Rows:
-    table = table_of("host", "cell", "fit", "step", "reason", prose=("reason",))
-    for each in verdicts:
-        table.add_row(each.host, each.cell, str(each.fit), each.step, escape(each.reason))
-    return table
-
-
-def capabilities_table(capabilities: Sequence[Capability]) -> Rows:
-    table = table_of("name", "kind", "hosts", "value", "values")
-    for each in capabilities:
-        table.add_row(each.name, each.kind, str(each.hosts), escape(each.value), str(each.values))
-    return table
-
-
-def having_table(hosts: Sequence[HostHaving]) -> Rows:
-    table = table_of("host", "cell", "value", "free")
-    for each in hosts:
-        table.add_row(each.host, each.cell, escape(each.value), "" if each.free is None else str(each.free))
-    return table
+        print_table(drain.instances, DRAINED)

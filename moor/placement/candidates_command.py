@@ -19,7 +19,7 @@ from bus.messages.candidates import (
 from bus.messages.placement import NotAllowed
 from moor.client import Client, answer_of, ask_bus, providers_of
 from moor.options import AsJson, BusUrl, fail, wrong_value
-from moor.placement.providers_showing import candidates_table
+from moor.placement.providers_showing import candidate_columns
 from moor.showing import print_all
 
 WORDS_HELP = (
@@ -64,7 +64,7 @@ def candidates(
     found, names = ask_bus(bus, lambda asking: _found(asking, question))
     if not (found or as_json):
         fail("no provider can satisfy this now; `moor provider list` shows what exists")
-    print_all(found, lambda some: candidates_table(some, names), as_json=as_json)
+    print_all(found, candidate_columns(names), as_json=as_json)
 
 
 def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:

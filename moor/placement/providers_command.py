@@ -14,14 +14,13 @@ from moor.options import AsJson, BusUrl, out
 from moor.placement.providers import ProviderName, found_in
 from moor.placement.providers_orders import app as orders
 from moor.placement.providers_showing import (
-    holders_table,
-    inventories_table,
+    PROVIDERS,
+    holder_columns,
+    print_inventories,
     print_provider,
-    providers_table,
     tree_of,
 )
 from moor.showing import check_known, plain, print_all, print_json, print_one
-from moor.tables import print_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -61,7 +60,7 @@ def list_providers(
         and not (roots and each.parent is not None)
     ]
     found.sort(key=lambda each: (names[each.root], each.parent is not None, each.name))
-    print_all(found, providers_table, "no providers", as_json=as_json)
+    print_all(found, PROVIDERS, "no providers", as_json=as_json)
 
 
 @app.command()
@@ -87,7 +86,7 @@ def inventory(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False)
     if as_json:
         print_json({name: plain(stock) for name, stock in provider.inventories.items()})
     elif provider.inventories:
-        print_table(inventories_table(provider))
+        print_inventories(provider)
     else:
         out.print(f"{provider.name} has no inventory", markup=False)
 
@@ -103,7 +102,7 @@ def holders(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -
 
     provider, found = ask_bus(bus, work)
     nothing = f"no consumer holds anything of {provider.name}"
-    print_all(found, partial(holders_table, provider), nothing, as_json=as_json)
+    print_all(found, holder_columns(provider), nothing, as_json=as_json)
 
 
 app.add_typer(orders)

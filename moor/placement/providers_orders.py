@@ -21,7 +21,7 @@ from bus.messages.placement import ProviderState
 from moor.client import Client, ask_bus, providers_of
 from moor.options import AsJson, BusUrl, fail, out
 from moor.placement.providers import ProviderName, amounts_from, found_in, write
-from moor.placement.providers_showing import providers_table
+from moor.placement.providers_showing import PROVIDERS
 from moor.showing import print_one
 from moor.tables import print_table
 
@@ -179,7 +179,7 @@ def _write(
     if provider is None:
         out.print("done")
     else:
-        print_one(provider, lambda shown: print_table(providers_table([shown])), as_json=as_json)
+        print_one(provider, lambda shown: print_table([shown], PROVIDERS), as_json=as_json)
 
 
 def _validated(message: M) -> M:

@@ -1,6 +1,7 @@
 """Prints providers, their inventories and their holders as tables and trees."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 
 from rich.markup import escape
@@ -13,7 +14,7 @@ from bus.messages.candidates import Candidate
 from bus.messages.placement import INTEGER_MAX, InventoryState, ProviderState
 from moor.options import out
 from moor.showing import grid_of
-from moor.tables import Rows, print_table, table_of
+from moor.tables import Columns, print_table
 from placement_worker.core.capacity import capacity_of
 
 BAR = 12
@@ -21,28 +22,9 @@ BAR = 12
 TRAITS_MAX = 4
 
 
-def providers_table(providers: Iterable[ProviderState]) -> Rows:
-    table = table_of("name", "id", "cell", "fullest")
-    for each in providers:
-        name = escape(each.name) if each.parent is None else f"[dim]└[/dim] {escape(each.name)}"
-        table.add_row(name, str(each.id), each.cell, _fullest(each))
-    return table
-
-
-def inventories_table(provider: ProviderState) -> Rows:
+def print_inventories(provider: ProviderState) -> None:
     """Usage, capacity and limits of each class."""
-    table = table_of("class", "used", "of", "", "calculated as", "one claim")
-    for resource, stock in sorted(provider.inventories.items()):
-        capacity = capacity_of(stock)
-        table.add_row(
-            resource,
-            str(stock.used),
-            str(capacity),
-            _bar(stock.used, capacity),
-            _formula(stock),
-            _bounds(stock),
-        )
-    return table
+    print_table(sorted(provider.inventories.items()), INVENTORIES)
 
 
 def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> None:
@@ -61,7 +43,7 @@ def print_provider(provider: ProviderState, tree: Sequence[ProviderState]) -> No
     out.print(grid, highlight=False)
     if provider.inventories:
         out.print()
-        print_table(inventories_table(provider))
+        print_inventories(provider)
 
 
 def tree_of(providers: Sequence[ProviderState]) -> Tree:
@@ -75,36 +57,45 @@ def tree_of(providers: Sequence[ProviderState]) -> Tree:
     return drawn
 
 
-def holders_table(provider: ProviderState, holders: Iterable[ConsumerState]) -> Rows:
-    table = table_of("id", "type", "project", "user", "holds", prose=("holds",))
-    for each in holders:
-        held = ", ".join(
-            f"{amount.amount} {amount.resource}" for amount in each.held if amount.provider == provider.id
-        )
-        table.add_row(str(each.id), escape(each.type), escape(each.project), escape(each.user), held)
-    return table
+def holder_columns(provider: ProviderState) -> Columns[ConsumerState]:
+    return Columns(
+        {
+            "id": lambda each: str(each.id),
+            "type": lambda each: escape(each.type),
+            "project": lambda each: escape(each.project),
+            "user": lambda each: escape(each.user),
+            "holds": lambda each: ", ".join(
+                f"{amount.amount} {amount.resource}" for amount in each.held if amount.provider == provider.id
+            ),
+        },
+        prose=("holds",),
+    )
 
 
-def usages_table(usages: Sequence[TypeUsage]) -> Rows:
+def print_usages(usages: Sequence[TypeUsage]) -> None:
     """One row per type of consumer, and a row with the totals if there are several types."""
     resources = sorted({resource for each in usages for resource in each.used})
-    table = table_of("consumers", "", *resources)
-    for each in usages:
-        table.add_row(escape(each.type or "unknown"), str(each.consumers), *_numbers(each.used, resources))
+    table = [(escape(each.type or "unknown"), each.consumers, each.used) for each in usages]
     if len(usages) > 1:
         total = {name: sum(each.used.get(name, 0) for each in usages) for name in resources}
-        table.add_row(
-            "[bold]all[/bold]", str(sum(each.consumers for each in usages)), *_numbers(total, resources)
-        )
-    return table
+        table.append(("[bold]all[/bold]", sum(each.consumers for each in usages), total))
+    of_classes = {name: partial(_amount_of, name) for name in resources}
+    print_table(table, Columns({"consumers": itemgetter(0), "": lambda row: str(row[1]), **of_classes}))
 
 
-def candidates_table(found: Iterable[Candidate], names: Mapping[ProviderId, str]) -> Rows:
-    """One row per candidate: what each provider gives, and for which request group if there are several."""
-    table = table_of("host", "gives", prose=("gives",))
-    for each in found:
-        table.add_row(escape(_name(each.share.host, names)), escape(_given(each, names)))
-    return table
+def _amount_of(resource: str, row: tuple[str, int, Mapping[str, int]]) -> str:
+    return str(row[2].get(resource, 0))
+
+
+def candidate_columns(names: Mapping[ProviderId, str]) -> Columns[Candidate]:
+    """What each provider gives, and for which request group if there are several."""
+    return Columns(
+        {
+            "host": lambda each: escape(_name(each.share.host, names)),
+            "gives": lambda each: escape(_given(each, names)),
+        },
+        prose=("gives",),
+    )
 
 
 def _given(candidate: Candidate, names: Mapping[ProviderId, str]) -> str:
@@ -178,5 +169,22 @@ def _bar(used: int, capacity: int) -> str:
     return f"[{colour}]{'█' * filled}[/{colour}][dim]{'░' * (BAR - filled)}[/dim]"
 
 
-def _numbers(used: Mapping[str, int], resources: Sequence[str]) -> list[str]:
-    return [str(used.get(name, 0)) for name in resources]
+PROVIDERS = Columns[ProviderState](
+    {
+        "name": lambda each: f"{'' if each.parent is None else '[dim]└[/dim] '}{escape(each.name)}",
+        "id": lambda each: str(each.id),
+        "cell": lambda each: each.cell,
+        "fullest": _fullest,
+    }
+)
+# Of each class and what there is of it.
+INVENTORIES = Columns[tuple[str, InventoryState]](
+    {
+        "class": lambda each: each[0],
+        "used": lambda each: str(each[1].used),
+        "of": lambda each: str(capacity_of(each[1])),
+        "": lambda each: _bar(each[1].used, capacity_of(each[1])),
+        "calculated as": lambda each: _formula(each[1]),
+        "one claim": lambda each: _bounds(each[1]),
+    }
+)

@@ -6,9 +6,9 @@ import typer
 
 from bus.messages.administration import AskUsages, UsagesFound
 from moor.client import answer_of, ask_bus
-from moor.options import AsJson, BusUrl
-from moor.placement.providers_showing import usages_table
-from moor.showing import print_all
+from moor.options import AsJson, BusUrl, out
+from moor.placement.providers_showing import print_usages
+from moor.showing import print_one
 
 
 def usage(
@@ -21,4 +21,7 @@ def usage(
     """Show how much a project holds of each class, by the type of consumer."""
     question = AskUsages(project=project, user=user)
     usages = ask_bus(bus, lambda asking: answer_of(asking, question, UsagesFound)).usages
-    print_all(usages, usages_table, f"project {project!r} holds nothing", as_json=as_json)
+    if usages or as_json:
+        print_one(usages, print_usages, as_json=as_json)
+    else:
+        out.print(f"project {project!r} holds nothing", markup=False, highlight=False)

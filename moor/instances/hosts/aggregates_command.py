@@ -21,7 +21,7 @@ from moor.client import Asks, answer_of, ask_bus, pages_of
 from moor.instances.requests import pairs_of
 from moor.options import AsJson, BusUrl, fail, out
 from moor.showing import grid_of, print_all, print_one
-from moor.tables import Rows, table_of
+from moor.tables import Columns
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ def remove(name: Name, hosts: Hosts, bus: BusUrl = "", *, as_json: AsJson = Fals
 def list_aggregates(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """List all aggregates, ordered by name."""
     found = ask_bus(bus, lambda asking: _found(asking, AskAggregates(limit=PAGE)), operates=False)
-    print_all(found, _table, "no aggregates", as_json=as_json)
+    print_all(found, AGGREGATES, "no aggregates", as_json=as_json)
 
 
 @app.command()
@@ -173,9 +173,12 @@ def _print(aggregate: AggregateState) -> None:
     )
 
 
-def _table(aggregates: Sequence[AggregateState]) -> Rows:
-    table = table_of("aggregate", "id", "hosts", "metadata", prose=("metadata",))
-    for each in aggregates:
-        metadata = ", ".join(f"{key}={value}" for key, value in each.metadata.items())
-        table.add_row(escape(each.name), str(each.id), str(each.hosts_count), escape(metadata))
-    return table
+AGGREGATES = Columns[AggregateState](
+    {
+        "aggregate": lambda each: escape(each.name),
+        "id": lambda each: str(each.id),
+        "hosts": lambda each: str(each.hosts_count),
+        "metadata": lambda each: escape(", ".join(f"{key}={value}" for key, value in each.metadata.items())),
+    },
+    prose=("metadata",),
+)

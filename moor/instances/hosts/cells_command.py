@@ -10,7 +10,7 @@ from bus.messages.cells import AskCells, CellsFound, CellState
 from moor.client import answer_of, ask_bus
 from moor.options import AsJson, BusUrl, fail, out
 from moor.showing import cell_life, grid_of, moment, print_all, print_one
-from moor.tables import Rows, table_of
+from moor.tables import Columns
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Cells: list, show.")
 
@@ -24,7 +24,7 @@ def list_cells(
 ) -> None:
     """List all cells: whether each is up, when it was last heard, and what it has."""
     found = [each for each in _cells(bus) if not down or each.life == "down"]
-    print_all(found, _cells_table, "no cells", as_json=as_json)
+    print_all(found, CELLS, "no cells", as_json=as_json)
 
 
 @app.command()
@@ -46,23 +46,21 @@ def _cells(bus: str, name: str = "") -> Sequence[CellState]:
     return answer.cells
 
 
-def _cells_table(cells: Sequence[CellState]) -> Rows:
-    table = table_of(
-        *("cell", "state", "last heard", "conductors", "hosts", "instances", "waiting", "reason"),
-        prose=("reason",),
-    )
-    for each in cells:
-        table.add_row(
-            each.cell,
-            cell_life(each.life),
-            moment(each.heard_at),
-            f"{sum(one.life == 'up' for one in each.conductors)} of {len(each.conductors)} up",
-            f"{each.hosts_up} of {each.hosts} up",
-            str(each.instances),
-            str(each.waiting),
-            escape(each.reason),
-        )
-    return table
+CELLS = Columns[CellState](
+    {
+        "cell": lambda each: each.cell,
+        "state": lambda each: cell_life(each.life),
+        "last heard": lambda each: moment(each.heard_at),
+        "conductors": lambda each: (
+            f"{sum(one.life == 'up' for one in each.conductors)} of {len(each.conductors)} up"
+        ),
+        "hosts": lambda each: f"{each.hosts_up} of {each.hosts} up",
+        "instances": lambda each: str(each.instances),
+        "waiting": lambda each: str(each.waiting),
+        "reason": lambda each: escape(each.reason),
+    },
+    prose=("reason",),
+)
 
 
 def _print_cell(cell: CellState) -> None:

@@ -9,9 +9,9 @@ from bus.messages.hosts import HostMode, HostSet, HostState, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
 from moor.client import PAGE, Client, answer_of, ask_bus, hosts_of, pages_of
 from moor.instances.moves.drain_command import drain
-from moor.instances.plan_showing import capabilities_table, having_table
+from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.options import AsJson, BusUrl, check_alone, fail
-from moor.showing import check_known, hosts_table, print_all, print_host, print_one
+from moor.showing import HOSTS, check_known, print_all, print_host, print_one
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Hosts: list, capabilities, show, set.")
 app.command()(drain)
@@ -49,7 +49,7 @@ def list_hosts(
         for host in known
         if cell in ("", host.cell) and not (down and host.up) and mode in (None, host.setting.mode)
     ]
-    print_all(hosts, hosts_table, "no hosts", as_json=as_json)
+    print_all(hosts, HOSTS, "no hosts", as_json=as_json)
 
 
 @app.command("capabilities")
@@ -57,7 +57,7 @@ def list_capabilities(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """List the traits, resource classes and facts that hosts have: on how many hosts, with which values."""
     pages = ask_bus(bus, lambda asking: _capabilities(asking, "", ""), operates=False)
     found = [each for page in pages for each in page.capabilities]
-    print_all(found, capabilities_table, "no hosts", as_json=as_json)
+    print_all(found, CAPABILITIES, "no hosts", as_json=as_json)
 
 
 @app.command()
@@ -99,7 +99,7 @@ def _list_having(bus: str, having: str, others: Mapping[str, object], *, as_json
     name, _, value = having.partition("=")
     pages = ask_bus(bus, lambda asking: _capabilities(asking, name, value), operates=False)
     hosts = [host for page in pages for host in page.hosts]
-    print_all(hosts, having_table, f"no hosts with {name} {value}".rstrip(), as_json=as_json)
+    print_all(hosts, HAVING, f"no hosts with {name} {value}".rstrip(), as_json=as_json)
 
 
 async def _capabilities(asking: Client, name: str, value: str) -> list[CapabilitiesFound]:

@@ -24,7 +24,7 @@ from moor.instances.moves.move_commands import rests
 from moor.instances.request_ids import new_request_ids
 from moor.options import NOT_DONE, err, fail, out
 from moor.showing import print_json
-from moor.tables import Rows, print_table, table_of
+from moor.tables import Columns, print_table
 
 EmptyingTimeout = Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end.")]
 AtOnce = Annotated[int, typer.Option(min=1, help="How many instances move at the same time.")]
@@ -206,13 +206,16 @@ def show_emptied(done: Emptied, *, as_json: bool) -> None:
             highlight=False,
         )
         if done.stayed:
-            print_table(_stayed_table(done.stayed))
+            print_table(done.stayed, STAYED)
     if done.stayed:
         fail(f"{len(done.stayed)} instances are still on {done.host}", NOT_DONE)
 
 
-def _stayed_table(stayed: Sequence[Stayed]) -> Rows:
-    table = table_of("id", "name", "why it stays", prose=("why it stays",))
-    for each in stayed:
-        table.add_row(str(each.instance), each.name, each.reason)
-    return table
+STAYED = Columns[Stayed](
+    {
+        "id": lambda each: str(each.instance),
+        "name": lambda each: each.name,
+        "why it stays": lambda each: each.reason,
+    },
+    prose=("why it stays",),
+)

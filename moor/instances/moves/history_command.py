@@ -1,6 +1,5 @@
 """`moor history`, and `moor migration list|show|abort`: the orders for instances, their senders, and their ends."""
 
-from collections.abc import Sequence
 from typing import Annotated
 from uuid import UUID
 
@@ -13,7 +12,7 @@ from moor.instances.following import Following, follows
 from moor.instances.moves.move_commands import end
 from moor.options import AsJson, BusUrl, Project, fail
 from moor.showing import check_known, moment, print_all
-from moor.tables import Rows, table_of
+from moor.tables import Columns
 
 PAGE = 200
 
@@ -29,7 +28,7 @@ def history(
 ) -> None:
     """Show the orders for an instance: when each came, from which user, and how it ended."""
     changes = ask_bus(bus, lambda asking: _history(asking, InstanceId(id_), project), operates=False)
-    print_all(changes, history_table, as_json=as_json)
+    print_all(changes, HISTORY, as_json=as_json)
 
 
 @app.command("list")
@@ -56,7 +55,7 @@ def list_moves(
             check_known("--host", host, (each.name for each in await hosts_of(asking)))
         return found[:limit]
 
-    print_all(ask_bus(bus, work, operates=False), moves_table, "no moves", as_json=as_json)
+    print_all(ask_bus(bus, work, operates=False), MOVES, "no moves", as_json=as_json)
 
 
 @app.command("show")
@@ -70,7 +69,7 @@ def show_moves(
     """Show the moves of one instance, with who ended them."""
     changes = ask_bus(bus, lambda asking: _history(asking, InstanceId(id_), project), operates=False)
     moves = [each for each in changes if each.what not in ("boot", "rebuild", "delete")]
-    print_all(moves, history_table, "it has never moved", as_json=as_json)
+    print_all(moves, HISTORY, "it has never moved", as_json=as_json)
 
 
 @app.command("abort")
@@ -99,20 +98,6 @@ async def _history(asking: Client, instance: InstanceId, project: str) -> list[C
             return changes
 
 
-def history_table(changes: Sequence[Change]) -> Rows:
-    table = table_of("when", "what", "by", "from", "to", "how it ended", prose=("how it ended",))
-    for each in changes:
-        table.add_row(moment(each.asked_at), each.what, each.by, each.source, each.destination, _end(each))
-    return table
-
-
-def moves_table(moves: Sequence[Change]) -> Rows:
-    table = table_of("instance", "what", "from", "to", "how it ended", prose=("how it ended",))
-    for each in moves:
-        table.add_row(str(each.instance), each.what, each.source, each.destination, _end(each))
-    return table
-
-
 def _end(change: Change) -> str:
     if not change.outcome:
         return "goes on"
@@ -120,3 +105,26 @@ def _end(change: Change) -> str:
     by = f" by {change.ended_by}" if change.ended_by else ""
     why = f": {change.failure}" if change.failure else ""
     return f"{change.outcome}{at}{by}{why}"
+
+
+HISTORY = Columns[Change](
+    {
+        "when": lambda each: moment(each.asked_at),
+        "what": lambda each: each.what,
+        "by": lambda each: each.by,
+        "from": lambda each: each.source,
+        "to": lambda each: each.destination,
+        "how it ended": _end,
+    },
+    prose=("how it ended",),
+)
+MOVES = Columns[Change](
+    {
+        "instance": lambda each: str(each.instance),
+        "what": lambda each: each.what,
+        "from": lambda each: each.source,
+        "to": lambda each: each.destination,
+        "how it ended": _end,
+    },
+    prose=("how it ended",),
+)

@@ -2,11 +2,12 @@
 
 import io
 from collections.abc import Sequence
+from operator import itemgetter
 
 import pytest
 from rich.console import Console
 
-from moor.tables import table_of
+from moor.tables import Columns, Rows
 
 ID = "01a1ff0b-4557-5165-814e-783a7c801989"
 STATES = ("accepted", "placed", "building", "active", "error", "deleting", "deleted")
@@ -14,11 +15,12 @@ REASON = "no host has room for that, and there are many reasons for it"
 
 
 def shown(width: int, rows: Sequence[Sequence[str]]) -> list[str]:
-    table = table_of("id", "name", "state", "reason", prose=("reason",))
-    for row in rows:
-        table.add_row(*row)
+    columns = Columns[Sequence[str]](
+        {"id": itemgetter(0), "name": itemgetter(1), "state": itemgetter(2), "reason": itemgetter(3)},
+        prose=("reason",),
+    )
     console = Console(file=io.StringIO(), width=width)
-    console.print(table, crop=False)
+    console.print(Rows(rows, columns), crop=False)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -58,12 +60,14 @@ def test_an_empty_column_is_left_out() -> None:
 
 @pytest.mark.parametrize("width", [30, 80, 200])
 def test_cells_of_several_lines_are_never_folded(width: int) -> None:
-    table = table_of("queue", "kind", "bound to", lists=("bound to",))
+    columns = Columns[Sequence[str]](
+        {"queue": itemgetter(0), "kind": itemgetter(1), "bound to": itemgetter(2)}, lists=("bound to",)
+    )
     bindings = [f"moor.cell.harbour a_rather_long_key_of_a_binding_{number}.harbour" for number in range(3)]
-    table.add_row("conductor.harbour.work", "work", "\n".join(bindings))
+    rows = [("conductor.harbour.work", "work", "\n".join(bindings))]
     console = Console(file=io.StringIO(), width=width)
 
-    console.print(table, crop=False, highlight=False)
+    console.print(Rows(rows, columns), crop=False, highlight=False)
 
     assert isinstance(console.file, io.StringIO)
     _, first, *_ = lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
