@@ -136,22 +136,6 @@ Project = Annotated[
         help="The project. An application must name one of its projects.",
     ),
 ]
-HealthListen = Annotated[
-    str,
-    typer.Option(
-        "--health-listen",
-        envvar="MOOR_HEALTH_LISTEN",
-        metavar="ADDRESS:PORT",
-        show_default=False,
-        help="Serve /healthz, /readyz and /metrics at this address; a port without an address means loopback.",
-    ),
-]
-LogFormat = Annotated[
-    str,
-    typer.Option(
-        "--log-format", envvar="MOOR_LOG_FORMAT", metavar="text|json", help="The format of the log."
-    ),
-]
 SchedulerFlags = Annotated[
     list[str] | None,
     typer.Option(
@@ -192,6 +176,26 @@ def log_as(environment: Mapping[str, str], *, level: str = "INFO") -> None:
     """Start logging, with the format and level that these variables set."""
     with wrong_value():
         begin_to_log(environment, level=level)
+
+
+class Operating(Struct, frozen=True):
+    """How a worker's process is watched."""
+
+    health_listen: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_HEALTH_LISTEN",
+            metavar="ADDRESS:PORT",
+            show_default=False,
+            help="Serve /healthz, /readyz and /metrics at this address; a port without an address means loopback.",
+        ),
+    ] = ""
+    log_format: Annotated[
+        str, typer.Option(envvar="MOOR_LOG_FORMAT", metavar="text|json", help="The format of the log.")
+    ] = "text"
+
+    def begin_to_log(self, level: str = "INFO") -> None:
+        log_as({**os.environ, "MOOR_LOG_FORMAT": self.log_format}, level=level)
 
 
 def use_config(file: Path | None) -> None:

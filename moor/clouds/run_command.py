@@ -1,6 +1,5 @@
 """`moor run`: runs one worker in this process, on real brokers and a real database."""
 
-import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,46 +23,24 @@ from compute_sim.simulated.script_file import load_script
 from ironic_sync.__main__ import run as run_ironic
 from ironic_sync.store import check_name
 from moor.clouds.up_command import faults_in
+from moor.option_structs import with_options
 from moor.options import (
     BusUrl,
     DatabaseUrl,
-    HealthListen,
     IronicDatabaseUrl,
-    LogFormat,
+    Operating,
     PlacementDatabaseUrl,
     PoolFlags,
     SchedulerFlags,
     broker_of,
     command_settings,
     fail,
-    log_as,
     pool_flags,
     scheduler_flags,
     tuned,
     wrong_value,
 )
-from moor.placement.placement_api_options import (
-    DEFAULT_LISTEN,
-    ApiFlags,
-    Auth,
-    AuthMode,
-    CorsOrigins,
-    KeystoneCa,
-    KeystoneDomain,
-    KeystonePassword,
-    KeystoneProject,
-    KeystoneUrl,
-    KeystoneUser,
-    ListenAt,
-    PolicyName,
-    Prefix,
-    SharePort,
-    TlsCertificate,
-    TlsKey,
-    Unguarded,
-    Users,
-    serving_of,
-)
+from moor.placement.placement_api_options import ApiFlags, serving_of
 from moor.tuning import (
     BUS,
     COMPUTE,
@@ -76,7 +53,6 @@ from moor.tuning import (
 )
 from placement_worker.__main__ import run as run_placement
 from placement_worker.__main__ import serve as serve_placement
-from placement_worker.api.auth.keystone import KeystoneAccount
 from placement_worker.api.http.server import BadListenError
 from scheduler_worker.__main__ import run as run_scheduler
 
@@ -92,21 +68,23 @@ Cell = Annotated[str, typer.Option(envvar="MOOR_CELL", help="The cell of this co
 
 
 @app.command()
+@with_options
 def placement(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
     placement_db: PlacementDatabaseUrl = "",
-    health_listen: HealthListen = "",
-    log_format: LogFormat = "text",
+    *,
+    operating: Operating,
 ) -> None:
     """Placement: claims, swaps, inventories, and the feed of changes."""
-    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    operating.begin_to_log()
     addresses = _stated(bus, db, placement_db=placement_db)
     _require_database("placement", addresses.placement_db)
-    _run(run_placement(addresses, tuned(PLACEMENT), tuned(BUS), tuned(DATABASE), health_listen))
+    _run(run_placement(addresses, tuned(PLACEMENT), tuned(BUS), tuned(DATABASE), operating.health_listen))
 
 
 @app.command()
+@with_options
 def scheduler(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -132,11 +110,10 @@ def scheduler(
         ),
     ] = None,
     settings: SchedulerFlags = None,
-    health_listen: HealthListen = "",
-    log_format: LogFormat = "text",
+    operating: Operating,
 ) -> None:
     """A scheduler: chooses hosts and hands builds over to the cells. Each setting also has a variable, MOOR_SCHEDULER_..."""
-    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    operating.begin_to_log()
     scheduling = tuned(
         SCHEDULER,
         others=scheduler_flags(settings),
@@ -145,20 +122,20 @@ def scheduler(
         alternates_max=alternates_max,
     )
     addresses = _addresses("scheduler", bus, db)
-    _run(run_scheduler(addresses, scheduling, tuned(BUS), tuned(DATABASE), health_listen))
+    _run(run_scheduler(addresses, scheduling, tuned(BUS), tuned(DATABASE), operating.health_listen))
 
 
 @app.command()
+@with_options
 def conductor(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
     *,
     cell: Cell = "",
-    health_listen: HealthListen = "",
-    log_format: LogFormat = "text",
+    operating: Operating,
 ) -> None:
     """A conductor, which owns the instances of one cell."""
-    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    operating.begin_to_log()
     addresses = _addresses("conductor", bus, db, _one(cell, "conductor"))
     url, database = addresses.bus_of(cell), addresses.db_of(cell)
     _run(
@@ -169,12 +146,13 @@ def conductor(
             tuned(CONDUCTOR),
             bus=tuned(BUS),
             database=tuned(DATABASE),
-            health_at=health_listen,
+            health_at=operating.health_listen,
         )
     )
 
 
 @app.command()
+@with_options
 def compute(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -189,20 +167,22 @@ def compute(
         typer.Option(envvar="MOOR_COMPUTE_FAULTS", help="The faults of these hosts: a TOML or JSON file."),
     ] = None,
     pool: PoolFlags = None,
-    health_listen: HealthListen = "",
-    log_format: LogFormat = "text",
+    operating: Operating,
 ) -> None:
     """A compute process, which simulates the hosts of one cell."""
-    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    operating.begin_to_log()
     script = faults_in(faults)
     url = _stated(bus, db, cell).bus_of(_one(cell, "compute"))
     settings = structs.replace(tuned(COMPUTE, others=pool_flags(pool)), cell=cell)
     _run(
-        run_compute(url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=health_listen)
+        run_compute(
+            url, equal_hosts(cell, hosts), settings, script, bus=tuned(BUS), health_at=operating.health_listen
+        )
     )
 
 
 @app.command()
+@with_options
 def ironic(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -211,23 +191,27 @@ def ironic(
     name: Annotated[
         str, typer.Option(envvar="MOOR_IRONIC_NAME", help="This daemon's name in the ring.")
     ] = "",
-    health_listen: HealthListen = "",
-    log_format: LogFormat = "text",
+    operating: Operating,
 ) -> None:
     """A daemon that reports bare-metal nodes to placement. Several daemons share the nodes.
 
     MOOR_IRONIC_BUS_URL is Ironic's broker, if not --bus. MOOR_IRONIC_URL is its REST API; without it, only notifications
     count. MOOR_IRONIC_CELL, MOOR_IRONIC_GROUPS and MOOR_IRONIC_SHARDS say which cell a node belongs to.
     """
-    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    operating.begin_to_log()
     addresses = _stated(bus, db, ironic_db=ironic_db)
     _require_database("ironic", addresses.ironic_db)
     with wrong_value("--name, or MOOR_IRONIC_NAME: "):
         check_name(name)
-    _run(run_ironic(addresses, name, tuned(IRONIC), tuned(BUS), tuned(DATABASE), health_at=health_listen))
+    _run(
+        run_ironic(
+            addresses, name, tuned(IRONIC), tuned(BUS), tuned(DATABASE), health_at=operating.health_listen
+        )
+    )
 
 
 @app.command("simulated-ironic")
+@with_options
 def simulated_ironic(
     bus: BusUrl = "",
     *,
@@ -257,13 +241,12 @@ def simulated_ironic(
         Path | None,
         typer.Option(envvar="MOOR_IRONIC_SIM_SCRIPT", help="Its faults: a TOML or JSON file."),
     ] = None,
-    health_listen: HealthListen = "",
-    log_format: LogFormat = "text",
+    operating: Operating,
 ) -> None:
     """A simulated Ironic, whose nodes are lost when it ends. Its broker user must be allowed to declare the exchange `ironic`
     and to publish to it.
     """
-    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    operating.begin_to_log()
     url = _stated(bus, "").ironic_bus
     with wrong_value():
         options = SimulatedIronicOptions(
@@ -274,65 +257,27 @@ def simulated_ironic(
             script=load_script(script, IronicScript) if script else IronicScript(),
         )
     try:
-        _run(run_simulated_ironic(broker_of(url), url, options, health_at=health_listen))
+        _run(run_simulated_ironic(broker_of(url), url, options, health_at=operating.health_listen))
     except OSError as problem:
         fail(f"no simulated Ironic: {problem}; --ironic-listen names another address")
 
 
 @app.command("placement-api")
+@with_options
 def placement_api(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
     placement_db: PlacementDatabaseUrl = "",
     *,
-    listen: ListenAt = DEFAULT_LISTEN,
-    share_port: SharePort = False,
-    auth: AuthMode = Auth.NONE,
-    allow_anyone: Unguarded = False,
-    users: Users = None,
-    policy: PolicyName = "legacy",
-    cors_origin: CorsOrigins = None,
-    prefix: Prefix = "",
-    tls_cert: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    keystone_url: KeystoneUrl = "",
-    keystone_user: KeystoneUser = "placement",
-    keystone_password: KeystonePassword = "",
-    keystone_project: KeystoneProject = "service",
-    keystone_domain: KeystoneDomain = "Default",
-    keystone_ca: KeystoneCa = None,
-    health_listen: HealthListen = "",
-    log_format: LogFormat = "text",
+    api: ApiFlags,
+    operating: Operating,
 ) -> None:
     """OpenStack Placement's HTTP API. It needs only the database: the placement workers publish its writes on the bus."""
-    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format})
+    operating.begin_to_log()
     addresses = _stated(bus, db, placement_db=placement_db)
     _require_database("placement-api", addresses.placement_db)
-    serving = serving_of(
-        ApiFlags(
-            listen=listen,
-            share_port=share_port,
-            auth=auth,
-            allow_anyone=allow_anyone,
-            users=users,
-            policy=policy,
-            cors_origins=tuple(cors_origin or ()),
-            prefix=prefix,
-            settings=tuned(PLACEMENT_API),
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            keystone=KeystoneAccount(
-                url=keystone_url,
-                user=keystone_user,
-                password=keystone_password,
-                project=keystone_project,
-                user_domain=keystone_domain,
-                project_domain=keystone_domain,
-            ),
-            keystone_ca=keystone_ca,
-        )
-    )
-    _run(serve_placement(addresses.placement_db, serving, tuned(DATABASE), health_listen))
+    serving = serving_of(api, tuned(PLACEMENT_API))
+    _run(serve_placement(addresses.placement_db, serving, tuned(DATABASE), operating.health_listen))
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -11,7 +11,6 @@ After a kill at any moment, a restart on the same directory continues where it w
 """
 
 import asyncio
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -42,18 +41,17 @@ from moor.client import LOCAL, client, until_choosable
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, IronicPortTaken, cells_of_groups, flavor_of_nodes
 from moor.clouds.cloud import cloud
 from moor.instances.flavors import write_flavors
+from moor.option_structs import with_options
 from moor.options import (
     BusUrl,
     Cells,
     DatabaseUrl,
-    HealthListen,
-    LogFormat,
+    Operating,
     PlacementDatabaseUrl,
     PoolFlags,
     SchedulerFlags,
     command_settings,
     fail,
-    log_as,
     out,
     run,
     tuned,
@@ -84,6 +82,7 @@ IN_ONE_PROCESS = CloudSettings(
 Cloud = dict[str, tuple[SimulatedHost, ...]]
 
 
+@with_options
 def up(
     bus: BusUrl = "",
     db: DatabaseUrl = "",
@@ -131,19 +130,18 @@ def up(
     scheduler: SchedulerFlags = None,
     pool: PoolFlags = None,
     listen: ListenAt = DEFAULT_LISTEN,
-    health_listen: HealthListen = "",
-    log_format: LogFormat = "text",
+    operating: Operating,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the workers do.")] = False,
 ) -> None:
     """Run a whole cloud in this process: bus, placement, schedulers, cells and simulated hosts. Its data survive a restart.
 
     With --nodes it also has bare-metal nodes in a simulated Ironic, for `moor node` and `moor boot --flavor metal`.
     """
-    log_as({**os.environ, "MOOR_LOG_FORMAT": log_format}, level="INFO" if verbose else "WARNING")
+    operating.begin_to_log("INFO" if verbose else "WARNING")
     settings = command_settings(bus=bus, db=db, placement_db=placement_db, cells=cells, data=data)
     socket = _socket(settings)
     script = faults_in(faults)
-    serving = serving_of(ApiFlags(listen=listen, settings=tuned(PLACEMENT_API)))
+    serving = serving_of(ApiFlags(listen=listen), tuned(PLACEMENT_API))
     workers = tuned_cloud(IN_ONE_PROCESS, scheduler, pool)
     cells_hosts = {cell: equal_hosts(cell, hosts) for cell in settings.addresses.cells or DEFAULT_CELLS}
     metal = _metal(settings, nodes, daemons, ironic_listen, tuple(cells_hosts)) if nodes else None
@@ -155,7 +153,7 @@ def up(
             cells_hosts,
             script=script,
             serving=serving,
-            health_at=health_listen,
+            health_at=operating.health_listen,
             metal=metal,
         )
     )

@@ -11,57 +11,31 @@ from bus.message import AggregateId, GroupId
 from bus.messages.build import (
     BuildAccepted,
     BuildInstance,
-    Flavor,
     InstanceState,
     JoinedGroup,
     NoValidHost,
-    RequestId,
 )
 from moor.client import client
-from moor.instances.flavors import FlavorsFile, flavor_named
 from moor.instances.following import Timeout, followed, has_ended, run_order, taken
-from moor.instances.request_ids import new_request_ids
-from moor.instances.request_options import (
-    Disk,
-    ExtraSpecs,
-    FlavorName,
-    HostOptions,
-    IgnoredHosts,
-    ImageChecksum,
-    ImageKernel,
-    ImageRamdisk,
-    OrderId,
-    Ram,
-    Resources,
-    Traits,
-    Vcpus,
-    Zone,
-)
+from moor.instances.request_options import FlavorOptions, HostOptions, ImageOptions, OrderId, id_of_order
 from moor.instances.requests import (
     config_drive_of,
-    flavor_with,
-    image_of,
     instances_named,
     pairs_of,
     wait_of,
 )
+from moor.option_structs import with_options
 from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, fail
 from moor.settings import Settings
 from moor.showing import INSTANCES, plain, print_json, print_no_valid_host
 from moor.tables import print_table
 
 
+@with_options
 def boot(
     bus: BusUrl = "",
     *,
-    flavor: FlavorName = "",
-    flavors: FlavorsFile = None,
-    vcpus: Vcpus = None,
-    ram: Ram = None,
-    disk: Disk = None,
-    resources: Resources = None,
-    trait: Traits = None,
-    extra_spec: ExtraSpecs = None,
+    flavor: FlavorOptions,
     image_property: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,9 +50,7 @@ def boot(
             help="The image of the instance. The next five options matter for bare-metal nodes only.",
         ),
     ] = "",
-    image_checksum: ImageChecksum = "",
-    image_kernel: ImageKernel = "",
-    image_ramdisk: ImageRamdisk = "",
+    of_image: ImageOptions,
     config_drive: Annotated[
         str,
         typer.Option(metavar="URL|FILE", help="The config drive: a URL, or a file with a gzipped ISO image."),
@@ -87,9 +59,7 @@ def boot(
         list[str] | None,
         typer.Option(metavar="ID", help="A network port to attach to the node; may be repeated."),
     ] = None,
-    az: Zone = "",
-    host: HostOptions = None,
-    ignore_host: IgnoredHosts = None,
+    where: HostOptions,
     group: Annotated[
         UUID | None,
         typer.Option(metavar="ID", show_default=False, help="The server group to join (`moor group`)."),
@@ -152,30 +122,19 @@ def boot(
 ) -> None:
     """Build an instance, or several equal ones, and follow them until they run."""
     settings = command_settings(bus=bus)
-    known = flavor_named(flavor, flavors, settings) if flavor else Flavor()
     request = BuildInstance(
-        request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
-        flavor=flavor_with(
-            known,
-            vcpus=vcpus,
-            ram=ram,
-            disk=disk,
-            resources=resources,
-            trait=trait,
-            extra_spec=extra_spec,
-        ),
+        request_id=id_of_order(request_id),
+        flavor=flavor.read(settings),
         count=count,
         all_or_nothing=all_or_nothing,
         name=name,
         project=project,
         image_properties=pairs_of("--image-property", image_property),
-        image=image_of(image, image_checksum, image_kernel, image_ramdisk),
+        image=of_image.read(image),
         config_drive=config_drive_of(config_drive),
         ports=tuple(port or ()),
-        availability_zone=az,
+        **where.fields,
         group=None if group is None else JoinedGroup(id=GroupId(group)),
-        hosts=tuple(host or ()),
-        ignore_hosts=tuple(ignore_host or ()),
         different_host=instances_named("--different-host", different_host),
         same_host=instances_named("--same-host", same_host),
         member_of=tuple((AggregateId(each),) for each in aggregate or ()),

@@ -2,8 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import update_wrapper
-from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Generic, TypeVar
 
 import typer
@@ -33,17 +31,22 @@ Timeout = Annotated[
     float,
     typer.Option(metavar="S", min=0.1, help="Seconds to wait for the end; after that the exit code is 3."),
 ]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the order is done, or has failed.")]
 ENDED = ("active", "error", "deleted")
 
 
 class Following(Struct, frozen=True):
-    """How a command follows its order: the options that `follows` adds."""
+    """How a command follows its order."""
 
-    settings: Settings
-    wait: bool
-    timeout_s: float
-    for_programs: bool
+    bus: BusUrl = ""
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the order is done, or has failed.")
+    ] = True
+    timeout: Timeout = 120.0
+    as_json: AsJson = False
+
+    @property
+    def settings(self) -> Settings:
+        return command_settings(bus=self.bus)
 
 
 class End(Struct, Generic[Order], frozen=True):
@@ -52,23 +55,6 @@ class End(Struct, Generic[Order], frozen=True):
     what: str
     is_over: Callable[[InstanceState, Order], bool]
     why_not_done: Callable[[InstanceState, Order], str]
-
-
-def follows(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `Following`, which it gets as its first argument."""
-
-    def with_options(
-        bus: BusUrl = "", *, wait: Wait = True, timeout: Timeout = 120.0, as_json: AsJson = False, **own: Any
-    ) -> None:
-        command(Following(command_settings(bus=bus), wait, timeout, as_json), **own)
-
-    *options, _ = signature(with_options).parameters.values()
-    _, *own_options = signature(command).parameters.values()
-    update_wrapper(with_options, command)
-    # typer reads this.
-    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*own_options, *options)]
-    with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    return with_options
 
 
 def run_order(work: Coroutine[Any, Any, None], request: RequestId | None, stays: str) -> None:
@@ -154,16 +140,16 @@ def follow_order(
 async def _followed_order(
     following: Following, ordered: Callable[[Client], Awaitable[Order]], end: End[Order], how_to_follow: str
 ) -> None:
-    by_s = asyncio.get_running_loop().time() + following.timeout_s
-    async with client(following.settings, patience_s=following.timeout_s) as asking:
+    by_s = asyncio.get_running_loop().time() + following.timeout
+    async with client(following.settings, patience_s=following.timeout) as asking:
         order = await ordered(asking)
         answer = await taken(
             asking,
             order,
             InstancesFound,
-            timeout_s=following.timeout_s,
+            timeout_s=following.timeout,
             how_to_follow=how_to_follow,
-            shown={"request_id": str(order.request_id)} if following.for_programs else None,
+            shown={"request_id": str(order.request_id)} if following.as_json else None,
         )
         (state,), in_time = await followed(
             asking,
@@ -172,12 +158,12 @@ async def _followed_order(
             (lambda each: end.is_over(each, order)) if following.wait else None,
             by_s=by_s,
             project=order.project,
-            quiet=following.for_programs,
+            quiet=following.as_json,
         )
-    print_one(state, lambda shown: print_table((shown,), INSTANCES), as_json=following.for_programs)
+    print_one(state, lambda shown: print_table((shown,), INSTANCES), as_json=following.as_json)
     if not in_time:
         fail(
-            f"{end.what} has not ended within {following.timeout_s:g} s, and goes on: {how_to_follow}",
+            f"{end.what} has not ended within {following.timeout:g} s, and goes on: {how_to_follow}",
             NOT_IN_TIME,
         )
     if following.wait and (why := end.why_not_done(state, order)):

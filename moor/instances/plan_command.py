@@ -8,45 +8,25 @@ from msgspec import structs
 
 from bus.codec import CODEC
 from bus.message import Envelope
-from bus.messages.build import BuildInstance, Flavor
+from bus.messages.build import BuildInstance
 from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, PlanFound, ReasonsFound
 from bus.unreadable import Unreadable
 from moor.client import Client, answer_of, ask_bus, pages_of
-from moor.instances.flavors import FlavorsFile, flavor_named
 from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
-from moor.instances.request_options import (
-    Disk,
-    ExtraSpecs,
-    FlavorName,
-    HostOptions,
-    IgnoredHosts,
-    Ram,
-    Resources,
-    Traits,
-    Vcpus,
-    Zone,
-)
-from moor.instances.requests import flavor_with
-from moor.options import AsJson, BusUrl, Project, check_alone, command_settings, wrong_value
+from moor.instances.request_options import FlavorOptions, HostOptions
+from moor.option_structs import with_options
+from moor.options import AsJson, BusUrl, Project, check_alone, command_settings, flag_of, wrong_value
 from moor.showing import print_all, print_one
 
 VERDICTS_PAGE = 200
 
 
+@with_options
 def plan(
     bus: BusUrl = "",
     *,
-    flavor: FlavorName = "",
-    flavors: FlavorsFile = None,
-    vcpus: Vcpus = None,
-    ram: Ram = None,
-    disk: Disk = None,
-    resources: Resources = None,
-    trait: Traits = None,
-    extra_spec: ExtraSpecs = None,
-    az: Zone = "",
-    host: HostOptions = None,
-    ignore_host: IgnoredHosts = None,
+    flavor: FlavorOptions,
+    where: HostOptions,
     request: Annotated[
         Path | None,
         typer.Option(
@@ -77,17 +57,9 @@ def plan(
 ) -> None:
     """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built."""
     if drain:
+        needs = {**structs.asdict(flavor), "flavors": None, **structs.asdict(where)}
         others = {
-            "--flavor": flavor,
-            "--vcpus": vcpus,
-            "--ram": ram,
-            "--disk": disk,
-            "--resources": resources,
-            "--trait": trait,
-            "--extra-spec": extra_spec,
-            "--az": az,
-            "--host": host,
-            "--ignore-host": ignore_host,
+            **{flag_of(field): given for field, given in needs.items()},
             "--request": request and str(request),
             "--hosts": hosts,
             "--step": step,
@@ -101,26 +73,10 @@ def plan(
     if step and not hosts:
         raise typer.BadParameter(f"--step is {step!r}, but --hosts is not given: it selects hosts")
     known = _request_in(request) if request else BuildInstance()
-    size = known.flavor or Flavor()
-    if flavor:
-        size = flavor_named(flavor, flavors, command_settings(bus=bus))
-    changed = {
-        "availability_zone": az,
-        "hosts": tuple(host or ()),
-        "ignore_hosts": tuple(ignore_host or ()),
-        "project": project,
-    }
+    changed = {**where.fields, "project": project}
     build = structs.replace(
         known,
-        flavor=flavor_with(
-            size,
-            vcpus=vcpus,
-            ram=ram,
-            disk=disk,
-            resources=resources,
-            trait=trait,
-            extra_spec=extra_spec,
-        ),
+        flavor=flavor.read(command_settings(bus=bus), known.flavor),
         **{field: given for field, given in changed.items() if given},
     )
     if hosts:

@@ -1,45 +1,106 @@
-"""Options that several commands about instances share: what an instance needs, its image, and the id of the order."""
+"""Options that several commands about instances share: what an instance needs, where, its image, and the id of the order."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
+from msgspec import Struct, structs
 
-FlavorName = Annotated[
-    str, typer.Option(metavar="NAME", help="A flavor of the file; other options override its values.")
-]
-Vcpus = Annotated[int | None, typer.Option(show_default=False, help="Processors of each instance.")]
-Ram = Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")]
-Disk = Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")]
-Resources = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="CLASS=N",
-        help="An amount of any resource class, or preferred, or preferred:WEIGHT; may be repeated.",
-    ),
-]
-Traits = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TRAIT[=required|forbidden|preferred[:WEIGHT]]",
-        help="A trait that the host must have, or must not have, or had better have; may be repeated.",
-    ),
-]
-ExtraSpecs = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="Any extra spec of the flavor, such as resources1:VGPU=1 or group_policy=isolate; may be repeated.",
-    ),
-]
-Zone = Annotated[str, typer.Option("--az", help="Only in this availability zone.")]
-HostOptions = Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")]
-IgnoredHosts = Annotated[list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")]
-ImageChecksum = Annotated[
-    str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
-]
-ImageKernel = Annotated[str, typer.Option(metavar="ID|URL", help="The kernel of a partition image.")]
-ImageRamdisk = Annotated[str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")]
+from bus.messages.build import Flavor, Image, RequestId
+from moor.instances.flavors import FlavorsFile, flavor_named
+from moor.instances.request_ids import new_request_ids
+from moor.instances.requests import pairs_of
+from moor.options import flag_of
+from moor.settings import Settings
+
+
+class FlavorOptions(Struct, frozen=True):
+    flavor: Annotated[
+        str, typer.Option(metavar="NAME", help="A flavor of the file; other options override its values.")
+    ] = ""
+    flavors: FlavorsFile = None
+    vcpus: Annotated[int | None, typer.Option(show_default=False, help="Processors of each instance.")] = None
+    ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None
+    disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None
+    resources: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS=N",
+            help="An amount of any resource class, or preferred, or preferred:WEIGHT; may be repeated.",
+        ),
+    ] = None
+    trait: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRAIT[=required|forbidden|preferred[:WEIGHT]]",
+            help="A trait that the host must have, or must not have, or had better have; may be repeated.",
+        ),
+    ] = None
+    extra_spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Any extra spec of the flavor, such as resources1:VGPU=1 or group_policy=isolate; may be repeated.",
+        ),
+    ] = None
+
+    def read(self, settings: Settings, known: Flavor | None = None) -> Flavor:
+        """The named flavor, or else the known one, with what the other options say in place of its own values."""
+        base = flavor_named(self.flavor, self.flavors, settings) if self.flavor else known or Flavor()
+        sizes = {"vcpus": self.vcpus, "ram_mb": self.ram, "root_gb": self.disk}
+        amounts, traits = pairs_of("--resources", self.resources), pairs_of("--trait", self.trait, "")
+        return structs.replace(
+            base,
+            **{field: size for field, size in sizes.items() if size is not None},
+            extra_specs={
+                **base.extra_specs,
+                **{f"resources:{key}": value for key, value in amounts.items()},
+                **{f"trait:{key}": value or "required" for key, value in traits.items()},
+                **pairs_of("--extra-spec", self.extra_spec),
+            },
+        )
+
+
+class HostOptions(Struct, frozen=True):
+    az: Annotated[str, typer.Option("--az", help="Only in this availability zone.")] = ""
+    host: Annotated[list[str] | None, typer.Option(help="Only on these hosts; may be repeated.")] = None
+    ignore_host: Annotated[list[str] | None, typer.Option(help="Not on these hosts; may be repeated.")] = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a build request."""
+        return {
+            "availability_zone": self.az,
+            "hosts": tuple(self.host or ()),
+            "ignore_hosts": tuple(self.ignore_host or ()),
+        }
+
+
+class ImageOptions(Struct, frozen=True):
+    image_checksum: Annotated[
+        str, typer.Option(metavar="SUM", help="The checksum of an image that is named by its URL.")
+    ] = ""
+    image_kernel: Annotated[str, typer.Option(metavar="ID|URL", help="The kernel of a partition image.")] = ""
+    image_ramdisk: Annotated[
+        str, typer.Option(metavar="ID|URL", help="The ramdisk of a partition image.")
+    ] = ""
+
+    def read(self, source: str) -> Image | None:
+        if source:
+            return Image(
+                source=source,
+                checksum=self.image_checksum,
+                kernel=self.image_kernel,
+                ramdisk=self.image_ramdisk,
+            )
+        for field, value in structs.asdict(self).items():
+            if value:
+                raise typer.BadParameter(
+                    f"{flag_of(field)} is {value!r}, but --image is not given: it describes an image"
+                )
+        return None
+
+
 OrderId = Annotated[
     UUID | None,
     typer.Option(
@@ -48,3 +109,7 @@ OrderId = Annotated[
         help="An id of your choice: repeated with the same content, it is the same request.",
     ),
 ]
+
+
+def id_of_order(stated: UUID | None) -> RequestId:
+    return RequestId(stated) if stated else new_request_ids(1)[0]

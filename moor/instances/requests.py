@@ -6,9 +6,8 @@ from pathlib import Path
 from uuid import UUID
 
 import typer
-from msgspec import structs
 
-from bus.messages.build import Flavor, Image, InstanceId, Wait
+from bus.messages.build import InstanceId, Wait
 from moor.options import wrong_value
 
 GZIP = b"\x1f\x8b"
@@ -27,27 +26,6 @@ def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None)
     return pairs
 
 
-def flavor_with(
-    known: Flavor,
-    *,
-    vcpus: int | None,
-    ram: int | None,
-    disk: int | None,
-    resources: Sequence[str] | None,
-    trait: Sequence[str] | None,
-    extra_spec: Sequence[str] | None,
-) -> Flavor:
-    """The flavor with what these options say in place of its own values."""
-    sizes = {"vcpus": vcpus, "ram_mb": ram, "root_gb": disk}
-    specs = {f"resources:{key}": value for key, value in pairs_of("--resources", resources).items()}
-    specs |= {f"trait:{key}": value or "required" for key, value in pairs_of("--trait", trait, "").items()}
-    return structs.replace(
-        known,
-        **{field: size for field, size in sizes.items() if size is not None},
-        extra_specs={**known.extra_specs, **specs, **pairs_of("--extra-spec", extra_spec)},
-    )
-
-
 def instances_named(flag: str, ids: Sequence[str] | None) -> tuple[InstanceId, ...]:
     named = []
     for id_ in ids or ():
@@ -63,16 +41,6 @@ def wait_of(for_s: int | None, priority: int | None) -> Wait | None:
         raise typer.BadParameter(
             f"--priority is {priority}, and nothing waits: it orders requests with --wait-for-room"
         )
-    return None
-
-
-def image_of(source: str, checksum: str, kernel: str, ramdisk: str) -> Image | None:
-    others = {"--image-checksum": checksum, "--image-kernel": kernel, "--image-ramdisk": ramdisk}
-    if source:
-        return Image(source=source, checksum=checksum, kernel=kernel, ramdisk=ramdisk)
-    for flag, value in others.items():
-        if value:
-            raise typer.BadParameter(f"{flag} is {value!r}, but --image is not given: it describes an image")
     return None
 
 

@@ -38,144 +38,116 @@ ListenAt = Annotated[
         "--listen", envvar="MOOR_LISTEN", metavar="HOST:PORT", help="The address of placement's HTTP API."
     ),
 ]
-SharePort = Annotated[
-    bool,
-    typer.Option(
-        "--share-port",
-        envvar="MOOR_SHARE_PORT",
-        help="Let other processes listen at the same address: start one process per core.",
-    ),
-]
-AuthMode = Annotated[
-    Auth,
-    typer.Option(
-        "--auth",
-        envvar="MOOR_AUTH",
-        help="How clients authenticate: none (anyone, from this machine only), basic (users of a file), keystone (Keystone "
-        "tokens), or noauth2 (anyone, under any name; for tests).",
-    ),
-]
-Unguarded = Annotated[
-    bool,
-    typer.Option(
-        "--allow-anyone",
-        envvar="MOOR_ALLOW_ANYONE",
-        help="With none or noauth2: also accept clients from other machines.",
-    ),
-]
-Users = Annotated[
-    Path | None,
-    typer.Option(
-        "--users",
-        envvar="MOOR_USERS",
-        metavar="FILE",
-        help="For basic: a file written by `htpasswd -B`. An optional third field is the project whose usages the user may read.",
-    ),
-]
-PolicyName = Annotated[
-    str,
-    typer.Option(
-        "--policy",
-        envvar="MOOR_POLICY",
-        metavar="legacy|secure|open|FILE",
-        help="The policy that says which role may do what.",
-    ),
-]
-CorsOrigins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cors-origin",
-        envvar="MOOR_CORS_ORIGINS",
-        metavar="ORIGIN",
-        help="An origin whose pages a browser may let read the answers; may be repeated, * means any.",
-    ),
-]
-Prefix = Annotated[
-    str,
-    typer.Option(
-        "--prefix", envvar="MOOR_PREFIX", metavar="/PATH", help="A path before all paths, for proxies."
-    ),
-]
-TlsCertificate = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-cert",
-        envvar="MOOR_TLS_CERT",
-        metavar="FILE",
-        help="Serve TLS with this certificate chain (PEM).",
-    ),
-]
-TlsKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-key", envvar="MOOR_TLS_KEY", metavar="FILE", help="The private key of --tls-cert (PEM)."
-    ),
-]
-KeystoneUrl = Annotated[
-    str,
-    typer.Option(
-        "--keystone-url",
-        envvar="MOOR_KEYSTONE_URL",
-        metavar="URL",
-        help="For keystone: Keystone's URL, without /v3.",
-    ),
-]
-KeystoneUser = Annotated[
-    str,
-    typer.Option(
-        "--keystone-user",
-        envvar="MOOR_KEYSTONE_USER",
-        metavar="NAME",
-        help="The user with which placement asks Keystone about tokens.",
-    ),
-]
-# Every user of the machine can read a command line. So help hides this flag: the password belongs in the variable.
-KeystonePassword = Annotated[str, typer.Option(envvar="MOOR_KEYSTONE_PASSWORD", hidden=True)]
-KeystoneProject = Annotated[
-    str,
-    typer.Option(
-        "--keystone-project", envvar="MOOR_KEYSTONE_PROJECT", metavar="NAME", help="The project of that user."
-    ),
-]
-KeystoneDomain = Annotated[
-    str,
-    typer.Option(
-        "--keystone-domain",
-        envvar="MOOR_KEYSTONE_DOMAIN",
-        metavar="NAME",
-        help="The domain of that user and project.",
-    ),
-]
-KeystoneCa = Annotated[
-    Path | None,
-    typer.Option(
-        "--keystone-ca",
-        envvar="MOOR_KEYSTONE_CA",
-        metavar="FILE",
-        help="The CA certificates (PEM) by which Keystone's certificate is verified, if not the system's.",
-    ),
-]
 
 
 class ApiFlags(Struct, frozen=True, kw_only=True):
-    listen: str = DEFAULT_LISTEN
-    share_port: bool = False
-    auth: Auth = Auth.NONE
-    allow_anyone: bool = False
-    users: Path | None = None
-    policy: str = "legacy"
-    cors_origins: tuple[str, ...] = ()
-    prefix: str = ""
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    keystone: KeystoneAccount | None = None
-    keystone_ca: Path | None = None
-    # Settings without a flag.
-    settings: ApiSettings = ApiSettings()
+    listen: ListenAt = DEFAULT_LISTEN
+    share_port: Annotated[
+        bool,
+        typer.Option(
+            "--share-port",
+            envvar="MOOR_SHARE_PORT",
+            help="Let other processes listen at the same address: start one process per core.",
+        ),
+    ] = False
+    auth: Annotated[
+        Auth,
+        typer.Option(
+            envvar="MOOR_AUTH",
+            help="How clients authenticate: none (anyone, from this machine only), basic (users of a file), keystone (Keystone "
+            "tokens), or noauth2 (anyone, under any name; for tests).",
+        ),
+    ] = Auth.NONE
+    allow_anyone: Annotated[
+        bool,
+        typer.Option(
+            "--allow-anyone",
+            envvar="MOOR_ALLOW_ANYONE",
+            help="With none or noauth2: also accept clients from other machines.",
+        ),
+    ] = False
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOOR_USERS",
+            metavar="FILE",
+            help="For basic: a file written by `htpasswd -B`. An optional third field is the project whose usages the user may read.",
+        ),
+    ] = None
+    policy: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_POLICY",
+            metavar="legacy|secure|open|FILE",
+            help="The policy that says which role may do what.",
+        ),
+    ] = "legacy"
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="MOOR_CORS_ORIGINS",
+            metavar="ORIGIN",
+            help="An origin whose pages a browser may let read the answers; may be repeated, * means any.",
+        ),
+    ] = None
+    prefix: Annotated[
+        str,
+        typer.Option(envvar="MOOR_PREFIX", metavar="/PATH", help="A path before all paths, for proxies."),
+    ] = ""
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOOR_TLS_CERT",
+            metavar="FILE",
+            help="Serve TLS with this certificate chain (PEM).",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(envvar="MOOR_TLS_KEY", metavar="FILE", help="The private key of --tls-cert (PEM)."),
+    ] = None
+    keystone_url: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_KEYSTONE_URL",
+            metavar="URL",
+            help="For keystone: Keystone's URL, without /v3.",
+        ),
+    ] = ""
+    keystone_user: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_KEYSTONE_USER",
+            metavar="NAME",
+            help="The user with which placement asks Keystone about tokens.",
+        ),
+    ] = "placement"
+    # Every user of the machine can read a command line. So help hides this flag: the password belongs in the variable.
+    keystone_password: Annotated[str, typer.Option(envvar="MOOR_KEYSTONE_PASSWORD", hidden=True)] = ""
+    keystone_project: Annotated[
+        str,
+        typer.Option(envvar="MOOR_KEYSTONE_PROJECT", metavar="NAME", help="The project of that user."),
+    ] = "service"
+    keystone_domain: Annotated[
+        str,
+        typer.Option(
+            envvar="MOOR_KEYSTONE_DOMAIN",
+            metavar="NAME",
+            help="The domain of that user and project.",
+        ),
+    ] = "Default"
+    keystone_ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="MOOR_KEYSTONE_CA",
+            metavar="FILE",
+            help="The CA certificates (PEM) by which Keystone's certificate is verified, if not the system's.",
+        ),
+    ] = None
 
 
-def serving_of(flags: ApiFlags) -> ServiceOptions:
-    """Check the flags. Raise typer.BadParameter, which names the wrong flag."""
+def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceOptions:
+    """Check the flags; `settings` have none. Raise typer.BadParameter, which names the wrong flag."""
     with wrong_value():
         listen = read_listen(flags.listen, is_shared=flags.share_port)
         if flags.auth in UNGUARDED and not listen.is_loopback and not flags.allow_anyone:
@@ -187,7 +159,11 @@ def serving_of(flags: ApiFlags) -> ServiceOptions:
             listen=listen,
             auth=_authentication(flags),
             policy=policy_named(flags.policy),
-            settings=structs.replace(flags.settings, cors_origins=flags.cors_origins, prefix=flags.prefix),
+            settings=structs.replace(
+                settings or ApiSettings(),
+                cors_origins=tuple(flags.cors_origin or ()),
+                prefix=flags.prefix,
+            ),
             tls=_tls(flags),
         )
 
@@ -205,19 +181,27 @@ def _authentication(flags: ApiFlags) -> Authentication:
                 )
             return BasicAuthentication(users_in(flags.users))
         case Auth.KEYSTONE:
-            return _keystone(flags.keystone, flags.keystone_ca)
+            return _keystone(flags)
 
 
-def _keystone(account: KeystoneAccount | None, ca_file: Path | None) -> Authentication:
-    if account is None or not (account.url and account.user and account.password):
+def _keystone(flags: ApiFlags) -> Authentication:
+    account = KeystoneAccount(
+        url=flags.keystone_url,
+        user=flags.keystone_user,
+        password=flags.keystone_password,
+        project=flags.keystone_project,
+        user_domain=flags.keystone_domain,
+        project_domain=flags.keystone_domain,
+    )
+    if not (account.url and account.user and account.password):
         raise typer.BadParameter(
             "auth is keystone, which needs --keystone-url (MOOR_KEYSTONE_URL), --keystone-user (MOOR_KEYSTONE_USER) and "
             "MOOR_KEYSTONE_PASSWORD: the account with which placement asks Keystone about tokens"
         )
     try:
-        return KeystoneAuthentication(account, keystone_client(ca_file))
+        return KeystoneAuthentication(account, keystone_client(flags.keystone_ca))
     except (OSError, ssl.SSLError) as problem:
-        raise typer.BadParameter(f"keystone-ca is {ca_file}: {problem}") from None
+        raise typer.BadParameter(f"keystone-ca is {flags.keystone_ca}: {problem}") from None
 
 
 def _tls(flags: ApiFlags) -> ssl.SSLContext | None:

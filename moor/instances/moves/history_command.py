@@ -8,8 +8,9 @@ import typer
 from bus.messages.build import InstanceId
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
 from moor.client import Client, answer_of, ask_bus, hosts_of
-from moor.instances.following import Following, follows
+from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
+from moor.option_structs import with_options
 from moor.options import AsJson, BusUrl, Project, fail
 from moor.showing import check_known, moment, print_all
 from moor.tables import Columns
@@ -73,12 +74,12 @@ def show_moves(
 
 
 @app.command("abort")
-@follows
+@with_options
 def abort(
-    following: Following,
     id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance that moves.")],
     *,
     project: Project = "",
+    following: Following,
 ) -> None:
     """Abort the move of an instance that has not arrived: it stays on its host, or comes back there."""
     end(following, id_, "abort", project)

@@ -6,7 +6,6 @@ from uuid import UUID
 import typer
 
 from bus.messages.build import (
-    Flavor,
     InstanceId,
     InstanceState,
     MoveEnd,
@@ -15,20 +14,9 @@ from bus.messages.build import (
 )
 from bus.messages.moves import EndMove, MoveInstance
 from moor.client import Client
-from moor.instances.flavors import FlavorsFile, flavor_named
-from moor.instances.following import End, Following, follow_order, follows
-from moor.instances.request_ids import new_request_ids
-from moor.instances.request_options import (
-    Disk,
-    ExtraSpecs,
-    FlavorName,
-    OrderId,
-    Ram,
-    Resources,
-    Traits,
-    Vcpus,
-)
-from moor.instances.requests import flavor_with
+from moor.instances.following import End, Following, follow_order
+from moor.instances.request_options import FlavorOptions, OrderId, id_of_order
+from moor.option_structs import with_options
 from moor.options import Project, fail
 
 InstanceArgument = Annotated[UUID, typer.Argument(metavar="ID", help="An active instance.")]
@@ -55,9 +43,8 @@ ConfirmAfter = Annotated[
 ]
 
 
-@follows
+@with_options
 def migrate(
-    following: Following,
     id_: InstanceArgument,
     *,
     to: To = None,
@@ -65,6 +52,7 @@ def migrate(
     deadline: Deadline = None,
     confirm_after: ConfirmAfter = None,
     request_id: OrderId = None,
+    following: Following,
 ) -> None:
     """Move an instance to another host; it is stopped meanwhile. Then confirm the move, or revert it."""
     _move(
@@ -79,15 +67,15 @@ def migrate(
     )
 
 
-@follows
+@with_options
 def live_migrate(
-    following: Following,
     id_: InstanceArgument,
     *,
     to: To = None,
     project: Project = "",
     deadline: Deadline = None,
     request_id: OrderId = None,
+    following: Following,
 ) -> None:
     """Move an instance to another host while it runs."""
     _move(
@@ -101,9 +89,8 @@ def live_migrate(
     )
 
 
-@follows
+@with_options
 def shelve(
-    following: Following,
     id_: InstanceArgument,
     *,
     offload: Annotated[
@@ -111,20 +98,21 @@ def shelve(
     ] = False,
     project: Project = "",
     request_id: OrderId = None,
+    following: Following,
 ) -> None:
     """Stop an instance; it keeps its host and its share until it is unshelved, unless it is offloaded."""
     _move(following, id_, "offload" if offload else "shelve", request_id, project=project)
 
 
-@follows
+@with_options
 def unshelve(
-    following: Following,
     id_: Annotated[UUID, typer.Argument(metavar="ID", help="A shelved instance.")],
     *,
     to: To = None,
     project: Project = "",
     deadline: Deadline = None,
     request_id: OrderId = None,
+    following: Following,
 ) -> None:
     """Run a shelved instance again: on its host; or on any suitable one, if it was offloaded."""
     _move(
@@ -138,24 +126,17 @@ def unshelve(
     )
 
 
-@follows
+@with_options
 def resize(
-    following: Following,
     id_: InstanceArgument,
     *,
-    flavor: FlavorName = "",
-    flavors: FlavorsFile = None,
-    vcpus: Vcpus = None,
-    ram: Ram = None,
-    disk: Disk = None,
-    resources: Resources = None,
-    trait: Traits = None,
-    extra_spec: ExtraSpecs = None,
+    flavor: FlavorOptions,
     to: To = None,
     project: Project = "",
     deadline: Deadline = None,
     confirm_after: ConfirmAfter = None,
     request_id: OrderId = None,
+    following: Following,
 ) -> None:
     """Give an instance another size, on another host; on its own one with --to. Then confirm it, or revert it."""
     _move(
@@ -163,15 +144,7 @@ def resize(
         id_,
         "resize",
         request_id,
-        flavor=flavor_with(
-            flavor_named(flavor, flavors, following.settings) if flavor else Flavor(),
-            vcpus=vcpus,
-            ram=ram,
-            disk=disk,
-            resources=resources,
-            trait=trait,
-            extra_spec=extra_spec,
-        ),
+        flavor=flavor.read(following.settings),
         hosts=tuple(to or ()),
         project=project,
         deadline_s=deadline,
@@ -179,26 +152,25 @@ def resize(
     )
 
 
-@follows
-def confirm(following: Following, id_: MovedArgument, *, project: Project = "") -> None:
+@with_options
+def confirm(id_: MovedArgument, *, project: Project = "", following: Following) -> None:
     """Confirm a move that has arrived: its first host is freed."""
     end(following, id_, "confirm", project)
 
 
-@follows
-def revert(following: Following, id_: MovedArgument, *, project: Project = "") -> None:
+@with_options
+def revert(id_: MovedArgument, *, project: Project = "", following: Following) -> None:
     """Revert a move that has arrived: the instance runs on its first host again, with the size that it had."""
     end(following, id_, "revert", project)
 
 
 def _move(following: Following, id_: UUID, kind: MoveKind, request_id: UUID | None, **fields: Any) -> None:
-    request = RequestId(request_id) if request_id else new_request_ids(1)[0]
-    order = MoveInstance(request_id=request, instance=InstanceId(id_), kind=kind, **fields)
+    order = MoveInstance(request_id=id_of_order(request_id), instance=InstanceId(id_), kind=kind, **fields)
 
     async def ordered(_asking: Client) -> MoveInstance:
         return order
 
-    follow_order(following, order.instance, ordered, _ARRIVAL, request)
+    follow_order(following, order.instance, ordered, _ARRIVAL, order.request_id)
 
 
 def end(following: Following, id_: UUID, how: MoveEnd, project: str) -> None:

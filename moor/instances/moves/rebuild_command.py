@@ -5,26 +5,22 @@ from uuid import UUID
 
 import typer
 
-from bus.messages.build import InstanceId, InstanceState, RebuildInstance, RequestId
+from bus.messages.build import InstanceId, InstanceState, RebuildInstance
 from moor.client import Client
-from moor.instances.following import End, Following, follow_order, follows, has_ended
-from moor.instances.request_ids import new_request_ids
-from moor.instances.request_options import ImageChecksum, ImageKernel, ImageRamdisk, OrderId
-from moor.instances.requests import image_of
+from moor.instances.following import End, Following, follow_order, has_ended
+from moor.instances.request_options import ImageOptions, OrderId, id_of_order
+from moor.option_structs import with_options
 from moor.options import Project
 
 
-@follows
+@with_options
 def rebuild(
-    following: Following,
     id_: Annotated[
         UUID, typer.Argument(metavar="ID", help="An instance that is active, or in error on its host.")
     ],
     *,
     image: Annotated[str, typer.Option(metavar="ID|URL", help="The image to build it from.")],
-    image_checksum: ImageChecksum = "",
-    image_kernel: ImageKernel = "",
-    image_ramdisk: ImageRamdisk = "",
+    of_image: ImageOptions,
     project: Project = "",
     deadline: Annotated[
         int | None,
@@ -35,13 +31,14 @@ def rebuild(
         ),
     ] = None,
     request_id: OrderId = None,
+    following: Following,
 ) -> None:
     """Build the instance anew on its host, from another image; what is on its disk is lost."""
-    wanted = image_of(image, image_checksum, image_kernel, image_ramdisk)
+    wanted = of_image.read(image)
     if wanted is None:
         raise typer.BadParameter("--image is empty: name the image to build it from")
     order = RebuildInstance(
-        request_id=RequestId(request_id) if request_id else new_request_ids(1)[0],
+        request_id=id_of_order(request_id),
         instance=InstanceId(id_),
         image=wanted,
         project=project,

@@ -9,7 +9,7 @@ import typer
 from bus.configuration.tuning import settings_in
 from moor.placement.placement_api_options import ApiFlags, Auth, serving_of
 from placement_worker.api.auth.basic import BasicAuthentication
-from placement_worker.api.auth.keystone import KeystoneAccount, KeystoneAuthentication
+from placement_worker.api.auth.keystone import KeystoneAuthentication
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.auth.noauth2 import BelievedToken
 from placement_worker.api.settings import SECTION
@@ -17,10 +17,12 @@ from placement_worker.api.settings import SECTION
 EVERYWHERE = "[::]:8780"
 
 
-def keystone(**said: str) -> KeystoneAccount:
-    usual = {"url": "https://cloud.example.com/identity", "user": "placement", "password": "known to both"}
-    return KeystoneAccount(
-        **{**usual, **said}, project="service", user_domain="Default", project_domain="Default"
+def keystone(password: str) -> ApiFlags:
+    return ApiFlags(
+        listen=EVERYWHERE,
+        auth=Auth.KEYSTONE,
+        keystone_url="https://cloud.example.com/identity",
+        keystone_password=password,
     )
 
 
@@ -55,7 +57,7 @@ def test_limits_of_connections_are_those_of_the_settings() -> None:
     stated = {"IDLE_S_MAX": 1, "HEAD_S_MAX": 2, "BODY_S_MAX": 3}
     stated |= {"CONNECTIONS_MAX": 4, "CONNECTIONS_PER_ADDRESS_MAX": 5}
     variables = {f"MOOR_PLACEMENT_API_{name}": str(value) for name, value in stated.items()}
-    said = serving_of(ApiFlags(settings=settings_in(variables, SECTION))).settings
+    said = serving_of(ApiFlags(), settings_in(variables, SECTION)).settings
     assert (said.idle_s_max, said.head_s_max, said.body_s_max) == (1, 2, 3)
     assert (said.connections_max, said.connections_per_address_max) == (4, 5)
 
@@ -65,7 +67,7 @@ def test_each_kind_of_authentication_is_chosen_by_its_name(tmp_path: Path) -> No
         return serving_of(ApiFlags(listen=EVERYWHERE, **flags)).auth  # type: ignore[arg-type]
 
     assert isinstance(of(auth=Auth.BASIC, users=users(tmp_path)), BasicAuthentication)
-    assert isinstance(of(auth=Auth.KEYSTONE, keystone=keystone()), KeystoneAuthentication)
+    assert isinstance(serving_of(keystone("known to both")).auth, KeystoneAuthentication)
     assert isinstance(of(auth=Auth.NOAUTH2, allow_anyone=True), BelievedToken)
 
 
@@ -76,7 +78,7 @@ def test_each_kind_of_authentication_is_chosen_by_its_name(tmp_path: Path) -> No
         (ApiFlags(auth=Auth.BASIC), "needs --users"),
         (ApiFlags(auth=Auth.BASIC, users=Path("/nowhere/users")), "/nowhere/users"),
         (ApiFlags(auth=Auth.KEYSTONE), "MOOR_KEYSTONE_PASSWORD"),
-        (ApiFlags(auth=Auth.KEYSTONE, keystone=keystone(password="")), "MOOR_KEYSTONE_PASSWORD"),
+        (keystone(""), "MOOR_KEYSTONE_PASSWORD"),
         (ApiFlags(policy="strict"), "policy is 'strict'"),
         (ApiFlags(prefix="placement"), "prefix is 'placement'"),
         (ApiFlags(tls_cert=Path("chain.pem")), "only one of --tls-cert and --tls-key"),
