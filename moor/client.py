@@ -122,15 +122,20 @@ async def pages_of(asking: Asks, question: Message, kind: type[P]) -> AsyncGener
         question = structs.replace(question, after=page.next)
 
 
+async def items_of(
+    asking: Asks, question: Message, kind: type[P], items: Callable[[P], Iterable[T]]
+) -> list[T]:
+    """The items on all pages of the answer."""
+    return [item async for page in pages_of(asking, question, kind) for item in items(page)]
+
+
 async def hosts_of(asking: Asks, name: str = "") -> list[HostState]:
     """All hosts, or only the host with this name."""
-    pages = pages_of(asking, AskHosts(name=name, limit=PAGE), HostsFound)
-    return [host async for page in pages for host in page.hosts]
+    return await items_of(asking, AskHosts(name=name, limit=PAGE), HostsFound, lambda page: page.hosts)
 
 
 async def providers_of(asking: Asks) -> list[ProviderState]:
-    pages = pages_of(asking, AskSnapshot(limit=PAGE), SnapshotPage)
-    return [provider async for page in pages for provider in page.providers]
+    return await items_of(asking, AskSnapshot(limit=PAGE), SnapshotPage, lambda page: page.providers)
 
 
 async def until_choosable(
@@ -301,6 +306,18 @@ def ask_bus(bus: str, work: Callable[[Client], Awaitable[T]], *, operates: bool 
             return await work(asking)
 
     return run(with_client())
+
+
+def asked(bus: str, question: Message, kind: type[T], *, operates: bool = True) -> T:
+    """The answer on this bus, which must be of this type."""
+    return ask_bus(bus, lambda asking: answer_of(asking, question, kind), operates=operates)
+
+
+def asked_for_all(
+    bus: str, question: Message, kind: type[P], items: Callable[[P], Iterable[T]], *, operates: bool = True
+) -> list[T]:
+    """The items on all pages of the answer on this bus."""
+    return ask_bus(bus, lambda asking: items_of(asking, question, kind, items), operates=operates)
 
 
 class InstanceFollower:

@@ -27,7 +27,7 @@ from bus.messages.applications import (
 from bus.topology import APPLICATION_NAME, APPLICATION_USER, Application
 from moor.broker.credentials import check_private, known_passwords, write_private
 from moor.broker.deployments import BrokerDeployment, deployments_of
-from moor.client import answer_of, ask_bus
+from moor.client import asked
 from moor.options import AsJson, BusUrl, command_settings, fail, out, wrong_value
 from moor.showing import print_all
 from moor.tables import Columns
@@ -97,8 +97,7 @@ def add(
     rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
     # RabbitMQ caches the rights of an open channel.
     rabbitmqctl(command, "close_all_user_connections", application.user, "its rights have changed")
-    order = SetApplication(name=name, projects=application.projects, admin=admin)
-    ask_bus(bus, lambda asking: answer_of(asking, order, ApplicationSet))
+    asked(bus, SetApplication(name=name, projects=application.projects, admin=admin), ApplicationSet)
     where = f"its password is in {credentials}" if credentials else f"its password is {password}"
     acts_for = "all projects" if admin else ", ".join(application.projects)
     out.print(
@@ -125,16 +124,19 @@ def remove(
     known = known_passwords(credentials)
     if credentials is not None and known.pop(user, None) is not None:
         write_private(credentials, known)
-    order = SetApplication(name=name, removed=True)
-    ask_bus(bus, lambda asking: answer_of(asking, order, ApplicationSet))
+    asked(bus, SetApplication(name=name, removed=True), ApplicationSet)
     out.print(f"[green]{user}[/green] is removed" if was_there else f"there was no user {user}")
 
 
 @app.command("list")
 def list_applications(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """List the applications that the schedulers know, with their projects."""
-    answer = ask_bus(bus, lambda asking: answer_of(asking, AskApplications(), ApplicationsFound))
-    print_all(answer.applications, APPLICATIONS, "no applications", as_json=as_json)
+    print_all(
+        asked(bus, AskApplications(), ApplicationsFound).applications,
+        APPLICATIONS,
+        "no applications",
+        as_json=as_json,
+    )
 
 
 APPLICATIONS = Columns[KnownApplication](

@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from bus.message import GroupId
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
-from moor.client import Client, answer_of, ask_bus, pages_of
+from moor.client import asked, asked_for_all
 from moor.options import AsJson, BusUrl, Project, fail, out, wrong_value
 from moor.showing import grid_of, print_all, print_one
 from moor.tables import Columns
@@ -61,27 +61,23 @@ def create(
         name=name,
         project=project,
     )
-
-    answer = ask_bus(bus, lambda asking: answer_of(asking, order, GroupsFound), operates=False)
+    answer = asked(bus, order, GroupsFound, operates=False)
     print_one(answer.groups[0], _print, as_json=as_json)
 
 
 @app.command("list")
 def list_groups(bus: BusUrl = "", *, project: Project = "", as_json: AsJson = False) -> None:
     """List all groups, with the number of their members."""
-
-    async def work(asking: Client) -> list[GroupState]:
-        pages = pages_of(asking, AskGroups(project=project, limit=PAGE), GroupsFound)
-        return [group async for page in pages for group in page.groups]
-
-    print_all(ask_bus(bus, work, operates=False), GROUPS, "no server groups", as_json=as_json)
+    question = AskGroups(project=project, limit=PAGE)
+    found = asked_for_all(bus, question, GroupsFound, lambda page: page.groups, operates=False)
+    print_all(found, GROUPS, "no server groups", as_json=as_json)
 
 
 @app.command()
 def show(group: Id, bus: BusUrl = "", *, project: Project = "", as_json: AsJson = False) -> None:
     """Show one group with its members and their hosts."""
     question = AskGroups(id=GroupId(group), project=project)
-    found = ask_bus(bus, lambda asking: answer_of(asking, question, GroupsFound), operates=False)
+    found = asked(bus, question, GroupsFound, operates=False)
     print_one(_only(group, found), _print, as_json=as_json)
 
 
@@ -89,8 +85,7 @@ def show(group: Id, bus: BusUrl = "", *, project: Project = "", as_json: AsJson 
 def delete(group: Id, bus: BusUrl = "", *, project: Project = "", as_json: AsJson = False) -> None:
     """Delete a group: nothing can join it any more. Its members stay, and are kept apart or together as long as they live."""
     order = DeleteGroup(id=GroupId(group), project=project)
-    found = ask_bus(bus, lambda asking: answer_of(asking, order, GroupsFound), operates=False)
-    deleted = _only(group, found)
+    deleted = _only(group, asked(bus, order, GroupsFound, operates=False))
     print_one(deleted, lambda gone: out.print(f"deleted group {gone.id}", highlight=False), as_json=as_json)
 
 

@@ -11,7 +11,7 @@ from bus.message import Envelope
 from bus.messages.build import BuildInstance
 from bus.messages.planning import AskDrain, AskPlan, AskReasons, DrainFound, PlanFound, ReasonsFound
 from bus.unreadable import Unreadable
-from moor.client import Client, answer_of, ask_bus, pages_of
+from moor.client import asked, asked_for_all
 from moor.instances.plan_showing import VERDICTS, print_drain, print_plan
 from moor.instances.request_options import FlavorOptions, HostOptions
 from moor.option_structs import with_options
@@ -65,9 +65,7 @@ def plan(
             "--step": step,
         }
         check_alone("--drain", "that asks about the instances that the host has", others)
-        drained = ask_bus(
-            bus, lambda asking: answer_of(asking, AskDrain(host=drain), DrainFound), operates=False
-        )
+        drained = asked(bus, AskDrain(host=drain), DrainFound, operates=False)
         print_one(drained, print_drain, as_json=as_json)
         return
     if step and not hosts:
@@ -80,18 +78,12 @@ def plan(
         **{field: given for field, given in changed.items() if given},
     )
     if hosts:
-        found = ask_bus(bus, lambda asking: _reasons(asking, build, step), operates=False)
-        verdicts = [each for page in found for each in page.hosts]
+        reasons = AskReasons(request=build, step=step, limit=VERDICTS_PAGE)
+        verdicts = asked_for_all(bus, reasons, ReasonsFound, lambda page: page.hosts, operates=False)
         print_all(verdicts, VERDICTS, "no hosts", as_json=as_json)
         return
-    question = AskPlan(request=build, project=project)
-    planned = ask_bus(bus, lambda asking: answer_of(asking, question, PlanFound), operates=False)
+    planned = asked(bus, AskPlan(request=build, project=project), PlanFound, operates=False)
     print_one(planned, print_plan, as_json=as_json)
-
-
-async def _reasons(asking: Client, build: BuildInstance, step: str) -> list[ReasonsFound]:
-    question = AskReasons(request=build, step=step, limit=VERDICTS_PAGE)
-    return [page async for page in pages_of(asking, question, ReasonsFound)]
 
 
 def _request_in(file: Path) -> BuildInstance:

@@ -9,7 +9,7 @@ import typer
 
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
-from moor.client import Client, ask_bus, pages_of, providers_of
+from moor.client import Client, ask_bus, items_of, providers_of
 from moor.options import AsJson, BusUrl, out
 from moor.placement.providers import ProviderName, found_in
 from moor.placement.providers_orders import app as orders
@@ -97,8 +97,8 @@ def holders(which: ProviderName, bus: BusUrl = "", *, as_json: AsJson = False) -
 
     async def work(asking: Client) -> tuple[ProviderState, list[ConsumerState]]:
         provider = found_in(await providers_of(asking), which)
-        pages = pages_of(asking, AskHolders(provider=provider.id), HoldersFound)
-        return provider, [each async for page in pages for each in page.holders]
+        question = AskHolders(provider=provider.id)
+        return provider, await items_of(asking, question, HoldersFound, lambda page: page.holders)
 
     provider, found = ask_bus(bus, work)
     nothing = f"no consumer holds anything of {provider.name}"

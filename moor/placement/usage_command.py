@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from bus.messages.administration import AskUsages, UsagesFound
-from moor.client import answer_of, ask_bus
+from moor.client import asked
 from moor.options import AsJson, BusUrl, out
 from moor.placement.providers_showing import print_usages
 from moor.showing import print_one
@@ -19,8 +19,7 @@ def usage(
     as_json: AsJson = False,
 ) -> None:
     """Show how much a project holds of each class, by the type of consumer."""
-    question = AskUsages(project=project, user=user)
-    usages = ask_bus(bus, lambda asking: answer_of(asking, question, UsagesFound)).usages
+    usages = asked(bus, AskUsages(project=project, user=user), UsagesFound).usages
     if usages or as_json:
         print_one(usages, print_usages, as_json=as_json)
     else:

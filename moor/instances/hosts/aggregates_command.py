@@ -1,13 +1,14 @@
 """`moor aggregate`: groups of hosts and bare-metal nodes with metadata, such as their zone, their tenants and their limits."""
 
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated
 from uuid import UUID, uuid5
 
 import typer
+from msgspec import structs
 from rich.markup import escape
 
-from bus.message import AggregateId, Message
+from bus.message import AggregateId
 from bus.messages.aggregates import (
     AggregateDeleted,
     AggregateSet,
@@ -17,13 +18,11 @@ from bus.messages.aggregates import (
     DeleteAggregate,
     SetAggregate,
 )
-from moor.client import Asks, answer_of, ask_bus, pages_of
+from moor.client import asked, asked_for_all
 from moor.instances.requests import pairs_of
 from moor.options import AsJson, BusUrl, fail, out
 from moor.showing import grid_of, print_all, print_one
 from moor.tables import Columns
-
-T = TypeVar("T")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,26 +79,25 @@ def set_metadata(name: Name, pairs: Pairs = None, bus: BusUrl = "", *, as_json: 
     if not pairs:
         raise typer.BadParameter("KEY=VALUE is missing: name at least one key")
     metadata = _metadata(pairs)
-    _order(bus, SetAggregate(aggregate=_id_of(bus, name), metadata=metadata), as_json=as_json)
+    _order(bus, SetAggregate(aggregate=_one(bus, name).id, metadata=metadata), as_json=as_json)
 
 
 @app.command()
 def add(name: Name, hosts: Hosts, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Add hosts or bare-metal nodes to an aggregate."""
-    _order(bus, SetAggregate(aggregate=_id_of(bus, name), add_hosts=tuple(hosts)), as_json=as_json)
+    _order(bus, SetAggregate(aggregate=_one(bus, name).id, add_hosts=tuple(hosts)), as_json=as_json)
 
 
 @app.command()
 def remove(name: Name, hosts: Hosts, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Remove hosts or bare-metal nodes from an aggregate."""
-    _order(bus, SetAggregate(aggregate=_id_of(bus, name), remove_hosts=tuple(hosts)), as_json=as_json)
+    _order(bus, SetAggregate(aggregate=_one(bus, name).id, remove_hosts=tuple(hosts)), as_json=as_json)
 
 
 @app.command("list")
 def list_aggregates(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """List all aggregates, ordered by name."""
-    found = ask_bus(bus, lambda asking: _found(asking, AskAggregates(limit=PAGE)), operates=False)
-    print_all(found, AGGREGATES, "no aggregates", as_json=as_json)
+    print_all(_found(bus, AskAggregates(limit=PAGE)), AGGREGATES, "no aggregates", as_json=as_json)
 
 
 @app.command()
@@ -112,7 +110,7 @@ def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
 def delete(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Delete an aggregate that has no hosts."""
     known = _one(bus, name)
-    _asked(bus, DeleteAggregate(aggregate=known.id), AggregateDeleted)
+    asked(bus, DeleteAggregate(aggregate=known.id), AggregateDeleted, operates=False)
     print_one(
         known, lambda each: out.print(f"{escape(each.name)} is deleted", highlight=False), as_json=as_json
     )
@@ -124,41 +122,24 @@ def _metadata(pairs: Sequence[str]) -> dict[str, str | None]:
 
 
 def _order(bus: str, order: SetAggregate, *, as_json: bool) -> None:
-    state = _asked(bus, order, AggregateSet).aggregate
+    state = asked(bus, order, AggregateSet, operates=False).aggregate
     print_one(_one(bus, str(state.id)), _print, as_json=as_json)
 
 
-def _asked(bus: str, order: Message, kind: type[T]) -> T:
-    return ask_bus(bus, lambda asking: answer_of(asking, order, kind), operates=False)
-
-
-async def _found(asking: Asks, question: AskAggregates) -> list[AggregateState]:
-    pages = pages_of(asking, question, AggregatesFound)
-    return [aggregate async for page in pages for aggregate in page.aggregates]
-
-
-def _id_of(bus: str, name: str) -> AggregateId:
-    return _one(bus, name).id
+def _found(bus: str, question: AskAggregates) -> list[AggregateState]:
+    return asked_for_all(bus, question, AggregatesFound, lambda page: page.aggregates, operates=False)
 
 
 def _one(bus: str, name: str) -> AggregateState:
     if not name:
         raise typer.BadParameter("AGGREGATE is empty: give the aggregate's name or id")
-    pages = ask_bus(bus, lambda asking: _found(asking, AskAggregates(name=name, limit=PAGE)), operates=False)
+    pages = _found(bus, AskAggregates(name=name, limit=PAGE))
     if not pages:
         fail(
             f"there is no aggregate {name!r}, so nothing was done; `moor aggregate list` shows all aggregates"
         )
     hosts = tuple(host for page in pages for host in page.hosts)
-    known = pages[0]
-    return AggregateState(
-        id=known.id,
-        name=known.name,
-        metadata=known.metadata,
-        sequence=known.sequence,
-        hosts_count=len(hosts),
-        hosts=hosts,
-    )
+    return structs.replace(pages[0], hosts_count=len(hosts), hosts=hosts)
 
 
 def _print(aggregate: AggregateState) -> None:

@@ -7,7 +7,7 @@ import typer
 from rich.markup import escape
 
 from bus.messages.cells import AskCells, CellsFound, CellState
-from moor.client import answer_of, ask_bus
+from moor.client import asked
 from moor.options import AsJson, BusUrl, fail, out
 from moor.showing import cell_life, grid_of, moment, print_all, print_one
 from moor.tables import Columns
@@ -42,8 +42,7 @@ def show(
 
 
 def _cells(bus: str, name: str = "") -> Sequence[CellState]:
-    answer = ask_bus(bus, lambda asking: answer_of(asking, AskCells(name=name), CellsFound), operates=False)
-    return answer.cells
+    return asked(bus, AskCells(name=name), CellsFound, operates=False).cells
 
 
 CELLS = Columns[CellState](

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from bus.messages.hosts import HostMode, HostSet, HostState, SetHost
+from bus.messages.hosts import HostMode, HostSet, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
-from moor.client import PAGE, Client, answer_of, ask_bus, hosts_of, pages_of
+from moor.client import PAGE, ask_bus, asked, asked_for_all, hosts_of
 from moor.instances.moves.drain_command import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.options import AsJson, BusUrl, check_alone, fail
@@ -55,8 +55,8 @@ def list_hosts(
 @app.command("capabilities")
 def list_capabilities(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """List the traits, resource classes and facts that hosts have: on how many hosts, with which values."""
-    pages = ask_bus(bus, lambda asking: _capabilities(asking, "", ""), operates=False)
-    found = [each for page in pages for each in page.capabilities]
+    question = AskCapabilities(limit=PAGE)
+    found = asked_for_all(bus, question, CapabilitiesFound, lambda page: page.capabilities, operates=False)
     print_all(found, CAPABILITIES, "no hosts", as_json=as_json)
 
 
@@ -64,7 +64,9 @@ def list_capabilities(bus: BusUrl = "", *, as_json: AsJson = False) -> None:
 def show(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
     """Show one host, as the schedulers know it."""
     found = ask_bus(bus, lambda asking: hosts_of(asking, name), operates=False)
-    _print(name, next(iter(found), None), as_json=as_json)
+    if not found:
+        fail(f"there is no host {name!r}, so nothing was done; `moor host list` shows all hosts")
+    print_one(found[0], print_host, as_json=as_json)
 
 
 @app.command("set")
@@ -89,25 +91,13 @@ def set_mode(
 
     A host that was dead is up again only after it was set up, has returned, and has destroyed what is not its own any more.
     """
-    order = SetHost(host=name, mode=mode, reason=reason)
-    answer = ask_bus(bus, lambda asking: answer_of(asking, order, HostSet))
+    answer = asked(bus, SetHost(host=name, mode=mode, reason=reason), HostSet)
     print_one(answer.host, print_host, as_json=as_json)
 
 
 def _list_having(bus: str, having: str, others: Mapping[str, object], *, as_json: bool) -> None:
     check_alone("--having", "that asks about all hosts", others)
     name, _, value = having.partition("=")
-    pages = ask_bus(bus, lambda asking: _capabilities(asking, name, value), operates=False)
-    hosts = [host for page in pages for host in page.hosts]
-    print_all(hosts, HAVING, f"no hosts with {name} {value}".rstrip(), as_json=as_json)
-
-
-async def _capabilities(asking: Client, name: str, value: str) -> list[CapabilitiesFound]:
     question = AskCapabilities(having=name, value=value, limit=PAGE)
-    return [page async for page in pages_of(asking, question, CapabilitiesFound)]
-
-
-def _print(name: str, host: HostState | None, *, as_json: bool) -> None:
-    if host is None:
-        fail(f"there is no host {name!r}, so nothing was done; `moor host list` shows all hosts")
-    print_one(host, print_host, as_json=as_json)
+    hosts = asked_for_all(bus, question, CapabilitiesFound, lambda page: page.hosts, operates=False)
+    print_all(hosts, HAVING, f"no hosts with {name} {value}".rstrip(), as_json=as_json)

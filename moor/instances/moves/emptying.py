@@ -19,7 +19,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import MOVE_LIMITS, MoveInstance
 from bus.process import stopped_by_signals
-from moor.client import FOUND_AT_ONCE_MAX, LOOK_AGAIN_S, Client, InstanceFollower, during, pages_of
+from moor.client import FOUND_AT_ONCE_MAX, LOOK_AGAIN_S, Client, InstanceFollower, during, items_of
 from moor.instances.moves.move_commands import rests
 from moor.instances.request_ids import new_request_ids
 from moor.options import NOT_DONE, err, fail, out
@@ -48,10 +48,8 @@ class Emptied(Struct, frozen=True):
 async def instances_on(asking: Client, host: str) -> list[InstanceState]:
     """The instances that are there; one in error only if it keeps its host."""
     question = AskInstances(host=host, limit=FOUND_AT_ONCE_MAX)
-    pages = pages_of(asking, question, InstancesFound)
-    return [
-        each async for page in pages for each in page.instances if each.state != "error" or each.keeps_share
-    ]
+    found = await items_of(asking, question, InstancesFound, lambda page: page.instances)
+    return [each for each in found if each.state != "error" or each.keeps_share]
 
 
 async def empty(

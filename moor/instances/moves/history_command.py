@@ -7,7 +7,7 @@ import typer
 
 from bus.messages.build import InstanceId
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
-from moor.client import Client, answer_of, ask_bus, hosts_of
+from moor.client import Client, ask_bus, hosts_of, pages_of
 from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
 from moor.option_structs import with_options
@@ -46,12 +46,10 @@ def list_moves(
     async def work(asking: Client) -> list[Change]:
         found: list[Change] = []
         question = AskMoves(host=host, ended=ended, limit=min(limit, PAGE))
-        while len(found) < limit:
-            page = await answer_of(asking, question, MovesFound)
+        async for page in pages_of(asking, question, MovesFound):
             found += page.moves
-            if page.next is None:
+            if len(found) >= limit:
                 break
-            question = AskMoves(host=host, ended=ended, after=page.next, limit=min(limit, PAGE))
         if host and not found:
             check_known("--host", host, (each.name for each in await hosts_of(asking)))
         return found[:limit]
@@ -87,16 +85,12 @@ def abort(
 
 async def _history(asking: Client, instance: InstanceId, project: str) -> list[Change]:
     changes: list[Change] = []
-    after = 0
-    while True:
-        question = AskHistory(instance=instance, after=after, limit=PAGE, project=project)
-        found = await answer_of(asking, question, HistoryFound)
-        if found.instance is None:
+    question = AskHistory(instance=instance, limit=PAGE, project=project)
+    async for page in pages_of(asking, question, HistoryFound):
+        if page.instance is None:
             fail(f"there is no instance {instance}; `moor list` shows all instances")
-        changes += found.changes
-        after = found.next
-        if not after:
-            return changes
+        changes += page.changes
+    return changes
 
 
 def _end(change: Change) -> str:
