@@ -87,9 +87,7 @@ class AuditOptions(Struct, frozen=True):
         return not self.cell and self.host is None
 
     def concerns(self, view: View) -> bool:
-        return (not self.cell or self.cell in view.cells()) and (
-            self.host is None or self.host in view.hosts()
-        )
+        return self.cell in ("", *view.cells()) and self.host in (None, *view.hosts())
 
 
 class Audit:
@@ -181,12 +179,10 @@ class Audit:
             await self._look_again(suspects[start : start + LOOKED_AT_ONCE_MAX])
 
     async def _look_again(self, suspects: Sequence[tuple[View, list[Fault]]]) -> None:
-        before = {fault.key: fault.version for _, faults in suspects for fault in faults}
         ids = [view.id for view, _ in suspects]
         hosts = {each.host: None for view, _ in suspects for each in view.in_cells if each.host is not None}
-        again = await self._faults_now(ids, tuple(hosts))
-        faults = [fault for fault in again if before.get(fault.key) == fault.version]
-        await self._conclude(faults, partial(self._faults_now, ids, tuple(hosts)))
+        found = [fault for _, faults in suspects for fault in faults]
+        await self._look_twice(found, partial(self._faults_now, ids, tuple(hosts)))
 
     async def _faults_now(self, ids: Sequence[ConsumerId], hosts: Sequence[ProviderId]) -> list[Fault]:
         views, asked = await self._reader.views_of(ids, hosts)
@@ -224,11 +220,7 @@ class Audit:
         pairs = sorted(self._ways_back.items())
         for start in range(0, len(pairs), LOOKED_AT_ONCE_MAX):
             some = pairs[start : start + LOOKED_AT_ONCE_MAX]
-            before = {each.key: each.version for each in await self._ways_back_now(some)}
-            if before:
-                again = await self._ways_back_now(some)
-                faults = [each for each in again if before.get(each.key) == each.version]
-                await self._conclude(faults, partial(self._ways_back_now, some))
+            await self._look_twice(await self._ways_back_now(some), partial(self._ways_back_now, some))
 
     async def _ways_back_now(self, pairs: Sequence[tuple[ConsumerId, ConsumerId]]) -> list[Fault]:
         views, asked = await self._reader.views_of([each for pair in pairs for each in pair], ())
@@ -252,11 +244,8 @@ class Audit:
         for start in range(0, len(suspects), LOOKED_AT_ONCE_MAX):
             some = suspects[start : start + LOOKED_AT_ONCE_MAX]
             sight = self._sight(None)
-            before = {fault.key: fault.version for view in some for fault in self._faults_alone(view, sight)}
-            ids = [view.id for view in some]
-            again = await self._alone_now(ids)
-            faults = [each for each in again if before.get(each.key) == each.version]
-            await self._conclude(faults, partial(self._alone_now, ids))
+            found = [fault for view in some for fault in self._faults_alone(view, sight)]
+            await self._look_twice(found, partial(self._alone_now, [view.id for view in some]))
 
     async def _alone_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
         """A swap just now may have made one after its cell's row was read."""
@@ -274,6 +263,15 @@ class Audit:
         return [leak_of(consumer, sight, self._places)]
 
     # Mending
+
+    async def _look_twice(
+        self, found: Iterable[Fault], look: Callable[[], Awaitable[Sequence[Fault]]]
+    ) -> None:
+        """Conclude those of these faults that a second look finds at the same versions."""
+        before = {each.key: each.version for each in found}
+        if before:
+            again = await look()
+            await self._conclude([each for each in again if before.get(each.key) == each.version], look)
 
     async def _conclude(
         self, faults: Sequence[Fault], look: Callable[[], Awaitable[Sequence[Fault]]]

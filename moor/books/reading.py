@@ -6,9 +6,10 @@ memory, however many instances there are.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from bus.message import ConsumerId, Message, ProviderId
 from bus.messages.books import (
@@ -24,7 +25,7 @@ from bus.messages.books import (
 from bus.messages.build import AskInstances, InstancesFound, InstanceState
 from bus.workers.asking import NoAnswer
 from moor.books.views import OnHost, View
-from moor.client import Asks, answer_of
+from moor.client import Asks, answer_of, items_of
 
 # A younger claim may still get its row: by then a scheduler that died before it wrote the row is replaced, and the request
 # that it had taken is delivered again.
@@ -98,8 +99,8 @@ class BooksReader:
         pages = [
             _Pages(self._consumers),
             _Pages(self._instances),
-            *[_Pages(self._rows_of(cell)) for cell in sorted(self.in_cell)],
-            *[_Pages(self._attempts_in(cell)) for cell in sorted(self.computes)],
+            *[_Pages(partial(self._rows_of, cell)) for cell in sorted(self.in_cell)],
+            *[_Pages(partial(self._attempts_in, cell)) for cell in sorted(self.computes)],
         ]
         while open_pages := [each for each in pages if not each.is_over]:
             behind = min(each.read_to for each in open_pages)
@@ -113,14 +114,14 @@ class BooksReader:
         """These again, and which of these hosts could be asked. Placement is read first: each claim has its row later, and
         ends later than its row.
         """
-        entries: list[Entry] = []
+        books = AskBooks(consumers=tuple(ids), new_s=NEW_S)
+        rows = AskInstances(instances=tuple(ids), limit=INSTANCES_PAGE)
         asked: set[ProviderId] = set()
-        entries += await self._all(AskBooks(consumers=tuple(ids), new_s=NEW_S))
-        entries += await self._all(AskInstances(instances=tuple(ids), limit=INSTANCES_PAGE))
+        entries = await items_of(self.api, books, BooksFound, _of_books)
+        entries += await items_of(self.api, rows, InstancesFound, _of_rows)
         for cell in sorted(self.cells):
-            entries += (
-                await self._cell_rows(AskCellBooks(cell=cell, instances=tuple(ids), limit=1000))
-            ).entries
+            page = await self._cell_rows(AskCellBooks(cell=cell, instances=tuple(ids), limit=1000))
+            entries += page.entries
         for cell in sorted(self.computes):
             found = await self._host_books(
                 AskHostBooks(cell=cell, instances=tuple(ids), hosts=tuple(hosts), limit=1000)
@@ -129,31 +130,16 @@ class BooksReader:
             asked |= {*found.asked}
         return {view.id: view for view in _views_of(entries)}, frozenset(asked)
 
-    async def _all(self, question: AskBooks | AskInstances) -> list[Entry]:
-        found: list[Entry] = []
-        while True:
-            page = await (self._books(question) if isinstance(question, AskBooks) else self._rows(question))
-            found += page.entries
-            if page.next is None:
-                return found
-            question = structs.replace(question, after=page.next)
-
     async def _consumers(self, after: ConsumerId | None) -> _Page:
-        return await self._books(AskBooks(after=after))
-
-    async def _books(self, question: AskBooks) -> _Page:
-        found = await answer_of(self.api, question, BooksFound)
-        return _Page([(each.id, each) for each in found.consumers], found.next)
+        found = await answer_of(self.api, AskBooks(after=after), BooksFound)
+        return _Page(_of_books(found), found.next)
 
     async def _instances(self, after: ConsumerId | None) -> _Page:
-        return await self._rows(AskInstances(after=after, limit=INSTANCES_PAGE))
+        found = await answer_of(self.api, AskInstances(after=after, limit=INSTANCES_PAGE), InstancesFound)
+        return _Page(_of_rows(found), found.next)
 
-    async def _rows(self, question: AskInstances) -> _Page:
-        found = await answer_of(self.api, question, InstancesFound)
-        return _Page([(each.id, each) for each in found.instances], found.next)
-
-    def _rows_of(self, cell: str) -> Callable[[ConsumerId | None], Awaitable[_Page]]:
-        return lambda after: self._cell_rows(AskCellBooks(cell=cell, after=after))
+    async def _rows_of(self, cell: str, after: ConsumerId | None) -> _Page:
+        return await self._cell_rows(AskCellBooks(cell=cell, after=after))
 
     async def _cell_rows(self, question: AskCellBooks) -> _Page:
         """A cell that does not answer has no entries, and is not judged."""
@@ -164,12 +150,9 @@ class BooksReader:
             return _Page((), None)
         return _Page([(each.instance.id, each) for each in found.entries], found.next)
 
-    def _attempts_in(self, cell: str) -> Callable[[ConsumerId | None], Awaitable[_Page]]:
-        async def fetch(after: ConsumerId | None) -> _Page:
-            found = await self._host_books(AskHostBooks(cell=cell, after=after))
-            return _Page(_on_hosts(cell, found), found.next)
-
-        return fetch
+    async def _attempts_in(self, cell: str, after: ConsumerId | None) -> _Page:
+        found = await self._host_books(AskHostBooks(cell=cell, after=after))
+        return _Page(_on_hosts(cell, found), found.next)
 
     async def _host_books(self, question: AskHostBooks) -> HostBooksFound:
         try:
@@ -177,6 +160,14 @@ class BooksReader:
         except NoAnswer:
             self.computes.discard(question.cell)
             return HostBooksFound(entries=())
+
+
+def _of_books(found: BooksFound) -> list[Entry]:
+    return [(each.id, each) for each in found.consumers]
+
+
+def _of_rows(found: InstancesFound) -> list[Entry]:
+    return [(each.id, each) for each in found.instances]
 
 
 def _on_hosts(cell: str, found: HostBooksFound) -> list[Entry]:
