@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
+from uuid import UUID
 
 import typer
 from msgspec import Struct
@@ -161,6 +162,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 # The value of --config; set once, by the command line.
 _config: ContextVar[Path | None] = ContextVar("config", default=None)
+
+
+def read_uuid(text: str) -> UUID:
+    """For typer, whose own error does not say the value."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a UUID") from None
 
 
 @contextmanager

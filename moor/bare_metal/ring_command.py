@@ -19,7 +19,7 @@ from ironic_sync.core.ring import Member, Owned, Ring, Why, why
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
 from moor.bare_metal.daemon_rows import with_rows
-from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out
+from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out, read_uuid
 from moor.showing import plain, print_all, print_json, print_one
 from moor.tables import Columns, print_table
 
@@ -125,7 +125,7 @@ _SCORES = Columns[tuple[str, int]](
 
 @app.command()
 def show(
-    node: Annotated[UUID, typer.Argument(metavar="NODE", help="A node's id.")],
+    node: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="NODE", help="A node's id.")],
     ironic_db: IronicDatabaseUrl = "",
     db: DatabaseUrl = "",
     *,

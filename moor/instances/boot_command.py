@@ -11,6 +11,7 @@ from bus.message import AggregateId, GroupId
 from bus.messages.build import (
     BuildAccepted,
     BuildInstance,
+    InstanceId,
     InstanceState,
     JoinedGroup,
     NoValidHost,
@@ -20,12 +21,11 @@ from moor.instances.following import Timeout, followed, has_ended, run_order, ta
 from moor.instances.request_options import FlavorOptions, HostOptions, ImageOptions, OrderId, id_of_order
 from moor.instances.requests import (
     config_drive_of,
-    instances_named,
     pairs_of,
     wait_of,
 )
 from moor.option_structs import with_options
-from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, fail
+from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, fail, read_uuid
 from moor.settings import Settings
 from moor.showing import INSTANCES, plain, print_json, print_no_valid_host
 from moor.tables import print_table
@@ -62,24 +62,36 @@ def boot(
     where: HostOptions,
     group: Annotated[
         UUID | None,
-        typer.Option(metavar="ID", show_default=False, help="The server group to join (`moor group`)."),
+        typer.Option(
+            parser=read_uuid,
+            metavar="ID",
+            show_default=False,
+            help="The server group to join (`moor group`).",
+        ),
     ] = None,
     different_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="Not on the host of this instance; may be repeated."),
+        list[UUID] | None,
+        typer.Option(
+            parser=read_uuid, metavar="ID", help="Not on the host of this instance; may be repeated."
+        ),
     ] = None,
     same_host: Annotated[
-        list[str] | None,
+        list[UUID] | None,
         typer.Option(
-            metavar="ID", help="Only on the host of this instance, or of another such; may be repeated."
+            parser=read_uuid,
+            metavar="ID",
+            help="Only on the host of this instance, or of another such; may be repeated.",
         ),
     ] = None,
     aggregate: Annotated[
         list[UUID] | None,
-        typer.Option(metavar="ID", help="Only on hosts in this aggregate; repeated, in each of them."),
+        typer.Option(
+            parser=read_uuid, metavar="ID", help="Only on hosts in this aggregate; repeated, in each of them."
+        ),
     ] = None,
     ignore_aggregate: Annotated[
-        list[UUID] | None, typer.Option(metavar="ID", help="Not on hosts in this aggregate; may be repeated.")
+        list[UUID] | None,
+        typer.Option(parser=read_uuid, metavar="ID", help="Not on hosts in this aggregate; may be repeated."),
     ] = None,
     count: Annotated[int, typer.Option(help="How many equal instances.")] = 1,
     all_or_nothing: Annotated[
@@ -135,8 +147,8 @@ def boot(
         ports=tuple(port or ()),
         **where.fields,
         group=None if group is None else JoinedGroup(id=GroupId(group)),
-        different_host=instances_named("--different-host", different_host),
-        same_host=instances_named("--same-host", same_host),
+        different_host=tuple(map(InstanceId, different_host or ())),
+        same_host=tuple(map(InstanceId, same_host or ())),
         member_of=tuple((AggregateId(each),) for each in aggregate or ()),
         forbidden_aggregates=tuple(AggregateId(each) for each in ignore_aggregate or ()),
         deadline_s=deadline,

@@ -9,14 +9,14 @@ from bus.messages.build import InstanceId, RequestId
 from bus.messages.planning import AskExplanation, ExplanationsFound
 from moor.client import Client, ask_bus, pages_of
 from moor.instances.plan_showing import print_explanation, print_plan
-from moor.options import AsJson, BusUrl, Project, fail, out
+from moor.options import AsJson, BusUrl, Project, fail, out, read_uuid
 from moor.showing import print_json
 
 PAGE = 100
 
 
 def explain(
-    id_: Annotated[UUID, typer.Argument(metavar="ID", help="A request, or an instance.")],
+    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="A request, or an instance.")],
     bus: BusUrl = "",
     *,
     now: Annotated[bool, typer.Option("--now", help="Also plan the same needs as of now.")] = False,

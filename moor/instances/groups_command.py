@@ -9,7 +9,7 @@ from rich.markup import escape
 from bus.message import GroupId
 from bus.messages.groups import AskGroups, CreateGroup, DeleteGroup, GroupsFound, GroupState
 from moor.client import asked, asked_for_all
-from moor.options import AsJson, BusUrl, Project, fail, out, wrong_value
+from moor.options import AsJson, BusUrl, Project, fail, out, read_uuid, wrong_value
 from moor.showing import grid_of, print_all, print_one
 from moor.tables import Columns
 
@@ -22,7 +22,9 @@ app = typer.Typer(
 POLICIES = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 PAGE = 200
 
-Id = Annotated[UUID, typer.Argument(metavar="ID", help="A group's id, from `moor group list`.")]
+Id = Annotated[
+    UUID, typer.Argument(parser=read_uuid, metavar="ID", help="A group's id, from `moor group list`.")
+]
 
 
 @app.command()
@@ -44,6 +46,7 @@ def create(
         UUID | None,
         typer.Option(
             "--id",
+            parser=read_uuid,
             show_default=False,
             help="An id of your choice: repeated with the same content, it is the same group.",
         ),

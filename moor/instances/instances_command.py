@@ -20,13 +20,15 @@ from moor.client import FOUND_AT_ONCE_MAX, Client, States, answers_of, ask_bus, 
 from moor.instances.following import Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
 from moor.instances.live_showing import last_heard, print_last_heard, print_live, with_cell
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, err, fail, run
+from moor.options import NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, err, fail, read_uuid, run
 from moor.settings import Settings
 from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_instance, print_json
 
 Ids = Annotated[
     list[UUID],
-    typer.Argument(metavar="ID...", help="Ids of instances, or of a request for all of its instances."),
+    typer.Argument(
+        parser=read_uuid, metavar="ID...", help="Ids of instances, or of a request for all of its instances."
+    ),
 ]
 
 
@@ -42,7 +44,7 @@ LiveWithin = Annotated[
 
 
 def show(
-    id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance, or a request.")],
+    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance, or a request.")],
     bus: BusUrl = "",
     *,
     project: Project = "",

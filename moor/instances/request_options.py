@@ -10,7 +10,7 @@ from bus.messages.build import Flavor, Image, RequestId
 from moor.instances.flavors import FlavorsFile, flavor_named
 from moor.instances.request_ids import new_request_ids
 from moor.instances.requests import pairs_of
-from moor.options import flag_of
+from moor.options import flag_of, read_uuid
 from moor.settings import Settings
 
 
@@ -105,6 +105,7 @@ OrderId = Annotated[
     UUID | None,
     typer.Option(
         "--request-id",
+        parser=read_uuid,
         show_default=False,
         help="An id of your choice: repeated with the same content, it is the same request.",
     ),

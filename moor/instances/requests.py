@@ -3,12 +3,10 @@
 import base64
 from collections.abc import Sequence
 from pathlib import Path
-from uuid import UUID
 
 import typer
 
-from bus.messages.build import InstanceId, Wait
-from moor.options import wrong_value
+from bus.messages.build import Wait
 
 GZIP = b"\x1f\x8b"
 
@@ -24,14 +22,6 @@ def pairs_of(flag: str, texts: Sequence[str] | None, default: str | None = None)
             raise typer.BadParameter(f"{flag} is {text!r}: {key} was already given, as {pairs[key]!r}")
         pairs[key] = value if equals else default or ""
     return pairs
-
-
-def instances_named(flag: str, ids: Sequence[str] | None) -> tuple[InstanceId, ...]:
-    named = []
-    for id_ in ids or ():
-        with wrong_value(f"{flag} is {id_!r}, which is no instance's id: "):
-            named.append(InstanceId(UUID(id_)))
-    return tuple(named)
 
 
 def wait_of(for_s: int | None, priority: int | None) -> Wait | None:

@@ -10,7 +10,7 @@ import typer
 from bus.messages.administration import AskHolders, ConsumerState, HoldersFound
 from bus.messages.placement import ProviderState
 from moor.client import Client, ask_bus, items_of, providers_of
-from moor.options import AsJson, BusUrl, out
+from moor.options import AsJson, BusUrl, out, read_uuid
 from moor.placement.providers import ProviderName, found_in
 from moor.placement.providers_orders import app as orders
 from moor.placement.providers_showing import (
@@ -40,7 +40,9 @@ def list_providers(
     trait: Annotated[
         list[str] | None, typer.Option(help="Only providers with this trait; may be repeated.")
     ] = None,
-    aggregate: Annotated[UUID | None, typer.Option(help="Only members of this aggregate.")] = None,
+    aggregate: Annotated[
+        UUID | None, typer.Option(parser=read_uuid, help="Only members of this aggregate.")
+    ] = None,
     roots: Annotated[bool, typer.Option("--roots", help="Only the roots of trees.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -19,7 +19,7 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import ProviderState
 from moor.client import Client, ask_bus, providers_of
-from moor.options import AsJson, BusUrl, fail, out
+from moor.options import AsJson, BusUrl, fail, out, read_uuid
 from moor.placement.providers import ProviderName, amounts_from, found_in, write
 from moor.placement.providers_showing import PROVIDERS
 from moor.showing import print_one
@@ -40,7 +40,9 @@ def create(
     parent: Parent = "",
     id_: Annotated[
         UUID | None,
-        typer.Option("--id", show_default=False, help="The new provider's id. Default: a random one."),
+        typer.Option(
+            "--id", parser=read_uuid, show_default=False, help="The new provider's id. Default: a random one."
+        ),
     ] = None,
     cell: Annotated[str, typer.Option(help="The cell that it belongs to, if any.")] = "",
     as_json: AsJson = False,
@@ -140,7 +142,9 @@ def set_aggregates(
     aggregates: Annotated[
         list[UUID] | None,
         typer.Argument(
-            metavar="ID...", help="All aggregates of the provider; aggregates not named are removed."
+            parser=read_uuid,
+            metavar="ID...",
+            help="All aggregates of the provider; aggregates not named are removed.",
         ),
     ] = None,
     bus: BusUrl = "",

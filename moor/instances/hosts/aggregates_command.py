@@ -20,7 +20,7 @@ from bus.messages.aggregates import (
 )
 from moor.client import asked, asked_for_all
 from moor.instances.requests import pairs_of
-from moor.options import AsJson, BusUrl, fail, out
+from moor.options import AsJson, BusUrl, fail, out, read_uuid
 from moor.showing import grid_of, print_all, print_one
 from moor.tables import Columns
 
@@ -61,6 +61,7 @@ def create(
         UUID | None,
         typer.Option(
             "--id",
+            parser=read_uuid,
             show_default=False,
             help="The id that providers name. Without it, one follows from the name.",
         ),

@@ -11,7 +11,7 @@ from moor.client import Client, ask_bus, hosts_of, pages_of
 from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
 from moor.option_structs import with_options
-from moor.options import AsJson, BusUrl, Project, fail
+from moor.options import AsJson, BusUrl, Project, fail, read_uuid
 from moor.showing import check_known, moment, print_all
 from moor.tables import Columns
 
@@ -21,7 +21,7 @@ app = typer.Typer(help="Moves of instances: those under way, and how others ende
 
 
 def history(
-    id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance.")],
+    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance.")],
     bus: BusUrl = "",
     *,
     project: Project = "",
@@ -59,7 +59,7 @@ def list_moves(
 
 @app.command("show")
 def show_moves(
-    id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance.")],
+    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance.")],
     bus: BusUrl = "",
     *,
     project: Project = "",
@@ -74,7 +74,7 @@ def show_moves(
 @app.command("abort")
 @with_options
 def abort(
-    id_: Annotated[UUID, typer.Argument(metavar="ID", help="An instance that moves.")],
+    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance that moves.")],
     *,
     project: Project = "",
     following: Following,

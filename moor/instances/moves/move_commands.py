@@ -17,10 +17,12 @@ from moor.client import Client
 from moor.instances.following import End, Following, follow_order
 from moor.instances.request_options import FlavorOptions, OrderId, id_of_order
 from moor.option_structs import with_options
-from moor.options import Project, fail
+from moor.options import Project, fail, read_uuid
 
-InstanceArgument = Annotated[UUID, typer.Argument(metavar="ID", help="An active instance.")]
-MovedArgument = Annotated[UUID, typer.Argument(metavar="ID", help="An instance that has moved.")]
+InstanceArgument = Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An active instance.")]
+MovedArgument = Annotated[
+    UUID, typer.Argument(parser=read_uuid, metavar="ID", help="An instance that has moved.")
+]
 To = Annotated[
     list[str] | None,
     typer.Option("--to", metavar="HOST", help="Only to this host of its cell; may be repeated."),
@@ -106,7 +108,7 @@ def shelve(
 
 @with_options
 def unshelve(
-    id_: Annotated[UUID, typer.Argument(metavar="ID", help="A shelved instance.")],
+    id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="A shelved instance.")],
     *,
     to: To = None,
     project: Project = "",

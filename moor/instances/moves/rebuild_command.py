@@ -10,13 +10,16 @@ from moor.client import Client
 from moor.instances.following import End, Following, follow_order, has_ended
 from moor.instances.request_options import ImageOptions, OrderId, id_of_order
 from moor.option_structs import with_options
-from moor.options import Project
+from moor.options import Project, read_uuid
 
 
 @with_options
 def rebuild(
     id_: Annotated[
-        UUID, typer.Argument(metavar="ID", help="An instance that is active, or in error on its host.")
+        UUID,
+        typer.Argument(
+            parser=read_uuid, metavar="ID", help="An instance that is active, or in error on its host."
+        ),
     ],
     *,
     image: Annotated[str, typer.Option(metavar="ID|URL", help="The image to build it from.")],
