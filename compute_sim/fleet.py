@@ -55,8 +55,9 @@ class Fleet:
         return self._reported[root.int].update_provider_tree(known, at_s)
 
     def well(self, roots: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
-        """Those of these hosts and pools that can send."""
-        return [root for root in roots if self._reported[root.int].condition(at_s) == WELL]
+        """Those of these hosts and pools that can send. Stored instances may be on hosts that were not started again."""
+        here = [root for root in roots if root.int in self._reported]
+        return [root for root in here if self._reported[root.int].condition(at_s) == WELL]
 
     def next_changes(self, at_s: float) -> dict[ProviderId, float]:
         """When each host changes next, after `at_s`; without those that never do."""
