@@ -347,7 +347,11 @@ async def test_a_name_cannot_command_the_terminal(cloud: str) -> None:
         (("group", "create", "n" * 300, "--policy", "affinity"), 2, "name is 'nnn"),
         (("host", "set", "h", "down", "--reason", "n" * 300), 2, "reason is 'nnn"),
         (("boot", "--vcpus", "1", "--name", "n" * 300), 2, "name is 'nnn"),
-        (("boot", "--vcpus", "1", "--same-host", "x"), 2, "Invalid value for '--same-host': 'x' is not a UUID"),
+        (
+            ("boot", "--vcpus", "1", "--same-host", "x"),
+            2,
+            "Invalid value for '--same-host': 'x' is not a UUID",
+        ),
         (("plan", "--drain", "h", "--vcpus", "2"), 2, "--vcpus is 2, and cannot be combined with --drain"),
         (("aggregate", "create", "a", "k=1", "k=2"), 2, "metadata is 'k=2': k was already given, as '1'"),
         (("migration", "list", "--host", "h"), 1, "--host is 'h', which does not exist"),
