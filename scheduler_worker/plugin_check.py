@@ -164,42 +164,45 @@ def _id(number: int) -> ProviderId:
     return ProviderId(uuid5(_OURS, f"h{number}"))
 
 
-def _host(number: int, **other: object) -> HostState:
-    facts: Mapping[str, object] = {
-        "instances": number,
-        "io_ops": number // 2,
-        "availability_zone": f"z{number % 2}",
-        "hypervisor_type": "QEMU",
-        "hypervisor_version": 8_000_000 + number % 3,
-        "supports": (Supported(architecture=("x86_64", "aarch64")[number % 2], hypervisor_type="qemu"),),
-        "capabilities": {"cpu_info:model": ("Skylake", "Rome")[number % 2]},
-        "failed_builds": number % 3,
-        "kind": NODE if number == _NODE else "",
-        "projects": ("shop",) if number == _NODE else (),
-        "up": number != _DOWN,
-        "setting": HostSetting() if number != _DISABLED else _DRAINING,
-        **other,
-    }
-    return HostState(id=_id(number), name=f"h{number}", cell="c1", sequence=1, **facts)  # type: ignore[arg-type]
+def _host(number: int) -> HostState:
+    return HostState(
+        id=_id(number),
+        name=f"h{number}",
+        cell="c1",
+        sequence=1,
+        instances=number,
+        io_ops=number // 2,
+        availability_zone=f"z{number % 2}",
+        hypervisor_type="QEMU",
+        hypervisor_version=8_000_000 + number % 3,
+        supports=(Supported(architecture=("x86_64", "aarch64")[number % 2], hypervisor_type="qemu"),),
+        capabilities={"cpu_info:model": ("Skylake", "Rome")[number % 2]},
+        failed_builds=number % 3,
+        kind=NODE if number == _NODE else "",
+        projects=("shop",) if number == _NODE else (),
+        up=number != _DOWN,
+        setting=HostSetting() if number != _DISABLED else _DRAINING,
+    )
 
 
-def _provider(number: int, **other: object) -> ProviderState:
+def _provider(number: int) -> ProviderState:
     total = 4 + number
     classes = {"VCPU": total, "MEMORY_MB": 1024 * total} if number != _NODE else {"CUSTOM_GOLD": 1}
     if number in (1, 2):
         classes["PCI_DEVICE"] = number
-    inventories = {
-        resource: InventoryState(total=amount, max_unit=amount, used=number % 2)
-        for resource, amount in classes.items()
-    }
-    about: Mapping[str, object] = {
-        "inventories": inventories,
-        "traits": ("CUSTOM_FAST",) if number % 2 else (),
-        "revision": 1,
-        **other,
-    }
-    id_ = _id(number)
-    return ProviderState(internal=number + 1, id=id_, name=f"h{number}", root=id_, cell="c1", **about)  # type: ignore[arg-type]
+    return ProviderState(
+        internal=number + 1,
+        id=_id(number),
+        name=f"h{number}",
+        root=_id(number),
+        cell="c1",
+        inventories={
+            resource: InventoryState(total=amount, max_unit=amount, used=number % 2)
+            for resource, amount in classes.items()
+        },
+        traits=("CUSTOM_FAST",) if number % 2 else (),
+        revision=1,
+    )
 
 
 def _report_anew(picture: Picture) -> None:
@@ -232,16 +235,9 @@ def _turn_modes(picture: Picture) -> None:
     )
 
 
-def _turn(field: str) -> Callable[[Picture], None]:
-    def turned(picture: Picture) -> None:
-        picture.put_hosts(
-            [
-                structs.replace(_host(number), **{field: not getattr(_host(number), field), "sequence": 2})
-                for number in range(_HOSTS)
-            ]
-        )
-
-    return turned
+def _turn_life(picture: Picture) -> None:
+    hosts = [_host(number) for number in range(_HOSTS)]
+    picture.put_hosts([structs.replace(host, up=not host.up, sequence=2) for host in hosts])
 
 
 def _measure_anew(picture: Picture) -> None:
@@ -261,7 +257,10 @@ def _rebuild(picture: Picture) -> None:
         {"traits": ("CUSTOM_FAST",)},
     )
     picture.apply(
-        [_provider(number, **{"revision": 2, "shape": 1, **changed[number % 3]}) for number in range(_HOSTS)]
+        [
+            structs.replace(_provider(number), revision=2, shape=1, **changed[number % 3])
+            for number in range(_HOSTS)
+        ]
     )
 
 
@@ -284,7 +283,7 @@ def _fill(picture: Picture) -> None:
 
 _CHANGES: Mapping[Change, Callable[[Picture], None]] = {
     Change.FACTS: _report_anew,
-    Change.LIFE: _turn("up"),
+    Change.LIFE: _turn_life,
     Change.ENABLED: _turn_modes,
     Change.METRICS: _measure_anew,
     Change.IMAGES: _cache_anew,

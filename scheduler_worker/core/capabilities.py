@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from bus.messages.hosts import NODE, HostState, Supported
+from bus.messages.hosts import NODE, HostState
 from bus.messages.planning import CapabilitiesFound, Capability, HostHaving
 from scheduler_worker.core.choosing.compound.pools import Pools
 from scheduler_worker.core.choosing.compound.provider_room import ProviderRoom
@@ -23,7 +23,9 @@ FACTS: Mapping[str, Callable[[Picture, HostState], str]] = {
     "hypervisor_type": lambda _, host: host.hypervisor_type,
     "hypervisor_version": lambda _, host: str(host.hypervisor_version or ""),
     "kind": lambda _, host: "node" if host.kind == NODE else "hypervisor",
-    "supports": lambda _, host: ", ".join(map(_in_words, host.supports)),
+    "supports": lambda _, host: ", ".join(
+        " ".join(part or "any" for part in structs.astuple(each)) for each in host.supports
+    ),
     "zone": lambda picture, host: picture.zone_of(host.id),
 }
 
@@ -32,11 +34,6 @@ POOLS = "pools"
 
 # What hosts tell as capabilities is named as extra specs ask for it.
 SCOPE = "capabilities:"
-
-
-def _in_words(kind: Supported) -> str:
-    """`any` stands for an empty field."""
-    return " ".join(each or "any" for each in (kind.architecture, kind.hypervisor_type, kind.vm_mode))
 
 
 class _Having(Struct, frozen=True):
@@ -104,13 +101,13 @@ def _names(picture: Picture) -> Iterator[str]:
     columns = picture.columns
     rows = _rows(picture)
     shared = _shared_classes(picture)
-    yield from sorted({trait for traits in {columns.traits_of(row) for row in rows} for trait in traits})
-    for resource, stock in columns.stocks.items():
-        if (stock.step_size[rows] > 0).any() or (resource in shared and _having_class(picture, resource)):
+    yield from sorted({trait for traits in {columns.traits_of[row] for row in rows} for trait in traits})
+    for resource in sorted(columns.stocks.keys() | shared):
+        stock = columns.stocks.get(resource)
+        if (stock is not None and (stock.step_size[rows] > 0).any()) or (
+            resource in shared and _having_class(picture, resource)
+        ):
             yield resource
-    yield from sorted(
-        resource for resource in shared - columns.stocks.keys() if _having_class(picture, resource)
-    )
     told = {key for row in rows if (host := picture.registered(row)) for key in host.capabilities}
     yield from (f"{SCOPE}{key}" for key in sorted(told))
     yield from (name for name in (*FACTS, POOLS) if _having(picture, name) is not None)
@@ -119,24 +116,20 @@ def _names(picture: Picture) -> Iterator[str]:
 def _having(picture: Picture, name: str) -> _Having | None:
     """The hosts that have it; None if there is none."""
     columns, rows = picture.columns, _rows(picture)
-    if name.startswith(SCOPE):
-        key = name.removeprefix(SCOPE)
-        told = ((row, host.capabilities) for row in rows if (host := picture.registered(row)) is not None)
-        values = {row: capabilities[key] for row, capabilities in told if key in capabilities}
-        return _Having(FACT, values) if values else None
     if name == POOLS:
         return _having_pools(picture)
-    kind = FACT if name in FACTS else CLASS if name in picture.index.stocks else TRAIT
-    if kind == FACT:
-        hosts = ((row, picture.registered(row)) for row in rows)
-        values = {
-            row: value for row, host in hosts if host is not None and (value := FACTS[name](picture, host))
-        }
-    elif kind == CLASS:
+    if name.startswith(SCOPE) or name in FACTS:
+        hosts = [(row, host) for row in rows if (host := picture.registered(row)) is not None]
+        if name in FACTS:
+            values = {row: value for row, host in hosts if (value := FACTS[name](picture, host))}
+        else:
+            key = name.removeprefix(SCOPE)
+            values = {row: host.capabilities[key] for row, host in hosts if key in host.capabilities}
+        return _Having(FACT, values) if values else None
+    if name in picture.index.stocks:
         return _having_class(picture, name)
-    else:
-        values = dict.fromkeys(np.flatnonzero(columns.traits.having_any((name,), columns.rows)).tolist(), "")
-    return _Having(kind, values) if values else None
+    values = dict.fromkeys(np.flatnonzero(columns.traits.having_any((name,), columns.rows)).tolist(), "")
+    return _Having(TRAIT, values) if values else None
 
 
 def _having_class(picture: Picture, resource: str) -> _Having | None:

@@ -43,8 +43,7 @@ def may_be_up(host: HostState) -> bool:
 def why_down(host: HostState) -> str:
     """Why the host counts as down although its heartbeats may arrive; empty if they decide."""
     if host.setting.mode in DOWN:
-        said = "is dead" if host.setting.mode == "dead" else "is set down"
-        return said + _because(host)
+        return ("is dead" if host.setting.mode == "dead" else "is set down") + _because(host)
     return "was dead, and has not confirmed yet that it has cleaned up" if host.must_clean else ""
 
 

@@ -28,9 +28,9 @@ from scheduler_worker.core.instances.moves import (
     move_ended,
     moved,
     problem_with,
-    refused,
     stays_on_host,
 )
+from scheduler_worker.core.instances.rebuilds import refused
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.core.instances.specs import decoded, encoded, request_of
 from scheduler_worker.core.picture.picture import Picture

@@ -57,10 +57,9 @@ def _why_wrong(key: str, value: str, multipliers: Collection[str]) -> str:
             if value and value.strip() == value
             else "a zone's name is not empty and has no blanks around it"
         )
-    if key.startswith(TENANTS):
-        return "" if items_of(value) else "it lists projects, separated by commas, and names none"
-    if key == FLAVORS:
-        return "" if items_of(value) else "it lists flavors, separated by commas, and names none"
+    if key.startswith(TENANTS) or key == FLAVORS:
+        listed = "flavors" if key == FLAVORS else "projects"
+        return "" if items_of(value) else f"it lists {listed}, separated by commas, and names none"
     if key.endswith(MULTIPLIER):
         return _why_no_multiplier(key, value, multipliers)
     return _why_no_limit(value) if key in (INSTANCES_MAX, IO_OPS_MAX) else _why_no_trait(key, value)

@@ -7,11 +7,10 @@ from msgspec import structs
 
 from bus.messages.build import NoValidHost
 from bus.messages.planning import ExhaustedPool, HostVerdict, PlanFound, PlannedCell, ReasonsFound
-from placement_worker.core.candidates.columns import Ints
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.room import room_on
+from scheduler_worker.core.choosing.hosts.room import room_on, together
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.qualifying import Qualifying
 from scheduler_worker.core.choosing.refusals.explaining import explain, failures
@@ -34,16 +33,9 @@ def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
     relaxed = relaxations(draft, spec, plugins, len(rows))
     room = room_on(draft, spec, plugins, rows)
     cells = draft.columns.cell[rows]
-    group = spec.server_group
-    is_affine = group is not None and group.policy == "affinity"
-
-    def together(counts: Ints) -> int:
-        # The first member of an affinity group fixes the host of all.
-        return int(counts.max(initial=0) if is_affine else counts.sum())
-
     return PlanFound(
         qualify=len(rows),
-        fit=together(room.counts),
+        fit=together(room.counts, spec),
         is_cut=room.is_cut,
         cells=tuple(
             sorted(
@@ -51,7 +43,7 @@ def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
                     PlannedCell(
                         cell=draft.columns.cells.names[cell],
                         hosts=int(np.count_nonzero(cells == cell)),
-                        fit=together(room.counts[cells == cell]),
+                        fit=together(room.counts[cells == cell], spec),
                     )
                     for cell in np.unique(cells).tolist()
                 ],

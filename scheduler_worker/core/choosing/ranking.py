@@ -68,13 +68,9 @@ class Scoring:
             if highest > lowest:
                 self._scales.append(Scale(weigher, lowest, multiplier / (highest - lowest) / BAND))
                 weights.append(own)
-        bands = weighing.kept_bands(hosts, self._scales, spec)
-        if bands is None:
-            bands = bands_on(self._scales, hosts, weights)
-            weighing.keep_bands(hosts, self._scales, spec, bands)
-        self._bands = bands
+        self._bands = weighing.bands(hosts, self._scales, spec, weights)
         # The first band ends with the best host, so that hosts close to it are its equals.
-        self._top = most(bands, qualify) + _ROUNDING
+        self._top = most(self._bands, qualify) + _ROUNDING
 
     def scores(self, hosts: Hosts) -> Ints:
         """The upper bits say how many bands a host is from the best; the lower ones are the preference among equals."""

@@ -7,7 +7,7 @@ import numpy as np
 from placement_worker.core.candidates.columns import Floats, Rows
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
-from scheduler_worker.core.choosing.hosts.room import room_on
+from scheduler_worker.core.choosing.hosts.room import room_on, together
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.qualifying import passing
 from scheduler_worker.core.picture.picture import Picture
@@ -32,12 +32,7 @@ def room_for(picture: Picture, spec: InstanceSpec, plugins: Plugins, rows: Colle
     """How many instances of the spec might fit on these hosts together, at least; 0 only if none does."""
     draft = Draft(picture, plugins.way_judges)
     found = _qualifying_rows(draft, spec, plugins, np.array(sorted(rows), dtype=np.intp))
-    if not len(found):
-        return 0
-    counts = room_on(draft, spec, plugins, found).counts
-    group = spec.server_group
-    # The first member of an affinity group fixes the host of all.
-    return int(counts.max() if group is not None and group.policy == "affinity" else counts.sum())
+    return together(room_on(draft, spec, plugins, found).counts, spec) if len(found) else 0
 
 
 def first_that_fit(waiting: Sequence[bytes], room: Mapping[bytes, int]) -> int:

@@ -52,8 +52,18 @@ class Weighing:
         self._bands: Floats | None = None
         self._takers_seen = 0
 
-    def kept_bands(self, hosts: Hosts, scales: list[Scale], spec: InstanceSpec) -> Floats | None:
-        """The bands of all hosts on these scales, if they are kept; callers must not write into them."""
+    def bands(self, hosts: Hosts, scales: list[Scale], spec: InstanceSpec, weights: Weights) -> Floats:
+        """The bands of hosts on these scales, with these weights; callers must not write into them."""
+        bands = self._kept_bands(hosts, scales, spec)
+        if bands is None:
+            bands = bands_on(scales, hosts, weights)
+            if self._are_alike and not hosts.are_some:
+                self._scales, self._read, self._bands = scales, _read(scales, spec), bands
+                self._takers_seen = len(self._draft.takers)
+        return bands
+
+    def _kept_bands(self, hosts: Hosts, scales: list[Scale], spec: InstanceSpec) -> Floats | None:
+        """The bands of all hosts, if they are kept for specs like this one."""
         if (
             self._bands is None
             or hosts.are_some
@@ -73,11 +83,6 @@ class Weighing:
             self._bands[some.rows] = bands_on(scales, some, weights)
             self._takers_seen += len(takers)
         return self._bands
-
-    def keep_bands(self, hosts: Hosts, scales: list[Scale], spec: InstanceSpec, bands: Floats) -> None:
-        if self._are_alike and not hosts.are_some:
-            self._scales, self._read, self._bands = scales, _read(scales, spec), bands
-            self._takers_seen = len(self._draft.takers)
 
 
 def _read(scales: Sequence[Scale], spec: InstanceSpec) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from msgspec import structs
 from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, Move, MoveKind
 from bus.messages.cell import Choice
 from bus.messages.moves import MOVES_PER_CELL, MOVES_PER_HOST, Change, EndMove, MoveInstance
-from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, what_goes_on
+from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, refused, what_goes_on
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
     ERROR,
@@ -207,9 +207,3 @@ def _why_not_end(state: str, move: Move, order: EndMove) -> str:
     if order.how != "abort" and state == MOVING:
         return "the instance has not arrived yet: abort the move, or wait"
     return ""
-
-
-def refused(order: MoveInstance | EndMove, field: str, value: object, reason: str) -> BuildRejected:
-    return BuildRejected(
-        request_id=order.request_id, field=field, value=str(value), reason=reason, project=order.project
-    )

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from msgspec import structs
 
 from bus.messages.build import BuildRejected, InstanceState, Rebuild, RebuildInstance
+from bus.messages.moves import EndMove, MoveInstance
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
     ERROR,
@@ -38,11 +39,11 @@ def rebuilt(
     why a host cannot work now.
     """
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
-        return _refused(order, "instance", order.instance, "there is no such instance")
+        return refused(order, "instance", order.instance, "there is no such instance")
     told, last = row.told, row.told.rebuild
     if order.request_id in row.changes:
         if last is not None and last.request_id == order.request_id and last.image != order.image:
-            return _refused(
+            return refused(
                 order,
                 "request_id",
                 order.request_id,
@@ -51,9 +52,9 @@ def rebuilt(
         return row
     if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
         reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
-        return _refused(order, "deadline_s", order.deadline_s, reason)
+        return refused(order, "deadline_s", order.deadline_s, reason)
     if reason := _why_not(told) or why_no_work(told.host):
-        return _refused(order, "instance", order.instance, reason)
+        return refused(order, "instance", order.instance, reason)
     number = told.sequence + 1
     rebuild = Rebuild(
         request_id=order.request_id,
@@ -98,7 +99,9 @@ def _why_not(told: InstanceState) -> str:
     )
 
 
-def _refused(order: RebuildInstance, field: str, value: object, reason: str) -> BuildRejected:
+def refused(
+    order: RebuildInstance | MoveInstance | EndMove, field: str, value: object, reason: str
+) -> BuildRejected:
     return BuildRejected(
         request_id=order.request_id, field=field, value=str(value), reason=reason, project=order.project
     )

@@ -134,7 +134,7 @@ class Columns:
         self.profiles = Codes[HostProfile]()
         self.profiles.code(HostProfile())
         self.traits = BitSets(self._length)
-        self._traits_of_row: list[tuple[str, ...]] = []
+        self.traits_of: list[tuple[str, ...]] = []
         self._free_rows: list[int] = []
 
     def add(self, host: ProviderId) -> int:
@@ -163,12 +163,9 @@ class Columns:
         return stock
 
     def put_traits(self, row: int, traits: tuple[str, ...]) -> None:
-        if traits != self._traits_of_row[row]:
-            self.traits.put(row, self._traits_of_row[row], traits)
-            self._traits_of_row[row] = traits
-
-    def traits_of(self, row: int) -> tuple[str, ...]:
-        return self._traits_of_row[row]
+        if traits != self.traits_of[row]:
+            self.traits.put(row, self.traits_of[row], traits)
+            self.traits_of[row] = traits
 
     def put_profile(self, row: int, profile: HostProfile) -> None:
         self.profile[row] = self.profiles.code(profile)
@@ -193,10 +190,6 @@ class Columns:
         for name, column in self.metrics.items():
             column[row] = values.get(name, np.nan)
 
-    def bind(self, row: int, projects: tuple[str, ...]) -> None:
-        """Only these projects may use the host; with none, all may."""
-        self.projects[row] = self.project_sets.code(projects)
-
     def _append(self, host: ProviderId) -> int:
         if self.rows == self._length:
             self._grow()
@@ -205,7 +198,7 @@ class Columns:
         self.kinds.append("")
         self.shapes.append(0)
         self.fingerprints.append("")
-        self._traits_of_row.append(())
+        self.traits_of.append(())
         self.rows += 1
         return self.rows - 1
 

@@ -209,8 +209,7 @@ class Picture:
     def unregistered(self) -> list[ProviderId]:
         """The hosts that placement has, and the registry has not."""
         columns = self.columns
-        rows = np.flatnonzero(columns.present & ~columns.registered).tolist()
-        return [columns.ids[row] for row in rows]
+        return [columns.ids[row] for row in np.flatnonzero(columns.present & ~columns.registered).tolist()]
 
     def row_of(self, host: ProviderId) -> int:
         """The row of this host; -1 if it has none."""
@@ -359,7 +358,7 @@ class Picture:
         self._write_zone(row, host)
         kind = columns.kinds[row] = host.kind if host else ""
         columns.node[row] = kind == NODE
-        columns.bind(row, host.projects if host and kind == NODE else ())
+        columns.projects[row] = columns.project_sets.code(host.projects if host and kind == NODE else ())
 
     def _write_zone(self, row: int, host: HostState | None) -> None:
         columns = self.columns

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import eq, ge, gt, le, lt, ne
 from typing import NamedTuple
 
-from bus.messages.hosts import Supported
+from msgspec import structs
+
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
@@ -85,7 +86,9 @@ def _lacks(profile: HostProfile, asked: Mapping[str, str]) -> list[str]:
         all(getattr(each, name).lower() in ("", value) for name, value in wanted.items())
         for each in profile.supports
     ):
-        runs = ", ".join("/".join(part or "any" for part in _parts(each)) for each in profile.supports)
+        runs = ", ".join(
+            "/".join(part or "any" for part in structs.astuple(each)) for each in profile.supports
+        )
         said.append(f"asked {'/'.join(wanted.values())}, runs {runs or 'nothing that it tells'}")
     if "version" in asked:
         conditions = conditions_of(asked["version"])
@@ -94,10 +97,6 @@ def _lacks(profile: HostProfile, asked: Mapping[str, str]) -> list[str]:
         if not all(_COMPARED[each.operator](version, each.version) for each in conditions):
             said.append(f"asked hypervisor version {asked['version']}, has {_text_of(version)}")
     return said
-
-
-def _parts(each: Supported) -> tuple[str, str, str]:
-    return each.architecture, each.hypervisor_type, each.vm_mode
 
 
 def _plain(name: str, value: str) -> str:

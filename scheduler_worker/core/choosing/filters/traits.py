@@ -8,7 +8,7 @@ from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.needs import Needs, needs_of
 from scheduler_worker.core.choosing.plugins import Change, Filter
-from scheduler_worker.core.choosing.refusals.group_reasons import why_no_traits
+from scheduler_worker.core.choosing.refusals.group_reasons import traits_at, why_no_traits
 from scheduler_worker.core.requests import InstanceSpec
 
 
@@ -46,9 +46,8 @@ class Traits(Filter):
         return "; ".join(said)
 
     def _reason_of_compound(self, hosts: Hosts, spec: InstanceSpec, at: int) -> str:
-        traits = {trait for provider in hosts.providers_for(at) for trait in provider.state.traits}
-        lacks = [trait for trait in spec.required if trait not in traits]
-        if lacks:
+        known = traits_at(hosts, at)
+        if lacks := [trait for trait in spec.required if trait not in known]:
             return f"lacks {', '.join(lacks)}"
         asked = (*spec.required, *(f"not {trait}" for trait in spec.forbidden))
         return f"has room, but not at providers that together are {', '.join(asked)}"

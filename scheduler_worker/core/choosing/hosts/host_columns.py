@@ -6,10 +6,9 @@ from functools import partial
 import numpy as np
 
 from bus.message import ConsumerId
-from bus.messages.placement import ProviderState, ServerGroup
+from bus.messages.placement import ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
-from scheduler_worker.core.choosing.compound.compounds import Found
-from scheduler_worker.core.choosing.compound.pools import FreeAtProvider
+from scheduler_worker.core.choosing.compound.compounds import Compounds, Found
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_facts import HostFacts
 from scheduler_worker.core.choosing.needs import Needs
@@ -96,7 +95,7 @@ class Hosts(HostFacts):
 
     def shared(self, resource: str) -> Ints:
         """The largest free amount of a class at one provider that shares with the host; -1 where none shares it."""
-        most = self._draft.compounds.pools.most(resource)
+        most = self.compounds.pools.most(resource)
         return np.full(len(self), -1, dtype=np.int64) if most is None else self.of(most)
 
     def decided(self, by_columns: Flags, needs: Needs, *, by_room_alone: bool = False) -> Flags:
@@ -126,14 +125,14 @@ class Hosts(HostFacts):
 
     def may_share(self, resource: str, amount: int) -> Flags | None:
         """The hosts that may take this amount from one pool; None if no pool has the class."""
-        shared = self._draft.compounds.pools.most_at_first(resource)
+        shared = self.compounds.pools.most_at_first(resource)
         if shared is None:
             return None
         return self.kept(("shared", resource, amount), partial(np.greater_equal, self.of(shared), amount))
 
     def may_have_all(self, traits: Iterable[str]) -> Flags:
         """The hosts with all of these traits in their trees, but for those that any pool has."""
-        of_pools = self._draft.compounds.pools.traits
+        of_pools = self.compounds.pools.traits
         return self.with_all(tuple([trait for trait in dict.fromkeys(traits) if trait not in of_pools]))
 
     def some_are_searched(self, spec: InstanceSpec) -> bool:
@@ -153,20 +152,12 @@ class Hosts(HostFacts):
             None if compounds is None else (self.of(compounds.flags(needs)), self.of(compounds.worth(needs)))
         )
 
-    def can_give(self, at: int, needs: Needs) -> bool:
-        """Has one host, which is searched, all of this?"""
-        return self._draft.compounds.can_give(needs, self.row(at))
+    @property
+    def compounds(self) -> Compounds:
+        return self._draft.compounds
 
     def is_compound(self, at: int) -> bool:
         return bool(self._draft.picture.compound[self.row(at)])
-
-    def providers_for(self, at: int, resource: str = "") -> list[FreeAtProvider]:
-        """All providers that instances on a compound host may take from; with a class, those that have an inventory of it."""
-        return list(self._draft.compounds.pools.providers_for(self.row(at), resource))
-
-    def free_at(self, provider: ProviderState, resource: str) -> int:
-        """The free amount of one class at a provider of a host that is searched."""
-        return self._draft.compounds.room.free_at(provider.id, resource)
 
     # Server groups
 

@@ -49,6 +49,14 @@ def room_on(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> R
     return Room(counts, is_cut=bool(waiting))
 
 
+def together(counts: Ints, spec: InstanceSpec) -> int:
+    """How many instances fit on hosts with so much room each."""
+    if spec.server_group is not None and spec.server_group.policy == "affinity":
+        # The first member of an affinity group fixes the host of all.
+        return int(counts.max(initial=0))
+    return int(counts.sum())
+
+
 def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Ints:
     filters = [one for one in plugins.filters if one.is_per_instance]
     amounts = dict(spec.amounts)

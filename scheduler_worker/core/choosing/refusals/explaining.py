@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bus.messages.build import FunnelStep, Miss, NoValidHost
-from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
+from placement_worker.core.candidates.columns import Floats, Ints, Rows
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Filter, Plugins
@@ -29,7 +29,8 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
     ]
     lacking = np.zeros(len(hosts), dtype=np.int64)
     for resource, _ in spec.amounts:
-        lacking += ~_has(hosts, resource)
+        # An inventory counts, its own or shared with it, even if nothing is free.
+        lacking += ~(hosts.stocked(resource) | (hosts.shared(resource) >= 0))
     steps = [_step(hosts, spec, one, removed, lacking) for one, removed in removed_by]
     if spec.hosts:
         misses = list(_asked(hosts, spec, plugins))[:ASKED_MAX]
@@ -77,12 +78,6 @@ def _nearest(hosts: Hosts, failed: Ints, shortfall: Floats) -> list[int]:
     lost = np.flatnonzero(hosts.present & (failed > 0))
     nearest: list[int] = lost[np.argsort((failed + shortfall)[lost], kind="stable")[:NEAREST]].tolist()
     return nearest
-
-
-def _has(hosts: Hosts, resource: str) -> Flags:
-    """The hosts that have an inventory of this class, their own or shared with them, even if nothing is free."""
-    has: Flags = hosts.stocked(resource) | (hosts.shared(resource) >= 0)
-    return has
 
 
 def _shortfall(hosts: Hosts, spec: InstanceSpec, lacking: Ints) -> Floats:

@@ -13,13 +13,12 @@ Amounts = Sequence[tuple[str, int]]
 def why_no_room(hosts: Hosts, needs: Needs, at: int) -> str:
     """The first group that finds no provider alone; else the condition between groups that fails."""
     for alone in needs.one_by_one():
-        if not hosts.can_give(at, alone):
+        if not hosts.compounds.can_give(alone, hosts.row(at)):
             if not alone.groups:
                 return shortfalls_of_compound(hosts, alone.amounts, at)
             return f"{name_of(alone)}: {_shortfalls_of_group(hosts, alone.amounts, at)}"
-    if not (needs.isolates or needs.same_subtree):
-        return f"each of {_names(needs)} has room alone, but not all together"
-    if not hosts.can_give(at, needs._replace(isolates=False, same_subtree=())):
+    unbound = needs._replace(isolates=False, same_subtree=())
+    if unbound == needs or not hosts.compounds.can_give(unbound, hosts.row(at)):
         return f"each of {_names(needs)} has room alone, but not all together"
     return f"{_names(needs)} have room together, but not {_conditions(needs)}"
 
@@ -27,12 +26,12 @@ def why_no_room(hosts: Hosts, needs: Needs, at: int) -> str:
 def why_no_traits(hosts: Hosts, needs: Needs, at: int) -> str:
     """The first group that finds room, but not with its traits."""
     for alone in needs.one_by_one():
-        if not hosts.can_give(at, alone):
+        if not hosts.compounds.can_give(alone, hosts.row(at)):
             return f"{name_of(alone)}: {_missing_traits(hosts, alone, at)}"
     missing = [
         f"{_named(group.suffix)}: {_missing_traits(hosts, Needs((), group.required, group.forbidden), at)}"
         for group in needs.groups
-        if not group.amounts and not _traits_at(hosts, at).issuperset(group.required)
+        if not group.amounts and not traits_at(hosts, at).issuperset(group.required)
     ]
     return "; ".join(missing) or f"each of {_names(needs)} finds its traits alone, but not all together"
 
@@ -52,7 +51,9 @@ def shortfalls_of_compound(hosts: Hosts, amounts: Amounts, at: int) -> str:
 
 
 def _shortfall_of_compound(hosts: Hosts, resource: str, amount: int, at: int) -> str:
-    providers = sorted(hosts.providers_for(at, resource), key=lambda provider: -provider.free)
+    providers = sorted(
+        hosts.compounds.pools.providers_for(hosts.row(at), resource), key=lambda provider: -provider.free
+    )
     shortfalls = []
     for state, free in providers:
         inventory = state.inventories[resource]
@@ -70,7 +71,7 @@ def _shortfalls_of_group(hosts: Hosts, amounts: Amounts, at: int) -> str:
     """The shortfalls at the provider that lacks the fewest classes: one provider must give the whole group."""
     best: tuple[int, int, str, str] | None = None
     providers = 0
-    for state, _ in hosts.providers_for(at):
+    for state, _ in hosts.compounds.pools.providers_for(hosts.row(at)):
         if not any(resource in state.inventories for resource, _ in amounts):
             continue
         providers += 1
@@ -78,7 +79,7 @@ def _shortfalls_of_group(hosts: Hosts, amounts: Amounts, at: int) -> str:
         missing = 0
         for resource, amount in amounts:
             inventory = state.inventories.get(resource)
-            free = hosts.free_at(state, resource) if inventory else 0
+            free = hosts.compounds.room.free_at(state.id, resource) if inventory else 0
             bounds = (
                 (capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
                 if inventory
@@ -111,7 +112,7 @@ def shortfalls_of(resource: str, amount: int, bounds: tuple[int, int, int, int],
 
 def _missing_traits(hosts: Hosts, needs: Needs, at: int) -> str:
     group = needs.groups[0] if needs.groups else needs
-    known = _traits_at(hosts, at)
+    known = traits_at(hosts, at)
     lacks = [trait for trait in group.required if trait not in known]
     if lacks:
         return f"lacks {', '.join(lacks)}"
@@ -120,8 +121,13 @@ def _missing_traits(hosts: Hosts, needs: Needs, at: int) -> str:
     return f"has room, but not at {where} {', '.join(asked)}"
 
 
-def _traits_at(hosts: Hosts, at: int) -> set[str]:
-    return {trait for provider in hosts.providers_for(at) for trait in provider.state.traits}
+def traits_at(hosts: Hosts, at: int) -> set[str]:
+    """The traits of all providers that instances on this host may take from."""
+    return {
+        trait
+        for provider in hosts.compounds.pools.providers_for(hosts.row(at))
+        for trait in provider.state.traits
+    }
 
 
 def _names(needs: Needs) -> str:

@@ -31,8 +31,7 @@ class Spread(Weigher):
         return self.among(hosts, spec).weigh(hosts, spec) if self.keys else None
 
     def among(self, hosts: Hosts, spec: InstanceSpec) -> Weigher:  # noqa: ARG002 - every request is spread alike
-        found = [_turns(hosts, key) for key in self.keys]
-        return _SpreadAmong(self.multiplier, hosts, found)
+        return _SpreadAmong(self.multiplier, hosts, [_turns(hosts, key) for key in self.keys])
 
 
 class _Turns(NamedTuple):
