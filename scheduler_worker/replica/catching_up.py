@@ -104,7 +104,7 @@ class CatchingUp:
                     return None
                 first = first or page
                 self._picture.apply(page.providers)
-                self._picture.remove(page.gone)
+                self._picture.prune(each.internal for each in page.gone)
                 self._picture.groups.join(page.joined)
                 self._picture.groups.leave(page.left)
         return first

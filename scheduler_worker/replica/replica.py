@@ -95,7 +95,7 @@ class Replica(PartGroup):
 
     def _merge(self, changed: ProvidersChanged) -> None:
         self._picture.apply(changed.providers)
-        self._picture.remove(changed.gone)
+        self._picture.prune(each.internal for each in changed.gone)
         has_all = self._picture.use(changed.usage)
         # Members first: a choice that is dropped must be known as a member by then.
         self._picture.groups.join(changed.joined)

@@ -152,7 +152,8 @@ class Choices(dict[int, Choice]):
             if provider.root.int != host.int:
                 # By integers: the hash of a UUID is computed in Python.
                 others[provider.root.int] = provider.root
-        shapes = [ShapeSeen(root, self._picture.shape_of(root)) for root in others.values()]
+        trees = self._picture.trees.by_root
+        shapes = [ShapeSeen(root, trees[number].shape) for number, root in others.items()]
         return self._choice(row, amounts, shapes)
 
     def _choice(

@@ -12,7 +12,7 @@ from msgspec import Struct
 from bus.message import AggregateId, ConsumerId, ProviderId
 from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import NODE, HostState
-from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
+from bus.messages.placement import ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
 from placement_worker.core.candidates.columns import BatchedValues, Flags
 from placement_worker.core.candidates.provider_index import ProviderIndex
@@ -79,12 +79,10 @@ class Picture:
         self._use([(tree, usage.id, usage.used, usage.consumers) for tree, usage in self.trees.use(usages)])
         return all(self.trees.has_base_of(usage) for usage in usages)
 
-    def remove(self, gone: Iterable[ProviderGone]) -> None:
-        """These providers are deleted; a late message about them is ignored."""
-        self.prune(one.internal for one in gone)
-
     def prune(self, internals: Iterable[int]) -> None:
-        """Remove providers by internal id: they were known before a snapshot began, and are not in it."""
+        """These providers, by internal id, are deleted: placement has said so, or they were known before a snapshot began, and
+        are not in it. A late message about them is ignored.
+        """
         for internal in internals:
             tree = self.trees.delete(internal)
             if tree is not None:
@@ -260,9 +258,6 @@ class Picture:
         if self._sharing is None:
             self._sharing = sharing_of(self.columns, self.index)
         return self._sharing
-
-    def shape_of(self, root: ProviderId) -> int:
-        return self.trees.by_root[root.int].shape
 
     def held_on_compound(self) -> Iterable[Share]:
         """The unanswered choices on compound hosts."""

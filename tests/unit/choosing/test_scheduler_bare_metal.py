@@ -12,7 +12,7 @@ from bus.message import AggregateId
 from bus.messages.build import BuildInstance, BuildRejected, Flavor, Image, NoValidHost, RequestId
 from bus.messages.cell import PlaceInCell
 from bus.messages.hosts import NODE, HostFacts, HostsReported
-from bus.messages.placement import InventoryState, ProviderGone, ProviderState
+from bus.messages.placement import InventoryState, ProviderState
 from bus.workers.handling import Received, Tell
 from scheduler_worker.claiming.search import Search
 from scheduler_worker.core.choosing.choosing import Chosen, choose
@@ -268,7 +268,7 @@ def test_columns_that_grow_keep_what_nodes_are() -> None:
 def test_a_row_that_was_a_nodes_is_nothing_of_the_kind_for_its_next_host() -> None:
     picture = a_cloud(a_node("n1"), projects={"n1": ("owner",)})
     picture.remove_hosts([provider("n1")])
-    picture.remove([ProviderGone(internal=a_node("n1").internal, id=provider("n1"), revision=2)])
+    picture.prune([a_node("n1").internal])
     picture.apply([a_state("h3", vcpus(32))])
     picture.put_hosts([a_host("h3")])
 

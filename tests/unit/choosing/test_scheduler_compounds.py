@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import FunnelStep, NoValidHost
-from bus.messages.placement import InventoryState, ProviderGone, ProviderState, ResourceAmount, Share
+from bus.messages.placement import InventoryState, ProviderState, ResourceAmount, Share
 from placement_worker.core.candidates import ways as ways_module
 from placement_worker.core.candidates.budget import Budget, SharedBudget
 from placement_worker.core.candidates.fitting import Scope
@@ -204,7 +204,7 @@ def test_disk_of_a_pool_is_named_with_the_shape_of_the_pool() -> None:
         (provider("h"), 1),
         (provider("pool"), 7),
     ]
-    picture.remove([ProviderGone(internal=a_pool(10).internal, id=provider("pool"), revision=9)])
+    picture.prune([a_pool(10).internal])
     (found,) = choose(picture, [a_spec(1, DISK_GB=5)], PLUGINS, salt=0)
     assert refusal(found).steps[0].example == "h: DISK_GB asked 5, has none"
 

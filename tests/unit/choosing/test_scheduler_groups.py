@@ -275,7 +275,6 @@ def test_alternates_of_a_request_with_groups_have_shares_by_groups() -> None:
 class OnlyAt:
     """Allows the ways that take VCPUs of a provider with this trait; of several, the one with the most room."""
 
-    name = "only at"
     may_strike = True
 
     def __init__(self, trait: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import NoValidHost
-from bus.messages.placement import ProviderGone, ProviderState, ProviderUsage, Share
+from bus.messages.placement import ProviderState, ProviderUsage, Share
 from bus.messages.tree_fingerprint import tree_fingerprint
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
@@ -23,10 +23,6 @@ PLUGINS = standard_plugins()
 def free_of(picture: Picture, name: str, resource: str = "VCPU") -> int:
     (row,) = picture.rows_named(name)
     return int(Hosts(Draft(picture)).free(resource)[row])
-
-
-def gone(state: ProviderState, revision: int = 9) -> ProviderGone:
-    return ProviderGone(internal=state.internal, id=state.id, revision=revision)
 
 
 def a_share_of(name: str, vcpu: int) -> Share:
@@ -87,7 +83,7 @@ def test_what_is_used_of_a_provider_that_is_gone_is_no_news() -> None:
     picture = a_picture(host, hosts=())
     picture.use([usage_of(host, 1, 2)])
 
-    picture.remove([gone(host)])
+    picture.prune([host.internal])
 
     assert picture.use([usage_of(host, 2, 3)])
     assert len(picture) == 0
@@ -119,7 +115,7 @@ def test_a_provider_that_is_gone_stays_gone_when_its_past_comes_late() -> None:
     host = a_state("h")
     picture = a_picture(host, hosts=())
 
-    picture.remove([gone(host)])
+    picture.prune([host.internal])
     picture.apply([structs.replace(host, revision=5)])
 
     assert len(picture) == 0
@@ -129,7 +125,7 @@ def test_an_end_that_comes_before_its_beginning_is_remembered() -> None:
     host = a_state("h")
     picture = Picture()
 
-    picture.remove([gone(host)])
+    picture.prune([host.internal])
     picture.apply([host])
 
     assert len(picture) == 0
@@ -141,7 +137,7 @@ def test_a_host_that_is_made_again_is_another_provider_under_the_same_id() -> No
     for order in permutations((old, new)):
         picture = a_picture(*order)
 
-        picture.remove([gone(old, revision=71)])
+        picture.prune([old.internal])
 
         assert free_of(picture, "h") == 8
 
@@ -172,7 +168,7 @@ def test_a_row_that_is_used_again_has_nothing_of_its_last_host() -> None:
     picture = a_picture(first, hosts=())
     picture.hold([(WEB, 1, a_share_of("first", 3))])
 
-    picture.remove([gone(first)])
+    picture.prune([first.internal])
     picture.apply([a_state("second", vcpus(5))])
     picture.drop([(WEB, 1)])
 
@@ -270,7 +266,7 @@ def test_what_several_children_have_counts_together() -> None:
     assert free_of(picture, "h") == 32
     picture.use([usage_of(children[0], 3, 2)])
     assert free_of(picture, "h") == 29
-    picture.remove([gone(children[0])])
+    picture.prune([children[0].internal])
     assert free_of(picture, "h") == 16
 
 

@@ -12,13 +12,6 @@ from scheduler_worker.core.choosing.compound.provider_room import ProviderRoom
 from scheduler_worker.core.picture.picture import Picture
 
 
-class FreeAtProvider(NamedTuple):
-    """A provider that a host's instances may take from, and the free amount of one class there."""
-
-    state: ProviderState
-    free: int
-
-
 class Pool(NamedTuple):
     """A sharing provider: what it has of one class, and the rows of the hosts that may take from it."""
 
@@ -80,15 +73,12 @@ class Pools:
             self._barred[cell] = barred
         return barred
 
-    def providers_for(self, host: int, resource: str = "") -> Iterator[FreeAtProvider]:
-        """All providers that instances on this host may take from; with a class, those that have an inventory of it."""
+    def providers_for(self, host: int) -> list[ProviderState]:
+        """All providers that instances on this host may take from."""
         index, columns = self._index, self._picture.columns
         root = int(columns.root[host])
         if root < 0:
-            return
+            return []
         barred = self.barred_in(int(columns.cell[host]))
         pools = [row for row in index.pools_of(root) if row not in barred]
-        for row in (*index.in_trees_of(np.array([root])).tolist(), *pools):
-            state = index.state(row)
-            if not resource or resource in state.inventories:
-                yield FreeAtProvider(state, self._room.free(row, resource) if resource else 0)
+        return [index.state(row) for row in (*index.in_trees_of(np.array([root])).tolist(), *pools)]

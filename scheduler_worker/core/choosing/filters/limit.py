@@ -1,7 +1,7 @@
 """The host has fewer instances, or fewer builds and the like under way, than it may have."""
 
 from placement_worker.core.candidates.columns import Flags
-from scheduler_worker.core.aggregates.metadata import UNLIMITED
+from scheduler_worker.core.aggregates.metadata import UNLIMITED, least_of
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugins import Change, Filter
 from scheduler_worker.core.requests import InstanceSpec
@@ -25,5 +25,5 @@ class Limit(Filter):
         return hosts.have_fewer(self._column, hosts.number(self._key, self._maximum or UNLIMITED))
 
     def reason(self, hosts: Hosts, _spec: InstanceSpec, at: int) -> str:
-        maximum = hosts.number_at(at, self._key, self._maximum)
+        maximum = least_of(self._key, hosts.aggregates(at), self._maximum)
         return f"has {int(hosts.busy(self._column)[at])} {self._words}, at most {maximum:g}"

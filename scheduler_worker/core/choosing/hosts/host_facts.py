@@ -10,7 +10,7 @@ from bus.message import AggregateId
 from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import HostState
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows, Scalar
-from scheduler_worker.core.aggregates.metadata import ZONE, least_of, value_of
+from scheduler_worker.core.aggregates.metadata import ZONE, value_of
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.picture.aggregates import HostAggregates, Judge
 from scheduler_worker.core.picture.columns import HostProfile
@@ -165,9 +165,6 @@ class HostFacts:
         numbers = self.metadata.numbers(key, otherwise)
         return otherwise if numbers is None else numbers[self.of(self.columns.aggregates)]
 
-    def number_at(self, at: int, key: str, otherwise: float) -> float:
-        return least_of(key, self.aggregates(at), otherwise)
-
     def domains(self, key: str) -> Ints:
         """A small number for each host: hosts with the same value of this key have the same one, and those without any, too."""
         if key == ZONE:
@@ -193,10 +190,6 @@ class HostFacts:
         """NaN for a host that does not tell it."""
         column = self.columns.metrics.get(name)
         return np.full(len(self), np.nan) if column is None else self.of(column)
-
-    def caching(self, image: str) -> Flags:
-        """The hosts that have this image cached."""
-        return self.of(self.columns.images.having(image, self.columns.rows))
 
     def some_tell(self, names: Iterable[str]) -> bool:
         """Has any host ever told one of these metrics?"""

@@ -51,10 +51,13 @@ def shortfalls_of_compound(hosts: Hosts, amounts: Amounts, at: int) -> str:
 
 
 def _shortfall_of_compound(hosts: Hosts, resource: str, amount: int, at: int) -> str:
-    providers = sorted(
-        hosts.compounds.pools.providers_for(hosts.row(at), resource), key=lambda provider: -provider.free
-    )
-    shortfalls = []
+    compounds, shortfalls = hosts.compounds, []
+    providers = [
+        (state, compounds.room.free_at(state.id, resource))
+        for state in compounds.pools.providers_for(hosts.row(at))
+        if resource in state.inventories
+    ]
+    providers.sort(key=lambda each: -each[1])
     for state, free in providers:
         inventory = state.inventories[resource]
         bounds = (capacity_of(inventory), inventory.min_unit, inventory.max_unit, inventory.step_size)
@@ -64,14 +67,14 @@ def _shortfall_of_compound(hosts: Hosts, resource: str, amount: int, at: int) ->
     if len(shortfalls) < len(providers):
         return ""
     beside = f", the most of {len(providers)}" if len(providers) > 1 else ""
-    return f"{shortfalls[0]} at {providers[0].state.name}{beside}"
+    return f"{shortfalls[0]} at {providers[0][0].name}{beside}"
 
 
 def _shortfalls_of_group(hosts: Hosts, amounts: Amounts, at: int) -> str:
     """The shortfalls at the provider that lacks the fewest classes: one provider must give the whole group."""
     best: tuple[int, int, str, str] | None = None
     providers = 0
-    for state, _ in hosts.compounds.pools.providers_for(hosts.row(at)):
+    for state in hosts.compounds.pools.providers_for(hosts.row(at)):
         if not any(resource in state.inventories for resource, _ in amounts):
             continue
         providers += 1
@@ -123,11 +126,7 @@ def _missing_traits(hosts: Hosts, needs: Needs, at: int) -> str:
 
 def traits_at(hosts: Hosts, at: int) -> set[str]:
     """The traits of all providers that instances on this host may take from."""
-    return {
-        trait
-        for provider in hosts.compounds.pools.providers_for(hosts.row(at))
-        for trait in provider.state.traits
-    }
+    return {trait for state in hosts.compounds.pools.providers_for(hosts.row(at)) for trait in state.traits}
 
 
 def _names(needs: Needs) -> str:

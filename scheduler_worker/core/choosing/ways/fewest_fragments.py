@@ -5,7 +5,6 @@ from scheduler_worker.core.choosing.ways.judge import Way
 
 
 class FewestFragments:
-    name = "fewest fragments"
     may_strike = False
 
     def reads(self, needs: Needs) -> bool:

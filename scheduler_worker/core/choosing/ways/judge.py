@@ -51,9 +51,6 @@ class WayJudge(Protocol):
     # Does it strike any way? Then refusals and plans ask it about the ways of all hosts, which costs time.
     may_strike: bool
 
-    @property
-    def name(self) -> str: ...
-
     def reads(self, needs: Needs) -> bool:
         """Does it judge such a request? Only then several ways of a host are searched, which costs time."""
 

@@ -13,7 +13,7 @@ class ImageCache(Weigher):
     woken_by = (Change.IMAGES,)
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
-        if not spec.image or not hosts.columns.images.knows(spec.image):
+        caches = hosts.columns.images
+        if not spec.image or not caches.knows(spec.image):
             return None
-        weights: Floats = hosts.caching(spec.image).astype("float64")
-        return weights
+        return hosts.of(caches.having(spec.image, hosts.columns.rows)).astype("float64")
