@@ -50,9 +50,8 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
     """
     environment = with_flags(environment, arguments, "cell_conductor")
     addresses = addresses_for_main(environment, "MOOR_CELL", "MOOR_BUS_URL", "MOOR_DB_URL")
-    settings = settings_for_main(environment, SECTION, DATABASE)
+    tuned, bus, database = settings_for_main(environment, SECTION, DATABASE)
     cell = environment["MOOR_CELL"]
-    tuned, bus, database = settings
     run_main(
         run(
             cell,

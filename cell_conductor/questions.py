@@ -1,14 +1,16 @@
-"""Tells schedulers what the cell itself has."""
+"""Tells schedulers what the cell itself has, and an audit what its rows count on."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from msgspec import structs
 
+from bus.messages.books import AskCellBooks, CellBooksFound
 from bus.messages.build import InstanceState
 from bus.messages.cells import LiveTold, TellLive, first_that_fit
-from bus.workers.handling import Handlers, Reading, Received, Said, Tell
-from cell_conductor.core.instance import Instance
+from bus.workers.handling import Answer, Handlers, Reading, Received, Said, Tell
+from cell_conductor.core.books import entry_of
+from cell_conductor.core.instance import Instance, Rules
 from cell_conductor.core.transition import state_of
 from cell_conductor.handlers import of_cell
 from cell_conductor.store import ConductorStore
@@ -19,7 +21,9 @@ ASKED_BEFORE_MAX = timedelta(minutes=2)
 _OVER = ("error", "deleted")
 
 
-def question_handlers(cell: str, store: ConductorStore, clock: Callable[[], datetime]) -> Handlers:
+def question_handlers(rules: Rules, store: ConductorStore, clock: Callable[[], datetime]) -> Handlers:
+    cell = rules.cell
+
     async def on_tell(asks: Sequence[Received[TellLive]]) -> list[Said]:
         since = clock() - ASKED_BEFORE_MAX
         ours, said = of_cell(cell, asks)
@@ -28,7 +32,19 @@ def question_handlers(cell: str, store: ConductorStore, clock: Callable[[], date
                 said.append(Tell(await _told(cell, store, ask.message), ask))
         return said
 
-    return {TellLive: Reading(on_tell)}
+    async def on_audit(asks: Sequence[Received[AskCellBooks]]) -> list[Said]:
+        ours, said = of_cell(cell, asks)
+        return [*said, *[Answer(ask, await _booked(store, rules, ask.message)) for ask in ours]]
+
+    return {TellLive: Reading(on_tell), AskCellBooks: Reading(on_audit)}
+
+
+async def _booked(store: ConductorStore, rules: Rules, question: AskCellBooks) -> CellBooksFound:
+    # One more than asked tells whether there is another page.
+    rows = await store.booked(question.instances, question.after, question.limit + 1)
+    entries = [entry_of(row, rules) for row in rows]
+    page = first_that_fit(entries[: question.limit])
+    return CellBooksFound(entries=page, next=page[-1].instance.id if len(page) < len(entries) else None)
 
 
 async def _told(cell: str, store: ConductorStore, asked: TellLive) -> LiveTold:

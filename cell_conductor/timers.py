@@ -109,7 +109,8 @@ class Timers:
         # Messages and questions of earlier checks may wait for the broker: rows stay due until some are done.
         await self._background.until_fewer_than(BACKGROUND_MAX)
         self._has_more = False
-        if self._must_check():
+        is_time = self._check_by_s <= asyncio.get_running_loop().time()
+        if is_time or self._is_due(self._clock()) or self._confirmed:
             await self._handle_due()
 
     def _pause_s(self) -> float:
@@ -122,13 +123,6 @@ class Timers:
         rest_s = self._rests_until_s - asyncio.get_running_loop().time()
         if rest_s > 0:
             await wait_at_most(self._checking.stopping, rest_s)
-
-    def _must_check(self) -> bool:
-        return (
-            self._check_by_s <= asyncio.get_running_loop().time()
-            or self._is_due(self._clock())
-            or bool(self._confirmed)
-        )
 
     async def _handle_due(self) -> None:
         confirmed = tuple(self._confirmed)

@@ -11,7 +11,6 @@ from bus.process import Part
 from bus.workers.station import Station
 from bus.workers.worker import Notifying
 from cell_conductor.beating import Heartbeats
-from cell_conductor.books_handlers import books_handlers
 from cell_conductor.core.instance import Rules
 from cell_conductor.handlers import handlers
 from cell_conductor.host_handlers import host_handlers
@@ -78,7 +77,7 @@ def conductor_parts(
     # Questions do not wait behind orders, nor orders behind them.
     answers = station.worker(
         f"conductor.{cell}.questions",
-        {**books_handlers(store, rules), **question_handlers(cell, store, clock)},
+        question_handlers(rules, store, clock),
         store,
     )
     return (worker, timers, watch, beats, answers)

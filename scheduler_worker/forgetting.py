@@ -51,8 +51,11 @@ class Forgetting(Periodic):
     async def _forget_hosts(self) -> None:
         """A host that is down may come back; one that is down and has no provider either was removed."""
         now = self._clock()
-        down = self._registry.unheard_since(now - self._down_after)
-        removed = {host.id: host.sequence for host in down if not self._is_provided(host.id)}
+        removed = {
+            host.id: host.sequence
+            for host in self._registry.unheard_since(now - self._down_after)
+            if not self._is_provided(host.id)
+        }
         self._removed_at = {host: self._removed_at.get(host, now) for host in removed}
         before = now - timedelta(seconds=self._settings.hosts_kept_s)
         known = {host: removed[host] for host, at in self._removed_at.items() if at <= before}

@@ -46,10 +46,6 @@ Clock = Callable[[], datetime]
 INSTANCES_AT_ONCE_MAX = 2_000
 
 
-def _instances_of(build: BuildInstance) -> int:
-    return min(max(build.count, 1), COUNT_MAX)
-
-
 def request_handlers(
     builder: Builder,
     registry: HostRegistry,
@@ -64,7 +60,9 @@ def request_handlers(
 ) -> Handlers:
     """Orders of clients and operators."""
     return {
-        BuildInstance: Weighed(builder.on_builds, _instances_of, INSTANCES_AT_ONCE_MAX),
+        BuildInstance: Weighed(
+            builder.on_builds, lambda build: min(max(build.count, 1), COUNT_MAX), INSTANCES_AT_ONCE_MAX
+        ),
         **instance_order_handlers(
             picture, clock, know_hosts, rebuild_timeout_s=settings.node_request_timeout_s
         ),

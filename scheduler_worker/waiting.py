@@ -11,6 +11,8 @@ not search just now. Specs are named by their digests.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec import Struct
+
 from bus.messages.build import InstanceId
 from scheduler_worker.core.choosing.plugins import Plugins
 from scheduler_worker.core.choosing.waking import hosts_with_room, room_for
@@ -24,19 +26,16 @@ PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 10.0
 HEARD_MAX = 10_000
 
 
-class _Waiting:
-    __slots__ = ("failures", "is_unjudged", "learned", "not_before_s", "rows", "spec")
-
-    def __init__(self, spec: InstanceSpec) -> None:
-        self.spec = spec
-        # The hosts that may have room.
-        self.rows: set[int] = set()
-        # It is to be judged by all hosts.
-        self.is_unjudged = True
-        # How many times it was learned: a spec that is learned while it is forgotten stays.
-        self.learned = 1
-        self.failures = 0
-        self.not_before_s = 0.0
+class _Waiting(Struct):
+    spec: InstanceSpec
+    # The hosts that may have room.
+    rows: set[int] = set()
+    # It is to be judged by all hosts.
+    is_unjudged: bool = True
+    # How many times it was learned: a spec that is learned while it is forgotten stays.
+    learned: int = 1
+    failures: int = 0
+    not_before_s: float = 0.0
 
 
 class WaitingSpecs:
@@ -57,9 +56,6 @@ class WaitingSpecs:
 
     def __bool__(self) -> bool:
         return bool(self._specs)
-
-    def __contains__(self, digest: bytes) -> bool:
-        return digest in self._specs
 
     # What waits
 

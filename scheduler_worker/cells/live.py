@@ -9,7 +9,6 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 from bus.errors import Operational
 from bus.messages.cells import AskLive, LiveFound, LiveTold, TellLive
@@ -22,11 +21,6 @@ from scheduler_worker.hosts.registry import HostRegistry
 
 # So many questions may wait for cells at once.
 WAITING_MAX = 200
-
-
-class _Asked(NamedTuple):
-    cell: str
-    told: "asyncio.Future[LiveTold]"
 
 
 class LiveRelay:
@@ -44,8 +38,8 @@ class LiveRelay:
     ) -> None:
         self._clock = clock
         self._numbers = itertools.count(1)
-        # Open questions, by their names.
-        self._asked: dict[str, _Asked] = {}
+        # Open questions, by their names: the cell, and who waits for what it tells.
+        self._asked: dict[str, tuple[str, asyncio.Future[LiveTold]]] = {}
         self._station = station
         self._stations = stations_of_cells
         self._cells = cells
@@ -88,20 +82,20 @@ class LiveRelay:
         return "" if cell in known else f"there is no cell {cell!r} as far as this scheduler knows"
 
     async def _relay(self, ask: Received[AskLive]) -> None:
-        found = await self._found(ask.message)
-        answer = Outgoing(found, ask.id, ask.trace, to=ask.reply_to)
+        answer = Outgoing(await self._found(ask.message), ask.id, ask.trace, to=ask.reply_to)
         # If it cannot be sent, the asker asks again.
         self._station.publisher.send_all((answer,)).add_done_callback(mark_seen)
 
     def hear(self, told: LiveTold) -> None:
-        asked = self._asked.get(told.question)
-        if asked is not None and asked.cell == told.cell and not asked.told.done():
-            asked.told.set_result(told)
+        cell, waiting = self._asked.get(told.question, ("", None))
+        if waiting is not None and cell == told.cell and not waiting.done():
+            waiting.set_result(told)
 
     async def _found(self, question: AskLive) -> LiveFound:
         cell = question.in_cell
         name = f"{self._station.name}-{next(self._numbers)}"
-        asked = self._asked[name] = _Asked(cell, asyncio.get_running_loop().create_future())
+        waiting: asyncio.Future[LiveTold] = asyncio.get_running_loop().create_future()
+        self._asked[name] = cell, waiting
         publisher = self._stations.get(cell, self._station).publisher
         order = TellLive(
             cell=cell,
@@ -117,7 +111,7 @@ class LiveRelay:
         try:
             async with asyncio.timeout(self._answer_s):
                 await sent
-                told = await asked.told
+                told = await waiting
         except TimeoutError:
             return LiveFound(cell=cell, silent=f"no conductor has told it within {self._answer_s:g} s")
         except Operational as problem:

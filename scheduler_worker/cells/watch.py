@@ -7,7 +7,7 @@ from datetime import timedelta
 from bus.errors import Unavailable
 from bus.parts import Periodic, Status
 from scheduler_worker.cells.registry import CellRegistry
-from scheduler_worker.store import KnownCell, SchedulerStore
+from scheduler_worker.store import SchedulerStore
 
 # A row is written again when it is so much behind: a worker that starts needs no better.
 WRITTEN_AGAIN_AFTER = timedelta(seconds=15)
@@ -43,7 +43,11 @@ class CellWatch(Periodic):
     async def _refresh(self) -> None:
         written = {row.name: row for row in await self._store.cells()}
         self._cells.learn(written.values())
-        behind = [row for row in self._cells.rows() if _is_behind(written.get(row.name), row)]
+        behind = [
+            row
+            for row in self._cells.rows()
+            if row.name not in written or row.heard_at - written[row.name].heard_at >= WRITTEN_AGAIN_AFTER
+        ]
         if behind:
             async with self._store.transaction() as transaction:
                 await transaction.save_cells(behind)
@@ -58,7 +62,3 @@ class CellWatch(Periodic):
                 status.failed(Unavailable(down[name]))
             else:
                 status.well()
-
-
-def _is_behind(written: KnownCell | None, row: KnownCell) -> bool:
-    return written is None or row.heard_at - written.heard_at >= WRITTEN_AGAIN_AFTER

@@ -137,6 +137,5 @@ class Search:
 
 def _on_alternate(chosen: Chosen, alternate: Choice, others: Sequence[Choice]) -> Chosen:
     """Other ways of the host itself are no alternates: a host that fails to build would be tried again."""
-    host = alternate.share.host
-    others = tuple([each for each in others if each.share.host != host])
+    others = tuple([each for each in others if each.share.host != alternate.share.host])
     return structs.replace(chosen, choice=alternate, alternates=others)

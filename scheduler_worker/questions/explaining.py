@@ -79,8 +79,10 @@ class Explainer:
             drained = DrainedInstance(id=row.id, name=row.told.name, project=row.told.project)
             match outcomes.get(row.id):
                 case None:
-                    why = "its needs are not known: it was requested before schedulers kept them"
-                    drained = structs.replace(drained, reason=why)
+                    drained = structs.replace(
+                        drained,
+                        reason="its needs are not known: it was requested before schedulers kept them",
+                    )
                 case NoValidHost() as refusal:
                     drained = structs.replace(drained, reason=in_words(refusal))
                 case chosen:

@@ -16,8 +16,9 @@ def history_questions(store: SchedulerStore) -> Handlers:
 
 
 async def _history(store: SchedulerStore, question: AskHistory) -> HistoryFound:
-    query = InstanceQuery(instances=(question.instance,), project=question.project, limit=1)
-    rows = await store.instances(query)
+    rows = await store.instances(
+        InstanceQuery(instances=(question.instance,), project=question.project, limit=1)
+    )
     if not rows:
         return HistoryFound(instance=None)
     (row,) = rows

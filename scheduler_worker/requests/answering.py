@@ -20,17 +20,23 @@ def rejection(field: str, value: object, reason: str, request: RequestId | None 
 
 
 def too_old(ask: Received[BuildInstance], horizon: timedelta) -> BuildRejected:
-    reason = (
+    return rejection(
+        SENT_AT,
+        ask.sent_at,
         f"too old: a request that was sent more than {horizon.total_seconds():.0f} s ago may have been built and deleted since, "
-        "and its rows may be forgotten"
+        "and its rows may be forgotten",
+        ask.message.request_id,
     )
-    return rejection(SENT_AT, ask.sent_at, reason, ask.message.request_id)
 
 
 def other_content(ask: Received[BuildInstance]) -> BuildRejected:
     request = ask.message.request_id
-    reason = "duplicate id: a request with this id and other content was taken before"
-    return rejection("request_id", request, reason, request)
+    return rejection(
+        "request_id",
+        request,
+        "duplicate id: a request with this id and other content was taken before",
+        request,
+    )
 
 
 def taken_instances(request: RequestId, instances: Iterable[InstanceId]) -> BuildRejected:

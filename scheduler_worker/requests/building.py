@@ -172,7 +172,7 @@ class Builder:
         found = {
             build.rows[at].id: (build, at)
             for build in builds
-            if build.may_wait and build.rejection is None
+            if build.kept is not None and build.rejection is None
             for at, row in enumerate(build.rows)
             if row.told.state == WAITING and isinstance(build.searches[at].outcome, Holds)
         }
@@ -236,11 +236,7 @@ class _Build:
         # Why none of its instances is built.
         self.refusal: Refused | None = None
         self._timeouts = Timeouts(settings.request_timeout_s, settings.node_request_timeout_s)
-        self._kept = _kept_request(request)
-
-    @property
-    def may_wait(self) -> bool:
-        return self._kept is not None
+        self.kept = _kept_request(request)
 
     @property
     def is_whole(self) -> bool:
@@ -269,8 +265,7 @@ class _Build:
         return [at for at, row in enumerate(self.rows) if row.told.state == ACCEPTED]
 
     def learn(self, acceptance: Acceptance) -> None:
-        request = self.requests[0]
-        judged = rows_or_rejection(request, acceptance)
+        judged = rows_or_rejection(self.requests[0], acceptance)
         if isinstance(judged, BuildRejected):
             self.rejection = judged
             return
@@ -289,7 +284,7 @@ class _Build:
             now,
             group=search.spec.server_group,
             timeouts=self._timeouts,
-            kept=self._kept,
+            kept=self.kept,
         )
 
     def as_new(self) -> NewRequest:

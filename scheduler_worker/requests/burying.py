@@ -44,8 +44,8 @@ class Burial:
                     said += await released_unless_held(ask, transaction, now)
                 continue
             ended = tuple(_ended(row, now) for row in new_rows(ask.message, now, self._settings))
-            new = NewRequest(read.id, read.digest, ended)
-            (acceptance,) = await (await transaction.begun()).accept([new])
+            store = await transaction.begun()
+            (acceptance,) = await store.accept([NewRequest(read.id, read.digest, ended)])
             rows = rows_or_rejection(read, acceptance)
             if isinstance(rows, BuildRejected):
                 said += await released_unless_held(ask, transaction, now)

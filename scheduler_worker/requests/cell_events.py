@@ -35,17 +35,14 @@ def cell_event_handlers(
         ]
         if ours:
             await _write([ask.message for ask in ours], transaction, clock)
-        return [*repeat(ours), *_wild(asks)]
+        wild = [
+            Bury(ask, f"instance.sequence is {sequence}: a cell counts to {SEQUENCE_FROM_CELL_MAX} at most")
+            for ask in asks
+            if (sequence := ask.message.instance.sequence) > SEQUENCE_FROM_CELL_MAX
+        ]
+        return [*repeat(ours), *wild]
 
     return dict.fromkeys((InstanceActive, InstanceMoved, InstanceFailed, InstanceDeleted), on_events)
-
-
-def _wild(asks: Sequence[Received[CellEvent]]) -> list[Bury]:
-    return [
-        Bury(ask, f"instance.sequence is {sequence}: a cell counts to {SEQUENCE_FROM_CELL_MAX} at most")
-        for ask in asks
-        if (sequence := ask.message.instance.sequence) > SEQUENCE_FROM_CELL_MAX
-    ]
 
 
 def repeated_at_api_level(events: Sequence[Received[CellEvent]]) -> list[Said]:

@@ -30,7 +30,12 @@ def group_order_handlers(clock: Callable[[], datetime]) -> Handlers:
         said: list[Said] = []
         # All workers write the rows of several orders in one order.
         for ask in sorted(asks, key=lambda ask: ask.message.id.int):
-            wrong, wanted = _wrong(ask.message), _group_of(ask.message)
+            order, wrong = ask.message, _wrong(ask.message)
+            wanted = KnownGroup(
+                definition=ServerGroup(id=order.id, policy=order.policy, max_per_host=order.max_per_host),
+                name=order.name,
+                project=order.project,
+            )
             if wrong is None:
                 known = await (await transaction.begun()).create_group(wanted)
                 wrong = None if known == wanted else _taken(ask.message, known)
@@ -76,8 +81,7 @@ async def with_groups(store: SchedulerStore, requests: Sequence[ValidRequest]) -
     ids = {group.id.int: group.id for each in requests if (group := each.ask.message.group) is not None}
     if not ids:
         return list(requests)
-    found = await store.groups(GroupQuery(ids=tuple(ids.values())))
-    known = {each.definition.id.int: each for each in found}
+    known = {each.definition.id.int: each for each in await store.groups(GroupQuery(ids=tuple(ids.values())))}
     return [_with_group(each, known) for each in requests]
 
 
@@ -127,14 +131,6 @@ def _with_members(group: KnownGroup, picture: Picture, *, is_alone: bool) -> Gro
             )
             for each in shown
         ),
-    )
-
-
-def _group_of(order: CreateGroup) -> KnownGroup:
-    return KnownGroup(
-        definition=ServerGroup(id=order.id, policy=order.policy, max_per_host=order.max_per_host),
-        name=order.name,
-        project=order.project,
     )
 
 

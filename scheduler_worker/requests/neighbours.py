@@ -5,7 +5,6 @@ are for that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -17,35 +16,27 @@ from scheduler_worker.requests.reading import ValidRequest
 from scheduler_worker.store import InstanceQuery, SchedulerStore
 
 
-class Unknown(NamedTuple):
-    """A request that names an instance which its project does not have."""
-
-    request: ValidRequest
-    why: BuildRejected
-
-
 async def with_neighbours(
     store: SchedulerStore, requests: Sequence[ValidRequest]
-) -> tuple[list[ValidRequest], list[Unknown]]:
-    """The requests with the names of these hosts in their specs; and those that name unknown instances."""
-    named = {each for request in requests for each in _named_in(request.ask.message)}
+) -> tuple[list[ValidRequest], list[tuple[ValidRequest, BuildRejected]]]:
+    """The requests with the names of these hosts in their specs; and those that name an instance which their project does not
+    have, with the reason.
+    """
+    builds = [request.ask.message for request in requests]
+    named = {each for build in builds for each in (*build.different_host, *build.same_host)}
     if not named:
         return list(requests), []
     ids = tuple(sorted(named, key=lambda id_: id_.int))
     rows = {row.id: row for row in await store.instances(InstanceQuery(instances=ids, limit=len(ids)))}
     known: list[ValidRequest] = []
-    unknown: list[Unknown] = []
+    unknown: list[tuple[ValidRequest, BuildRejected]] = []
     for request in requests:
         why = next(_problems_of(request.ask.message, rows), None)
         if why is None:
             known.append(_with_hosts(request, rows))
         else:
-            unknown.append(Unknown(request, why))
+            unknown.append((request, why))
     return known, unknown
-
-
-def _named_in(build: BuildInstance) -> tuple[InstanceId, ...]:
-    return (*build.different_host, *build.same_host)
 
 
 def _problems_of(build: BuildInstance, rows: Mapping[InstanceId, InstanceRow]) -> Iterator[BuildRejected]:

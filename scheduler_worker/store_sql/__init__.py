@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 
 from bus.errors import Bug, Transient
 from bus.messages.build import InstanceId
@@ -57,7 +58,6 @@ from scheduler_worker.store_sql.history import find_changes, lock_moves, write_c
 from scheduler_worker.store_sql.hosts import find_hosts, forget_hosts, lock_hosts, save_hosts
 from scheduler_worker.store_sql.postgresql import PostgresInstances
 from scheduler_worker.store_sql.rows import (
-    by_id,
     confirmed_in,
     event_values,
     new_values,
@@ -66,6 +66,9 @@ from scheduler_worker.store_sql.rows import (
     values,
 )
 from scheduler_worker.store_sql.sqlite import SqliteInstances
+
+# All workers lock rows in this order.
+_by_id = attrgetter("id.int")
 
 
 class SqlSchedulerTransaction:
@@ -105,7 +108,7 @@ class SqlSchedulerTransaction:
     async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
         if not rows:
             return {}
-        decided = sorted(rows, key=by_id)
+        decided = sorted(rows, key=_by_id)
         others: Mapping[InstanceId, InstanceRow] = {}
         if await self._instances.decide([values(row) for row in decided]) < len(decided):
             stored = await self.lock([row.id for row in decided])
@@ -117,7 +120,7 @@ class SqlSchedulerTransaction:
         new = [row for row in rows if row.told.request_id == NO_REQUEST]
         known = [row for row in rows if row.told.request_id != NO_REQUEST]
         if new and await self._instances.add(
-            [new_values(row, None, b"") for row in sorted(new, key=by_id)]
+            [new_values(row, None, b"") for row in sorted(new, key=_by_id)]
         ) < len(new):
             # Another worker has just accepted the request of this delete, whose row must not be overwritten.
             raise Transient("a deleted instance without a row has got one from its request meanwhile")

@@ -22,7 +22,7 @@ Rows = PostgresInstances | SqliteInstances
 async def accept(rows: Rows, new: Sequence[NewRequest]) -> list[Acceptance]:
     """Rows are inserted in the order of their ids, so that no two workers wait for each other."""
     added = [each for request in new for each in _values_of(request, request.rows)]
-    if await rows.add(sorted(added, key=_by_id)) == len(added):
+    if await rows.add(sorted(added, key=lambda values: values[0].int)) == len(added):
         return [Known(request.rows) for request in new]
     stored = _StoredRows(await rows.lock_stored([each[0] for each in added], [request.id for request in new]))
     judged = [stored.judged(request) for request in new]
@@ -86,8 +86,3 @@ async def _adopt(
 
 def _values_of(request: NewRequest, rows: Sequence[InstanceRow]) -> list[Values]:
     return [new_values(row, place, request.digest) for place, row in enumerate(rows)]
-
-
-def _by_id(values: Values) -> int:
-    id_: UUID = values[0]
-    return id_.int

@@ -1,7 +1,8 @@
 """Queries for instances and notes that are not hot, and pruning: written once for both databases."""
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import UUID  # noqa: TC003 - imported like every other type
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -14,10 +15,6 @@ from scheduler_worker.store import InstanceQuery, Note
 from scheduler_worker.store_sql.rows import READ, ids_in, row_of
 from scheduler_worker.tables import changes, notes
 from scheduler_worker.tables import instances as table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
 
 _COLUMNS = tuple(table.c[name] for name in READ)
 # How many notes are read at once; most of them name the rows of a batch.
@@ -89,5 +86,4 @@ def prune(connection: Connection, before: datetime, limit: int) -> int:
 
 
 def _read(connection: Connection, query: sa.Select[Any]) -> list[InstanceRow]:
-    rows: Sequence[Any] = connection.execute(query).all()
-    return [row_of(tuple(row)) for row in rows]
+    return [row_of(tuple(row)) for row in connection.execute(query)]

@@ -226,11 +226,6 @@ def confirmed_in(notes: Iterable[bytes]) -> dict[UUID, int]:
     return last
 
 
-def by_id(row: InstanceRow) -> int:
-    """All workers lock rows in this order."""
-    return row.id.int
-
-
 def request_of(read: Values) -> tuple[UUID | None, bytes]:
     """The id and the digest of the row's request."""
     return read[1], _given(read[3]).digest

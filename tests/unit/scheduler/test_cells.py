@@ -18,7 +18,9 @@ from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
 from cell_conductor.beating import Heartbeats
 from cell_conductor.questions import question_handlers
+from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
+from cell_conductor.wiring import rules_of
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.questions import cell_questions
 from scheduler_worker.cells.registry import CONDUCTORS_MAX, CellRegistry
@@ -368,7 +370,7 @@ async def test_a_cell_obeys_no_order_for_another_one_and_none_that_nobody_waits_
 
 
 async def obeyed(store: ConductorStore, order: TellLive) -> list[Said]:
-    handler = question_handlers("c1", store, lambda: NOON)[TellLive]
+    handler = question_handlers(rules_of(ConductorSettings(), "c1"), store, lambda: NOON)[TellLive]
     assert isinstance(handler, Reading)
     return list(await handler.handle([an_ask(order)]))
 

@@ -386,12 +386,14 @@ async def test_an_instance_without_a_host_is_no_host_to_be_apart_from_and_none_t
 
 async def test_an_instance_that_is_unknown_or_of_another_project_rejects_the_request_by_its_field() -> None:
     store = await a_store_with("h1")
-    _, (stranger,) = await with_neighbours(store, [a_valid("same_host", project="bank")])
-    _, (unknown,) = await with_neighbours(MemorySchedulerStore(), [a_valid("different_host", project="")])
+    _, ((_, stranger),) = await with_neighbours(store, [a_valid("same_host", project="bank")])
+    _, ((_, unknown),) = await with_neighbours(
+        MemorySchedulerStore(), [a_valid("different_host", project="")]
+    )
 
-    assert (stranger.why.field, stranger.why.value) == ("same_host[0]", str(NEIGHBOUR))
-    assert stranger.why.reason == "no instance of project bank has this id"
-    assert (unknown.why.field, unknown.why.reason) == ("different_host[0]", "no instance has this id")
+    assert (stranger.field, stranger.value) == ("same_host[0]", str(NEIGHBOUR))
+    assert stranger.reason == "no instance of project bank has this id"
+    assert (unknown.field, unknown.reason) == ("different_host[0]", "no instance has this id")
 
 
 async def test_a_request_that_names_an_unknown_neighbour_is_answered_and_lets_go_when_it_came_back() -> None:
