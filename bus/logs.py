@@ -15,10 +15,6 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _USUAL = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
 
 
-class BadLogSettingError(ValueError):
-    """An unknown log level or format; the message names the known ones."""
-
-
 class JsonFormatter(logging.Formatter):
     """Fields given as `extra` keep their names and types."""
 
@@ -47,5 +43,5 @@ def begin_to_log(environment: Mapping[str, str], *, level: str = "INFO") -> None
 def _one_of(name: str, text: str, allowed: tuple[str, ...], fold: Any) -> str:
     value: str = fold(text.strip())
     if value not in allowed:
-        raise BadLogSettingError(f"{name} is {text!r}, must be one of {', '.join(allowed)}")
+        raise ValueError(f"{name} is {text!r}, must be one of {', '.join(allowed)}")
     return value

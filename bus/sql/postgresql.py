@@ -273,7 +273,14 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _borrowed(self, begin: str) -> AsyncIterator[PostgresSession]:
-        await self._until_free()
+        wait_s = self.settings.pool_wait_s
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"database: none of {self._pool_size} sessions was free within {wait_s:g} s"
+            ) from None
         try:
             session = await self._begun(begin)
             try:
@@ -285,15 +292,6 @@ class PostgresDatabase:
                     await session.discard()
         finally:
             self._free.release()
-
-    async def _until_free(self) -> None:
-        try:
-            async with asyncio.timeout(self.settings.pool_wait_s):
-                await self._free.acquire()
-        except TimeoutError:
-            raise Unavailable(
-                f"database: none of {self._pool_size} sessions was free within {self.settings.pool_wait_s:g} s"
-            ) from None
 
     async def _begun(self, begin: str) -> PostgresSession:
         """A session in which the transaction has begun. Idle sessions that broke fail here, and the next one is tried."""

@@ -53,7 +53,8 @@ class _Session:
     def be_lazy(self, *, is_lazy: bool) -> None:
         """Set whether later commits wait for the disk; only between two transactions."""
         if is_lazy is not self._is_lazy:
-            self.here(partial(_be_lazy, is_lazy=is_lazy))
+            durability = "NORMAL" if is_lazy else "FULL"
+            self.here(lambda connection: driver_of(connection).execute(f"PRAGMA synchronous = {durability}"))
             self._is_lazy = is_lazy
 
     def here(self, work: Callable[[Connection], T]) -> T:
@@ -157,10 +158,6 @@ class SqliteTransaction:
                 await self._session.aside(partial(_end, "ROLLBACK"))
 
 
-def _be_lazy(connection: Connection, *, is_lazy: bool) -> None:
-    driver_of(connection).execute(f"PRAGMA synchronous = {'NORMAL' if is_lazy else 'FULL'}")
-
-
 def _begin_immediate(busy_s: float, connection: Connection) -> None:
     driver = driver_of(connection)
     driver.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
@@ -208,8 +205,7 @@ class SqliteDatabase:
         takes_long: bool = False,  # noqa: ARG002 - SQLite has no limit on statements
         is_lazy: bool = False,
     ) -> AbstractAsyncContextManager[SqliteTransaction]:
-        writer = self._writer
-        return self._transaction(writer.session, writer.queue, writes=True, is_lazy=is_lazy)
+        return self._transaction(self._writer.session, self._writer.queue, writes=True, is_lazy=is_lazy)
 
     def reading(self, *, takes_long: bool = False) -> AbstractAsyncContextManager[SqliteTransaction]:  # noqa: ARG002
         return self._transaction(self._reader, self._readers, writes=False)
@@ -218,26 +214,20 @@ class SqliteDatabase:
     async def _transaction(
         self, session: _Session, queue: asyncio.Lock, *, writes: bool, is_lazy: bool = False
     ) -> AsyncIterator[SqliteTransaction]:
-        async with self._turn(queue):
-            transaction = SqliteTransaction(session, self._settings.busy_s, writes=writes, is_lazy=is_lazy)
-            try:
-                yield transaction
-                await transaction.commit()
-            except BaseException:
-                # Shielded: a cancelled caller must not pass the lock on with an open transaction.
-                await asyncio.shield(transaction.roll_back())
-                raise
-
-    @asynccontextmanager
-    async def _turn(self, queue: asyncio.Lock) -> AsyncIterator[None]:
         wait_s = self._settings.pool_wait_s
         try:
             async with asyncio.timeout(wait_s):
                 await queue.acquire()
         except TimeoutError:
             raise Locked(f"database: {self.path} was in use for more than {wait_s:g} s") from None
+        transaction = SqliteTransaction(session, self._settings.busy_s, writes=writes, is_lazy=is_lazy)
         try:
-            yield
+            yield transaction
+            await transaction.commit()
+        except BaseException:
+            # Shielded: a cancelled caller must not pass the lock on with an open transaction.
+            await asyncio.shield(transaction.roll_back())
+            raise
         finally:
             queue.release()
 
