@@ -10,8 +10,6 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from bus.permissions import Rights, rights_of
 from bus.topology import (
     DEAD_LETTERS,
@@ -41,8 +39,11 @@ def definitions_of(
     virtual_host: str = "/",
     sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
+    limits: Mapping[str, int] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The definitions of the users that have a password here, on a broker with these exchanges and cells."""
+    """The definitions of the users that have a password here, on a broker with these exchanges and cells: the users, their
+    rights, and RabbitMQ's limits on what each may take of the broker.
+    """
     rights = rights_by_user(exchanges, cells, sites, applications)
     strangers = sorted(passwords.keys() - rights.keys())
     if strangers:
@@ -57,7 +58,7 @@ def definitions_of(
                 "password_hash": password_hash(user, passwords[user], salt),
                 "hashing_algorithm": "rabbit_password_hashing_sha256",
                 "tags": [],
-                "limits": {},
+                "limits": dict(limits or {}),
             }
             for user in sorted(passwords)
         ],
@@ -83,36 +84,6 @@ def definitions_of(
             for topic in each.topics
         ],
     }
-
-
-class UserLimits(Struct, frozen=True):
-    """Limits on what one user may take of the broker."""
-
-    connections_max: int
-    channels_max: int
-
-
-def definitions_of_application(
-    application: Application,
-    exchanges: Iterable[Exchange],
-    password: str,
-    *,
-    salt: bytes,
-    virtual_host: str,
-    limits: UserLimits,
-) -> dict[str, list[dict[str, Any]]]:
-    """The definitions of an application's user on a broker with these exchanges: the user, its rights and its limits."""
-    definitions = definitions_of(
-        exchanges,
-        (),
-        {application.user: password},
-        salt=salt,
-        virtual_host=virtual_host,
-        applications=(application,),
-    )
-    (user,) = definitions["users"]
-    user["limits"] = {"max-connections": limits.connections_max, "max-channels": limits.channels_max}
-    return definitions
 
 
 def rights_by_user(

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from bus.definitions import SALT_BYTES, UserLimits, definitions_of_application
+from bus.definitions import SALT_BYTES, definitions_of
 from bus.messages.applications import (
     ApplicationSet,
     ApplicationsFound,
@@ -85,13 +85,14 @@ def add(
     password = known.get(application.user) or secrets.token_urlsafe(24)
     if credentials is not None:
         write_private(credentials, {**known, application.user: password})
-    definitions = definitions_of_application(
-        application,
+    definitions = definitions_of(
         deployment.objects().exchanges,
-        password,
+        (),
+        {application.user: password},
         salt=secrets.token_bytes(SALT_BYTES),
         virtual_host=deployment.virtual_host,
-        limits=UserLimits(connections_max, channels_max),
+        applications=(application,),
+        limits={"max-connections": connections_max, "max-channels": channels_max},
     )
     command = shlex.split(ctl)
     rabbitmqctl(command, "import_definitions", stdin=json.dumps(definitions))
