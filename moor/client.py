@@ -9,6 +9,7 @@ from collections.abc import (
     Collection,
     Coroutine,
     Iterable,
+    Iterator,
     Sequence,
 )
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
@@ -75,6 +76,10 @@ def check_readable(message: Message) -> None:
         raise typer.BadParameter(f"{read.field} is {read.value!r}, and cannot be sent: {why}")
 
 
+def batches_of(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
 class Asks(Protocol):
     """A `Client` or a `Station`."""
 
@@ -93,10 +98,10 @@ P = TypeVar("P", bound=Page)
 
 async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
     """The answer, which must be of this type."""
-    return _granted(question, await asking.ask(question), kind)
+    return granted(question, await asking.ask(question), kind)
 
 
-def _granted(question: Message, answer: Message, kind: type[T]) -> T:
+def granted(question: Message, answer: Message, kind: type[T]) -> T:
     if isinstance(answer, BuildRejected):
         fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
     assert isinstance(answer, kind), f"{question!r} was answered by {answer!r}"
@@ -106,10 +111,9 @@ def _granted(question: Message, answer: Message, kind: type[T]) -> T:
 async def answers_of(asking: "Client", questions: Sequence[Message], kind: type[T]) -> list[T]:
     """The answers, which must be of this type. Of many questions, some hundred are under way at once."""
     answers: list[T] = []
-    for start in range(0, len(questions), ASKED_AT_ONCE_MAX):
-        some = questions[start : start + ASKED_AT_ONCE_MAX]
+    for some in batches_of(questions, ASKED_AT_ONCE_MAX):
         answered = zip(some, await asking.ask_all(some), strict=True)
-        answers += [_granted(question, answer, kind) for question, answer in answered]
+        answers += [granted(question, answer, kind) for question, answer in answered]
     return answers
 
 
@@ -248,9 +252,8 @@ class Client:
     async def instances(self, ids: Sequence[InstanceId], project: str = "") -> list[InstanceState]:
         """The instances with these ids, as far as they exist."""
         found: list[InstanceState] = []
-        for start in range(0, len(ids), FOUND_AT_ONCE_MAX):
-            some = tuple(ids[start : start + FOUND_AT_ONCE_MAX])
-            question = AskInstances(instances=some, limit=FOUND_AT_ONCE_MAX, project=project)
+        for some in batches_of(ids, FOUND_AT_ONCE_MAX):
+            question = AskInstances(instances=tuple(some), limit=FOUND_AT_ONCE_MAX, project=project)
             async for page in self.pages_of_instances(question):
                 found += page.instances
         return found
@@ -266,20 +269,18 @@ class Client:
         With a project, only events about its instances. An application receives them from the project's feed, which the
         schedulers publish.
         """
-        if project and self._is_application:
+        speaker = broker_user_of(self._station.consuming.broker.user)
+        matches = key_pattern(Grant(EVENTS, patterns)).fullmatch
+        if project and speaker is not None and speaker.application:
             # An admin application has no feed of its own and may hear all events.
             with suppress(AccessRefused):
                 async with feed_of(self._station, Grant(FEED, (project,))) as feed:
                     async for batch in feed:
-                        yield [each.message for each in batch if _has_key(each.message, patterns)]
+                        messages = [each.message for each in batch]
+                        yield [each for each in messages if matches(destination_of(each).routing_key)]
         async with feed_of(self._station, Grant(EVENTS, patterns)) as feed:
             async for batch in feed:
                 yield [each.message for each in batch if project in ("", _project_of(each.message))]
-
-    @property
-    def _is_application(self) -> bool:
-        speaker = broker_user_of(self._station.consuming.broker.user)
-        return speaker is not None and bool(speaker.application)
 
 
 @asynccontextmanager
@@ -345,7 +346,9 @@ class InstanceFollower:
         """Show changes until `is_over` holds for all instances. Return False if it is `by_s` on the event loop's clock before."""
         try:
             async with asyncio.timeout_at(by_s):
-                await self._follow(lambda: self._is_over(is_over), show)
+                await self._follow(
+                    lambda: all(id_ in self.states and is_over(self.states[id_]) for id_ in self._ids), show
+                )
         except TimeoutError:
             return False
         return True
@@ -363,9 +366,6 @@ class InstanceFollower:
             self._changed.clear()
             show(self.states)
 
-    def _is_over(self, is_over: Callable[[InstanceState], bool]) -> bool:
-        return all(id_ in self.states and is_over(self.states[id_]) for id_ in self._ids)
-
     async def _hear(self) -> None:
         async with aclosing(self._client.listen("instance.#", project=self._project)) as heard:
             async for batch in heard:
@@ -379,13 +379,6 @@ class InstanceFollower:
         while True:
             self.take(await self._client.instances([*self._ids], self._project))
             await asyncio.sleep(LOOK_AGAIN_S)
-
-
-def _has_key(message: Message, patterns: Sequence[str]) -> bool:
-    """Do these patterns match the event's routing key?"""
-    return (
-        key_pattern(Grant(EVENTS, tuple(patterns))).fullmatch(destination_of(message).routing_key) is not None
-    )
 
 
 def _project_of(message: Message) -> str:

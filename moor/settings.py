@@ -51,12 +51,6 @@ FLAGS = {
     "cells": "--cells",
     "data": "--data",
 }
-DATA_VARIABLE = "MOOR_DATA"
-CONFIG_VARIABLE = "MOOR_CONFIG"
-SOCKET = "bus.sock"
-DATABASE = "moor.db"
-IRONIC_URL = "ironic.url"
-FLAVORS = "flavors.toml"
 
 # The type of each key in the file, and its name for error messages.
 _TEXT = (str, "a text")
@@ -117,19 +111,19 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def socket(self) -> Path:
-        return self.data / SOCKET
+        return self.data / "bus.sock"
 
     @property
     def database_file(self) -> Path:
-        return self.data / DATABASE
+        return self.data / "moor.db"
 
     @property
     def flavors_file(self) -> Path:
-        return self.data / FLAVORS
+        return self.data / "flavors.toml"
 
     @property
     def ironic_url_file(self) -> Path:
-        return self.data / IRONIC_URL
+        return self.data / "ironic.url"
 
     @property
     def is_of_up(self) -> bool:
@@ -166,8 +160,8 @@ def settings_from(
     file, written = _written(config, environment, here)
     stated = {key: Stated(value, str(file)) for key, value in written.items() if key in _SHAPES}
     stated |= stated_in(environment)
-    if data := environment.get(DATA_VARIABLE):
-        stated["data"] = Stated(data, DATA_VARIABLE)
+    if data := environment.get("MOOR_DATA"):
+        stated["data"] = Stated(data, "MOOR_DATA")
     for key, text in flags.items():
         if text:
             where = FLAGS[key]
@@ -199,7 +193,7 @@ def _written(
 ) -> tuple[Path | None, dict[str, Any]]:
     """The settings file, if there is one, and the checked values in it."""
     home = _home(environment, "XDG_CONFIG_HOME", ".config")
-    named = config or environment.get(CONFIG_VARIABLE, "")
+    named = config or environment.get("MOOR_CONFIG", "")
     usual = (each for each in (here / "moorage.toml", home / "moorage" / "config.toml") if each.is_file())
     file = Path(named) if named else next(usual, None)
     if file is None:

@@ -7,7 +7,7 @@ Moorage by Ironic's notifications, as always. Only `moor boot` and `moor delete`
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 import typer
@@ -20,7 +20,7 @@ from moor.bare_metal.nodes import (
     NodeReader,
     NodeShown,
     SeveralNodesError,
-    reading_nodes,
+    with_nodes,
 )
 from moor.bare_metal.nodes_showing import nodes_columns, print_node
 from moor.options import (
@@ -33,12 +33,9 @@ from moor.options import (
     command_settings,
     err,
     fail,
-    run,
 )
-from moor.settings import Settings
 from moor.showing import print_all, print_one
 
-T = TypeVar("T")
 Order = Callable[[HttpIronicApi, ProviderId], Awaitable[Refused | None]]
 
 app = typer.Typer(
@@ -95,7 +92,7 @@ def list_nodes(
     as_json: AsJson = False,
 ) -> None:
     """List all nodes, ordered by name: Ironic's state, and what is offered to placement, or why nothing is."""
-    found = _with_reader(command_settings(ironic=ironic, ironic_db=ironic_db, db=db), NodeReader.all)
+    found = with_nodes(command_settings(ironic=ironic, ironic_db=ironic_db, db=db), NodeReader.all)
     nodes = [
         each
         for each in found.nodes
@@ -120,7 +117,7 @@ def show(
 ) -> None:
     """Show everything that is known of one node."""
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
-    (found,) = _with_reader(settings, lambda reader: _found(reader, [node]))
+    (found,) = with_nodes(settings, lambda reader: _found(reader, [node]))
     print_one(found, print_node, as_json=as_json)
 
 
@@ -260,7 +257,7 @@ def _order(
         await _until_none(_is_unheard, reader, ids, HEARD_S)
         return await _found(reader, ids), refused, in_time
 
-    nodes, refused, in_time = _with_reader(settings, work)
+    nodes, refused, in_time = with_nodes(settings, work)
     print_all(nodes, nodes_columns(), as_json=as_json)
     for name, answer in refused.items():
         _print_error(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}")
@@ -314,14 +311,6 @@ async def _found(reader: NodeReader, names: Sequence[str]) -> list[NodeShown]:
     if missing := [repr(name) for name in names if found[name] is None]:
         fail(f"there is no node {', '.join(missing)}, so nothing was done; `moor node list` shows all nodes")
     return [node for name in names if (node := found[name]) is not None]
-
-
-def _with_reader(settings: Settings, work: Callable[[NodeReader], Awaitable[T]]) -> T:
-    async def with_reader() -> T:
-        async with reading_nodes(settings) as reader:
-            return await work(reader)
-
-    return run(with_reader())
 
 
 def _print_error(line: str) -> None:

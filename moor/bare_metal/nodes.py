@@ -1,8 +1,9 @@
 """Bare-metal nodes as an operator sees them: Ironic's state of each, and what Moorage offers of it."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from typing import TypeVar
 from uuid import UUID
 
 import typer
@@ -15,7 +16,11 @@ from ironic_sync.rest import UnreadableNode
 from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.store import IronicStore
 from moor.bare_metal.daemon_rows import opened_rows
+from moor.client import batches_of
+from moor.options import run
 from moor.settings import Settings
+
+T = TypeVar("T")
 
 ROWS_AT_ONCE = 1000
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
@@ -132,16 +137,25 @@ class NodeReader:
     async def _all_rows(self) -> dict[ProviderId, NodeRow]:
         if self._rows is None:
             return {}
-        ids = [each.id for each in await self._rows.owners()]
-        return await self._rows_of(ids)
+        return await self._rows_of([each.id for each in await self._rows.owners()])
 
     async def _rows_of(self, ids: Collection[ProviderId]) -> dict[ProviderId, NodeRow]:
         if self._rows is None:
             return {}
-        wanted, rows = [*ids], dict[ProviderId, NodeRow]()
-        for at in range(0, len(wanted), ROWS_AT_ONCE):
-            rows |= await self._rows.read(wanted[at : at + ROWS_AT_ONCE])
+        rows: dict[ProviderId, NodeRow] = {}
+        for some in batches_of([*ids], ROWS_AT_ONCE):
+            rows |= await self._rows.read(some)
         return rows
+
+
+def with_nodes(settings: Settings, work: Callable[[NodeReader], Awaitable[T]]) -> T:
+    """Run a command's work with a reader of the nodes."""
+
+    async def with_reader() -> T:
+        async with reading_nodes(settings) as reader:
+            return await work(reader)
+
+    return run(with_reader())
 
 
 @asynccontextmanager

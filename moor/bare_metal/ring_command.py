@@ -185,8 +185,7 @@ def missing(
         out.print(
             f"{each.id} {escape(each.name)} in cell {each.cell}, since {each.since:%Y-%m-%d %H:%M:%S} UTC"
         )
-    done = "are removed once no consumer holds them" if remove else "are missing"
-    out.print(f"{len(found)} nodes {done}")
+    out.print(f"{len(found)} nodes {'are removed once no consumer holds them' if remove else 'are missing'}")
 
 
 @app.command()
@@ -228,8 +227,7 @@ def ownership_of(row: NodeRow, members: Sequence[Member]) -> OwnershipShown:
 
 def _missing_of(row: NodeRow) -> MissingNode:
     since = datetime.fromtimestamp(row.missing_since_us / 1_000_000, UTC)
-    name = (row.node and row.node.name) or ""
-    return MissingNode(id=row.id, name=name, cell=row.cell, since=since)
+    return MissingNode(id=row.id, name=(row.node and row.node.name) or "", cell=row.cell, since=since)
 
 
 async def _ring(store: SqlIronicStore) -> RingShown:

@@ -39,7 +39,7 @@ from moor.books.judging import (
 )
 from moor.books.reading import BooksReader, Speaks
 from moor.books.views import Fault, Mend, Places, Sight, View
-from moor.client import answer_of, hosts_of, providers_of
+from moor.client import answer_of, batches_of, hosts_of, providers_of
 
 FOUND, MENDED, ORDERED, NOT_MENDED = "found", "mended", "ordered", "not mended"
 # A second look names these instances, and at most two hosts of each.
@@ -175,14 +175,11 @@ class Audit:
             self._in_flight += is_in_flight(view, sight)
             if faults := [*faults_of(view, sight, self._places)]:
                 suspects.append((view, faults))
-        for start in range(0, len(suspects), LOOKED_AT_ONCE_MAX):
-            await self._look_again(suspects[start : start + LOOKED_AT_ONCE_MAX])
-
-    async def _look_again(self, suspects: Sequence[tuple[View, list[Fault]]]) -> None:
-        ids = [view.id for view, _ in suspects]
-        hosts = {each.host: None for view, _ in suspects for each in view.in_cells if each.host is not None}
-        found = [fault for _, faults in suspects for fault in faults]
-        await self._look_twice(found, partial(self._faults_now, ids, tuple(hosts)))
+        for some in batches_of(suspects, LOOKED_AT_ONCE_MAX):
+            ids = [view.id for view, _ in some]
+            hosts = {each.host: None for view, _ in some for each in view.in_cells if each.host is not None}
+            found = [fault for _, faults in some for fault in faults]
+            await self._look_twice(found, partial(self._faults_now, ids, tuple(hosts)))
 
     async def _faults_now(self, ids: Sequence[ConsumerId], hosts: Sequence[ProviderId]) -> list[Fault]:
         views, asked = await self._reader.views_of(ids, hosts)
@@ -217,9 +214,7 @@ class Audit:
         self._needed.update(heir_of(instance, attempt) for attempt in range(1, attempts + 1))
 
     async def _compare_ways_back(self) -> None:
-        pairs = sorted(self._ways_back.items())
-        for start in range(0, len(pairs), LOOKED_AT_ONCE_MAX):
-            some = pairs[start : start + LOOKED_AT_ONCE_MAX]
+        for some in batches_of(sorted(self._ways_back.items()), LOOKED_AT_ONCE_MAX):
             await self._look_twice(await self._ways_back_now(some), partial(self._ways_back_now, some))
 
     async def _ways_back_now(self, pairs: Sequence[tuple[ConsumerId, ConsumerId]]) -> list[Fault]:
@@ -241,9 +236,8 @@ class Audit:
             if id_ not in self._needed and self._options.concerns(view)
         ]
         self._compared += len(self._alone)
-        for start in range(0, len(suspects), LOOKED_AT_ONCE_MAX):
-            some = suspects[start : start + LOOKED_AT_ONCE_MAX]
-            sight = self._sight(None)
+        sight = self._sight(None)
+        for some in batches_of(suspects, LOOKED_AT_ONCE_MAX):
             found = [fault for view in some for fault in self._faults_alone(view, sight)]
             await self._look_twice(found, partial(self._alone_now, [view.id for view in some]))
 

@@ -159,7 +159,9 @@ def is_in_flight(view: View, sight: Sight) -> bool:
     # A boot writes its row after its claim.
     if consumer is not None and consumer.is_new and told is None and not view.in_cells:
         return True
-    return any(_is_stirred(each, sight) for each in view.in_cells)
+    return any(
+        each.stirred_at is not None and sight.now - each.stirred_at < sight.settle for each in view.in_cells
+    )
 
 
 def _cells_to_hear(view: View, sight: Sight) -> Iterator[str]:
@@ -170,10 +172,6 @@ def _cells_to_hear(view: View, sight: Sight) -> Iterator[str]:
     yield from (each.instance.cell for each in view.in_cells)
     if view.consumer is not None and not view.in_cells and view.consumer.cell in sight.known:
         yield view.consumer.cell
-
-
-def _is_stirred(entry: CellEntry, sight: Sight) -> bool:
-    return entry.stirred_at is not None and sight.now - entry.stirred_at < sight.settle
 
 
 def _is_living(entry: CellEntry) -> bool:

@@ -117,7 +117,10 @@ def show(
     depths = [_depths(each.url, each.objects().queues) if is_named else {} for each in deployments]
     if as_json:
         brokers = [_as_json(*each) for each in zip(deployments, depths, strict=True)]
-        print_json({"brokers": brokers, "messages": _messages_as_json()})
+        messages = {
+            kind: {"is": route.kind.value, "exchange": route.exchange} for kind, route in ROUTES.items()
+        }
+        print_json({"brokers": brokers, "messages": messages})
         return
     for deployment, waiting in zip(deployments, depths, strict=True):
         if len(deployments) > 1:
@@ -239,10 +242,6 @@ def _as_json(deployment: BrokerDeployment, depths: dict[str, int | None]) -> obj
             for user, rights in deployment.rights().items()
         },
     }
-
-
-def _messages_as_json() -> object:
-    return {kind: {"is": route.kind.value, "exchange": route.exchange} for kind, route in ROUTES.items()}
 
 
 def _plain(pattern: str) -> list[str]:

@@ -1,7 +1,7 @@
 """`moor dead`: shows dead letters, and replays or drops them as an operator decides."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -60,16 +60,10 @@ def show(handle: str, bus: BusUrl = "", limit: Limit = 1000, *, as_json: AsJson 
     if as_json:
         print_json(_as_json(letter))
         return
-    for name, value in (
-        ("handle", letter.handle),
-        ("queue", letter.queue),
-        ("type", letter.type),
-        ("reason", letter.reason),
-        ("attempts", letter.attempts),
-        ("where", letter.where),
-    ):
+    fields = _as_json(letter)
+    body = fields.pop("body")
+    for name, value in fields.items():
         out.print(Text.assemble((f"{name:9}", "bold"), " ", str(value)))
-    body = letter.body.decode(errors="replace")
     out.print(Text(body[:BODY_SHOWN_MAX]))
     if len(body) > BODY_SHOWN_MAX:
         out.print(f"[dim]... {len(body)} characters in all[/dim]")
@@ -145,7 +139,7 @@ def _decide(
     return with_connection(command_settings(bus=bus).bus_url, decided)
 
 
-def _as_json(letter: DeadLetter) -> dict[str, object]:
+def _as_json(letter: DeadLetter) -> dict[str, Any]:
     return {
         "handle": letter.handle,
         "queue": letter.queue,

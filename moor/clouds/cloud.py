@@ -1,7 +1,7 @@
 """A whole cloud in one process: every worker of every room, on one broker and one database."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from msgspec import structs
@@ -19,16 +19,13 @@ from compute_sim.simulated.hosts import SimulatedHost
 from compute_sim.store_sql import open_compute_store
 from compute_sim.wiring import simulated_parts
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
+from moor.clouds.db_command import IRONIC, OTHERS, PLACEMENT
 from moor.tuning import CloudSettings
 from placement_worker.store_sql import SqlPlacementStore
 from placement_worker.wiring import placement_parts
 from scheduler_worker.store_sql import SqlSchedulerStore
 from scheduler_worker.wiring import scheduler_parts
 
-# The rooms that have tables.
-PLACEMENT = "placement_worker"
-OTHERS = ("scheduler_worker", "cell_conductor", "compute_sim")
-IRONIC = "ironic_sync"
 DRAIN_S_MAX = 10.0
 
 
@@ -61,10 +58,7 @@ async def cloud(
     """
     settings = settings or CloudSettings()
 
-    connection = await broker.connect()
-    await connection.declare(objects_of(hosts, create_foreign=metal is not None))
-    await connection.close()
-    await upgrade_all(database_url, placement_url, settings.database, has_nodes=metal is not None)
+    await prepare(broker, hosts, database_url, placement_url, settings.database, has_nodes=metal is not None)
     async with AsyncExitStack() as stack:
         store = SqlPlacementStore(placement_url or database_url, settings=settings.database)
         stack.push_async_callback(store.close)
@@ -131,14 +125,23 @@ async def cloud(
             await running
 
 
-async def upgrade_all(
+async def prepare(
+    broker: Broker,
+    cells: Iterable[str],
     database_url: str,
     placement_url: str = "",
     settings: DatabaseSettings | None = None,
     *,
-    has_nodes: bool = False,
+    has_nodes: bool,
 ) -> None:
-    """Upgrade the tables of all rooms, and those of the bare-metal daemons if there are nodes."""
+    """Declare the exchanges and queues of these cells, and upgrade the tables of all rooms; those of bare metal if there are
+    nodes.
+    """
+    connection = await broker.connect()
+    try:
+        await connection.declare(objects_of(cells, create_foreign=has_nodes))
+    finally:
+        await connection.close()
     await upgrade(placement_url or database_url, PLACEMENT, settings)
     for owner in (*OTHERS, *((IRONIC,) if has_nodes else ())):
         await upgrade(database_url, owner, settings)

@@ -15,10 +15,9 @@ from msgspec import Struct
 
 from bus.broker import Broker
 from bus.errors import Failure
-from bus.topology import objects_of
 from compute_sim.simulated.faults import FaultScript
 from moor.clouds.bare_metal import BareMetalPlan
-from moor.clouds.cloud import upgrade_all
+from moor.clouds.cloud import prepare
 
 END_S_MAX = 30.0
 KILL_S_MAX = 5.0
@@ -159,12 +158,8 @@ async def cloud_in_processes(
 
     `urls` go into the workers' environment, so that no password shows in a list of processes.
     """
-    connection = await broker.connect()
-    try:
-        await connection.declare(objects_of(cells, create_foreign=metal is not None))
-    finally:
-        await connection.close()
-    await upgrade_all(urls["MOOR_DB_URL"], urls["MOOR_PLACEMENT_DB_URL"], has_nodes=metal is not None)
+    databases = urls["MOOR_DB_URL"], urls["MOOR_PLACEMENT_DB_URL"]
+    await prepare(broker, cells, *databases, has_nodes=metal is not None)
     async with AsyncExitStack() as stack:
         stack.enter_context(_cancelled_by_sigterm())
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="moor-workers-")))

@@ -19,7 +19,7 @@ from bus.messages.build import (
 )
 from bus.messages.moves import EndMove, MoveInstance
 from bus.workers.asking import NoAnswer
-from moor.client import Client, InstanceFollower, client
+from moor.client import Client, InstanceFollower, client, granted
 from moor.options import INTERRUPTED, NOT_IN_TIME, AsJson, BusUrl, command_settings, err, fail, out, run
 from moor.settings import Settings
 from moor.showing import INSTANCES, plain, print_json, print_one, progress_of
@@ -90,12 +90,9 @@ async def taken(
             f"takes it: {how_to_follow}",
             NOT_IN_TIME,
         )
-    if isinstance(answer, BuildRejected):
-        if shown:
-            print_json({**shown, "rejected": plain(answer)})
-        fail(f"rejected: {answer.field} is {answer.value!r}: {answer.reason}")
-    assert isinstance(answer, kind), f"{order!r} was answered by {answer!r}"
-    return answer
+    if isinstance(answer, BuildRejected) and shown:
+        print_json({**shown, "rejected": plain(answer)})
+    return granted(order, answer, kind)
 
 
 async def followed(

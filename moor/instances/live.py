@@ -10,7 +10,7 @@ from bus.errors import Unavailable
 from bus.messages.build import CellHeard, InstanceId, InstanceState
 from bus.messages.cells import AskCells, AskLive, CellsFound, LiveFound
 from bus.topology import CELL0
-from moor.client import FOUND_AT_ONCE_MAX, Client, answer_of, pages_of
+from moor.client import FOUND_AT_ONCE_MAX, Client, answer_of, batches_of, pages_of
 
 # The cell's own states that stand behind each state of the API level.
 _SAME = {
@@ -96,9 +96,8 @@ async def live_view_of(
     asking: Client, told: Sequence[InstanceState], project: str, within_s: float
 ) -> LiveView:
     """Ask the cells of these instances for them."""
-    parts = [told[start : start + FOUND_AT_ONCE_MAX] for start in range(0, len(told), FOUND_AT_ONCE_MAX)]
     answers: dict[str, CellAnswer] = {}
-    for part in parts:
+    for part in batches_of(told, FOUND_AT_ONCE_MAX):
         ids = [each.id for each in part]
         for answer in await _ask_all(asking, _cells_of(part), within_s, project=project, ids=ids):
             before = answers.get(answer.cell, answer)

@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from bus.messages.build import CellHeard, InstanceState
 from moor.instances.live import MISSING, Compared, LiveView
-from moor.options import NOT_IN_TIME, err, fail, out
+from moor.options import NOT_IN_TIME, fail, out
 from moor.showing import instance_state, moment, plain, print_json, shortened
 from moor.tables import Columns, print_table
 
@@ -55,11 +55,8 @@ def print_live(view: LiveView, nothing: str = "", *, as_json: bool) -> None:
         out.print(nothing, markup=False, highlight=False)
     if not as_json:
         print_last_heard([each.told for each in view.instances], view.heard)
-    for answer in view.silent[:-1]:
-        err.print(_silence(view, answer.cell, answer.silent), style="red", markup=False, highlight=False)
     if view.silent:
-        last = view.silent[-1]
-        fail(_silence(view, last.cell, last.silent), NOT_IN_TIME)
+        fail("\n".join(_silence(view, each.cell, each.silent) for each in view.silent), NOT_IN_TIME)
 
 
 def _silence(view: LiveView, cell: str, why: str) -> str:

@@ -22,7 +22,7 @@ from bus.messages.placement import ProviderState, Share
 from bus.topology import CELL0, DEAD_QUEUE, QueueKind, objects_of
 from bus.workers.station import Station
 from moor.books.auditing import problems_in_books
-from moor.client import hosts_of, pages_of, providers_of
+from moor.client import batches_of, hosts_of, pages_of, providers_of
 from moor.clouds.temporary_cloud import TemporaryCloud
 from moor.load.firing import Boot, amounts_of
 
@@ -44,8 +44,7 @@ async def until_quiet(connection: Connection, cells: Sequence[str]) -> None:
     quiet = 0
     async with asyncio.timeout(PATIENCE_S):
         while quiet < QUIET_LOOKS:
-            waiting = [await connection.depth(queue) for queue in work]
-            quiet = 0 if any(waiting) else quiet + 1
+            quiet = 0 if any([await connection.depth(queue) for queue in work]) else quiet + 1
             await asyncio.sleep(PAUSE_S)
 
 
@@ -96,10 +95,7 @@ def claims_of(rows: Iterable[InstanceState]) -> tuple[int, int]:
 
 async def instances_of(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
     """The instances as the API level has them."""
-    questions = [
-        AskInstances(instances=tuple(ids[at : at + AT_ONCE]), limit=AT_ONCE)
-        for at in range(0, len(ids), AT_ONCE)
-    ]
+    questions = [AskInstances(instances=tuple(some), limit=AT_ONCE) for some in batches_of(ids, AT_ONCE)]
     found: dict[InstanceId, InstanceState] = {}
     while questions:
         further = []
@@ -115,8 +111,8 @@ async def instances_of(client: Station, ids: Sequence[InstanceId]) -> dict[Insta
 async def _held(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, Share]:
     """The share that each instance holds in placement; instances that hold nothing are left out."""
     held: dict[InstanceId, Share] = {}
-    for at in range(0, len(ids), AT_ONCE):
-        async for page in pages_of(client, AskBooks(consumers=tuple(ids[at : at + AT_ONCE])), BooksFound):
+    for some in batches_of(ids, AT_ONCE):
+        async for page in pages_of(client, AskBooks(consumers=tuple(some)), BooksFound):
             held |= {
                 each.id: Share(host=each.host, amounts=each.held)
                 for each in page.consumers

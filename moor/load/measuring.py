@@ -44,8 +44,7 @@ class Meter:
     def read(self, ended: int) -> None:
         cpu_s = {name: clock() for name, clock in self._cpu_clocks.items()}
         generator_s = self._generator() if self._generator else 0.0
-        now = Reading(time.perf_counter(), ended, cpu_s, generator_s, machine_cpu_s())
-        self.readings.append(now)
+        self.readings.append(Reading(time.perf_counter(), ended, cpu_s, generator_s, machine_cpu_s()))
 
     def progress(self, ended: int) -> None:
         """Take one reading per tenth of the boots: a reading costs about a millisecond."""

@@ -1,10 +1,9 @@
 """`moor provider create`, `delete`, `rename`, `move` and `set`: an operator's writes to placement."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from uuid import UUID, uuid4
 
-import msgspec
 import typer
 
 from bus.message import AggregateId, ProviderId
@@ -19,15 +18,13 @@ from bus.messages.administration import (
 )
 from bus.messages.placement import ProviderState
 from moor.client import Client, ask_bus, providers_of
-from moor.options import AsJson, BusUrl, fail, out, read_uuid
+from moor.options import AsJson, BusUrl, out, read_uuid
 from moor.placement.providers import ProviderName, amounts_from, found_in, write
 from moor.placement.providers_showing import PROVIDERS
 from moor.showing import print_one
 from moor.tables import print_table
 
 app = typer.Typer(add_completion=False)
-
-M = TypeVar("M", bound=msgspec.Struct)
 
 Parent = Annotated[str, typer.Option(metavar="PROVIDER", help="The parent provider.")]
 
@@ -161,7 +158,7 @@ def _set(bus: str, which: str, order: Callable[[dict[str, Any]], Write], *, as_j
 
     def written(everything: list[ProviderState]) -> Write:
         provider = found_in(everything, which)
-        return _validated(order({"provider": provider.id, "generation": provider.generation}))
+        return order({"provider": provider.id, "generation": provider.generation})
 
     _write(bus, written, which, as_json=as_json)
 
@@ -184,11 +181,3 @@ def _write(
         out.print("done")
     else:
         print_one(provider, lambda shown: print_table([shown], PROVIDERS), as_json=as_json)
-
-
-def _validated(message: M) -> M:
-    """Decode the message as placement will, so that a value that cannot be decoded is reported here."""
-    try:
-        return msgspec.convert(msgspec.to_builtins(message), type(message))
-    except msgspec.ValidationError as wrong:
-        fail(str(wrong), 2)

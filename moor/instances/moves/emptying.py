@@ -112,8 +112,7 @@ class _Moves:
         allowed = at_once
         while self._waiting or self._under_way:
             if self._waiting and len(self._under_way) < allowed:
-                beyond = await self._order(allowed - len(self._under_way))
-                if beyond:
+                if await self._order(allowed - len(self._under_way)):
                     allowed = len(self._under_way)
             elif self._under_way:
                 await self._changed.wait()
