@@ -24,7 +24,7 @@ from bus.workers.station import Station
 from moor.books.auditing import problems_in_books
 from moor.client import batches_of, hosts_of, pages_of, providers_of
 from moor.clouds.temporary_cloud import TemporaryCloud
-from moor.load.firing import Boot, amounts_of
+from moor.load.orders import Boot, amounts_of
 
 ENDS = ("active", "error", "deleted")
 # Longer than hosts take to report their number of instances.

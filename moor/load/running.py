@@ -18,10 +18,10 @@ from moor.clouds.cloud_processes import Servers, WorkerProcess
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.load.auditing import claims_of, instances_of, problems_left, problems_of, until_quiet
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.load.firing import BootRun, fire, flavor_with
+from moor.load.firing import fire
 from moor.load.listeners import NotVisible, listener_of
 from moor.load.measuring import Meter
-from moor.load.mixing import MixedRun, figures_of, latencies_of, mix_of
+from moor.load.orders import OrderRun, figures_of, flavor_with, latencies_of, mix_of
 from moor.load.results import Audited, LoadResult, Phase, latency_of
 from moor.options import err
 from moor.showing import shortened
@@ -79,19 +79,19 @@ async def run_load(plan: Plan, servers: Servers | None) -> LoadResult:
         of_mix = Meter(clocks.processes, len(mix_of(plan.moves)), clocks.generator)
         boots, mixed, problems = await cloud.during(_measured(plan, cloud, meter, of_mix))
         rows = await cloud.during(instances_of(cloud.client, list(boots.instances)))
-    seconds = boots.ended_s - boots.began_s
+    states = [boot.state for boot in boots.instances.values() if boot.state is not None]
     claims, conflicts = claims_of(rows.values())
     tenths = meter.parts_us_per_boot()
     ours, others = meter.shares(os.cpu_count() or 1)
     return LoadResult(
-        **summary_of(boots.states, problems, clocks, servers, plan.counts),
+        **summary_of(states, problems, clocks, servers, plan.counts),
         boots=plan.boots,
         hosts=sum(plan.cells.values()),
         cells=len(plan.cells),
         failing=plan.failing,
-        seconds=seconds,
-        boots_per_s=plan.boots / seconds,
-        latency_ms=latency_of(boots.latencies_s),
+        seconds=boots.seconds,
+        boots_per_s=plan.boots / boots.seconds,
+        latency_ms=latency_of(latencies_of(boots.orders)),
         claims=claims,
         conflicts=conflicts,
         cpu_us_per_boot=meter.us_per_boot(),
@@ -134,21 +134,21 @@ def clocks_of(workers: Sequence[WorkerProcess], servers: Servers | None) -> Cloc
 
 async def _measured(
     plan: Plan, cloud: TemporaryCloud, meter: Meter, of_mix: Meter
-) -> tuple[BootRun, MixedRun | None, list[str]]:
+) -> tuple[OrderRun, OrderRun | None, list[str]]:
     """Fire and measure the boots, then the mix, then audit; return both runs and the problems."""
     pools = plan.cloud.pools
     flavor = flavor_with(pool.resource for pool in pools)
     providers = await until_ready(cloud, plan.cloud.host_names, {pool.name for pool in pools})
     if any(stock.used for provider in providers for stock in provider.inventories.values()):
         raise ServersInUse(f"some inventory is already in use: {OWN_SERVERS}")
-    mixed: MixedRun | None = None
+    mixed: OrderRun | None = None
     async with hearing(cloud.client, *ENDS) as feed:
         async with measuring(plan.cloud, cloud, meter, "boots") as tell:
-            boots = BootRun(plan.boots, flavor)
+            boots = OrderRun(["boot"] * plan.boots, flavor)
             await fire(boots, cloud.client, feed, plan.in_flight, tell)
         if plan.moves:
             async with measuring(plan.cloud, cloud, of_mix, "moves, boots and deletes") as tell:
-                mixed = MixedRun(boots.instances, plan.moves, flavor)
+                mixed = OrderRun(mix_of(plan.moves), flavor, boots.instances)
                 await fire(mixed, cloud.client, feed, plan.in_flight, tell)
     instances = mixed.instances if mixed else boots.instances
     return boots, mixed, await problems_left(lambda: problems_of(cloud, instances))

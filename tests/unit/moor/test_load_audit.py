@@ -17,9 +17,9 @@ from moor.load.auditing import (
     problems_of_usage,
 )
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
-from moor.load.firing import FLAVOR, Boot, amounts_of
 from moor.load.listeners import NotVisible, listener_of
 from moor.load.measuring import Meter
+from moor.load.orders import FLAVOR, Boot, amounts_of
 
 HELD = amounts_of(FLAVOR)
 ONE = InstanceId(UUID(int=1))

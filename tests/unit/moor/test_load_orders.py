@@ -1,9 +1,10 @@
-"""The orders of `moor load --moves`, and what it counts as their ends."""
+"""The orders of `moor load`, and what it counts as their ends."""
 
 from collections import Counter
 from datetime import UTC, datetime
 from uuid import UUID
 
+import pytest
 from msgspec import structs
 
 from bus.messages.build import (
@@ -18,8 +19,7 @@ from bus.messages.build import (
     RequestId,
 )
 from bus.messages.moves import MoveInstance
-from moor.load.firing import FLAVOR, Boot
-from moor.load.mixing import MixedRun, figures_of, mix_of
+from moor.load.orders import FLAVOR, Boot, OrderRun, figures_of, mix_of
 from scheduler_worker.requests.instance_ids import instance_id_of
 
 IDS = [InstanceId(UUID(int=number)) for number in range(1, 5)]
@@ -39,17 +39,17 @@ def deleted(id_: InstanceId) -> InstanceDeleted:
     return InstanceDeleted(cell="c1", instance=structs.replace(active(id_).instance, state="deleted"))
 
 
-def a_run(moves: int, *ids: InstanceId) -> MixedRun:
-    return MixedRun({id_: Boot(FLAVOR, state=active(id_).instance) for id_ in ids}, moves, FLAVOR)
+def a_run(moves: int, *ids: InstanceId) -> OrderRun:
+    return OrderRun(mix_of(moves), FLAVOR, {id_: Boot(FLAVOR, state=active(id_).instance) for id_ in ids})
 
 
-def a_move(run: MixedRun) -> MoveInstance:
+def a_move(run: OrderRun) -> MoveInstance:
     (order,) = run.next_orders(1)
     assert isinstance(order, MoveInstance)
     return order
 
 
-def outcomes(run: MixedRun) -> Counter[tuple[str, str]]:
+def outcomes(run: OrderRun) -> Counter[tuple[str, str]]:
     return Counter((each.kind, each.outcome) for each in run.orders)
 
 
@@ -118,6 +118,20 @@ def test_a_second_resize_brings_the_first_flavor_back() -> None:
     assert resized == [(IDS[0], 2), (IDS[0], 1)]
 
 
+def test_a_boot_ends_once_active_or_in_error_and_a_rejected_one_ends_the_run() -> None:
+    run = OrderRun(["boot"] * 3, FLAVOR)
+    first, second, third = (
+        each.request_id for each in run.next_orders(3) if isinstance(each, BuildInstance) and each.request_id
+    )
+    for request in (first, first, second):
+        run.hear(active(instance_id_of(request, 0)))
+
+    assert (run.sent, run.ended) == (3, 2)
+    assert outcomes(run) == {("boot", "active"): 2, ("boot", ""): 1}
+    with pytest.raises(RuntimeError, match="a request was rejected"):
+        run.hear(BuildRejected(request_id=third, field="flavor", value="", reason="it has none"))
+
+
 def test_a_refused_order_leaves_its_instance_as_it_was() -> None:
     run = a_run(1, IDS[0])
     order = a_move(run)
@@ -130,7 +144,7 @@ def test_a_refused_order_leaves_its_instance_as_it_was() -> None:
 
 def test_a_deleted_instance_takes_no_further_order_and_the_boots_before_stay_as_they_were() -> None:
     boots = {id_: Boot(FLAVOR, state=active(id_).instance) for id_ in IDS}
-    run = MixedRun(boots, 6, FLAVOR)
+    run = OrderRun(mix_of(6), FLAVOR, boots)
     *_, delete = run.next_orders(5)
     assert isinstance(delete, DeleteInstance)
 

@@ -1,4 +1,4 @@
-"""Sends moves, mixed with boots and deletes, and hears events until each order has ended.
+"""The orders of a load run: boots; then moves, mixed with further boots and deletes. And how each of them ended.
 
 The latency of an order is what a client sees: from the moment when it is handed to the publisher until the event of its end.
 """
@@ -26,15 +26,25 @@ from bus.messages.build import (
 )
 from bus.messages.moves import MoveInstance
 from moor.instances.request_ids import new_request_ids
-from moor.load.firing import Boot, boot_of
 from moor.load.results import OfKind, latency_of
 from scheduler_worker.requests.instance_ids import instance_id_of
 
+FLAVOR = Flavor(name="load", vcpus=1, ram_mb=1024, root_gb=8)
+PROJECT = "moor-load"
+# The deadline of each request.
+DEADLINE_S = 300
 Kind = MoveKind | Literal["boot", "delete"]
 MOVES: tuple[MoveKind, ...] = ("migrate", "live-migrate", "resize")
 MIX: tuple[Kind, ...] = (*MOVES, "boot", "delete")
 # How an order ends that did what it should.
 DONE = ("active", "deleted", "confirmed")
+
+
+class Boot(Struct):
+    """An instance: what it was last heard to be, and the flavor that it has now."""
+
+    flavor: Flavor
+    state: InstanceState | None = None
 
 
 class Order(Struct):
@@ -53,20 +63,26 @@ def mix_of(moves: int) -> list[Kind]:
     return [*MIX * rounds, *MOVES[:more]]
 
 
-class MixedRun:
-    """Moves, boots and deletes. An order takes the instance that has been without one for the longest time: the schedulers know
-    of its last end by then. A resize gives it the larger flavor, and the next one the smaller.
+class OrderRun:
+    """Orders of these kinds, given one after the other; `ended` of them have ended. A move or a delete takes the instance that
+    has been without an order for the longest time: the schedulers know of its last end by then. A resize gives it the larger
+    flavor, and the next one the smaller.
     """
 
-    def __init__(self, boots: Mapping[InstanceId, Boot], moves: int, flavor: Flavor) -> None:
-        self._kinds = mix_of(moves)
+    def __init__(
+        self, kinds: Sequence[Kind], flavor: Flavor, boots: Mapping[InstanceId, Boot] | None = None
+    ) -> None:
+        """`boots`: the instances that exist already."""
+        self._kinds = kinds
         self._flavors = (flavor, structs.replace(flavor, vcpus=2 * flavor.vcpus))
         self.count = len(self._kinds)
         self.orders: list[Order] = []
         self.ended = 0
-        self.instances = {id_: structs.replace(boot) for id_, boot in boots.items()}
+        self.instances = {id_: structs.replace(boot) for id_, boot in (boots or {}).items()}
         self._under_way: dict[InstanceId, Order] = {}
-        self._idle = deque(id_ for id_, boot in boots.items() if boot.state and boot.state.state == "active")
+        self._idle = deque(
+            id_ for id_, boot in self.instances.items() if boot.state and boot.state.state == "active"
+        )
         self.began_s = time.perf_counter()
 
     @property
@@ -78,7 +94,7 @@ class MixedRun:
         return max(each.ended_s for each in self.orders) - self.began_s
 
     def next_orders(self, count: int) -> Sequence[Message]:
-        """Fewer, if too few instances are idle."""
+        """So many more at most, which are sent now: fewer, if too few instances are idle."""
         messages: list[Message] = []
         for request in new_request_ids(count):
             kind = self._kinds[self.sent]
@@ -94,7 +110,9 @@ class MixedRun:
     def _message(self, kind: Kind, request: RequestId) -> BuildInstance | DeleteInstance | MoveInstance:
         if kind == "boot":
             self.instances[instance_id_of(request, 0)] = Boot(self._flavors[0])
-            return boot_of(request, self._flavors[0])
+            return BuildInstance(
+                request_id=request, flavor=self._flavors[0], project=PROJECT, deadline_s=DEADLINE_S
+            )
         instance = self._idle.popleft()
         if kind == "delete":
             return DeleteInstance(instance=instance)
@@ -117,8 +135,10 @@ class MixedRun:
                 if order.kind == "resize" and outcome in DONE:
                     boot.flavor = self._other_flavor(state.id)
                 self._end(state.id, outcome)
-            case BuildRejected(request_id=request):
+            case BuildRejected(request_id=request) as rejected:
                 for id_ in [id_ for id_, each in self._under_way.items() if each.request == request]:
+                    if self._under_way[id_].kind == "boot":
+                        raise RuntimeError(f"a request was rejected: {rejected}")
                     self._end(id_, "rejected")
             case _:
                 pass
@@ -162,3 +182,15 @@ def figures_of(orders: Iterable[Order], seconds: float) -> dict[str, OfKind]:
 def latencies_of(orders: Iterable[Order]) -> list[float]:
     """The latencies of the orders that did what they should."""
     return [each.ended_s - each.sent_s for each in orders if each.outcome in DONE]
+
+
+def flavor_with(classes: Iterable[str]) -> Flavor:
+    """The flavor that also takes one of each of these classes, as of the addresses of a segment."""
+    others = sorted(set(classes) - set(amounts_of(FLAVOR)))
+    return structs.replace(FLAVOR, extra_specs={f"resources:{name}": "1" for name in others})
+
+
+def amounts_of(flavor: Flavor) -> dict[str, int]:
+    """What each instance of a flavor of the load holds."""
+    sizes = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": flavor.root_gb}
+    return sizes | {key.removeprefix("resources:"): int(amount) for key, amount in flavor.extra_specs.items()}
