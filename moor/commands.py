@@ -27,7 +27,7 @@ COMMANDS = {
     "resize": (INSTANCES, "instances.moves.move_commands", "resize"),
     "confirm": (INSTANCES, "instances.moves.move_commands", "confirm"),
     "revert": (INSTANCES, "instances.moves.move_commands", "revert"),
-    "evacuate": (INSTANCES, "instances.moves.evacuate_command", "evacuate"),
+    "evacuate": (INSTANCES, "instances.moves.emptying_commands", "evacuate"),
     "shelve": (INSTANCES, "instances.moves.move_commands", "shelve"),
     "unshelve": (INSTANCES, "instances.moves.move_commands", "unshelve"),
     "migration": (INSTANCES, "instances.moves.history_command", "app"),

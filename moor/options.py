@@ -222,8 +222,7 @@ def defaults_of(command: Any, written: Mapping[str, object]) -> dict[str, Any]:
     variable is given.
     """
     own = {each.name: written[key] for each in command.params if (key := key_of(each)) in written}
-    parts = getattr(command, "commands", {})
-    return own | {name: defaults_of(part, written) for name, part in parts.items()}
+    return own | {name: defaults_of(part, written) for name, part in getattr(command, "commands", {}).items()}
 
 
 def key_of(flag: Any) -> str:

@@ -169,7 +169,9 @@ def settings_from(
     kept = stated.get("data")
     return Settings(
         addresses=addresses_of(stated),
-        data=_state_home(environment) if kept is None else Path(str(kept.value)).expanduser().absolute(),
+        data=_home(environment, "XDG_STATE_HOME", ".local/state") / "moorage"
+        if kept is None
+        else Path(str(kept.value)).expanduser().absolute(),
         file=file,
     )
 
@@ -203,10 +205,6 @@ def _written(
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise BadSetting("config", str(file), "the settings file", f"cannot be read: {problem}") from None
     return file, {key: _value(key, value, str(file)) for key, value in written.items()}
-
-
-def _state_home(environment: Mapping[str, str]) -> Path:
-    return _home(environment, "XDG_STATE_HOME", ".local/state") / "moorage"
 
 
 def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:

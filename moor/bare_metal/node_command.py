@@ -153,8 +153,6 @@ def maintenance_off(nodes: Names, ironic: IronicUrl = "", *, as_json: AsJson = F
 
 
 def _add_verb(verb: str, help_text: str) -> None:
-    """Add a command that sends one of Ironic's verbs."""
-
     @app.command(verb, help=help_text)
     def command(
         nodes: Names,

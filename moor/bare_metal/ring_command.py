@@ -4,7 +4,7 @@ It also drains daemons, and removes nodes that Ironic has lost. It reads and wri
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Annotated
 from uuid import UUID
@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from bus.message import ProviderId
 from ironic_sync.core.ordering import believed_missing
-from ironic_sync.core.ring import Member, Owned, Ring, Why, why
+from ironic_sync.core.ring import Member, Owned, Ring, why
 from ironic_sync.core.rows import NodeRow, Offer
 from ironic_sync.store_sql import SqlIronicStore
 from moor.bare_metal.daemon_rows import with_rows
@@ -56,18 +56,6 @@ class RingShown(Struct, frozen=True, kw_only=True):
     moving: int = 0
     # How many nodes have a provider that another service writes.
     foreign: int = 0
-
-
-class OwnershipShown(Struct, frozen=True, kw_only=True):
-    """A node: why it has its owner, its cell, and the reasons why it may not be claimed."""
-
-    why: Why
-    cell: str
-    cell_note: str
-    reserved: bool
-    reasons: tuple[str, ...]
-    report_note: str
-    is_deleted: bool
 
 
 class MissingNode(Struct, frozen=True, kw_only=True):
@@ -133,25 +121,33 @@ def show(
 ) -> None:
     """Show which daemon owns a node and why, its cell, and why it may not be claimed."""
 
-    async def find(store: SqlIronicStore) -> OwnershipShown | None:
-        row = (await store.read([ProviderId(node)])).get(ProviderId(node))
-        return None if row is None else ownership_of(row, await store.members())
+    async def find(store: SqlIronicStore) -> tuple[NodeRow | None, tuple[Member, ...]]:
+        return (await store.read([ProviderId(node)])).get(ProviderId(node)), await store.members()
 
-    found = with_rows(ironic_db, db, find)
-    if found is None:
+    row, members = with_rows(ironic_db, db, find)
+    if row is None:
         fail(f"no daemon knows node {node}: no notification named it, and Ironic did not list it")
+    owned = why(Owned(row.id, row.owner, row.epoch, row.holds_instance), members)
+    offer = row.offer or Offer()
     if as_json:
-        print_json(plain(found.why) | {key: each for key, each in plain(found).items() if key != "why"})
+        of_row = {
+            "cell": row.cell,
+            "cell_note": row.cell_note,
+            "reserved": offer.reserved,
+            "reasons": offer.reasons,
+            "report_note": row.report_note,
+            "is_deleted": row.is_deleted,
+        }
+        print_json(plain(owned) | plain(of_row))
         return
-    reasons = found.why
-    out.print(f"node {node}: {reasons.owner or 'no owner'}, epoch {reasons.epoch}", highlight=False)
-    out.print(escape(reasons.reason), highlight=False)
-    out.print(f"cell: {found.cell or 'none yet'}", highlight=False)
-    for note in (found.cell_note, *found.reasons, found.report_note):
+    out.print(f"node {node}: {owned.owner or 'no owner'}, epoch {owned.epoch}", highlight=False)
+    out.print(escape(owned.reason), highlight=False)
+    out.print(f"cell: {row.cell or 'none yet'}", highlight=False)
+    for note in (row.cell_note, *offer.reasons, row.report_note):
         if note:
             out.print(f"  {escape(note)}", highlight=False)
-    if reasons.scores:
-        print_table(reasons.scores, _SCORES)
+    if owned.scores:
+        print_table(owned.scores, _SCORES)
 
 
 @app.command()
@@ -210,19 +206,6 @@ def _state(member: Member | None) -> str:
     if member is None or not member.is_alive:
         return "gone"
     return "draining" if member.is_draining else "alive"
-
-
-def ownership_of(row: NodeRow, members: Sequence[Member]) -> OwnershipShown:
-    offer = row.offer or Offer()
-    return OwnershipShown(
-        why=why(Owned(row.id, row.owner, row.epoch, row.holds_instance), members),
-        cell=row.cell,
-        cell_note=row.cell_note,
-        reserved=offer.reserved,
-        reasons=offer.reasons,
-        report_note=row.report_note,
-        is_deleted=row.is_deleted,
-    )
 
 
 def _missing_of(row: NodeRow) -> MissingNode:

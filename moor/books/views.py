@@ -69,8 +69,6 @@ class View(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """All providers, by their ids."""
-
     providers: Mapping[ProviderId, ProviderState]
 
     def name(self, provider: ProviderId | None) -> str:

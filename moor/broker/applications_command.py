@@ -79,7 +79,8 @@ def add(
 ) -> None:
     """Create an application, or replace the projects of an existing one, which then has to reconnect."""
     deployment = _api_broker(bus)
-    application = _application(name, project or (), admin=admin)
+    with wrong_value():
+        application = Application(name, tuple(dict.fromkeys(project or ())), admin)
     check_private(credentials)
     known = known_passwords(credentials)
     password = known.get(application.user) or secrets.token_urlsafe(24)
@@ -153,19 +154,13 @@ APPLICATIONS = Columns[KnownApplication](
 def _api_broker(bus: str) -> BrokerDeployment:
     """The broker of the API level, where applications have their users."""
     settings = command_settings(bus=bus)
-    scheme = urlsplit(settings.bus_url).scheme
-    if scheme not in ("amqp", "amqps"):
+    if urlsplit(settings.bus_url).scheme not in ("amqp", "amqps"):
         raise typer.BadParameter(
             f"bus_url is {settings.bus_url!r}: applications need a RabbitMQ broker (amqp:// or amqps://); on the bus of "
             "`moor up` every local user may do everything"
         )
     addresses = msgspec.structs.replace(settings.addresses, bus_url=settings.bus_url)
     return deployments_of(addresses, addresses.cells)[0]
-
-
-def _application(name: str, projects: Sequence[str], *, admin: bool) -> Application:
-    with wrong_value():
-        return Application(name, tuple(dict.fromkeys(projects)), admin)
 
 
 def rabbitmqctl(ctl: Sequence[str], *arguments: str, stdin: str = "") -> str:

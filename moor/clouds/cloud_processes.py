@@ -33,8 +33,6 @@ class WorkerSpec(Struct, frozen=True):
 
 
 class Servers(Struct, frozen=True):
-    """The URLs of the broker and the databases."""
-
     bus_url: str
     database_url: str
     placement_url: str = ""

@@ -45,7 +45,6 @@ class CloudPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """The pools of all cells."""
         return tuple([pool for cell in self.cells for pool in read_pools(self.settings.compute.pools, cell)])
 
 

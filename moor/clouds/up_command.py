@@ -230,8 +230,7 @@ async def _serve(
         metal=metal,
         on_metal=partial(_announce_metal, settings),
     ):
-        count = sum(map(len, hosts.values()))
-        getting_ready = asyncio.create_task(_announce_ready(settings, count, metal))
+        getting_ready = asyncio.create_task(_announce_ready(settings, sum(map(len, hosts.values())), metal))
         await stop.wait()
         getting_ready.cancel()
         out.print("stopping: workers finish the messages that they have taken ...")

@@ -54,8 +54,6 @@ REFRESH_PER_S = 8
 
 
 class DemoPlan(Struct, frozen=True):
-    """How many boots, over how many hosts."""
-
     boots: int
     hosts: int
     asking_s: float = 3.0

@@ -1,7 +1,9 @@
 """The live view of the demo: progress, rate, how full each host is, and the latest failures and retries."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil
+from typing import TypeVar
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -10,13 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from bus.messages.placement import ProviderState
+from moor.client import batches_of
 from moor.demo.tally import NEWS_MAX, SLICE_S, Tally
+
+T = TypeVar("T")
 
 CELLS = ("harbour", "island")
 TINKERED = "CUSTOM_TINKERED_WITH"
 WIDTH = 92
 SLICES_SHOWN = 40
-TILES_MAX = 100
 TILES_A_ROW = 50
 HOST, CHANGED, SILENT = "■", "◆", "✗"
 BARS = " ▁▂▃▄▅▆▇█"
@@ -77,21 +81,20 @@ def _cell(tally: Tally, cell: str) -> tuple[RenderableType, ...]:
         f"{used:,} of {capacity:,} VCPU in use",
         (f" on {busy} hosts", "dim"),
     )
-    return heading, _tiles(hosts, tally), Text("")
+    return heading, tiles_of(hosts, partial(_tile, tally), TILES_A_ROW), Text("")
 
 
-def _tiles(hosts: Sequence[ProviderState], tally: Tally) -> Text:
-    """One tile per host; with more than TILES_MAX hosts, one tile for several neighbours."""
-    hosts_per_tile = max(1, ceil(len(hosts) / TILES_MAX))
+def tiles_of(items: Sequence[T], tile: Callable[[Sequence[T]], tuple[str, str]], a_row: int) -> Text:
+    """One tile per item; if they do not fit in two rows, one tile for several neighbours."""
     text = Text()
-    for number, at in enumerate(range(0, len(hosts), hosts_per_tile)):
-        if number and number % TILES_A_ROW == 0:
+    for number, some in enumerate(batches_of(items, max(1, ceil(len(items) / (2 * a_row))))):
+        if number and number % a_row == 0:
             text.append("\n")
-        text.append(*_tile(hosts[at : at + hosts_per_tile], tally))
+        text.append(*tile(some))
     return text
 
 
-def _tile(hosts: Sequence[ProviderState], tally: Tally) -> tuple[str, str]:
+def _tile(tally: Tally, hosts: Sequence[ProviderState]) -> tuple[str, str]:
     if any(host.name in tally.silent for host in hosts):
         return SILENT, "bold magenta"
     full = sum(map(_used, hosts)) / max(1, sum(map(_capacity, hosts)))

@@ -59,7 +59,6 @@ async def problems_left(find: Callable[[], Awaitable[list[str]]]) -> list[str]:
 
 
 async def problems_of(cloud: TemporaryCloud, boots: Mapping[InstanceId, Boot]) -> list[str]:
-    """List all problems as sentences."""
     rows = await instances_of(cloud.client, list(boots))
     shares = await _held(cloud.client, list(boots))
     providers = {provider.id: provider for provider in await providers_of(cloud.client)}

@@ -164,7 +164,6 @@ def _outcome(order: Order, state: InstanceState) -> str:
 
 
 def figures_of(orders: Iterable[Order], seconds: float) -> dict[str, OfKind]:
-    """The figures of each kind of order."""
     by_kind: dict[str, list[Order]] = {}
     for each in orders:
         by_kind.setdefault(each.kind, []).append(each)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -11,11 +10,10 @@ from rich.text import Text
 
 from ironic_sync.core.rows import NodeRow
 from moor.demo.metal.tally import MetalTally
-from moor.demo.screen import panel
+from moor.demo.screen import panel, tiles_of
 
 BAR = 40
 TILES_A_ROW = 72
-TILES_MAX = 2 * TILES_A_ROW
 
 # One word for each kind of work on a node; TILES has its tile and style.
 AVAILABLE, DEPLOYING, ACTIVE, CLEANING = "available", "deploying", "active", "cleaning"
@@ -79,19 +77,11 @@ def _daemon(tally: MetalTally, daemon: str) -> tuple[RenderableType, ...]:
         f"{len(rows):4} nodes",
         ("   killed" if is_killed else "", "red"),
     )
-    return heading, _tiles(rows), Text("")
+    return heading, tiles_of(rows, _tile, TILES_A_ROW), Text("")
 
 
-def _tiles(rows: Sequence[NodeRow]) -> Text:
-    """One tile per node; with more than TILES_MAX nodes, one tile for several neighbours."""
-    nodes_per_tile = max(1, ceil(len(rows) / TILES_MAX))
-    text = Text()
-    for number, at in enumerate(range(0, len(rows), nodes_per_tile)):
-        if number and number % TILES_A_ROW == 0:
-            text.append("\n")
-        kinds = Counter(map(kind_of, rows[at : at + nodes_per_tile]))
-        text.append(*TILES[kinds.most_common(1)[0][0]])
-    return text
+def _tile(rows: Sequence[NodeRow]) -> tuple[str, str]:
+    return TILES[Counter(map(kind_of, rows)).most_common(1)[0][0]]
 
 
 def _legend(tally: MetalTally) -> Text:

@@ -79,8 +79,7 @@ def set_metadata(name: Name, pairs: Pairs = None, bus: BusUrl = "", *, as_json: 
     """Set and remove keys of an aggregate's metadata; other keys stay."""
     if not pairs:
         raise typer.BadParameter("KEY=VALUE is missing: name at least one key")
-    metadata = _metadata(pairs)
-    _order(bus, SetAggregate(aggregate=_one(bus, name).id, metadata=metadata), as_json=as_json)
+    _order(bus, SetAggregate(aggregate=_one(bus, name).id, metadata=_metadata(pairs)), as_json=as_json)
 
 
 @app.command()
@@ -123,8 +122,8 @@ def _metadata(pairs: Sequence[str]) -> dict[str, str | None]:
 
 
 def _order(bus: str, order: SetAggregate, *, as_json: bool) -> None:
-    state = asked(bus, order, AggregateSet, operates=False).aggregate
-    print_one(_one(bus, str(state.id)), _print, as_json=as_json)
+    written = asked(bus, order, AggregateSet, operates=False)
+    print_one(_one(bus, str(written.aggregate.id)), _print, as_json=as_json)
 
 
 def _found(bus: str, question: AskAggregates) -> list[AggregateState]:

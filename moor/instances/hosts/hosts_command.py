@@ -8,7 +8,7 @@ import typer
 from bus.messages.hosts import HostMode, HostSet, SetHost
 from bus.messages.planning import AskCapabilities, CapabilitiesFound
 from moor.client import PAGE, ask_bus, asked, asked_for_all, hosts_of
-from moor.instances.moves.drain_command import drain
+from moor.instances.moves.emptying_commands import drain
 from moor.instances.plan_showing import CAPABILITIES, HAVING
 from moor.options import AsJson, BusUrl, check_alone, fail
 from moor.showing import HOSTS, check_known, print_all, print_host, print_one

@@ -147,7 +147,6 @@ async def _fired(
 
 
 async def _problems(plan: MetalPlan, cloud: TemporaryCloud, deploys: Deploys) -> list[str]:
-    """List all problems as sentences."""
     reported = await reported_by(cloud, wanted=plan.deploys, ended=len(deploys.states), instances={})
     left_over = [
         f"{host.name} has {host.instances} instances, although all were deleted"

@@ -1,4 +1,4 @@
-"""`moor evacuate HOST`: builds all instances of a lost host anew on other hosts."""
+"""`moor host drain HOST` and `moor evacuate HOST`: all instances of a host move away, or are built anew elsewhere."""
 
 import shlex
 import subprocess
@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from moor.client import Client, ask_bus, hosts_of
+from bus.messages.hosts import HostSet, SetHost
+from moor.client import Client, answer_of, ask_bus, hosts_of
 from moor.instances.moves.emptying import (
     AtOnce,
     Emptied,
@@ -20,6 +21,37 @@ from moor.options import NOT_DONE, AsJson, BusUrl, fail
 from moor.showing import check_known
 
 FENCE_S = 300.0
+
+
+def drain(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The host's name.")],
+    bus: BusUrl = "",
+    *,
+    to: To = None,
+    reason: Annotated[str, typer.Option(help="Why: `moor host` and refused builds show it.")] = "",
+    at_once: AtOnce = 10,
+    timeout: EmptyingTimeout = 3600.0,
+    as_json: AsJson = False,
+) -> None:
+    """Set a host draining, and move its instances to other hosts of its cell: live, or else stopped meanwhile.
+
+    Ctrl-C ends the orders, and shows which instances are still there: what moves already goes on, and the host stays draining until
+    `moor host set HOST up`.
+    """
+
+    async def work(asking: Client) -> Emptied:
+        await answer_of(asking, SetHost(host=host, mode="draining", reason=reason), HostSet)
+        return await empty(
+            asking,
+            host,
+            ("live-migrate", "migrate"),
+            hosts=to or (),
+            at_once=at_once,
+            timeout_s=timeout,
+            quiet=as_json,
+        )
+
+    show_emptied(ask_bus(bus, work), as_json=as_json)
 
 
 def evacuate(
