@@ -66,10 +66,6 @@ class AuditResult(Struct, frozen=True, kw_only=True):
     unanswered: tuple[str, ...]
 
     @property
-    def is_clean(self) -> bool:
-        return not self.findings
-
-    @property
     def is_all_mended(self) -> bool:
         return all(each.outcome in (MENDED, ORDERED) for each in self.findings)
 

@@ -57,6 +57,7 @@ def plan(
 ) -> None:
     """Show how many instances would fit, on which hosts, and why not on the others. Nothing is built."""
     if drain:
+        # A file of flavors may come from a variable.
         needs = {**structs.asdict(flavor), "flavors": None, **structs.asdict(where)}
         others = {
             **{flag_of(field): given for field, given in needs.items()},

@@ -205,7 +205,7 @@ class BooksStage:
 
         async def is_silent() -> bool:
             left[:] = [await self.audit()]
-            return left[0].is_clean and not left[0].in_flight
+            return not left[0].findings and not left[0].in_flight
 
         await wait_until(is_silent, "the books agree", left)
 
