@@ -164,9 +164,8 @@ class Codec:
 CODEC = Codec()
 
 
-def encode(envelope: Envelope[Message]) -> bytes:
-    """One message as one line."""
-    return _encoder.encode(envelope)
+# One message as one line.
+encode: Callable[[Envelope[Message]], bytes] = _encoder.encode
 
 
 def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:

@@ -78,7 +78,7 @@ def unread_key(line: bytes, kind: type[Message]) -> FieldProblem | None:
     """The first unknown key in this message; None if all are known."""
     try:
         message = msgspec.json.decode(line)["message"]
-        for at, key, value in _unread(message, _type(kind), ""):
+        for at, key, value in _unread(message, _type_info(kind), ""):
             # The name of its tag never occurs inside a message, so this error is about the same level.
             known = ", ".join(sorted(_fields(at[1])))
             field = _field(f"{at[0]}.{key}")
@@ -173,9 +173,7 @@ def _unread(value: Any, kind: inspect.Type, at: str) -> Iterator[tuple[tuple[str
             return
 
 
-@functools.cache
-def _type(kind: type[Message]) -> inspect.Type:
-    return inspect.type_info(kind)
+_type_info = functools.cache(inspect.type_info)
 
 
 @functools.cache

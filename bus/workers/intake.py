@@ -140,7 +140,11 @@ class Intake:
                     self._unopened.extend([(consuming, delivery) for delivery in await consuming.receive()])
                     self._arrived.set()
         except Interrupted:
-            self._lost()
+            # The broker delivers everything unacknowledged again, to this worker or another.
+            self.interruptions += 1
+            self._consuming = None
+            for forgotten in (self._open, self._unopened, self._ready, self._suspects):
+                forgotten.clear()
             raise
 
     async def batch(self) -> Sequence[Item]:
@@ -319,15 +323,6 @@ class Intake:
         """Where the broker has no users of the topology, a sender with our own user may be a worker."""
         speaker = broker_user_of(sender)
         return sender == self._link.broker.user if speaker is None else speaker.is_worker
-
-    def _lost(self) -> None:
-        """The connection is lost. The broker delivers everything unacknowledged again, to this worker or another."""
-        self.interruptions += 1
-        self._consuming = None
-        self._open.clear()
-        self._unopened.clear()
-        self._ready.clear()
-        self._suspects.clear()
 
     # Settling single messages
 
