@@ -43,10 +43,10 @@ class NoAnswer(Unavailable):
 
 
 class _Batch(Struct, eq=False):
-    """Questions asked in one call, the answers so far, and how many are missing."""
+    """Questions asked in one call, and the answers so far, by the ids of the questions."""
 
-    answers: list[Message | None]
-    missing: int
+    questions: dict[str, Message]
+    answers: dict[str, Message]
     done: asyncio.Future[None]
     # The future of the last copy, done when the broker has it, and when that was.
     sent: asyncio.Future[None] | None = None
@@ -77,8 +77,8 @@ class Asker:
         self._queues = itertools.count(1)
         self._reply_to = ""
         self._open = asyncio.Event()
-        # Per question id: the question, its batch, and its index in the batch.
-        self._asked: dict[str, tuple[Message, _Batch, int]] = {}
+        # By the ids of the questions that have no answer yet.
+        self._asked: dict[str, _Batch] = {}
         # Told when the broker refuses a question. A worker goes on asking until it has the right to; a command for
         # people must not wait that long.
         self.on_refusal: Callable[[Refusal], None] | None = None
@@ -115,35 +115,33 @@ class Asker:
         """The answers, in the order of the questions. Raises `NoAnswer` if one is missing when the time is up."""
         if not questions:
             return []
-        batch = _Batch([None] * len(questions), len(questions), asyncio.get_running_loop().create_future())
-        ids = [f"{self._secret}-{next(self._ids)}" for _ in questions]
-        self._asked |= {
-            id_: (question, batch, n) for n, (id_, question) in enumerate(zip(ids, questions, strict=True))
-        }
+        by_id = {f"{self._secret}-{next(self._ids)}": question for question in questions}
+        batch = _Batch(by_id, {}, asyncio.get_running_loop().create_future())
+        self._asked |= dict.fromkeys(by_id, batch)
         try:
             async with asyncio.timeout(self._settings.answer_timeout_ms / 1000):
-                await self._until_answered(batch, ids)
+                await self._until_answered(batch)
         except TimeoutError:
             raise NoAnswer(
-                f"{batch.missing} of {len(questions)} questions unanswered after {self._settings.answer_timeout_ms:.0f} ms"
+                f"{len(by_id) - len(batch.answers)} of {len(by_id)} questions unanswered after "
+                f"{self._settings.answer_timeout_ms:.0f} ms"
             ) from None
         finally:
-            for id_ in ids:
+            for id_ in by_id:
                 self._asked.pop(id_, None)
             self._withdraw(batch)
-        return [answer for answer in batch.answers if answer is not None]
+        return [batch.answers[id_] for id_ in by_id]
 
-    async def _until_answered(self, batch: _Batch, ids: Sequence[str]) -> None:
+    async def _until_answered(self, batch: _Batch) -> None:
         if self._open.is_set():
-            self._ask(batch, ids)  # otherwise it is asked when the queue opens
+            self._ask(batch)  # otherwise it is asked when the queue opens
         tries = 0
         wait_s = self._pause_s(tries)
         while not (await asyncio.wait((batch.done,), timeout=wait_s))[0]:
             wait_s = self._due_in_s(batch, tries)
             if wait_s <= 0:
-                missing = [id_ for id_ in ids if id_ in self._asked]
-                self.asked_again += len(missing)
-                self._ask(batch, missing)
+                self.asked_again += len(batch.questions) - len(batch.answers)
+                self._ask(batch)
                 tries += 1
                 wait_s = self._pause_s(tries)
 
@@ -162,15 +160,17 @@ class Asker:
 
     def _ask_all_again(self) -> None:
         """Ask from the new queue. Copies that have not left yet still name the old one, so they are withdrawn first."""
-        open_ids: dict[_Batch, list[str]] = {}
-        for id_, (_, batch, _) in self._asked.items():
-            open_ids.setdefault(batch, []).append(id_)
-        for batch, ids in open_ids.items():
-            self._ask(batch, ids)
+        for batch in dict.fromkeys(self._asked.values()):
+            self._ask(batch)
 
-    def _ask(self, batch: _Batch, ids: Sequence[str]) -> None:
+    def _ask(self, batch: _Batch) -> None:
+        """Ask the questions that have no answer yet."""
         self._withdraw(batch)
-        questions = [Outgoing(self._asked[id_][0], id=id_, reply_to=self._reply_to) for id_ in ids]
+        questions = [
+            Outgoing(question, id=id_, reply_to=self._reply_to)
+            for id_, question in batch.questions.items()
+            if id_ not in batch.answers
+        ]
         # The answer shows whether the question arrived. The confirm only says that it has left.
         batch.sent = self._publisher.send_all(questions)
         batch.sent.add_done_callback(partial(self._left, batch))
@@ -190,17 +190,14 @@ class Asker:
                 log.warning("a question was not delivered, it will be asked again: %s", problem)
 
     def _take(self, envelope: Envelope[Message], origin: Origin) -> None:
-        asked = self._asked.get(envelope.cause)
-        if asked is None:
+        batch = self._asked.get(envelope.cause)
+        if batch is None:
             return  # already answered: the question was asked twice
-        question, batch, place = asked
-        answer = envelope.message
-        refused = judge_answer(question, answer, origin, self._link.facts)
+        refused = judge_answer(batch.questions[envelope.cause], envelope.message, origin, self._link.facts)
         if refused is not None:
             log.warning("answer ignored: %s", refused.reason)
             return
         del self._asked[envelope.cause]
-        batch.answers[place] = answer
-        batch.missing -= 1
-        if batch.missing == 0 and not batch.done.done():
+        batch.answers[envelope.cause] = envelope.message
+        if len(batch.answers) == len(batch.questions) and not batch.done.done():
             batch.done.set_result(None)
