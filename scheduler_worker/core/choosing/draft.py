@@ -68,8 +68,7 @@ class Draft:
         if found is None:
             known = self.picture.groups.of_group(group.id)
             counts = np.zeros(len(self._holding), dtype=np.int64)
-            rows = [row for each in known if (row := self.picture.row_of(each.host)) >= 0]
-            np.add.at(counts, rows, 1)
+            np.add.at(counts, [row for each in known if (row := self.picture.row_of(each.host)) >= 0], 1)
             found = self._groups[group.id.int] = counts, known
         return found
 

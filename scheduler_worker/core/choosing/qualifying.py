@@ -36,9 +36,6 @@ class Qualifying:
             passed = self._passed[asked] = passing(hosts, spec, self._steady, hosts.present)
         return passing(hosts, spec, self._others, passed)
 
-    def count(self, spec: InstanceSpec) -> int:
-        return int(np.count_nonzero(self.of(spec)))
-
 
 def _is_steady(one: Filter) -> bool:
     """Does the filter say the same all through a batch about all specs that differ in their amounts alone?"""

@@ -75,10 +75,9 @@ def after_search(
             others = tuple(dict.fromkeys([each.name for each in outcome.alternates]))
             decision = Decision(now, outcome.hosts, outcome.qualified, host, others)
             return placed(row, order, host, now, refusals=tuple(refusals), decision=decision)
-        case NoValidHost():
-            return _without_host(row, build, _no_host(outcome), refusals, now, kept=kept)
-        case Refused():
-            return _without_host(row, build, outcome, refusals, now, kept=kept if outcome.may_pass else None)
+        case NoValidHost() | Refused():
+            why = _refused(outcome)
+            return _without_host(row, build, why, refusals, now, kept=kept if why.may_pass else None)
         case EndedElsewhere(reason):
             return deleted(row, now, reason) if row.is_open else None
         case None:
@@ -89,12 +88,12 @@ def after_failed_wake(
     row: InstanceRow, outcome: NoValidHost | Refused, refusals: Sequence[ClaimRefused]
 ) -> InstanceRow | None:
     """The row of an instance that goes on waiting after this search; None if it failed for the same reasons as the last one."""
-    why = _no_host(outcome) if isinstance(outcome, NoValidHost) else outcome
+    why = _refused(outcome)
     return waits_on(row, reason=why.reason, no_valid_host=why.no_valid_host, refusals=tuple(refusals))
 
 
-def _no_host(why: NoValidHost) -> Refused:
-    return Refused("no valid host", why)
+def _refused(why: NoValidHost | Refused) -> Refused:
+    return Refused("no valid host", why, may_pass=True) if isinstance(why, NoValidHost) else why
 
 
 def _without_host(

@@ -27,16 +27,10 @@ class HostAggregates:
         self._sets = Codes[tuple[AggregateId, ...]]()
         self._sets.code(())
         self._known: dict[int, Aggregate] = {}
-        self.keys: frozenset[str] = frozenset()
-        # Is any aggregate for some projects only?
-        self.name_tenants = False
-        # Does any aggregate change how much a weigher counts?
-        self.has_multipliers = False
-        # The traits that a request must require to get into some aggregate.
-        self.isolating_traits: frozenset[str] = frozenset()
         # By the code of the set, as far as they were asked for since the last change.
         self._members: list[tuple[Aggregate, ...]] = []
         self._answers: dict[Hashable, NDArray[Any]] = {}
+        self._read_keys()
 
     def code_of(self, aggregates: Sequence[AggregateId]) -> int:
         """The code of the set of these aggregates, 0 for none."""
@@ -97,12 +91,18 @@ class HostAggregates:
 
     def _changed(self, aggregates: set[AggregateId]) -> set[AggregateId]:
         if aggregates:
-            self.keys = frozenset(key for each in self._known.values() for key in each.metadata)
-            self.name_tenants = any(key.startswith(TENANTS) for key in self.keys)
-            self.isolating_traits = frozenset(
-                key.removeprefix(TRAIT) for key in self.keys if key.startswith(TRAIT)
-            )
-            self.has_multipliers = any(key.endswith(MULTIPLIER) for key in self.keys)
+            self._read_keys()
             self._members.clear()
             self._answers.clear()
         return aggregates
+
+    def _read_keys(self) -> None:
+        self.keys = frozenset(key for each in self._known.values() for key in each.metadata)
+        # Is any aggregate for some projects only?
+        self.name_tenants = any(key.startswith(TENANTS) for key in self.keys)
+        # The traits that a request must require to get into some aggregate.
+        self.isolating_traits = frozenset(
+            key.removeprefix(TRAIT) for key in self.keys if key.startswith(TRAIT)
+        )
+        # Does any aggregate change how much a weigher counts?
+        self.has_multipliers = any(key.endswith(MULTIPLIER) for key in self.keys)

@@ -99,8 +99,7 @@ class Picture:
     def forget(self, gone: Iterable[ProviderId]) -> None:
         """Placement did not find these just now; if it has them again since, the feed says so."""
         for provider in gone:
-            internal = self.trees.internal_of(provider)
-            tree = None if internal is None else self.trees.drop(internal)
+            tree = self.trees.drop(self.trees.internal_of(provider))
             if tree is not None:
                 self._write_row(tree)
 

@@ -74,7 +74,6 @@ class Trees:
         self._states: dict[int, ProviderState] = {}
         # Only usages that are later than the state.
         self._usages: dict[int, ProviderUsage] = {}
-        self._latest_by_id: dict[int, int] = {}
         # The internal ids of deleted providers, in the order of their deletion.
         self._gone: dict[int, None] = {}
 
@@ -174,8 +173,6 @@ class Trees:
         if state is None:
             return None
         self.index.drop(internal)
-        if self._latest_by_id.get(state.id.int) == internal:
-            del self._latest_by_id[state.id.int]
         tree = self.by_root[state.root.int]
         del tree.providers[internal]
         return self._without_empty(tree)
@@ -196,8 +193,10 @@ class Trees:
         for internal in internals:
             self._gone.pop(internal, None)
 
-    def internal_of(self, provider: ProviderId) -> int | None:
-        return self._latest_by_id.get(provider.int)
+    def internal_of(self, provider: ProviderId) -> int:
+        """The internal id of the provider that has this id now; -1 if none is known."""
+        row = self.index.row_of(provider)
+        return -1 if row is None else self.index.state(row).internal
 
     def knows(self, internal: int) -> bool:
         return internal in self._states
@@ -216,14 +215,13 @@ class Trees:
         return frozenset(self._states)
 
     def _add(self, state: ProviderState) -> Merged:
-        earlier = self._latest_by_id.get(state.id.int, -1)
+        earlier = self.internal_of(state.id)
         if state.internal in self._gone or earlier > state.internal:
             return NOTHING_NEW
         # The provider that had this id before is gone, though its deletion has not arrived yet.
         left = self.delete(earlier) if earlier >= 0 else None
         self._states[state.internal] = state
         self._put_in_index(state)
-        self._latest_by_id[state.id.int] = state.internal
         tree = self._attach(state)
         return Merged((tree,) if left is None or left is tree else (left, tree))
 

@@ -70,7 +70,9 @@ def _asked(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> Iterator[Miss]
 
 
 def _miss(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> Miss:
-    return Miss(host=hosts.name(at), reason=_reasons(hosts, spec, plugins, at))
+    """The reasons of all filters that remove this host; empty if it qualifies."""
+    failed = [one for one in plugins.filters if not one.passes(hosts, spec)[at]]
+    return Miss(host=hosts.name(at), reason="; ".join(one.reason(hosts, spec, at) for one in failed))
 
 
 def _nearest(hosts: Hosts, failed: Ints, shortfall: Floats) -> list[int]:
@@ -89,8 +91,3 @@ def _shortfall(hosts: Hosts, spec: InstanceSpec, lacking: Ints) -> Floats:
         free = np.maximum(hosts.free(resource), hosts.shared(resource))
         short += np.clip(amount - free, 0, amount) / amount
     return short / (2 * len(spec.amounts) + 1)
-
-
-def _reasons(hosts: Hosts, spec: InstanceSpec, plugins: Plugins, at: int) -> str:
-    failed = [one for one in plugins.filters if not one.passes(hosts, spec)[at]]
-    return "; ".join(one.reason(hosts, spec, at) for one in failed)

@@ -169,4 +169,4 @@ class _Counting:
             self._trees += self._draft.hosts if spec.groups else self._compounds
         if self._trees > TREES_MAX or self._passes > PASSES_MAX:
             return 0
-        return Qualifying(self._draft, self._plugins).count(spec)
+        return int(np.count_nonzero(Qualifying(self._draft, self._plugins).of(spec)))
