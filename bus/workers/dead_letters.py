@@ -43,7 +43,7 @@ class DeadLetter(Struct, frozen=True):
     attempts: int
     where: str
     type: str
-    body: bytes
+    parcel: Parcel
     origin: Origin
 
 
@@ -108,7 +108,7 @@ def read(delivery: Delivery) -> DeadLetter:
         attempts=_number(delivery.parcel, headers.ATTEMPTS),
         where=str(said.get(headers.WHERE, "broker")),
         type=_types_in(delivery.parcel),
-        body=delivery.parcel.body,
+        parcel=delivery.parcel,
         origin=origin_of(delivery),
     )
 
@@ -118,16 +118,14 @@ class OpenedDeadLetters(Struct):
 
     connection: Connection
     consuming: Consuming
+    # By their tags; those that were dropped or replayed are gone.
     letters: dict[int, DeadLetter]
-    parcels: dict[int, Parcel]
-    gone: set[int]
 
     async def drop(self, tags: Sequence[int]) -> None:
         """Acknowledge the longest prefix at once, and the others a few at a time. RabbitMQ forgets some of hundreds of
         single acknowledgements if the consumer leaves before the queue has them, and then these letters come back.
         """
         dropped = set(tags)
-        self.gone |= dropped
         first = [*takewhile(dropped.__contains__, sorted(self.letters))]
         if first:
             await self.consuming.acknowledge(first[-1], multiple=True)
@@ -135,6 +133,8 @@ class OpenedDeadLetters(Struct):
             await self.consuming.acknowledge(tag)
             if number % WORDS_AT_ONCE == 0:
                 await self.connection.depth(DEAD_QUEUE)
+        for tag in dropped:
+            del self.letters[tag]
 
     async def replay(self, connection: Connection, tags: Sequence[int]) -> None:
         """Send letters to their own queues again, with no attempts counted. A letter is removed here only
@@ -143,8 +143,8 @@ class OpenedDeadLetters(Struct):
         publishing = await connection.open_publishing()
         try:
             for tag in tags:
-                for line in _lines(self.parcels[tag]):
-                    letter = self.letters[tag]
+                letter = self.letters[tag]
+                for line in _lines(letter.parcel):
                     receipt = await publishing.publish(_replayed(letter, line))
                     if receipt is not Receipt.CONFIRMED:
                         raise NotReplayed(
@@ -152,7 +152,7 @@ class OpenedDeadLetters(Struct):
                             f"{receipt.value}; it and the letters after it stay here"
                         )
                 await self.consuming.acknowledge(tag)
-                self.gone.add(tag)
+                del self.letters[tag]
         finally:
             await publishing.close()
 
@@ -171,17 +171,11 @@ async def open_dead_letters(connection: Connection, letters_max: int) -> AsyncIt
             while len(found) < count:
                 async with asyncio.timeout(PATIENCE_S):
                     found |= {delivery.tag: delivery for delivery in await consuming.receive()}
-        opened = OpenedDeadLetters(
-            connection,
-            consuming,
-            _told_apart({tag: read(delivery) for tag, delivery in found.items()}),
-            {tag: delivery.parcel for tag, delivery in found.items()},
-            gone=set(),
-        )
-        yield opened
+        letters = _told_apart({tag: read(delivery) for tag, delivery in found.items()})
+        yield OpenedDeadLetters(connection, consuming, letters)
     finally:
         await consuming.close()
-    await _given_back(connection, len(found) - len(opened.gone))
+    await _given_back(connection, len(letters))
 
 
 async def _given_back(connection: Connection, count: int) -> None:

@@ -147,5 +147,5 @@ def _as_json(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "attempts": letter.attempts,
         "where": letter.where,
-        "body": letter.body.decode(errors="replace"),
+        "body": letter.parcel.body.decode(errors="replace"),
     }

@@ -166,7 +166,7 @@ class Target:
         while await self.connection.depth(DEAD_QUEUE):
             async with open_dead_letters(self.connection, letters_max=1000) as opened:
                 assert all(letter.reason for letter in opened.letters.values())
-                bodies |= {letter.body for letter in opened.letters.values()}
+                bodies |= {letter.parcel.body for letter in opened.letters.values()}
                 await opened.drop([*opened.letters])
         return bodies
 

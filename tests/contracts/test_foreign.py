@@ -338,7 +338,7 @@ async def test_a_body_that_cannot_be_read_is_a_dead_letter_that_says_where_it_ca
             )
         (letter,) = await dead_letters(broker, 1)
 
-    assert (letter.body, letter.reason, letter.queue) == (body, "no JSON", INBOX.queue)
+    assert (letter.parcel.body, letter.reason, letter.queue) == (body, "no JSON", INBOX.queue)
     assert (letter.origin.exchange, letter.origin.key, letter.where) == (INBOX.exchange, KEY, "ironic-1")
 
 

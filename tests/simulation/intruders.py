@@ -243,7 +243,7 @@ class Intruders:
         """
         buried = set()
         for letter in letters:
-            mark = next((mark for mark in self.sent if mark.encode() in letter.body), "")
+            mark = next((mark for mark in self.sent if mark.encode() in letter.parcel.body), "")
             buried.add(mark)
             if not mark and not letter.reason.startswith(EXPECTED_REASONS):
                 yield f"dead letter from {letter.queue}: {letter.reason}"

@@ -258,5 +258,5 @@ async def test_bytes_that_are_no_message_are_rejected_by_an_event_and_kept_as_a_
         await until(lambda: len(heard) == 1, "the rejection is heard")
         assert (heard[0]["type"], heard[0]["field"]) == ("build.rejected", "message")
         (letter,) = await dead_letters(setup.under_test.broker(), 1)
-        assert letter.body == b"vcpus=1, please"
+        assert letter.parcel.body == b"vcpus=1, please"
         assert letter.reason == heard[0]["reason"]

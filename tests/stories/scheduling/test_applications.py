@@ -118,7 +118,7 @@ async def test_an_order_without_a_valid_sending_time_is_refused(bus: str, books:
             await setup.client.publisher.offer(Parcel(API, "application.set", body, mandatory=True))
         letters = await dead_letters(setup.brokers.at_api("operator"), 2)
 
-        letters.sort(key=lambda letter: len(letter.body))
+        letters.sort(key=lambda letter: len(letter.parcel.body))
         assert [letter.reason.partition(": ")[0] for letter in letters] == ["sent_at", "sent_at"]
         assert "must be given" in letters[0].reason
         assert re.search("is 3[56][0-9]{2} s ahead of the clock here, may be 300", letters[1].reason)

@@ -52,7 +52,8 @@ async def test_a_message_that_may_be_no_request_is_kept_as_a_dead_letter() -> No
         )
 
         by_reason = {
-            letter.body: letter.reason for letter in await dead_letters(setup.brokers.at_api("operator"), 2)
+            letter.parcel.body: letter.reason
+            for letter in await dead_letters(setup.brokers.at_api("operator"), 2)
         }
         assert len(by_reason) == 2
         assert (
