@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from bus.errors import Operational
-from bus.parts import Background, Status, Supervised
+from bus.parts import Background, Status, Supervised, wait_at_most
 from bus.workers.publisher import Outgoing, Publisher
 from compute_sim.build_slots import BuildSlots
 from compute_sim.core.attempts import AttemptRecord, due
@@ -76,11 +76,7 @@ class Finisher:
     async def _until(self, next_s: float | None) -> None:
         """Wait until an attempt is due, or may be due earlier than expected."""
         wait_s = None if next_s is None else max(0.0, next_s - self._fleet.clock_s())
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._woken.wait()
-        except TimeoutError:
-            return
+        await wait_at_most(self._woken, wait_s)
         self._woken.clear()
 
     async def _finish(self) -> None:

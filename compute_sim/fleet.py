@@ -1,4 +1,4 @@
-"""The hosts and pools of one process by their ids, and the clock that all of them have."""
+"""The hosts and pools of one process by their ids, the clock that all of them have, and their changes as time passes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,3 +63,20 @@ class Fleet:
         """When each host changes next, after `at_s`; without those that never do."""
         changes = ((each.root, each.next_change_s(at_s)) for each in self._drivers.values())
         return {host: change_s for host, change_s in changes if change_s is not None}
+
+
+async def watch_hosts(fleet: Fleet, touches: tuple[Callable[[Iterable[ProviderId]], None], ...]) -> None:
+    """Follow the hosts: when one changes, or its silence ends, it is reported and its facts are published.
+
+    Runs until no host will change any more. It sleeps until a known time, and so is no periodic part.
+    """
+    at_s = fleet.clock_s()
+    while changes := fleet.next_changes(at_s):
+        first_s = min(changes.values())
+        await asyncio.sleep(max(0.0, first_s - fleet.clock_s()))
+        # A timer may be early by the clock's resolution.
+        at_s = max(first_s, fleet.clock_s())
+        hosts = [host for host, change_s in changes.items() if change_s <= at_s]
+        for touch in touches:
+            touch(hosts)
+    await asyncio.Event().wait()

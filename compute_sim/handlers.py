@@ -1,4 +1,5 @@
-"""Handles orders to hosts: load, decide, save, send. The rules are in core/attempts.py.
+"""Handles orders to hosts: load, decide, save, send. The rules are in core/attempts.py. And answers an audit's questions about
+the instances that this process's hosts have.
 
 An order is acknowledged when it is saved, not when the instance is built, received or stopped. Unacknowledged, it would fill
 the prefetch for minutes, could not be delivered to another process (its host is here), and would hold back the other
@@ -8,7 +9,9 @@ before that, which does no harm.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from bus.messages.books import AskHostBooks, HostBooksFound, HostEntry
 from bus.messages.cell import (
     DestroyInstance,
     ReceiveInstance,
@@ -18,7 +21,7 @@ from bus.messages.cell import (
     StopInstance,
 )
 from bus.messages.host_modes import CheckHost
-from bus.workers.handling import Bury, Handler, Handlers, Received, Said, Tell
+from bus.workers.handling import Bury, Handler, Handlers, Received, Said, Tell, answering
 from compute_sim.build_slots import BuildSlots
 from compute_sim.core.attempts import (
     WELL,
@@ -42,7 +45,7 @@ from compute_sim.core.attempts import (
 from compute_sim.core.holding import holdings
 from compute_sim.drivers import Driver
 from compute_sim.fleet import Fleet
-from compute_sim.store import ComputeTransaction
+from compute_sim.store import ComputeStore, ComputeTransaction
 
 ORDERS = (SpawnInstance, ReceiveInstance, StopInstance, StartInstance, RespawnInstance, DestroyInstance)
 
@@ -136,3 +139,26 @@ def _ordered(
     if step == "later":
         return answered_later(known, order)
     return answered_again(known, order, at_s, cause=item.id, trace=item.trace)
+
+
+def books_handlers(fleet: Fleet, store: ComputeStore) -> Handlers:
+    return {AskHostBooks: answering(partial(_books_found, fleet, store))}
+
+
+async def _books_found(fleet: Fleet, store: ComputeStore, question: AskHostBooks) -> HostBooksFound:
+    """A host that is silent or dead cannot be asked, so nothing is said of it."""
+    attempts = await store.living(question.instances, question.after, question.limit)
+    at_s = fleet.clock_s()
+    named = {*question.hosts, *[each.host for each in attempts]}
+    well = {*fleet.well([each for each in named if fleet.get(each) is not None], at_s)}
+    return HostBooksFound(
+        entries=tuple(
+            [
+                HostEntry(instance=each.instance, host=each.host, attempt=each.attempt)
+                for each in attempts
+                if each.host in well
+            ]
+        ),
+        asked=tuple([each for each in question.hosts if each in well]),
+        next=attempts[-1].instance if len(attempts) >= question.limit else None,
+    )

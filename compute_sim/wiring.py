@@ -9,12 +9,11 @@ from bus.parts import Supervised
 from bus.process import Part
 from bus.workers.station import Station
 from compute_sim.announcing import Announcer
-from compute_sim.books_handlers import books_handlers
 from compute_sim.core.pools import pools_of, read_pools
 from compute_sim.drivers import Driver, Reported
 from compute_sim.finishing import Finisher
-from compute_sim.fleet import Elapsed, Fleet
-from compute_sim.handlers import handlers
+from compute_sim.fleet import Elapsed, Fleet, watch_hosts
+from compute_sim.handlers import books_handlers, handlers
 from compute_sim.reporting import TreeReporter
 from compute_sim.settings import ComputeSettings
 from compute_sim.simulated.driver import SimulatedDriver
@@ -23,7 +22,6 @@ from compute_sim.simulated.hosts import SimulatedHost
 from compute_sim.simulated.pools import SimulatedPool
 from compute_sim.store import ComputeStore
 from compute_sim.store_memory import MemoryComputeStore
-from compute_sim.watching import watch_hosts
 
 
 def simulated_parts(

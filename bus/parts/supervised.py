@@ -126,8 +126,8 @@ class Once(Supervised):
             self.status.well()
 
 
-async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, at most so many seconds."""
+async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait for the event, at most so many seconds; for ever with None."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

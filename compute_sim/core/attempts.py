@@ -381,14 +381,8 @@ def _ended(attempt: AttemptRecord, work: Work) -> tuple[State, str]:
 
 def answer_of(attempt: AttemptRecord) -> Message:
     """The state of the attempt, with the number of the order by which it was last stopped or started."""
-    answer = _answer_of(attempt)
-    if attempt.rank >= 0 and isinstance(answer, InstanceSpawned | InstanceStopped | SpawnFailed):
-        return structs.replace(answer, number=attempt.rank // 2)
-    return answer
-
-
-def _answer_of(attempt: AttemptRecord) -> Message:
     cell, instance, number, host = attempt.cell, attempt.instance, attempt.attempt, attempt.host
+    order = max(0, attempt.rank // 2)
     if attempt.rebuild and attempt.state in (State.BUILT, State.BROKEN):
         return InstanceRedeployed(
             cell=cell,
@@ -401,14 +395,20 @@ def _answer_of(attempt: AttemptRecord) -> Message:
         )
     match attempt.state, attempt.failure:
         case State.BUILT, "":
-            return InstanceSpawned(cell=cell, instance=instance, attempt=number, host=host)
+            return InstanceSpawned(cell=cell, instance=instance, attempt=number, host=host, number=order)
         case State.STOPPED, "":
             saved = attempt.image
-            return InstanceStopped(cell=cell, instance=instance, attempt=number, host=host, saved=saved)
+            return InstanceStopped(
+                cell=cell, instance=instance, attempt=number, host=host, number=order, saved=saved
+            )
         case ((State.BUILT | State.STOPPED), failure) if attempt.image or attempt.state is State.BUILT:
-            return InstanceStopped(cell=cell, instance=instance, attempt=number, host=host, failure=failure)
+            return InstanceStopped(
+                cell=cell, instance=instance, attempt=number, host=host, number=order, failure=failure
+            )
         case ((State.STOPPED | State.FAILED), failure):
-            return SpawnFailed(cell=cell, instance=instance, attempt=number, host=host, reason=failure)
+            return SpawnFailed(
+                cell=cell, instance=instance, attempt=number, host=host, number=order, reason=failure
+            )
         case State.DESTROYED, _:
             return InstanceDestroyed(cell=cell, instance=instance, attempt=number, host=host)
         case _:

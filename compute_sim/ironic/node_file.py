@@ -27,8 +27,8 @@ class NodeFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._nodes: dict[str, Node] = {}
-        self._allocations: dict[str, Allocation] = {}
+        # The last change of each node and allocation that is not deleted, in the order in which they were first stored.
+        self._last: dict[tuple[str, str], Change] = {}
         for line in _read(path):
             self._take(line)
         self._lines = 0
@@ -36,18 +36,17 @@ class NodeFile:
         self._begin()
 
     def load(self) -> tuple[Node, ...]:
-        """The stored nodes, in the order in which they were first stored."""
-        return tuple(self._nodes.values())
+        return tuple(each.node for each in self._last.values() if each.node is not None)
 
     def load_allocations(self) -> tuple[Allocation, ...]:
-        return tuple(self._allocations.values())
+        return tuple(each.allocation for each in self._last.values() if each.allocation is not None)
 
     def keep(self, changes: Sequence[Change]) -> None:
         for change in changes:
             self._take(change)
         os.write(self._descriptor, b"".join(map(_text, changes)))
         self._lines += len(changes)
-        if self._lines > max(LINES_LEAST, LINES_PER_NODE_MAX * (len(self._nodes) + len(self._allocations))):
+        if self._lines > max(LINES_LEAST, LINES_PER_NODE_MAX * len(self._last)):
             self._begin()
 
     def close(self) -> None:
@@ -56,24 +55,19 @@ class NodeFile:
     def _begin(self) -> None:
         """Replace the file by a new one, with one line for each node and allocation."""
         new = self._path.with_suffix(".new")
-        lines = [Change(uuid, node) for uuid, node in self._nodes.items()]
-        lines += [Change(uuid, None, "allocation", each) for uuid, each in self._allocations.items()]
-        new.write_bytes(b"".join(map(_text, lines)))
+        new.write_bytes(b"".join(map(_text, self._last.values())))
         new.replace(self._path)
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        self._lines = len(lines)
+        self._lines = len(self._last)
 
     def _take(self, change: Change) -> None:
-        if change.allocation is not None:
-            self._allocations[change.uuid] = change.allocation
-        elif change.node is not None:
-            self._nodes[change.uuid] = change.node
-        elif change.kind == "allocation":
-            self._allocations.pop(change.uuid, None)
+        key = change.kind, change.uuid
+        if change.node is None and change.allocation is None:
+            self._last.pop(key, None)
         else:
-            self._nodes.pop(change.uuid, None)
+            self._last[key] = change
 
 
 def _read(path: Path) -> list[Change]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from compute_sim.ironic.core.work import Delays
+from compute_sim.ironic.core.work import Delays, Rules
 
 __all__ = ["Delays", "IronicSimSettings", "paced"]
 
@@ -19,12 +19,7 @@ def paced(delays: Delays, pace: float) -> Delays:
     return structs.replace(delays, **shortened)
 
 
-class IronicSimSettings(Struct, frozen=True, kw_only=True):
-    delays: Delays = Delays()
-    # Whether a node is cleaned before it is available; a node's automated_clean overrides this.
-    cleans: bool = True
-    # The host name of the API and the conductor.
-    host: str = "ironic-sim-1"
+class IronicSimSettings(Rules, frozen=True, kw_only=True):
     # The conductor groups that are served; "" is the default group.
     conductor_groups: tuple[str, ...] = ("", "rack1", "rack2", "rack3")
     ports_count: int = 2

@@ -22,7 +22,7 @@ from compute_sim.ironic.core.node_events import MaintenanceSet, NodeWritten
 from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.refusals import no_such_node
 from compute_sim.ironic.core.script import Away, IronicScript, away
-from compute_sim.ironic.core.work import Rules, Step
+from compute_sim.ironic.core.work import Step
 from compute_sim.ironic.node_table import Change, Keep, NodeTable
 from compute_sim.ironic.notifications import Publish, new_request_id, new_uuid
 from compute_sim.ironic.seeds import with_start_times
@@ -68,18 +68,16 @@ class SimulatedIronic(Periodic):
     ) -> None:
         super().__init__("work of the simulated Ironic", self._work_off, self._pause_s, is_cut_short=True)
         self.settings = settings or IronicSimSettings()
-        delays, host = self.settings.delays, self.settings.host
         self._clock_s = clock_s
         self._chance = chance or random.Random()
         self._timers = Timers()
         self._away: tuple[float, bool] | None = None
-        self._rules = Rules(delays, self.settings.cleans, host)
         self._table = NodeTable(self.settings.conductor_groups, keep or _forget, allocations)
-        self._announcer = Announcer(publish, host, self._timers, self._chance, clock_s())
+        self._announcer = Announcer(publish, self.settings.host, self._timers, self._chance, clock_s())
         self._conductor = Conductor(
-            self._table, self._announcer, self._rules, self._at, new_request_id(self._chance)
+            self._table, self._announcer, self.settings, self._at, new_request_id(self._chance)
         )
-        self._allocator = Allocator(self._table, self._announcer, self._at, delays.allocation_s)
+        self._allocator = Allocator(self._table, self._announcer, self._at, self.settings.delays.allocation_s)
         for node in nodes:
             self._table.add(with_start_times(node, clock_s()))
         self.script = script or IronicScript()
@@ -212,11 +210,13 @@ class SimulatedIronic(Periodic):
     def provision(self, ident: str, order: ProvisionOrder | str, minor: int = LATEST_MINOR) -> Node:
         asked = ProvisionOrder(target=order) if isinstance(order, str) else order
         return self._ordered(
-            ident, lambda node, now_s: orders.order_provision(node, asked, now_s, self._rules, minor)
+            ident, lambda node, now_s: orders.order_provision(node, asked, now_s, self.settings, minor)
         )
 
     def set_power(self, ident: str, target: str) -> Node:
-        return self._ordered(ident, lambda node, now_s: orders.order_power(node, target, now_s, self._rules))
+        return self._ordered(
+            ident, lambda node, now_s: orders.order_power(node, target, now_s, self.settings)
+        )
 
     def attach_vif(self, ident: str, vif: str) -> Node:
         return self._quietly(ident, lambda node: changes.attach_vif(node, vif, self.settings.ports_count))

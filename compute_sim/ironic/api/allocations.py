@@ -11,7 +11,6 @@ from compute_sim.ironic.core.changes import is_uuid
 from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_FOUND, Refused, no_such_node
 from compute_sim.ironic.simulated import SimulatedIronic
 
-_MINOR = 52
 _PATCH_MINOR = 57
 _KEYS = frozenset({"uuid", "name", "resource_class", "traits", "candidate_nodes", "extra", "owner"})
 
@@ -21,7 +20,6 @@ class AllocationsApi:
         self._ironic = ironic
 
     def index(self, asked: ApiRequest) -> Answer:
-        asked.check_minor(_MINOR)
         self._ironic.advance()
         tests = {
             key: value for key, value in asked.query.items() if key in ("resource_class", "state", "owner")
@@ -34,14 +32,12 @@ class AllocationsApi:
         return Answer(OK, {"allocations": found})
 
     def create(self, asked: ApiRequest) -> Answer:
-        asked.check_minor(_MINOR)
         created = self._ironic.allocate(self._read(asked.body))
         return Answer(
             CREATED, allocation_shown(created, asked.minor, asked.base), f"allocations/{created.uuid}"
         )
 
     def show(self, asked: ApiRequest) -> Answer:
-        asked.check_minor(_MINOR)
         ident = self._ident(asked)
         allocation = self._ironic.allocation(ident)
         if allocation is None:
@@ -55,7 +51,6 @@ class AllocationsApi:
         return Answer(OK, allocation_shown(changed, asked.minor, asked.base))
 
     def delete(self, asked: ApiRequest) -> Answer:
-        asked.check_minor(_MINOR)
         self._ironic.deallocate(self._ident(asked))
         return Answer(NO_CONTENT)
 

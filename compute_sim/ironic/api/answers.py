@@ -5,8 +5,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from compute_sim.ironic.core.refusals import NOT_FOUND, Refused
-
 
 class ApiRequest(Struct, frozen=True, kw_only=True):
     minor: int
@@ -16,11 +14,6 @@ class ApiRequest(Struct, frozen=True, kw_only=True):
     body: Any
     # The URL of this API, without a slash at the end.
     base: str
-
-    def check_minor(self, minor: int) -> None:
-        """Raise Refused unless this resource is there in the microversion."""
-        if self.minor < minor:
-            raise Refused(NOT_FOUND, f"This is not there before API version 1.{minor}.")
 
 
 class Answer(Struct, frozen=True):

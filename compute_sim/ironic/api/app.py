@@ -25,6 +25,8 @@ Endpoint = Callable[[ApiRequest], Answer]
 
 _PUBLIC = ("/", "/v1", "/v1/")
 _SERVER_ERROR = 500
+# Resources that came after the first microversion.
+_SINCE = {"traits": 37, "vifs": 28, "allocations": 52, "allocation": 52}
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -68,18 +70,26 @@ def ironic_app(ironic: SimulatedIronic) -> Starlette:
             Route("/", root, methods=_METHODS),
             Route("/v1", v1, methods=_METHODS),
             Route("/v1/", v1, methods=_METHODS),
-            *(Route(path, _route(ironic, endpoints), methods=_METHODS) for path, endpoints in table.items()),
+            *(
+                Route(path, _route(ironic, endpoints, _since(path)), methods=_METHODS)
+                for path, endpoints in table.items()
+            ),
             Route("/{rest:path}", _route(ironic, {}), methods=_METHODS),
         ]
     )
 
 
+def _since(path: str) -> int:
+    """The microversion from which this resource is there."""
+    return max(_SINCE.get(part, 1) for part in path.split("/"))
+
+
 def _route(
-    ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint]
+    ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint], since: int = 1
 ) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         body = await request.body()
-        response = _answered(ironic, endpoints, request, body)
+        response = _answered(ironic, endpoints, since, request, body)
         if ironic.settings.answer_after_s:
             await asyncio.sleep(ironic.settings.answer_after_s)
         return response
@@ -88,7 +98,7 @@ def _route(
 
 
 def _answered(
-    ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint], request: Request, body: bytes
+    ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint], since: int, request: Request, body: bytes
 ) -> Response:
     if ironic.is_away:
         return Response("Service Unavailable", 503)
@@ -100,7 +110,7 @@ def _answered(
     try:
         minor = asked_minor(request.headers)
         headers = version_headers(minor)
-        answer = _endpoint(endpoints, request)(_asked(request, minor, body))
+        answer = _endpoint(endpoints, since, request, minor)(_asked(request, minor, body))
     except Refused as refused:
         return _refusal(refused, headers)
     if answer.location:
@@ -109,7 +119,9 @@ def _answered(
     return Response(content, answer.status, headers, media_type="application/json" if content else None)
 
 
-def _endpoint(endpoints: Mapping[str, Endpoint], request: Request) -> Endpoint:
+def _endpoint(endpoints: Mapping[str, Endpoint], since: int, request: Request, minor: int) -> Endpoint:
+    if minor < since:
+        raise Refused(NOT_FOUND, f"This is not there before API version 1.{since}.")
     if request.method not in endpoints:
         status = 405 if endpoints else NOT_FOUND
         raise Refused(status, f"There is no {request.method} {request.url.path}.")

@@ -13,8 +13,6 @@ from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_ACCEPTABLE, Refused, no_such_node
 from compute_sim.ironic.simulated import SimulatedIronic
 
-_TRAITS_MINOR = 37
-_VIFS_MINOR = 28
 _FIELDS_MINOR = 8
 _PROVISION_KEYS = frozenset(ProvisionOrder.__struct_fields__)
 
@@ -121,39 +119,39 @@ class NodesApi:
     # Traits and VIFs
 
     def traits(self, asked: ApiRequest) -> Answer:
-        return Answer(OK, {"traits": list(self._node_since(asked, _TRAITS_MINOR).traits)})
+        return Answer(OK, {"traits": list(self._node(asked).traits)})
 
     def set_traits(self, asked: ApiRequest) -> Answer:
         body = asked.body
         traits = body.get("traits") if isinstance(body, Mapping) and {*body} == {"traits"} else None
         if not isinstance(traits, list) or not all(isinstance(each, str) for each in traits):
             raise Refused(BAD_REQUEST, 'The body must be {"traits": [...]}.')
-        self._ironic.set_traits(self._node_since(asked, _TRAITS_MINOR).uuid, traits)
+        self._ironic.set_traits(self._node(asked).uuid, traits)
         return Answer(NO_CONTENT)
 
     def add_trait(self, asked: ApiRequest) -> Answer:
         if asked.body:
             raise Refused(BAD_REQUEST, "A single trait is added without a body.")
         trait = asked.path["trait"]
-        self._ironic.set_traits(self._node_since(asked, _TRAITS_MINOR).uuid, [trait], replaces=False)
+        self._ironic.set_traits(self._node(asked).uuid, [trait], replaces=False)
         return Answer(NO_CONTENT, location=f"nodes/{asked.path['node']}/traits/{trait}")
 
     def remove_traits(self, asked: ApiRequest) -> Answer:
         """One, if the address names it; otherwise all."""
-        self._ironic.remove_traits(self._node_since(asked, _TRAITS_MINOR).uuid, asked.path.get("trait"))
+        self._ironic.remove_traits(self._node(asked).uuid, asked.path.get("trait"))
         return Answer(NO_CONTENT)
 
     def vifs(self, asked: ApiRequest) -> Answer:
-        node = self._node_since(asked, _VIFS_MINOR)
+        node = self._node(asked)
         return Answer(OK, {"vifs": [{"id": vif} for vif in node.vifs]})
 
     def attach_vif(self, asked: ApiRequest) -> Answer:
-        node = self._node_since(asked, _VIFS_MINOR)
+        node = self._node(asked)
         self._ironic.attach_vif(node.uuid, _text(asked, "id", 'The body must be {"id": VIF}.'))
         return Answer(NO_CONTENT)
 
     def detach_vif(self, asked: ApiRequest) -> Answer:
-        self._ironic.detach_vif(self._node_since(asked, _VIFS_MINOR).uuid, asked.path["vif"])
+        self._ironic.detach_vif(self._node(asked).uuid, asked.path["vif"])
         return Answer(NO_CONTENT)
 
     # Inside
@@ -164,11 +162,6 @@ class NodesApi:
         if node is None:
             raise no_such_node(ident)
         return node
-
-    def _node_since(self, asked: ApiRequest, minor: int) -> Node:
-        """The node, if the microversion has this subresource."""
-        asked.check_minor(minor)
-        return self._node(asked)
 
     def _shown(self, node: Node, asked: ApiRequest, fields: Sequence[str] | None) -> dict[str, Any]:
         return node_shown(node, asked.minor, fields, asked.base, self._ironic.settings.host)

@@ -90,12 +90,14 @@ class Delays(Struct, frozen=True, kw_only=True):
     power_sync_s: float = 60.0
 
 
-class Rules(Struct, frozen=True):
+class Rules(Struct, frozen=True, kw_only=True):
     """The settings of this conductor."""
 
-    delays: Delays
-    cleans: bool
-    host: str
+    delays: Delays = Delays()
+    # Whether a node is cleaned before it is available; a node's automated_clean overrides this.
+    cleans: bool = True
+    # The host name of the API and the conductor.
+    host: str = "ironic-sim-1"
 
 
 class Job(Struct, frozen=True):
