@@ -133,24 +133,19 @@ class Membership(PartGroup):
     # The lease
 
     async def _hold_lease(self) -> None:
-        if self._has_lease and await self._renewed():
-            return
+        asked_at_s = self._clock_s()
         if self._has_lease:
+            if await self._in_time(self._store.renew(self.name, self.incarnation, self._settings.lease_s)):
+                self._renewed_at_s = asked_at_s
+                return
             log.warning("daemon %r lost its lease: it joins again, without its nodes", self.name)
             self._has_lease = False
             self._looking.wake()
-        asked_at_s = self._clock_s()
+            asked_at_s = self._clock_s()
         await self._in_time(self._store.join(self.name, self.incarnation, self._settings.lease_s))
         self._leases += 1
         self._has_lease, self._renewed_at_s = True, asked_at_s
         self._looking.wake()
-
-    async def _renewed(self) -> bool:
-        asked_at_s = self._clock_s()
-        if not await self._in_time(self._store.renew(self.name, self.incarnation, self._settings.lease_s)):
-            return False
-        self._renewed_at_s = asked_at_s
-        return True
 
     async def _in_time(self, asked: Awaitable[T]) -> T:
         """A connection that says nothing must not use up the lease."""

@@ -8,7 +8,7 @@ from msgspec import structs
 from compute_sim.ironic.announcing import Announcer
 from compute_sim.ironic.core import orders, work
 from compute_sim.ironic.core.node import Node
-from compute_sim.ironic.core.script import BmcSilent, Subject, is_bmc_silent, is_locked, why_work_fails
+from compute_sim.ironic.core.script import BmcSilent, NodeLocked, Subject, happening, why_work_fails
 from compute_sim.ironic.core.work import POWER_FAILURE, Job, Rules, Step
 from compute_sim.ironic.node_table import NodeTable
 from compute_sim.ironic.timers import Action
@@ -64,7 +64,7 @@ class Conductor:
             return node
         since_s = self._announcer.since_s(at_s)
         # The script decides again each second whether the node is locked.
-        if is_locked(script, Subject(node.name, node.uuid, since_s, int(since_s))):
+        if any(happening(script, NodeLocked, Subject(node.name, node.uuid, since_s, int(since_s)))):
             return structs.replace(node, reservation=self._rules.host)
         return node
 
@@ -79,7 +79,7 @@ class Conductor:
         if node.uuid in self._silenced:
             return True
         about = Subject(node.name, node.uuid, self._announcer.since_s(at_s), 0)
-        return is_bmc_silent(self._announcer.script, about)
+        return any(happening(self._announcer.script, BmcSilent, about))
 
     def watch_power(self, at_s: float) -> None:
         """Schedule the power sync, as long as there may be a change to find."""

@@ -20,11 +20,10 @@ PROPERTIES: Mapping[str, Any] = {
     "headers": {},
     "priority": 0,
 }
-_ROUTING_KEYS = {False: f"{TOPIC}.info", True: f"{TOPIC}.error"}
 
 
 def routing_key(payload: Payload) -> str:
-    return _ROUTING_KEYS[payload.is_error]
+    return f"{TOPIC}.{'error' if payload.is_error else 'info'}"
 
 
 def body_of(payload: Payload, at_us: int, host: str, request_id: str, chance: random.Random) -> bytes:

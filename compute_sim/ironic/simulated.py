@@ -126,14 +126,14 @@ class SimulatedIronic(Periodic):
 
     def silence_bmc(self, ident: str) -> None:
         """Stop the BMC's answers. The next power sync sets the node to maintenance."""
-        self._conductor.answer_as_bmc(self._known(ident), self._clock_s(), is_silent=True)
+        self._conductor.answer_as_bmc(self.known(ident), self._clock_s(), is_silent=True)
 
     def wake_bmc(self, ident: str) -> None:
-        self._conductor.answer_as_bmc(self._known(ident), self._clock_s(), is_silent=False)
+        self._conductor.answer_as_bmc(self.known(ident), self._clock_s(), is_silent=False)
 
     def change_power_out_of_band(self, ident: str, power: str) -> None:
         """Change the power at the node itself; the conductor sets it back to its record."""
-        node = self._known(ident)
+        node = self.known(ident)
         if power not in (states.POWER_ON, states.POWER_OFF):
             raise ValueError(f"power is {power!r}, must be {states.POWER_ON!r} or {states.POWER_OFF!r}")
         if power != node.power_state:
@@ -172,6 +172,13 @@ class SimulatedIronic(Periodic):
         self.advance()
         node = self._table.find(ident)
         return None if node is None else self._conductor.locked(node, self._clock_s())
+
+    def known(self, ident: str) -> Node:
+        """The node, as above; raises Refused if there is none."""
+        node = self.node(ident)
+        if node is None:
+            raise no_such_node(ident)
+        return node
 
     def create(self, fields: Mapping[str, Any], minor: int = LATEST_MINOR) -> Node:
         now_s, request = self._begin()
@@ -226,7 +233,7 @@ class SimulatedIronic(Periodic):
 
     def why_not_deployable(self, ident: str) -> Mapping[str, str]:
         """Per interface, why it does not validate; empty if it does."""
-        node = self._known(ident)
+        node = self.known(ident)
         reasons = dict.fromkeys(_VALIDATED, "")
         if node.has_agent and not node.instance_info.get("image_source"):
             reasons["deploy"] = f"Node {node.uuid} has no image_source in instance_info."
@@ -259,10 +266,6 @@ class SimulatedIronic(Periodic):
         """Finish everything that was due before a request."""
         self.advance()
         return self._clock_s(), new_request_id(self._chance)
-
-    def _known(self, ident: str) -> Node:
-        self.advance()
-        return self._found(ident)
 
     def _found(self, ident: str) -> Node:
         node = self._table.find(ident)

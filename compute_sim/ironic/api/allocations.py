@@ -8,7 +8,7 @@ from compute_sim.ironic.api.answers import CREATED, NO_CONTENT, OK, Answer, ApiR
 from compute_sim.ironic.api.rendering import allocation_shown
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.changes import is_uuid
-from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_FOUND, Refused, no_such_node
+from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_FOUND, Refused
 from compute_sim.ironic.simulated import SimulatedIronic
 
 _PATCH_MINOR = 57
@@ -58,9 +58,7 @@ class AllocationsApi:
         """The allocation that the address names, by itself or by its node."""
         if "allocation" in asked.path:
             return asked.path["allocation"]
-        node = self._ironic.node(asked.path["node"])
-        if node is None:
-            raise no_such_node(asked.path["node"])
+        node = self._ironic.known(asked.path["node"])
         if node.allocation_uuid is None:
             raise Refused(NOT_FOUND, f"Node {node.uuid} has no allocation.")
         return node.allocation_uuid

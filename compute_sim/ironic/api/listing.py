@@ -1,6 +1,6 @@
 """GET /v1/nodes and /v1/nodes/detail: filters and pages."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import dropwhile, islice
 from urllib.parse import urlencode
 
@@ -32,28 +32,35 @@ _REMEMBERED = ("associated", "maintenance", "retired", "detail", "fields")
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-class Query(Struct, frozen=True):
-    """A query: nodes that pass, after the marker."""
+class Page(Struct, frozen=True):
+    """A page of nodes, and the query of the next one; empty on the last one."""
 
-    passes: Callable[[Node], bool]
-    limit: int
-    marker: str | None
-    has_one: bool
-    remembered: tuple[tuple[str, str], ...]
+    nodes: tuple[Node, ...]
+    next_query: str
     is_detailed: bool
 
 
-def read_query(asked: Mapping[str, str], minor: int, page_max: int, conductor: str) -> Query:
+def page_of(
+    nodes: Mapping[str, Node], asked: Mapping[str, str], minor: int, page_max: int, conductor: str
+) -> Page:
+    """The nodes that pass the filters of this query, after its marker."""
     _check_names(asked, minor)
     switches = {name: _switch(name, asked[name]) for name in _SWITCHES if name in asked}
-    return Query(
-        passes=_test_of(asked, switches, conductor),
-        limit=_limit(asked.get("limit"), page_max),
-        marker=asked.get("marker"),
-        has_one="instance_uuid" in asked,
-        remembered=tuple((name, asked[name]) for name in _REMEMBERED if name in asked),
-        is_detailed=switches.get("detail", False),
-    )
+    passes = _test_of(asked, switches, conductor)
+    limit, marker = _limit(asked.get("limit"), page_max), asked.get("marker")
+    rest: Iterable[Node] = nodes.values()
+    if marker is not None:
+        if marker not in nodes:
+            raise no_such_node(marker)
+        rest = islice(dropwhile(lambda node: node.uuid != marker, rest), 1, None)
+    page = tuple(islice(filter(passes, rest), limit))
+    next_query = ""
+    # As in Ironic, a full page has a next page, which may be empty.
+    if "instance_uuid" not in asked and len(page) == limit:
+        remembered = [(name, asked[name]) for name in _REMEMBERED if name in asked]
+        place = [("limit", str(limit)), ("marker", page[-1].uuid)]
+        next_query = urlencode([("sort_key", "id"), ("sort_dir", "asc"), *remembered, *place], safe=",")
+    return Page(page, next_query, switches.get("detail", False))
 
 
 def _check_names(asked: Mapping[str, str], minor: int) -> None:
@@ -106,18 +113,3 @@ def _test_of(
         )
 
     return passes
-
-
-def page_of(nodes: Mapping[str, Node], query: Query) -> tuple[Sequence[Node], str]:
-    """The nodes of the page, and the query of the next one; empty on the last one."""
-    rest: Iterable[Node] = nodes.values()
-    if query.marker is not None:
-        if query.marker not in nodes:
-            raise no_such_node(query.marker)
-        rest = islice(dropwhile(lambda node: node.uuid != query.marker, rest), 1, None)
-    page = tuple(islice(filter(query.passes, rest), query.limit))
-    # As in Ironic, a full page has a next page, which may be empty.
-    if query.has_one or len(page) < query.limit:
-        return page, ""
-    pairs = [("sort_key", "id"), ("sort_dir", "asc"), *query.remembered]
-    return page, urlencode([*pairs, ("limit", str(query.limit)), ("marker", page[-1].uuid)], safe=",")

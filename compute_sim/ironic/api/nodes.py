@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from compute_sim.ironic.api.answers import ACCEPTED, CREATED, NO_CONTENT, OK, Answer, ApiRequest
-from compute_sim.ironic.api.listing import page_of, read_query
+from compute_sim.ironic.api.listing import page_of
 from compute_sim.ironic.api.rendering import SHORT_FIELDS, asked_fields, node_shown, states_shown
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.orders import ProvisionOrder
-from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_ACCEPTABLE, Refused, no_such_node
+from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_ACCEPTABLE, Refused
 from compute_sim.ironic.simulated import SimulatedIronic
 
 _FIELDS_MINOR = 8
@@ -40,16 +40,15 @@ class NodesApi:
 
     def _listed(self, asked: ApiRequest, fields: Sequence[str] | None, path: str) -> Answer:
         settings = self._ironic.settings
-        query = read_query(asked.query, asked.minor, settings.page_max, settings.host)
         self._ironic.advance()
-        nodes, next_query = page_of(self._ironic.nodes, query)
-        shown = None if query.is_detailed else fields
-        body: dict[str, Any] = {"nodes": [self._shown(node, asked, shown) for node in nodes]}
-        if next_query:
+        page = page_of(self._ironic.nodes, asked.query, asked.minor, settings.page_max, settings.host)
+        shown = None if page.is_detailed else fields
+        body: dict[str, Any] = {"nodes": [self._shown(node, asked, shown) for node in page.nodes]}
+        if page.next_query:
             # The link also names fields that are shown without being asked for.
             named = shown is not None and "fields" not in asked.query
             chosen = f"fields={','.join(shown or ())}&" if named else ""
-            body["next"] = f"{asked.base}/v1/{path}?{chosen}{next_query}"
+            body["next"] = f"{asked.base}/v1/{path}?{chosen}{page.next_query}"
         return Answer(OK, body)
 
     def show(self, asked: ApiRequest) -> Answer:
@@ -157,11 +156,7 @@ class NodesApi:
     # Inside
 
     def _node(self, asked: ApiRequest) -> Node:
-        ident = asked.path["node"]
-        node = self._ironic.node(ident)
-        if node is None:
-            raise no_such_node(ident)
-        return node
+        return self._ironic.known(asked.path["node"])
 
     def _shown(self, node: Node, asked: ApiRequest, fields: Sequence[str] | None) -> dict[str, Any]:
         return node_shown(node, asked.minor, fields, asked.base, self._ironic.settings.host)

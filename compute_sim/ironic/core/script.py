@@ -133,31 +133,23 @@ class Subject(Struct, frozen=True):
 
 
 def why_work_fails(script: IronicScript, work: str, about: Subject) -> str:
-    return next((fault.reason for fault in _happening(script, WorkFails, about) if fault.work == work), "")
-
-
-def is_bmc_silent(script: IronicScript, about: Subject) -> bool:
-    return any(_happening(script, BmcSilent, about))
-
-
-def is_locked(script: IronicScript, about: Subject) -> bool:
-    return any(_happening(script, NodeLocked, about))
+    return next((fault.reason for fault in happening(script, WorkFails, about) if fault.work == work), "")
 
 
 def publishings(script: IronicScript, event_type: str, about: Subject) -> tuple[float, ...]:
     """The delays after which a notification is published, one for each time; empty if it is lost."""
-    lost = (pattern for fault in _happening(script, Loses, about) for pattern in fault.event_types)
+    lost = (pattern for fault in happening(script, Loses, about) for pattern in fault.event_types)
     if any(fnmatchcase(event_type, pattern) for pattern in lost):
         return ()
-    late_s = max((fault.late_s for fault in _happening(script, Delays, about)), default=0.0)
-    return (late_s,) * (1 + any(_happening(script, Doubles, about)))
+    late_s = max((fault.late_s for fault in happening(script, Delays, about)), default=0.0)
+    return (late_s,) * (1 + any(happening(script, Doubles, about)))
 
 
 def away(script: IronicScript, since_s: float) -> Away | None:
     return next((each for each in script.faults if isinstance(each, Away) and is_on(each, since_s)), None)
 
 
-def _happening(script: IronicScript, kind: type[F], about: Subject) -> Iterator[F]:
+def happening(script: IronicScript, kind: type[F], about: Subject) -> Iterator[F]:
     """The faults of a kind that happen to the node now."""
     for number, fault in enumerate(script.faults):
         if (
