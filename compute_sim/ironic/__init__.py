@@ -15,8 +15,8 @@ Its messages are byte-compatible with messages captured from Ironic 39 (tests/da
       .node(name or uuid) the node as it is now, or None; .nodes: all of them
       .create, .patch, .set_maintenance, .set_traits, .provision, .set_power, .delete, .attach_vif, .allocate ...
                           the operations of the API, without HTTP; each returns Ironic's answer or raises `Refused`
-      .change_power_out_of_band(uuid, power), .silence_bmc(uuid), .wake_bmc(uuid)
-                          events of the hardware itself
+      .change_power_out_of_band(uuid, power)
+                          an event of the hardware itself; a script says which BMCs are silent
       .resume_work()      after a start with the nodes of a killed process: its unfinished work continues
       .go_away(for_s, refuses=...), .come_back()
                           the API answers 503, or takes no connections

@@ -35,7 +35,6 @@ class Conductor:
         self._periodic = periodic
         # The current job of each node, and the request that caused it.
         self._jobs: dict[str, tuple[Job, str]] = {}
-        self._silenced: set[str] = set()
         self._is_sync_due = False
 
     def go(self, node: Node, step: Step | None, at_s: float, request: str) -> None:
@@ -55,7 +54,6 @@ class Conductor:
 
     def forget(self, node: Node) -> None:
         self._jobs.pop(node.uuid, None)
-        self._silenced.discard(node.uuid)
 
     def locked(self, node: Node, at_s: float) -> Node:
         """The node, with a lock if the script holds one."""
@@ -71,13 +69,7 @@ class Conductor:
     def keep_power(self, node: Node, at_s: float) -> None:
         self.go(node, orders.keep_power(node, at_s, self._rules), at_s, self._periodic)
 
-    def answer_as_bmc(self, node: Node, at_s: float, *, is_silent: bool) -> None:
-        (self._silenced.add if is_silent else self._silenced.discard)(node.uuid)
-        self.watch_power(at_s)
-
     def is_silent(self, node: Node, at_s: float) -> bool:
-        if node.uuid in self._silenced:
-            return True
         about = Subject(node.name, node.uuid, self._announcer.since_s(at_s), 0)
         return any(happening(self._announcer.script, BmcSilent, about))
 
@@ -91,8 +83,7 @@ class Conductor:
     def _suspects(self) -> Sequence[str]:
         if any(isinstance(fault, BmcSilent) for fault in self._announcer.script.faults):
             return [*self._table.nodes]
-        failed = (uuid for uuid, node in self._table.nodes.items() if node.fault == POWER_FAILURE)
-        return sorted({*self._silenced, *failed})
+        return [uuid for uuid, node in self._table.nodes.items() if node.fault == POWER_FAILURE]
 
     def _sync_power(self, at_s: float) -> None:
         self._is_sync_due = False

@@ -18,12 +18,12 @@ from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.core import changes, orders, states
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node import Node
-from compute_sim.ironic.core.node_events import MaintenanceSet, NodeWritten
+from compute_sim.ironic.core.node_events import NodeWritten
 from compute_sim.ironic.core.orders import ProvisionOrder
 from compute_sim.ironic.core.refusals import no_such_node
 from compute_sim.ironic.core.script import Away, IronicScript, away
 from compute_sim.ironic.core.work import Step
-from compute_sim.ironic.node_table import Change, Keep, NodeTable
+from compute_sim.ironic.node_table import Keep, NodeTable
 from compute_sim.ironic.notifications import Publish, new_request_id, new_uuid
 from compute_sim.ironic.seeds import with_start_times
 from compute_sim.ironic.settings import IronicSimSettings
@@ -72,7 +72,7 @@ class SimulatedIronic(Periodic):
         self._chance = chance or random.Random()
         self._timers = Timers()
         self._away: tuple[float, bool] | None = None
-        self._table = NodeTable(self.settings.conductor_groups, keep or _forget, allocations)
+        self._table = NodeTable(self.settings.conductor_groups, keep or (lambda _: None), allocations)
         self._announcer = Announcer(publish, self.settings.host, self._timers, self._chance, clock_s())
         self._conductor = Conductor(
             self._table, self._announcer, self.settings, self._at, new_request_id(self._chance)
@@ -123,13 +123,6 @@ class SimulatedIronic(Periodic):
     @property
     def lost(self) -> int:
         return self._announcer.lost
-
-    def silence_bmc(self, ident: str) -> None:
-        """Stop the BMC's answers. The next power sync sets the node to maintenance."""
-        self._conductor.answer_as_bmc(self.known(ident), self._clock_s(), is_silent=True)
-
-    def wake_bmc(self, ident: str) -> None:
-        self._conductor.answer_as_bmc(self.known(ident), self._clock_s(), is_silent=False)
 
     def change_power_out_of_band(self, ident: str, power: str) -> None:
         """Change the power at the node itself; the conductor sets it back to its record."""
@@ -289,9 +282,7 @@ class SimulatedIronic(Periodic):
         store: Callable[[Node], None],
     ) -> Node:
         def say(node: Node, status: str) -> None:
-            is_maintenance = action == "maintenance_set"
-            event = MaintenanceSet(node, status) if is_maintenance else NodeWritten(node, action, status)
-            self._announcer.say(event, at_s, request)
+            self._announcer.say(NodeWritten(node, action, status), at_s, request)
 
         say(written.start, "start")
         if written.refused is not None:
@@ -320,7 +311,3 @@ class SimulatedIronic(Periodic):
     def _at(self, due_s: float, action: Action) -> None:
         self._timers.at(due_s, action)
         self.wake()
-
-
-def _forget(_: Sequence[Change]) -> None:
-    """Drops changes where no file stores them."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from bus.broker import Connection
 from bus.errors import Locked, TookTooLong, Unavailable
@@ -28,6 +28,7 @@ from compute_sim.ironic import (
 )
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.orders import ProvisionOrder
+from compute_sim.ironic.core.script import BmcSilent
 from compute_sim.ironic.node_table import NodeTable
 from ironic_sync import rest
 from ironic_sync.core import node as known
@@ -98,8 +99,6 @@ class IronicWorld:
         """All BMCs answer, no notification is lost, and the API is up."""
         self.ironic.script = IronicScript()
         self.ironic.come_back()
-        for uuid in [*self.ironic.nodes]:
-            self.ironic.wake_bmc(uuid)
 
     async def _play(self) -> None:
         for flip in self._plan.flips:
@@ -158,7 +157,10 @@ class IronicWorld:
         return self.ironic.set_power(node.uuid, "power on" if seed % 2 else "power off")
 
     def _bmc(self, node: Node, seed: int) -> None:
-        (self.ironic.wake_bmc if seed % 2 else self.ironic.silence_bmc)(node.uuid)
+        script, silence = self.ironic.script, BmcSilent(nodes=(node.uuid,))
+        others = tuple(each for each in script.faults if each != silence)
+        faults = others if seed % 2 else (*others, silence)
+        self.ironic.script = structs.replace(script, faults=faults)
 
     def _traits(self, node: Node, seed: int) -> Node:
         names = [

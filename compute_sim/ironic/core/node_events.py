@@ -34,19 +34,14 @@ class PowerCorrected(Struct, frozen=True):
 
 
 class NodeWritten(Struct, frozen=True):
-    """The API creates, updates or deletes a node: before it, after it, or after it failed."""
+    """The API creates, updates or deletes a node, or sets its maintenance: before it, after it, or after it failed."""
 
     node: Node
     action: str
     status: str
 
 
-class MaintenanceSet(Struct, frozen=True):
-    node: Node
-    status: str
-
-
-NodeEvent = ProvisionSet | PowerSet | PowerCorrected | NodeWritten | MaintenanceSet
+NodeEvent = ProvisionSet | PowerSet | PowerCorrected | NodeWritten
 
 
 def after_event(node: Node, event: str, at_s: float, **changes: Any) -> tuple[Node, ProvisionSet]:

@@ -8,7 +8,6 @@ from msgspec import Struct, structs
 from compute_sim.ironic.core.allocations import AllocationWritten
 from compute_sim.ironic.core.node import COMMON_COUNT, COMMON_FIELDS, Json, Node
 from compute_sim.ironic.core.node_events import (
-    MaintenanceSet,
     NodeEvent,
     NodeWritten,
     PowerCorrected,
@@ -50,6 +49,8 @@ def payload_of(said: NodeEvent | AllocationWritten) -> Payload:
             return _payload(
                 "power_state_corrected", "success", "NodeCorrectedPowerStatePayload", "1.17", first, node=node
             )
+        case NodeWritten(node, "maintenance_set" as action, status):
+            return _payload(action, status, "NodePayload", "1.17", {}, node=node, service="api")
         case NodeWritten(node, action, status):
             first = {
                 "chassis_uuid": node.chassis_uuid,
@@ -57,8 +58,6 @@ def payload_of(said: NodeEvent | AllocationWritten) -> Payload:
                 "driver_info": masked(node.driver_info),
             }
             return _payload(action, status, "NodeCRUDPayload", "1.15", first, node=node, service="api")
-        case MaintenanceSet(node, status):
-            return _payload("maintenance_set", status, "NodePayload", "1.17", {}, node=node, service="api")
         case AllocationWritten(allocation, action, status):
             event_type = f"baremetal.allocation.{action}.{status}"
             data = structs.asdict(allocation)

@@ -13,7 +13,7 @@ from compute_sim.ironic import Delays, IronicScript, IronicSimSettings, Node
 from compute_sim.ironic.core.allocations import Allocation
 from compute_sim.ironic.core.node import COMMON_FIELDS
 from compute_sim.ironic.core.orders import ProvisionOrder
-from compute_sim.ironic.core.script import Loses, NodeLocked, WorkFails
+from compute_sim.ironic.core.script import BmcSilent, Loses, NodeLocked, WorkFails
 from tests.unit.ironic_sim.worlds import CAPTURES, Notification, World, captured, plain
 
 GOLD = "baremetal-gold"
@@ -287,7 +287,7 @@ def unreachable_bmc(said: list[Notification]) -> World:
     uuid, world = uuid_of(said), World()
     info = {"redfish_address": "http://127.0.0.1:8998", "redfish_system_id": "/redfish/v1/Systems/x"}
     created(world, uuid, driver_info=info, **REDFISH)
-    world.ironic.silence_bmc(uuid)
+    world.ironic.script = IronicScript(faults=(BmcSilent(nodes=(uuid,)),))
     assert isinstance(world.ironic.provision(uuid, "manage"), Node)
     world.pass_s(30)
     return world
@@ -299,11 +299,11 @@ def silent_bmc(said: list[Notification]) -> World:
     world = World([Node(**{**fields, "traits": ()})])
     world.ironic.change_power_out_of_band(uuid, "power on")
     world.settle()
-    world.ironic.silence_bmc(uuid)
+    world.ironic.script = IronicScript(faults=(BmcSilent(nodes=(uuid,)),))
     world.pass_s(61)
     node = world.node(uuid)
     assert (node.maintenance, node.fault, node.power_state) == (True, "power failure", None)
-    world.ironic.wake_bmc(uuid)
+    world.ironic.script = IronicScript()
     world.pass_s(61)
     node = world.node(uuid)
     assert (node.maintenance, node.fault, node.power_state) == (False, None, "power off")
