@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from bus.errors import Transient
 from bus.messages.administration import Write, WriteVerdict
@@ -74,12 +74,9 @@ class WriteBatcher:
         await asyncio.gather(*[queue.emptied() for queue in self._queues.values()])
 
 
-class _PendingWrite:
-    __slots__ = ("answer", "write")
-
-    def __init__(self, write: Write) -> None:
-        self.write = write
-        self.answer: asyncio.Future[WriteVerdict] = asyncio.get_running_loop().create_future()
+class _PendingWrite(NamedTuple):
+    write: Write
+    answer: asyncio.Future[WriteVerdict]
 
 
 class _WriteQueue:
@@ -97,10 +94,11 @@ class _WriteQueue:
         self._all_there = asyncio.Event()
 
     async def ask(self, write: Write) -> WriteVerdict:
-        asked = _PendingWrite(write)
+        loop = asyncio.get_running_loop()
+        asked = _PendingWrite(write, loop.create_future())
         self._waiting.append(asked)
         if self._work is None:
-            self._work = asyncio.get_running_loop().create_task(self._empty())
+            self._work = loop.create_task(self._empty())
         elif len(self._waiting) >= self._expected:
             self._all_there.set()
         return await asked.answer

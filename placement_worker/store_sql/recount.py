@@ -21,11 +21,8 @@ from placement_worker.tables import consumers, holders, inventories, providers
 Pair = tuple[int, int]
 
 
-class _Numbers(Struct, frozen=True):
-    """One provider's stored numbers, or the right ones. Both by internal ids."""
-
-    used: Used
-    consumers: int
+# What is used of a provider and how many consumers live on it: as stored, or the right numbers. By internal ids.
+_Numbers = tuple[Used, int]
 
 
 class _Wrong(Struct, frozen=True):
@@ -42,28 +39,27 @@ class _Wrong(Struct, frozen=True):
 
 def recount(connection: Connection) -> None:
     found = _wrong(connection)
-    roots = sa.select(providers.c.root_id).where(among(connection, providers.c.id, sorted(found.providers)))
-    locked = {*connection.scalars(roots)}
     if not found.providers:
         return
-    _lock(connection, locked)
-    in_trees = sa.select(providers.c.id).where(among(connection, providers.c.root_id, sorted(locked)))
+    of_wrong = sa.select(providers.c.root_id).where(
+        among(connection, providers.c.id, sorted(found.providers))
+    )
+    roots = sorted({*connection.scalars(of_wrong)})
+    rows = sa.select(providers.c.id).where(among(connection, providers.c.id, roots))
+    connection.execute(rows.order_by(providers.c.id).with_for_update()).all()
+    in_trees = sa.select(providers.c.id).where(among(connection, providers.c.root_id, roots))
     # A holder row may name a provider that does not exist.
     ours = {*connection.scalars(in_trees)} | {provider for provider, _ in found.stale}
     _write(connection, _wrong(connection, ours))
 
 
-def _lock(connection: Connection, roots: Collection[int]) -> None:
-    rows = sa.select(providers.c.id).where(among(connection, providers.c.id, sorted(roots)))
-    connection.execute(rows.order_by(providers.c.id).with_for_update()).all()
-
-
 def _wrong(connection: Connection, only: Collection[int] | None = None) -> _Wrong:
     right = _right_numbers(connection)
+    stored = connection.execute(sa.select(providers.c.id, providers.c.used, providers.c.consumers))
     numbers = {
         number: expected
-        for number, stored in _stored_numbers(connection).items()
-        if (only is None or number in only) and stored != (expected := right[number])
+        for number, used, count in stored
+        if (only is None or number in only) and (decode_used(used), count) != (expected := right[number])
     }
     stale, missing = _holder_rows(connection)
 
@@ -71,11 +67,6 @@ def _wrong(connection: Connection, only: Collection[int] | None = None) -> _Wron
         return frozenset(pair for pair in pairs if only is None or pair[0] in only)
 
     return _Wrong(numbers, among_ours(stale), among_ours(missing))
-
-
-def _stored_numbers(connection: Connection) -> dict[int, _Numbers]:
-    rows = connection.execute(sa.select(providers.c.id, providers.c.used, providers.c.consumers))
-    return {number: _Numbers(decode_used(used), count) for number, used, count in rows}
 
 
 def _right_numbers(connection: Connection) -> dict[int, _Numbers]:
@@ -99,7 +90,7 @@ def _right_numbers(connection: Connection) -> dict[int, _Numbers]:
             if host in ids
         }
     )
-    return {number: _Numbers(of_one, counts[number]) for number, of_one in used.items()}
+    return {number: (of_one, counts[number]) for number, of_one in used.items()}
 
 
 def _holder_rows(connection: Connection) -> tuple[set[Pair], set[Pair]]:
@@ -115,13 +106,13 @@ def _holder_rows(connection: Connection) -> tuple[set[Pair], set[Pair]]:
 
 
 def _write(connection: Connection, wrong: _Wrong) -> None:
-    for number, right in sorted(wrong.numbers.items()):
+    for number, (used, count) in sorted(wrong.numbers.items()):
         connection.execute(
             sa.update(providers)
             .where(providers.c.id == number)
             .values(
-                used=encode_amounts(right.used),
-                consumers=right.consumers,
+                used=encode_amounts(used),
+                consumers=count,
                 revision=providers.c.revision + 1,
             )
         )

@@ -1,7 +1,6 @@
 """Resource classes: the names that exist."""
 
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final
 
 from bus.messages.administration import (
@@ -24,25 +23,21 @@ from placement_worker.api.values.request import Reply, Request
 
 NAMED = VersionedValidators(schemas.RESOURCE_CLASS)
 
-_CREATE_REFUSED: Final[Refusals] = MappingProxyType(
-    {AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Conflicting resource class already exists: {name}")}
-)
-_RENAME_REFUSED: Final[Refusals] = MappingProxyType(
-    {
-        UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
-        AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Resource class already exists: {name}"),
-        NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "Cannot update standard resource class {name}"),
-    }
-)
-_DELETE_REFUSED: Final[Refusals] = MappingProxyType(
-    {
-        UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
-        NameInUse: Refusal(
-            HTTPStatus.CONFLICT, "{doing}: Class is in use in inventory. One that has it is {provider}."
-        ),
-        NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "{doing}: Cannot delete standard resource class {name}."),
-    }
-)
+_CREATE_REFUSED: Final[Refusals] = {
+    AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Conflicting resource class already exists: {name}")
+}
+_RENAME_REFUSED: Final[Refusals] = {
+    UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+    AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Resource class already exists: {name}"),
+    NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "Cannot update standard resource class {name}"),
+}
+_DELETE_REFUSED: Final[Refusals] = {
+    UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+    NameInUse: Refusal(
+        HTTPStatus.CONFLICT, "{doing}: Class is in use in inventory. One that has it is {provider}."
+    ),
+    NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "{doing}: Cannot delete standard resource class {name}."),
+}
 
 
 async def show_all(books: Backend, request: Request) -> Reply:

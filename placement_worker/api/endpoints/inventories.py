@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any, Final
 
 from bus.messages.administration import (
@@ -41,35 +40,27 @@ ALL = VersionedValidators(schemas.INVENTORIES)
 _RESERVED_MAY_BE_ALL: Version = (1, 26)
 _WHOLE = frozenset({"total", "reserved", "min_unit", "max_unit", "step_size"})
 
-_ALL_REFUSED: Final[Refusals] = MappingProxyType(
-    {
-        UnknownClass: Refusal(
-            HTTPStatus.BAD_REQUEST, f"Unknown resource class in inventory of {{provider}}: {NO_SUCH_CLASS}"
-        )
-    }
-)
-_ONE_REFUSED: Final[Refusals] = MappingProxyType(
-    {
-        InventoryAbsent: Refusal(
-            HTTPStatus.BAD_REQUEST,
-            "No inventory record with resource class {resource}: {provider} has none to be changed",
-        ),
-        # The path names the class, not the body, so it is a 404.
-        UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
-    }
-)
-_DELETE_REFUSED: Final[Refusals] = MappingProxyType(
-    {
-        InventoryAbsent: Refusal(
-            HTTPStatus.NOT_FOUND, "No inventory of class {resource} found for delete, of {provider}"
-        ),
-        UnknownClass: Refusal(HTTPStatus.NOT_FOUND, f"{{doing}}: {NO_SUCH_CLASS}"),
-        # Other writes use the code inventory.inuse; for this one clients expect the other code.
-        InventoryInUse: Refusal(
-            HTTPStatus.CONFLICT, f"{{doing}}: {IN_USE}: {{used}} is held", CONCURRENT_UPDATE
-        ),
-    }
-)
+_ALL_REFUSED: Final[Refusals] = {
+    UnknownClass: Refusal(
+        HTTPStatus.BAD_REQUEST, f"Unknown resource class in inventory of {{provider}}: {NO_SUCH_CLASS}"
+    )
+}
+_ONE_REFUSED: Final[Refusals] = {
+    InventoryAbsent: Refusal(
+        HTTPStatus.BAD_REQUEST,
+        "No inventory record with resource class {resource}: {provider} has none to be changed",
+    ),
+    # The path names the class, not the body, so it is a 404.
+    UnknownClass: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_CLASS),
+}
+_DELETE_REFUSED: Final[Refusals] = {
+    InventoryAbsent: Refusal(
+        HTTPStatus.NOT_FOUND, "No inventory of class {resource} found for delete, of {provider}"
+    ),
+    UnknownClass: Refusal(HTTPStatus.NOT_FOUND, f"{{doing}}: {NO_SUCH_CLASS}"),
+    # Other writes use the code inventory.inuse; for this one clients expect the other code.
+    InventoryInUse: Refusal(HTTPStatus.CONFLICT, f"{{doing}}: {IN_USE}: {{used}} is held", CONCURRENT_UPDATE),
+}
 
 
 async def show_all(books: Backend, request: Request) -> Reply:

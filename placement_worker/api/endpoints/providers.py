@@ -1,7 +1,6 @@
 """Resource providers: create, read, list by their contents, rename, move within the forest, delete."""
 
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -41,18 +40,16 @@ _LINKS: tuple[tuple[Version, str], ...] = (
     ((1, 6), "traits"),
     ((1, 11), "allocations"),
 )
-_DELETE_REFUSED: Final[Refusals] = MappingProxyType(
-    {
-        UnknownProvider: Refusal(
-            HTTPStatus.NOT_FOUND, "No resource provider with uuid {provider} found for delete"
-        ),
-        InventoryInUse: Refusal(
-            HTTPStatus.CONFLICT,
-            "Unable to delete resource provider {provider}: Resource provider has allocations.",
-            PROVIDER_IN_USE,
-        ),
-    }
-)
+_DELETE_REFUSED: Final[Refusals] = {
+    UnknownProvider: Refusal(
+        HTTPStatus.NOT_FOUND, "No resource provider with uuid {provider} found for delete"
+    ),
+    InventoryInUse: Refusal(
+        HTTPStatus.CONFLICT,
+        "Unable to delete resource provider {provider}: Resource provider has allocations.",
+        PROVIDER_IN_USE,
+    ),
+}
 
 
 async def show_all(books: Backend, request: Request) -> Reply:

@@ -1,7 +1,6 @@
 """Traits: the names that exist, and those of a provider."""
 
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final
 
 from bus.messages.administration import (
@@ -27,26 +26,22 @@ LISTED = VersionedValidators(query_schemas.TRAITS)
 OF_PROVIDER = VersionedValidators(schemas.TRAITS)
 _NAME = Validator(schemas.CUSTOM_TRAIT)
 
-MOVED_MEANWHILE: Final[Refusals] = MappingProxyType(
-    {
-        GenerationMoved: Refusal(
-            HTTPStatus.CONFLICT,
-            "{provider} is at generation {current}, given: {seen}. Resource provider's generation already changed. "
-            "Please update the generation and try again.",
-            CONCURRENT_UPDATE,
-        )
-    }
-)
-_DELETE_REFUSED: Final[Refusals] = MappingProxyType(
-    {
-        UnknownTrait: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_TRAIT),
-        NameInUse: Refusal(
-            HTTPStatus.CONFLICT,
-            "The trait {name} is in use by a resource provider. One of them is {provider}.",
-        ),
-        NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "Cannot delete standard trait {name}."),
-    }
-)
+MOVED_MEANWHILE: Final[Refusals] = {
+    GenerationMoved: Refusal(
+        HTTPStatus.CONFLICT,
+        "{provider} is at generation {current}, given: {seen}. Resource provider's generation already changed. "
+        "Please update the generation and try again.",
+        CONCURRENT_UPDATE,
+    )
+}
+_DELETE_REFUSED: Final[Refusals] = {
+    UnknownTrait: Refusal(HTTPStatus.NOT_FOUND, NO_SUCH_TRAIT),
+    NameInUse: Refusal(
+        HTTPStatus.CONFLICT,
+        "The trait {name} is in use by a resource provider. One of them is {provider}.",
+    ),
+    NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "Cannot delete standard trait {name}."),
+}
 
 
 async def show_all(books: Backend, request: Request) -> Reply:

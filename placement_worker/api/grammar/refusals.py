@@ -6,7 +6,6 @@ are used here.
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
@@ -60,70 +59,66 @@ class Refusal(Struct, frozen=True):
 Refusals = Mapping[type[WriteVerdict], Refusal]
 
 # For endpoints without special cases.
-AS_USUAL: Final[Refusals] = MappingProxyType({})
+AS_USUAL: Final[Refusals] = {}
 
-_USUAL: Final[Refusals] = MappingProxyType(
-    {
-        UnknownProvider: Refusal(HTTPStatus.NOT_FOUND, "No resource provider with uuid {provider} found"),
-        UnknownClass: Refusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_CLASS}"),
-        UnknownTrait: Refusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_TRAIT}"),
-        UnknownConsumer: Refusal(HTTPStatus.NOT_FOUND, "No allocations for consumer '{consumer}'"),
-        GenerationMoved: Refusal(
-            HTTPStatus.CONFLICT,
-            "{doing}: resource provider generation conflict: {provider} has moved, actual: {current}, given: {seen}",
-            CONCURRENT_UPDATE,
-        ),
-        ConsumerMoved: Refusal(
-            HTTPStatus.CONFLICT,
-            "{doing}: {consumer}: consumer generation conflict - expected {current} but got {seen}",
-            CONCURRENT_UPDATE,
-        ),
-        NameTaken: Refusal(
-            HTTPStatus.CONFLICT,
-            "Conflicting resource provider name: {name} already exists.",
-            DUPLICATE_NAME,
-        ),
-        IdTaken: Refusal(
-            HTTPStatus.CONFLICT,
-            "Conflicting resource provider uuid: {provider} already exists.",
-            DUPLICATE_NAME,
-        ),
-        HasChildren: Refusal(
-            HTTPStatus.CONFLICT,
-            "Unable to delete parent resource provider {provider}: It has child resource providers. "
-            "One of them is {child}.",
-            CANNOT_DELETE_PARENT,
-        ),
-        InventoryPresent: Refusal(
-            HTTPStatus.CONFLICT,
-            "Update conflict: {provider} has an inventory of {resource} already",
-            CONCURRENT_UPDATE,
-        ),
-        InventoryAbsent: Refusal(HTTPStatus.NOT_FOUND, "No inventory of class {resource} for {provider}"),
-        InventoryInUse: Refusal(
-            HTTPStatus.CONFLICT, f"{{doing}}: {IN_USE}: {{used}} of {{resource}} is held", INVENTORY_IN_USE
-        ),
-        NameInUse: Refusal(HTTPStatus.CONFLICT, "{doing}: {name} is in use by provider {provider}"),
-        AlreadyThere: Refusal(HTTPStatus.CONFLICT, "{doing}: {name} exists already"),
-        DoesNotFit: Refusal(HTTPStatus.CONFLICT, "{doing}: {shortfalls}"),
-        NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "{doing}: {field}: {reason}"),
-    }
-)
+_USUAL: Final[Refusals] = {
+    UnknownProvider: Refusal(HTTPStatus.NOT_FOUND, "No resource provider with uuid {provider} found"),
+    UnknownClass: Refusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_CLASS}"),
+    UnknownTrait: Refusal(HTTPStatus.BAD_REQUEST, f"{{doing}}: {NO_SUCH_TRAIT}"),
+    UnknownConsumer: Refusal(HTTPStatus.NOT_FOUND, "No allocations for consumer '{consumer}'"),
+    GenerationMoved: Refusal(
+        HTTPStatus.CONFLICT,
+        "{doing}: resource provider generation conflict: {provider} has moved, actual: {current}, given: {seen}",
+        CONCURRENT_UPDATE,
+    ),
+    ConsumerMoved: Refusal(
+        HTTPStatus.CONFLICT,
+        "{doing}: {consumer}: consumer generation conflict - expected {current} but got {seen}",
+        CONCURRENT_UPDATE,
+    ),
+    NameTaken: Refusal(
+        HTTPStatus.CONFLICT,
+        "Conflicting resource provider name: {name} already exists.",
+        DUPLICATE_NAME,
+    ),
+    IdTaken: Refusal(
+        HTTPStatus.CONFLICT,
+        "Conflicting resource provider uuid: {provider} already exists.",
+        DUPLICATE_NAME,
+    ),
+    HasChildren: Refusal(
+        HTTPStatus.CONFLICT,
+        "Unable to delete parent resource provider {provider}: It has child resource providers. "
+        "One of them is {child}.",
+        CANNOT_DELETE_PARENT,
+    ),
+    InventoryPresent: Refusal(
+        HTTPStatus.CONFLICT,
+        "Update conflict: {provider} has an inventory of {resource} already",
+        CONCURRENT_UPDATE,
+    ),
+    InventoryAbsent: Refusal(HTTPStatus.NOT_FOUND, "No inventory of class {resource} for {provider}"),
+    InventoryInUse: Refusal(
+        HTTPStatus.CONFLICT, f"{{doing}}: {IN_USE}: {{used}} of {{resource}} is held", INVENTORY_IN_USE
+    ),
+    NameInUse: Refusal(HTTPStatus.CONFLICT, "{doing}: {name} is in use by provider {provider}"),
+    AlreadyThere: Refusal(HTTPStatus.CONFLICT, "{doing}: {name} exists already"),
+    DoesNotFit: Refusal(HTTPStatus.CONFLICT, "{doing}: {shortfalls}"),
+    NotAllowed: Refusal(HTTPStatus.BAD_REQUEST, "{doing}: {field}: {reason}"),
+}
 # A provider that a body names is no 404; by the field that names it.
-_UNKNOWN_IN_BODY: Final[Mapping[str, Refusal]] = MappingProxyType(
-    {
-        "parent": Refusal(HTTPStatus.BAD_REQUEST, "{doing}: parent provider UUID does not exist: {provider}"),
-        "allocations": Refusal(
-            HTTPStatus.BAD_REQUEST,
-            "{doing}: Allocation for resource provider '{provider}' that does not exist",
-        ),
-        "inventories": Refusal(
-            HTTPStatus.BAD_REQUEST,
-            "{doing}: resource provider {provider} does not exist",
-            PROVIDER_NOT_FOUND,
-        ),
-    }
-)
+_UNKNOWN_IN_BODY: Final[Mapping[str, Refusal]] = {
+    "parent": Refusal(HTTPStatus.BAD_REQUEST, "{doing}: parent provider UUID does not exist: {provider}"),
+    "allocations": Refusal(
+        HTTPStatus.BAD_REQUEST,
+        "{doing}: Allocation for resource provider '{provider}' that does not exist",
+    ),
+    "inventories": Refusal(
+        HTTPStatus.BAD_REQUEST,
+        "{doing}: resource provider {provider} does not exist",
+        PROVIDER_NOT_FOUND,
+    ),
+}
 
 
 def refusal(verdict: WriteVerdict, doing: str, special: Refusals = AS_USUAL, **words: str) -> ApiError:

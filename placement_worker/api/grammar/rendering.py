@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from html import escape
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -23,22 +22,20 @@ from placement_worker.api.values.request import Reply
 from placement_worker.api.values.versions import HEADER, SERVICE, Version, version_text
 
 # The first line of a detail: the kind of error. The last line says what exactly was wrong.
-_IN_GENERAL: Final[Mapping[HTTPStatus, str]] = MappingProxyType(
-    {
-        HTTPStatus.BAD_REQUEST: "The request is malformed, or asks for what cannot be.",
-        HTTPStatus.UNAUTHORIZED: "The server does not know who asks.",
-        HTTPStatus.FORBIDDEN: "The caller may not do this.",
-        HTTPStatus.NOT_FOUND: "The resource could not be found.",
-        HTTPStatus.METHOD_NOT_ALLOWED: "The resource does not have this method.",
-        HTTPStatus.NOT_ACCEPTABLE: "The server has nothing of a type or version that the client takes.",
-        HTTPStatus.REQUEST_TIMEOUT: "The request did not arrive in time.",
-        HTTPStatus.CONFLICT: "The request conflicts with what is there.",
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The request is too large.",
-        HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The server does not read bodies of this type.",
-        HTTPStatus.INTERNAL_SERVER_ERROR: "The server failed.",
-        HTTPStatus.SERVICE_UNAVAILABLE: "The server cannot answer now.",
-    }
-)
+_IN_GENERAL: Final[Mapping[HTTPStatus, str]] = {
+    HTTPStatus.BAD_REQUEST: "The request is malformed, or asks for what cannot be.",
+    HTTPStatus.UNAUTHORIZED: "The server does not know who asks.",
+    HTTPStatus.FORBIDDEN: "The caller may not do this.",
+    HTTPStatus.NOT_FOUND: "The resource could not be found.",
+    HTTPStatus.METHOD_NOT_ALLOWED: "The resource does not have this method.",
+    HTTPStatus.NOT_ACCEPTABLE: "The server has nothing of a type or version that the client takes.",
+    HTTPStatus.REQUEST_TIMEOUT: "The request did not arrive in time.",
+    HTTPStatus.CONFLICT: "The request conflicts with what is there.",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "The request is too large.",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "The server does not read bodies of this type.",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "The server failed.",
+    HTTPStatus.SERVICE_UNAVAILABLE: "The server cannot answer now.",
+}
 _LINE_BREAK: Final = re.compile(r"\s*[\r\n]\s*")
 CODES_SINCE: Final[Version] = (1, 23)
 FRESHNESS_SINCE: Final[Version] = (1, 15)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import yaml
@@ -13,9 +12,7 @@ from placement_worker.api.policy.defaults import LEGACY, OPEN, SECURE
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Caller
 
-BY_NAME: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {"legacy": LEGACY, "secure": SECURE, "open": OPEN}
-)
+BY_NAME: Final[Mapping[str, Mapping[str, str]]] = {"legacy": LEGACY, "secure": SECURE, "open": OPEN}
 
 # How many judgements are cached, for a rule, a caller and a project each.
 JUDGED_MAX: Final = 4_096

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final
 
 # Clients branch on these codes, from version 1.23 on.
@@ -21,7 +20,7 @@ TOO_COSTLY: Final = "placement.query.too_costly"
 
 # Details may quote what a client sent, which may be megabytes long.
 DETAIL_CHARACTERS_MAX: Final = 4_000
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_NONE: Final[Mapping[str, str]] = {}
 
 
 class ApiError(Exception):

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -16,7 +15,7 @@ from placement_worker.api.values.problems import ApiError, bad_request
 Headers = Mapping[str, str]
 
 # The rest of the body is not read, so the connection cannot be used again.
-_LAST_ANSWER: Final[Mapping[str, str]] = MappingProxyType({"connection": "close"})
+_LAST_ANSWER: Final[Mapping[str, str]] = {"connection": "close"}
 
 
 class ClientGone(Exception):  # noqa: N818 - named for what happened

@@ -47,7 +47,7 @@ def write_trees(
         known = changes.before.values()
         revive(connection, resource_classes, _classes_of(books.values()) - _classes_of(known))
         revive(connection, traits, _traits_of(books.values()) - _traits_of(known))
-        reshaped = _write_roots(connection, changes, stored, ids)
+        _write_numbers(connection, changes, stored)
         clear_tombstones(connection, [tree for tree in changes.trees if _is_planted(tree, stored)])
         write_tombstones(connection, changes.trees)
     except sa.exc.IntegrityError as error:
@@ -57,7 +57,7 @@ def write_trees(
                 f"another transaction has just written the same provider: {error.orig}"
             ) from error
         raise
-    touched = sorted({ids[provider] for provider in books} | set(reshaped))
+    touched = sorted(ids[provider] for provider in books)
     log.append(connection, LogEntry(providers=tuple(touched), gone=gone))
 
 
@@ -147,30 +147,34 @@ def _write_providers(
 ) -> None:
     changed = set(changes.changed)
     living = _living_on(connection, [one for one in changed if one not in stored])
-    new, known = [], []
+    new: list[dict[str, Any]] = []
+    known: list[dict[str, Any]] = []
     for tree in changes.trees:
+        # They are valid on the root only.
+        counters = {"shape": tree.shape, "epoch": tree.epoch, "sequence": tree.sequence}
         for book in tree.providers.values():
             if book.id not in changed:
                 continue
-            row = {
+            before = stored.get(book.id)
+            # More than the usage changes, so `base` moves with the revision.
+            revision = before.revision + 1 if before else 1
+            row = counters | {
                 "name": book.name,
                 "parent_id": None if book.parent is None else ids[book.parent],
                 "root_id": ids[tree.root],
                 "cell": tree.cell,
                 "generation": book.generation,
+                "revision": revision,
+                "base": revision,
                 "used": _used_of(vocabulary, book),
             }
-            if before := stored.get(book.id):
-                known.append(
-                    row | _revised(before.revision + 1) | {"key": before.id, "old_name": before.name}
-                )
+            if before:
+                known.append(row | {"key": before.id, "old_name": before.name})
             else:
-                fresh = _revised(1) | {"shape": 0, "epoch": 0, "sequence": 0}
-                lives = {"consumers": living.get(book.id, 0)}
-                new.append(row | fresh | lives | {"id": ids[book.id], "uuid": book.id})
+                new.append(row | {"consumers": living.get(book.id, 0), "id": ids[book.id], "uuid": book.id})
     _free_names(connection, [row["key"] for row in known if row["name"] != row["old_name"]])
     if known:
-        connection.execute(_by_key(providers), [{k: row[k] for k in row if k != "old_name"} for row in known])
+        connection.execute(_BY_KEY, [{k: row[k] for k in row if k != "old_name"} for row in known])
     if new:
         connection.execute(sa.insert(providers), new)
 
@@ -195,11 +199,6 @@ def _used_of(vocabulary: CachedVocabulary, book: ProviderBook) -> str:
     return encode_amounts({ids[name]: inventory.used for name, inventory in book.inventories.items()})
 
 
-def _revised(revision: int) -> dict[str, int]:
-    """More than the usage changes, so `base` moves with the revision."""
-    return {"revision": revision, "base": revision}
-
-
 def _free_names(connection: Connection, ids: Collection[int]) -> None:
     """Two providers may exchange their names, and names are unique at each moment: take the old ones away first."""
     if ids:
@@ -209,37 +208,23 @@ def _free_names(connection: Connection, ids: Collection[int]) -> None:
         )
 
 
-def _by_key(table: Table) -> sa.Update:
-    return sa.update(table).where(table.c.id == sa.bindparam("key"))
+_BY_KEY = sa.update(providers).where(providers.c.id == sa.bindparam("key"))
 
 
-def _write_roots(
-    connection: Connection,
-    changes: TreeChanges,
-    stored: Mapping[ProviderId, Row[Any]],
-    ids: Mapping[ProviderId, int],
-) -> list[int]:
-    """Write the trees' counters; returns the roots that are changed only by them."""
+def _write_numbers(
+    connection: Connection, changes: TreeChanges, stored: Mapping[ProviderId, Row[Any]]
+) -> None:
+    """Write the numbers of reports that changed nothing else of the root. A tombstone's root may be in another tree by now."""
     changed = set(changes.changed)
-    reshaped, rows = [], []
-    for tree in changes.trees:
-        if not tree.providers:
-            # A tombstone; its root may be in another tree by now.
-            continue
-        before = stored.get(tree.root)
-        counters = {"shape": tree.shape, "epoch": tree.epoch, "sequence": tree.sequence}
-        if before and counters == {name: getattr(before, name) for name in counters}:
-            continue
-        row = counters | {"key": ids[tree.root]}
-        if tree.root in changed or not before or before.shape != tree.shape:
-            reshaped.append(ids[tree.root])
-            row |= _revised(before.revision + 1 if before else 1)
-        else:
-            row |= {"revision": before.revision, "base": before.base}
-        rows.append(row)
-    if rows:
-        connection.execute(_by_key(providers), rows)
-    return reshaped
+    numbers = [
+        {"key": before.id, "epoch": tree.epoch, "sequence": tree.sequence}
+        for tree in changes.trees
+        if tree.providers and tree.root not in changed
+        for before in (stored[tree.root],)
+        if (before.epoch, before.sequence) != (tree.epoch, tree.sequence)
+    ]
+    if numbers:
+        connection.execute(_BY_KEY, numbers)
 
 
 Numbered = tuple[int, ProviderBook]
