@@ -71,11 +71,19 @@ async def first_page(
     if flaw := next(_flaws(ask), None):
         return flaw
     replica = await view.caught_up()
-    if unknown := await names.unknown("classes", _classes_in(ask), replica):
+    classes = {resource for group in ask.groups for resource in group.resources}
+    if unknown := await names.unknown("classes", classes, replica):
         return UnknownClass(names=unknown)
     if unknown := await names.unknown("traits", _traits_in(ask), replica):
         return UnknownTrait(names=unknown)
-    query = _query(ask)
+    query = CandidatesQuery(
+        groups=tuple(map(_group, ask.groups)),
+        group_policy=ask.group_policy,
+        same_subtree=ask.same_subtree,
+        root_required=ask.root_required,
+        root_forbidden=ask.root_forbidden,
+        limit=ask.limit,
+    )
     found = await searcher.done(replica, lambda index, budget: _found_pages(index, budget, query))
     if isinstance(found, TooCostly):
         return found
@@ -175,10 +183,6 @@ def _flaws_of(group: RequestGroup, field: str, in_subtrees: AbstractSet[str]) ->
             yield NotAllowed(field=f"{field}.forbidden", reason=f"{any_of[0]} is both required and forbidden")
 
 
-def _classes_in(ask: AskCandidates) -> set[str]:
-    return {resource for group in ask.groups for resource in group.resources}
-
-
 def _traits_in(ask: AskCandidates) -> set[str]:
     named = {*ask.root_required, *ask.root_forbidden}
     for group in ask.groups:
@@ -187,17 +191,6 @@ def _traits_in(ask: AskCandidates) -> set[str]:
 
 
 # Translation between messages and the search
-
-
-def _query(ask: AskCandidates) -> CandidatesQuery:
-    return CandidatesQuery(
-        groups=tuple(map(_group, ask.groups)),
-        group_policy=ask.group_policy,
-        same_subtree=ask.same_subtree,
-        root_required=ask.root_required,
-        root_forbidden=ask.root_forbidden,
-        limit=ask.limit,
-    )
 
 
 def _group(group: RequestGroup) -> Group:

@@ -37,8 +37,7 @@ class KnownNames:
             for name in names
             if name not in self._standard[of] and not (replica and replica.has_name(of, name))
         }
-        custom = set(await self._all_custom(of)) if asked else set()
-        return tuple(sorted(asked - custom))
+        return tuple(sorted(asked.difference(await self._all_custom(of)))) if asked else ()
 
     async def _all_custom(self, of: KindOfNames) -> list[str]:
         names: list[str] = []

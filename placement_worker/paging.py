@@ -43,5 +43,4 @@ def bytes_of_usage(usage: ProviderUsage) -> int:
 
 def how_many_fit(sizes: Iterable[int], room: int = ROOM) -> int:
     """How many parts of these sizes, from the first one on, fit into one message."""
-    together = accumulate(sizes)
-    return len([*takewhile(room.__ge__, together)])
+    return len([*takewhile(room.__ge__, accumulate(sizes))])

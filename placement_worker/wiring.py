@@ -47,8 +47,7 @@ def placement_parts(
     chance = stations[0].chance
     changes = ChangePublisher(store, tuple(station.publisher for station in stations), settings, chance)
     notifying = Notifying(store, changes.written)
-    view = View(store)
-    answers = handlers(store, view, settings, vocabulary=STANDARD, clock=clock)
+    answers = handlers(store, View(store), settings, vocabulary=STANDARD, clock=clock)
     workers = [station.worker(queue, answers, notifying) for station in stations for queue in QUEUES]
     for station, names in by_station(cells or {}).items():
         of_cell = [station.worker(queue, answers, notifying) for queue in CELLS_QUEUES]

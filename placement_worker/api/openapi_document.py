@@ -59,7 +59,14 @@ def openapi(routes: Iterable[Route], version: Version = NEWEST) -> dict[str, Any
         "security": [{"token": []}, {"basic": []}],
         "components": {
             "schemas": {"Errors": _ERRORS},
-            "parameters": {"version": _version_parameter(version)},
+            "parameters": {
+                "version": {
+                    "name": HEADER,
+                    "in": "header",
+                    "required": version != OLDEST,
+                    "schema": {"type": "string", "const": f"{SERVICE} {version_text(version)}"},
+                }
+            },
             "securitySchemes": {
                 "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"},
                 "basic": {"type": "http", "scheme": "basic"},
@@ -114,13 +121,3 @@ def _query_parameters(schema: Schema) -> Iterator[dict[str, Any]]:
             "explode": True,
             "schema": {"type": "object", "patternProperties": patterns, "additionalProperties": False},
         }
-
-
-def _version_parameter(version: Version) -> dict[str, Any]:
-    said = f"{SERVICE} {version_text(version)}"
-    return {
-        "name": HEADER,
-        "in": "header",
-        "required": version != OLDEST,
-        "schema": {"type": "string", "const": said},
-    }

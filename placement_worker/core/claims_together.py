@@ -5,7 +5,7 @@ again: `pages_of` and `claims_of` are each other's reverse. The single claims ar
 after another, so they count for each other. One refusal takes back all of them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from bus.message import ConsumerId, ProviderId
@@ -178,7 +178,8 @@ def _put_together(page: ClaimTogether, place: ClaimPlace) -> Share | None:
     if place.template >= len(page.templates):
         return None
     template, providers = page.templates[place.template], place.providers
-    if len(template.roots) != len(place.shapes) or max(_numbers_in(template)) >= len(providers):
+    named = [*template.roots, *[amount.provider for amount in template.amounts]]
+    if len(template.roots) != len(place.shapes) or max(named) >= len(providers):
         return None
     return Share(
         host=providers[0],
@@ -196,9 +197,3 @@ def _put_together(page: ClaimTogether, place: ClaimPlace) -> Share | None:
         ),
         instances_max=template.instances_max,
     )
-
-
-def _numbers_in(template: ShareTemplate) -> Iterator[int]:
-    yield from template.roots
-    for amount in template.amounts:
-        yield amount.provider

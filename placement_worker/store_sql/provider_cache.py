@@ -48,10 +48,6 @@ class CachedProvider(Struct, frozen=True, gc=False):
     limits: Mapping[str, InventoryLimits] = {}
 
 
-def classes_in(rows: Iterable[StockRow]) -> set[int]:
-    return {class_id for _, _, class_id, *_ in rows if class_id is not None}
-
-
 class ProviderCache:
     """What committed transactions know, by internal id and by the integer of the public id (a UUID is hashed in Python)."""
 

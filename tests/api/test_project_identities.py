@@ -92,7 +92,7 @@ async def test_a_project_reads_its_own_usages_and_nothing_else(
                     route.method,
                     f"{path}{suffix}",
                     headers={"openstack-api-version": f"placement {version_text(route.until)}"},
-                    json={} if route.reads_body else None,
+                    json=None if route.body is None else {},
                 )
                 assert answer.status_code == 403, (route.method, path, answer.text)
                 assert HOST not in answer.text

@@ -122,8 +122,7 @@ def _credentials(header: str) -> tuple[str, bytes]:
     if scheme.lower() != "basic":
         raise _refused("The header Authorization: Basic is missing")
     try:
-        decoded = base64.b64decode(encoded.strip(), validate=True)
-        user, colon, password = decoded.partition(b":")
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
         name = user.decode()
     except (binascii.Error, ValueError):
         raise _refused("Authorization: Basic is not base64 of user:password") from None

@@ -95,8 +95,10 @@ class KeystoneAuthentication:
         return caller
 
     async def _validated(self, token: str) -> httpx.Response:
-        own = self._own_token or await self._authenticated()
-        return await self._sent("GET", {"x-auth-token": own, "x-subject-token": token})
+        return await self._sent(
+            "GET",
+            {"x-auth-token": self._own_token or await self._authenticated(), "x-subject-token": token},
+        )
 
     async def _authenticated(self) -> str:
         """A new token for this service itself."""

@@ -35,8 +35,7 @@ async def show(books: Backend, request: Request) -> Reply:
     consumer = None if found is None else await books.records.consumer(ConsumerId(found))
     if consumer is None:
         return Reply(body={"allocations": {}}, is_fresh=True)
-    replica = await books.view.caught_up()
-    return Reply(body=_of_consumer(consumer, replica, request.version), is_fresh=True)
+    return Reply(body=_of_consumer(consumer, await books.view.caught_up(), request.version), is_fresh=True)
 
 
 async def show_of_provider(books: Backend, request: Request) -> Reply:
@@ -50,8 +49,10 @@ async def show_of_provider(books: Backend, request: Request) -> Reply:
                 row["consumer_generation"] = holder.generation
             allocations[str(holder.id)] = row
         after = page[-1].id
-    body = {"allocations": allocations, "resource_provider_generation": state.generation}
-    return Reply(body=body, is_fresh=True)
+    return Reply(
+        body={"allocations": allocations, "resource_provider_generation": state.generation},
+        is_fresh=True,
+    )
 
 
 async def replace(books: Backend, request: Request) -> Reply:

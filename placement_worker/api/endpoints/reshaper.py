@@ -1,7 +1,6 @@
 """Move inventories and allocations together, all or nothing."""
 
 from http import HTTPStatus
-from typing import Any
 
 from bus.message import ProviderId
 from bus.messages.administration import ProviderInventories, Reshape
@@ -19,16 +18,15 @@ RESHAPE = VersionedValidators(schemas.RESHAPE)
 async def reshape(books: Backend, request: Request) -> Reply:
     said = RESHAPE.at(request.version).body(request.body)
     order = Reshape(
-        inventories=tuple(_inventories_of(named, body) for named, body in said["inventories"].items()),
+        inventories=tuple(
+            ProviderInventories(
+                provider=ProviderId(uuid_key(named)),
+                generation=int(body["resource_provider_generation"]),
+                inventories=inventories_in(body),
+            )
+            for named, body in said["inventories"].items()
+        ),
         allocations=consumers_in(said["allocations"], request.version),
     )
     await books.write(order, "Unable to allocate inventory", AS_USUAL)
     return Reply(HTTPStatus.NO_CONTENT)
-
-
-def _inventories_of(named: str, said: dict[str, Any]) -> ProviderInventories:
-    return ProviderInventories(
-        provider=ProviderId(uuid_key(named)),
-        generation=int(said["resource_provider_generation"]),
-        inventories=inventories_in(said),
-    )

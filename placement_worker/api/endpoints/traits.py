@@ -50,8 +50,7 @@ async def show_all(books: Backend, request: Request) -> Reply:
     if "name" in query:
         names = _named(names, query["name"])
     if "associated" in query:
-        replica = await books.view.caught_up()
-        had = {trait for state in replica for trait in state.traits}
+        had = {trait for state in await books.view.caught_up() for trait in state.traits}
         is_had = _is_true(query["associated"])
         names = [name for name in names if (name in had) == is_had]
     return Reply(body={"traits": names}, is_fresh=True)

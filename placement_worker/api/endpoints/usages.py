@@ -17,8 +17,10 @@ _ALL = "all"
 async def show_of_provider(books: Backend, request: Request) -> Reply:
     state = await books.provider(request)
     used = {resource: inventory.used for resource, inventory in state.inventories.items()}
-    body = {"resource_provider_generation": state.generation, "usages": used}
-    return Reply(body=body, is_fresh=True)
+    return Reply(
+        body={"resource_provider_generation": state.generation, "usages": used},
+        is_fresh=True,
+    )
 
 
 async def show_of_project(books: Backend, request: Request) -> Reply:

@@ -6,7 +6,7 @@ match, so a handler that was replaced at some version is a route of its own, wit
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 
 from msgspec import Struct
@@ -40,10 +40,6 @@ class Route(Struct, frozen=True):
     # Is the answer JSON? Then a client that does not accept JSON is refused before the handler runs.
     tells_json: bool = True
 
-    @property
-    def reads_body(self) -> bool:
-        return self.body is not None
-
 
 class Match(Struct, frozen=True):
     route: Route
@@ -73,16 +69,12 @@ class Router:
                 if route.method == method:
                     return Match(route, found.groupdict())
             if served or all(route.method != method for route in routes):
-                raise _not_allowed(method, path, served or routes)
+                methods = ", ".join(sorted({route.method for route in served or routes}))
+                raise ApiError(
+                    HTTPStatus.METHOD_NOT_ALLOWED,
+                    f"The method {method} is not allowed for this resource. {path} has {methods}",
+                    headers={"allow": methods},
+                )
         raise not_found(
             f"The resource could not be found. Version {version_text(version)} has nothing at {path}"
         )
-
-
-def _not_allowed(method: str, path: str, served: Sequence[Route]) -> ApiError:
-    methods = ", ".join(sorted({route.method for route in served}))
-    return ApiError(
-        HTTPStatus.METHOD_NOT_ALLOWED,
-        f"The method {method} is not allowed for this resource. {path} has {methods}",
-        headers={"allow": methods},
-    )

@@ -152,7 +152,7 @@ def _check_type_is_said(headers: Headers) -> None:
 def _check_media(route: Route, headers: Headers) -> None:
     if route.method == "GET" and route.tells_json and not accepts(headers.get("accept", ""), JSON):
         raise ApiError(HTTPStatus.NOT_ACCEPTABLE, f"Only {JSON} is provided")
-    if not route.reads_body:
+    if route.body is None:
         return
     media = headers.get("content-type", "").partition(";")[0].strip().lower() or "None"
     if media != JSON:

@@ -88,7 +88,9 @@ class ProviderIndex:
         """Set the state of a provider, known or not."""
         row = self._row_of_internal.get(state.internal)
         if row is None:
-            self._drop_former_owner(state.id)
+            if (former := self._row_of_id.get(state.id.int)) is not None:
+                # The provider that had this id before is gone, although no message has said so yet.
+                self.drop(self.state(former).internal)
             row = self._add(state)
         before = self.states[row]
         self.states[row] = state
@@ -265,12 +267,6 @@ class ProviderIndex:
         members.discard(row)
         if not members.rows:
             del self._members[aggregate.int]
-
-    def _drop_former_owner(self, provider: ProviderId) -> None:
-        """Drop the provider that had this id before: it is gone, although no message has said so yet."""
-        row = self._row_of_id.get(provider.int)
-        if row is not None:
-            self.drop(self.state(row).internal)
 
     def _add(self, state: ProviderState) -> int:
         if self._free_rows:

@@ -193,15 +193,13 @@ class _Search:
                         level.is_dead_end = False
                     yield solution
             elif partial is not None and not (self._dead_ends and self._kinds(partial) in self._dead_ends):
-                levels.append(self._level(partial))
+                domains = partial.domains
+                _, slot = min((domains[slot].bit_count(), slot) for slot in partial.open)
+                levels.append(_Level(partial, slot, self._in_order(slot, domains[slot])))
                 self._budget.hold(_bytes_of(partial))
             if not levels:
                 return
             partial = self._step(levels)
-
-    def _level(self, partial: _Partial) -> _Level:
-        slot = min(partial.open, key=lambda each: (partial.domains[each].bit_count(), each))
-        return _Level(partial, slot, self._in_order(slot, partial.domains[slot]))
 
     def _step(self, levels: list[_Level]) -> _Partial | None:
         """Try the next place of the last slot; None if it leads to no solution."""
@@ -281,7 +279,7 @@ class _Search:
             return False
         if partial.missing and not self._may_bear(partial):
             return False
-        if problem.packings and not self._may_pack(partial):
+        if not all(self._may_pack(partial, index) for index in range(len(problem.packings))):
             return False
         if not problem.differing:
             return True
@@ -300,10 +298,7 @@ class _Search:
                     return True
         return False
 
-    def _may_pack(self, partial: _Partial) -> bool:
-        return all(self._may_pack_one(partial, index) for index in range(len(self._problem.packings)))
-
-    def _may_pack_one(self, partial: _Partial, index: int) -> bool:
+    def _may_pack(self, partial: _Partial, index: int) -> bool:
         """Check the largest amounts alone, then with more and more of the smaller ones."""
         packing, domains, still_open = self._problem.packings[index], partial.domains, set(partial.open)
         asking = [slot for slot in self._larger_first[index] if slot in still_open]

@@ -21,7 +21,7 @@ from placement_worker.core.ledger import ClaimChanges, Ledger
 from placement_worker.store_sql.claims.claims import ConsumerRow, LockedClaims, UsageRow
 from placement_worker.store_sql.driver_rows import portable, rows_of
 from placement_worker.store_sql.name_cache import CachedNames
-from placement_worker.store_sql.provider_cache import CachedProviders, classes_in
+from placement_worker.store_sql.provider_cache import CachedProviders
 
 _FIND = """
 SELECT providers.id, providers.uuid, root.id, root.uuid
@@ -120,7 +120,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         }
         if moved:
             stocks = await rows_of(self._transaction, _READ_STOCKS, moved)
-            if self._classes.lack(classes_in(stocks)):
+            if self._classes.lack({row[2] for row in stocks if row[2] is not None}):
                 await self._transaction.run(self._classes.load)
             known.read(moved, stocks, self._classes.names)
         locked.add_providers([provider_rows[number] for number in numbers])

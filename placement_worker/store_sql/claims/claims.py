@@ -6,6 +6,7 @@ integers of their ids: a UUID is hashed and compared in Python, an integer is no
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from msgspec import Struct
@@ -52,12 +53,11 @@ class ConsumerRecord(Struct, frozen=True, gc=False):
         return encode_amounts(self.held) if self.held else NOTHING
 
 
-class ConsumerWrites:
+class ConsumerWrites(NamedTuple):
     """The writes of a batch about consumers: their rows, and how the holdings of each change (before, after)."""
 
-    def __init__(self) -> None:
-        self.consumers: list[ConsumerRecord] = []
-        self.moved: list[tuple[int, Held, Held]] = []
+    consumers: list[ConsumerRecord]
+    moved: list[tuple[int, Held, Held]]
 
 
 _NOTHING_HELD: Held = {}
@@ -226,7 +226,7 @@ class LockedClaims:
         self, changes: ClaimChanges, optimistic_rows: Mapping[int, ConsumerRecord]
     ) -> "ConsumerWrites":
         """The rows to write, without those that were inserted in their final state already."""
-        kept = ConsumerWrites()
+        kept = ConsumerWrites([], [])
         held = {consumer.int: amounts for consumer, amounts in changes.held}
         for row in changes.consumers:
             number = row.id.int
@@ -242,7 +242,7 @@ class LockedClaims:
             kept.moved.append((number, before.held if before else _NOTHING_HELD, record.held))
         # Consumers whose rows are deleted.
         rows = self._rows
-        kept.moved += [(number, rows[number].held, _NOTHING_HELD) for number in held if number in rows]
+        kept.moved.extend((number, rows[number].held, _NOTHING_HELD) for number in held if number in rows)
         return kept
 
     def holders(self, kept: "ConsumerWrites") -> tuple[list[HolderRow], list[HolderRow]]:

@@ -7,15 +7,21 @@ writer at a time, so rows commit in the order of their numbers, and its cursor i
 Most times nothing or only usage has changed. So that case is cheap: one statement, or two.
 """
 
-from msgspec import Struct
+from collections.abc import Collection
+from uuid import UUID
+
+from msgspec import Struct, convert
 from sqlalchemy import Connection
 
+from bus.message import ProviderId
+from bus.messages.placement import ProviderUsage
 from bus.sql import PostgresTransaction, Transaction, driver_of
 from placement_worker.store import Unpublished
 from placement_worker.store_sql import log
+from placement_worker.store_sql.amounts import decode_used
+from placement_worker.store_sql.driver_rows import portable, rows_of
 from placement_worker.store_sql.feed.cursors import Snapshot, has_seen, is_position
-from placement_worker.store_sql.feed.usage import read_usage
-from placement_worker.store_sql.name_cache import CachedVocabulary
+from placement_worker.store_sql.name_cache import CachedNames, CachedVocabulary
 from placement_worker.store_sql.trees.stored_providers import read_states
 
 # Few transactions are missed by the cursor. Later ones are read in the order of their ids, and each as a whole, so that a
@@ -48,6 +54,12 @@ _ON_SQLITE = "SELECT position, body FROM change_log WHERE position > ? ORDER BY 
 _REACH_ON_SQLITE = """
 SELECT coalesce((SELECT forgotten FROM feed), ''), coalesce((SELECT max(position) FROM change_log), 0)
 """
+
+# Only what claims change of providers: most of what the feed publishes, so it is as small as possible.
+_READ_USAGE = portable(
+    "SELECT id, uuid, base, revision, generation, used, consumers FROM providers"
+    " WHERE id = ANY ($1::text::bigint[]) ORDER BY id + 0"
+)
 
 ALL_ENTRIES = 2**62
 
@@ -99,10 +111,38 @@ async def unpublished(transaction: Transaction, vocabulary: CachedVocabulary, re
         cursor=read.cursor,
         providers=await read_states(transaction, vocabulary, changed),
         gone=entry.gone,
-        usage=await read_usage(transaction, vocabulary.classes, set(entry.used) - changed),
+        usage=await _read_usage(transaction, vocabulary.classes, set(entry.used) - changed),
         claimed=entry.claimed,
         ended=entry.ended,
         joined=entry.joined,
         left=entry.left,
         is_cut=read.is_cut,
+    )
+
+
+async def _read_usage(
+    transaction: Transaction, classes: CachedNames, internal: Collection[int]
+) -> tuple[ProviderUsage, ...]:
+    """The usage of those that still exist, ordered by internal id."""
+    rows = await rows_of(transaction, _READ_USAGE, internal)
+    ids = convert([row[1] for row in rows], list[UUID])
+    used = [decode_used(row[5]) for row in rows]
+    if classes.lack({class_id for amounts in used for class_id in amounts}):
+        await transaction.run(classes.load)
+    names = classes.names
+    return tuple(
+        [
+            ProviderUsage(
+                internal=number,
+                id=ProviderId(uuid),
+                base=base,
+                revision=revision,
+                generation=generation,
+                used={names[class_id]: amount for class_id, amount in amounts.items()},
+                consumers=consumers,
+            )
+            for (number, _, base, revision, generation, _, consumers), uuid, amounts in zip(
+                rows, ids, used, strict=True
+            )
+        ]
     )

@@ -38,15 +38,17 @@ def write_trees(
         books = _changed_books(changes)
         ids = {row.uuid: row.id for row in stored.values()}
         ids |= _number(connection, [provider for provider in books if provider not in ids])
-        _name(connection, vocabulary, books.values())
+        used_classes, used_traits = _classes_of(books.values()), _traits_of(books.values())
+        vocabulary.classes.make(connection, used_classes)
+        vocabulary.traits.make(connection, used_traits)
         _write_providers(connection, vocabulary, changes, stored, ids)
         _write_contents(
             connection, vocabulary, [(ids[book.id], book) for book in books.values()], changes.before
         )
         # Names that a provider had before exist, since they were in use.
         known = changes.before.values()
-        revive(connection, resource_classes, _classes_of(books.values()) - _classes_of(known))
-        revive(connection, traits, _traits_of(books.values()) - _traits_of(known))
+        revive(connection, resource_classes, used_classes - _classes_of(known))
+        revive(connection, traits, used_traits - _traits_of(known))
         _write_numbers(connection, changes, stored)
         clear_tombstones(connection, [tree for tree in changes.trees if _is_planted(tree, stored)])
         write_tombstones(connection, changes.trees)
@@ -124,12 +126,6 @@ def _number(connection: Connection, new: Sequence[ProviderId]) -> dict[ProviderI
     return dict(zip(new, numbers, strict=True))
 
 
-def _name(connection: Connection, vocabulary: CachedVocabulary, books: Collection[ProviderBook]) -> None:
-    """Make sure that all their classes and traits have numbers."""
-    vocabulary.classes.make(connection, _classes_of(books))
-    vocabulary.traits.make(connection, _traits_of(books))
-
-
 def _classes_of(books: Iterable[ProviderBook]) -> set[str]:
     return {name for book in books for name in book.inventories}
 
@@ -145,7 +141,7 @@ def _write_providers(
     stored: Mapping[ProviderId, Row[Any]],
     ids: Mapping[ProviderId, int],
 ) -> None:
-    changed = set(changes.changed)
+    changed, class_ids = set(changes.changed), vocabulary.classes.ids
     living = _living_on(connection, [one for one in changed if one not in stored])
     new: list[dict[str, Any]] = []
     known: list[dict[str, Any]] = []
@@ -166,7 +162,10 @@ def _write_providers(
                 "generation": book.generation,
                 "revision": revision,
                 "base": revision,
-                "used": _used_of(vocabulary, book),
+                # Has each class that exists, even if nothing is used: readers then need not ask for the inventories.
+                "used": encode_amounts(
+                    {class_ids[name]: inventory.used for name, inventory in book.inventories.items()}
+                ),
             }
             if before:
                 known.append(row | {"key": before.id, "old_name": before.name})
@@ -191,12 +190,6 @@ def _living_on(connection: Connection, new: Collection[ProviderId]) -> dict[Prov
         .group_by(consumers.c.host)
     )
     return {row[0]: row[1] for row in rows}
-
-
-def _used_of(vocabulary: CachedVocabulary, book: ProviderBook) -> str:
-    """Has each class that exists, even if nothing is used: readers then need not ask for the inventories."""
-    ids = vocabulary.classes.ids
-    return encode_amounts({ids[name]: inventory.used for name, inventory in book.inventories.items()})
 
 
 def _free_names(connection: Connection, ids: Collection[int]) -> None:
