@@ -167,9 +167,7 @@ def _refusal(ask: Received[ReportInventory], verdict: ReportVerdict) -> tuple[Te
     An outdated report is no refusal: redelivery looks like that. A reporter that asks which owner keeps a tree waits for
     the answer.
     """
+    if isinstance(verdict, ReportAccepted | ReportOutdated | TreeKept):
+        return ()
     report = ask.message
-    match verdict:
-        case ReportAccepted() | ReportOutdated() | TreeKept():
-            return ()
-        case _:
-            return (Tell(InventoryRefused(cell=report.cell, root=report.root, verdict=verdict), ask),)
+    return (Tell(InventoryRefused(cell=report.cell, root=report.root, verdict=verdict), ask),)

@@ -27,13 +27,15 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
     joined: tuple[GroupMember, ...] = ()
     left: tuple[Holder, ...] = ()
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.providers or self.used or self.gone or self.claimed or self.ended)
 
-
-encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(LogEntry).decode
+
+
+def body_of(entry: LogEntry) -> bytes | None:
+    """As it is stored; None if nothing changed."""
+    is_empty = not (entry.providers or entry.used or entry.gone or entry.claimed or entry.ended)
+    return None if is_empty else _encode(entry)
 
 
 def decode_all(bodies: Iterable[bytes]) -> LogEntry:
@@ -48,10 +50,11 @@ def decode_all(bodies: Iterable[bytes]) -> LogEntry:
 
 
 def append(connection: Connection, entry: LogEntry) -> None:
-    if entry.is_empty:
+    body = body_of(entry)
+    if body is None:
         return
     on_postgresql = connection.dialect.name == "postgresql"
     written_by = sa.func.pg_current_xact_id() if on_postgresql else sa.literal(0)
     connection.execute(
-        sa.insert(change_log).values(written_by=written_by, at=now(), body=encode(entry)),
+        sa.insert(change_log).values(written_by=written_by, at=now(), body=body),
     )

@@ -15,7 +15,6 @@ from bus.messages.placement import NO_OWNER, ResourceAmount
 from placement_worker.api.endpoints.usages import UNKNOWN
 from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import PAGE, Backend
-from placement_worker.api.grammar.refusals import AS_USUAL
 from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
 from placement_worker.api.values.problems import bad_request, not_found
 from placement_worker.api.values.request import Reply, Request
@@ -64,15 +63,17 @@ async def replace(books: Backend, request: Request) -> Reply:
     if request.version < _BY_PROVIDER:
         said = {**said, "allocations": _by_provider(said["allocations"])}
     consumer = _consumer_in(found, said, request.version)
-    doing = f"Unable to allocate inventory for consumer {consumer.consumer}"
-    await books.write(SetAllocations(consumers=(consumer,)), doing, AS_USUAL)
+    await books.write(
+        SetAllocations(consumers=(consumer,)),
+        f"Unable to allocate inventory for consumer {consumer.consumer}",
+    )
     return Reply(HTTPStatus.NO_CONTENT)
 
 
 async def replace_several(books: Backend, request: Request) -> Reply:
     said = OF_SEVERAL.at(request.version).body(request.body)
     consumers = consumers_in(said, request.version)
-    await books.write(SetAllocations(consumers=consumers), "Unable to allocate inventory", AS_USUAL)
+    await books.write(SetAllocations(consumers=consumers), "Unable to allocate inventory")
     return Reply(HTTPStatus.NO_CONTENT)
 
 
@@ -81,8 +82,10 @@ async def delete(books: Backend, request: Request) -> Reply:
     consumer = uuid_in(named)
     if consumer is None:
         raise not_found(f"No allocations for consumer '{named}'")
-    doing = f"Unable to delete the allocations of consumer {named}"
-    await books.write(DeleteAllocations(consumer=ConsumerId(consumer)), doing, AS_USUAL)
+    await books.write(
+        DeleteAllocations(consumer=ConsumerId(consumer)),
+        f"Unable to delete the allocations of consumer {named}",
+    )
     return Reply(HTTPStatus.NO_CONTENT)
 
 

@@ -61,8 +61,9 @@ async def create(books: Backend, request: Request) -> Reply:
 async def rename(books: Backend, request: Request) -> Reply:
     """Until 1.6."""
     name, to = request.params["name"], NAMED.at(request.version).body(request.body)["name"]
-    order, doing = RenameClass(name=name, to=to), f"Unable to rename resource class {name}"
-    await books.write(order, doing, _RENAME_REFUSED, name=name)
+    await books.write(
+        RenameClass(name=name, to=to), f"Unable to rename resource class {name}", _RENAME_REFUSED, name=name
+    )
     return Reply(body=_row(to, request), is_fresh=True)
 
 
@@ -79,8 +80,9 @@ async def ensure(books: Backend, request: Request) -> Reply:
 
 async def delete(books: Backend, request: Request) -> Reply:
     name = request.params["name"]
-    doing = f"Error in delete resource class {name}"
-    await books.write(DeleteClass(name=name), doing, _DELETE_REFUSED, name=name)
+    await books.write(
+        DeleteClass(name=name), f"Error in delete resource class {name}", _DELETE_REFUSED, name=name
+    )
     return Reply(HTTPStatus.NO_CONTENT)
 
 

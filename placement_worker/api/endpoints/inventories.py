@@ -22,7 +22,7 @@ from bus.messages.placement import (
 from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
 from placement_worker.api.grammar.names import classes_in_order
-from placement_worker.api.grammar.refusals import AS_USUAL, IN_USE, NO_SUCH_CLASS, Refusal, Refusals, refusal
+from placement_worker.api.grammar.refusals import IN_USE, NO_SUCH_CLASS, Refusal, Refusals, refusal
 from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.problems import (
     CONCURRENT_UPDATE,
@@ -98,7 +98,7 @@ async def create(books: Backend, request: Request) -> Reply:
     order = PutInventory(
         provider=provider, generation=None, resource=resource, inventory=inventory, is_new=True
     )
-    written = await books.write_provider(order, doing, AS_USUAL)
+    written = await books.write_provider(order, doing)
     url = f"{request.prefix}/resource_providers/{provider}/inventories/{resource}"
     return _one(written.generation, inventory, HTTPStatus.CREATED, location=url)
 
@@ -192,11 +192,13 @@ def _held(state: ProviderState | None) -> tuple[str, ...]:
 
 
 def _all(generation: int, inventories: Mapping[str, ReportedInventory | InventoryState]) -> Reply:
-    body = {
-        "resource_provider_generation": generation,
-        "inventories": {resource: _row(inventory) for resource, inventory in inventories.items()},
-    }
-    return Reply(body=body, is_fresh=True)
+    return Reply(
+        body={
+            "resource_provider_generation": generation,
+            "inventories": {resource: _row(inventory) for resource, inventory in inventories.items()},
+        },
+        is_fresh=True,
+    )
 
 
 def _one(

@@ -20,7 +20,7 @@ from placement_worker.api.grammar import query_schemas, schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
 from placement_worker.api.grammar.names import check_names
 from placement_worker.api.grammar.queries import provider_query, traits_named
-from placement_worker.api.grammar.refusals import AS_USUAL, Refusal, Refusals
+from placement_worker.api.grammar.refusals import Refusal, Refusals
 from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.pieces import rows_in_turns
 from placement_worker.api.values.problems import PROVIDER_IN_USE, bad_request
@@ -76,7 +76,7 @@ async def create(books: Backend, request: Request) -> Reply:
         raise bad_request(f"{doing}: parent provider UUID cannot be same as UUID")
     # UNSET and None are alike here.
     order = CreateProvider(id=provider, name=name, parent=parent or None)
-    written = await books.write_provider(order, doing, AS_USUAL)
+    written = await books.write_provider(order, doing)
     headers = {"location": _url(provider, request)}
     if request.version < _ANSWERED:
         return Reply(HTTPStatus.CREATED, headers=headers)
@@ -92,14 +92,15 @@ async def update(books: Backend, request: Request) -> Reply:
         parent=_parent(said),
         reparents=request.version >= _REPARENTED,
     )
-    written = await books.write_provider(order, f"Unable to save resource provider {provider}", AS_USUAL)
+    written = await books.write_provider(order, f"Unable to save resource provider {provider}")
     return Reply(body=_row(written, request), is_fresh=True)
 
 
 async def delete(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
-    doing = f"Unable to delete resource provider {provider}"
-    await books.write(DeleteProvider(id=provider), doing, _DELETE_REFUSED)
+    await books.write(
+        DeleteProvider(id=provider), f"Unable to delete resource provider {provider}", _DELETE_REFUSED
+    )
     return Reply(HTTPStatus.NO_CONTENT)
 
 

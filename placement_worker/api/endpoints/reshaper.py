@@ -8,7 +8,6 @@ from placement_worker.api.endpoints.allocations import consumers_in, uuid_key
 from placement_worker.api.endpoints.inventories import inventories_in
 from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
-from placement_worker.api.grammar.refusals import AS_USUAL
 from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.request import Reply, Request
 
@@ -28,5 +27,5 @@ async def reshape(books: Backend, request: Request) -> Reply:
         ),
         allocations=consumers_in(said["allocations"], request.version),
     )
-    await books.write(order, "Unable to allocate inventory", AS_USUAL)
+    await books.write(order, "Unable to allocate inventory")
     return Reply(HTTPStatus.NO_CONTENT)

@@ -17,7 +17,7 @@ from bus.messages.placement import NotAllowed
 from placement_worker.api.grammar import query_schemas, schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
 from placement_worker.api.grammar.names import standard_first
-from placement_worker.api.grammar.refusals import AS_USUAL, NO_SUCH_TRAIT, Refusal, Refusals, refusal
+from placement_worker.api.grammar.refusals import NO_SUCH_TRAIT, Refusal, Refusals, refusal
 from placement_worker.api.grammar.validators import Validator, VersionedValidators
 from placement_worker.api.values.problems import CONCURRENT_UPDATE, bad_request, not_found
 from placement_worker.api.values.request import Reply, Request
@@ -103,8 +103,10 @@ async def replace_of_provider(books: Backend, request: Request) -> Reply:
 
 async def delete_of_provider(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
-    doing = f"Unable to delete the traits of resource provider {provider}"
-    await books.write(SetTraits(provider=provider, generation=None, traits=()), doing, AS_USUAL)
+    await books.write(
+        SetTraits(provider=provider, generation=None, traits=()),
+        f"Unable to delete the traits of resource provider {provider}",
+    )
     return Reply(HTTPStatus.NO_CONTENT)
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from bus.message import ProviderId
 from bus.messages.administration import Done, ProviderWritten, Write
 from bus.messages.placement import ProviderState
-from placement_worker.api.grammar.refusals import Refusals, no_such_provider, refusal
+from placement_worker.api.grammar.refusals import AS_USUAL, Refusals, no_such_provider, refusal
 from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
 from placement_worker.api.values.problems import ApiError
 from placement_worker.api.values.request import Request
@@ -31,7 +31,7 @@ class Backend(Struct, frozen=True):
     names: KnownNames
 
     async def write(
-        self, order: Write, doing: str, special: Refusals, **words: str
+        self, order: Write, doing: str, special: Refusals = AS_USUAL, **words: str
     ) -> Done | ProviderWritten:
         """Raises the refusal of the verdict, by the table `special` or else by the usual one. `words` are for the texts of `special`."""
         verdict = await self.writer.ask(order)
@@ -39,7 +39,7 @@ class Backend(Struct, frozen=True):
             return verdict
         raise refusal(verdict, doing, special, **words)
 
-    async def write_provider(self, order: Write, doing: str, special: Refusals) -> ProviderWritten:
+    async def write_provider(self, order: Write, doing: str, special: Refusals = AS_USUAL) -> ProviderWritten:
         verdict = await self.write(order, doing, special)
         assert isinstance(verdict, ProviderWritten), f"{order!r} leaves a provider"
         return verdict

@@ -70,10 +70,10 @@ class BlockMaker:
         if len(self._patterns) > known:
             self._budget.spend(10 * len(columns))
             self._budget.hold(_PATTERN_BYTES + _PER_SLOT_BYTES * len(columns))
-        worth = problem.worth
-        preference = sum(worth[slot][place] for slot, place in enumerate(solution)) if worth else 0.0
         rows = [_rows(each, places) for each in classes]
-        block = Block(pattern, rows[0] if len(rows) == 1 else np.concatenate(rows), preference)
+        block = Block(
+            pattern, rows[0] if len(rows) == 1 else np.concatenate(rows), problem.preference(solution)
+        )
         self._budget.spend(block.rows.size // ROWS_PER_STEP)
         self._budget.hold(_BLOCK_BYTES + block.rows.nbytes)
         return block

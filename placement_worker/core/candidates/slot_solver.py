@@ -86,6 +86,10 @@ class SlotProblem(Struct, frozen=True):
     needs: int = 0
     worth: tuple[tuple[float, ...], ...] = ()
 
+    def preference(self, solution: Sequence[int]) -> float:
+        """What a solution is worth by preferred traits."""
+        return sum([self.worth[slot][place] for slot, place in enumerate(solution)]) if self.worth else 0.0
+
 
 class _Partial(NamedTuple):
     """An unfinished solution. The domain of a closed slot is the place it has.

@@ -133,17 +133,12 @@ class TreeSearch:
             if not all(problem.domains):
                 return []
             rows = (*own, *pools)
-            worth = problem.worth
             found = []
             for solution in self._solutions(problem, len(own), most, may_be_shared_whole=may_be_shared_whole):
                 if (known := columns.get(solution)) is None:
                     known = columns[solution] = patterns.of(solution)
-                preference = (
-                    sum([worth[slot][place] for slot, place in enumerate(solution)]) if worth else 0.0
-                )
-                found.append(
-                    TreeWay(known.pattern, tuple([rows[place] for place in known.places]), preference)
-                )
+                places = tuple([rows[place] for place in known.places])
+                found.append(TreeWay(known.pattern, places, problem.preference(solution)))
             return found
 
         return ways

@@ -47,11 +47,9 @@ class ForestDraft:
         """Replace a provider, in its place. The tree's shape moves if a claim may rely on what changed."""
         tree = self.trees[self.root_of[book.id]]
         is_moved = not is_same_to_claims(tree.providers[book.id], book)
-        after = structs.replace(
-            tree, shape=tree.shape + is_moved, providers={**tree.providers, book.id: book}
+        return self._settle(
+            structs.replace(tree, shape=tree.shape + is_moved, providers={**tree.providers, book.id: book})
         )
-        self._settle(after)
-        return after
 
     def recount(self, book: ProviderBook) -> None:
         """Replace a provider of which only the usage changes."""
@@ -63,9 +61,9 @@ class ForestDraft:
         if book.parent is None:
             return self._add_root({book.id: book}, book.id, cell)
         tree = self.trees[self.root_of[book.parent]]
-        after = structs.replace(tree, shape=tree.shape + 1, providers={**tree.providers, book.id: book})
-        self._settle(after)
-        return after
+        return self._settle(
+            structs.replace(tree, shape=tree.shape + 1, providers={**tree.providers, book.id: book})
+        )
 
     def remove_provider(self, provider: ProviderId) -> None:
         """Remove a provider, which has no children."""
@@ -87,11 +85,11 @@ class ForestDraft:
             return self._add_root(moving, book.id, tree.cell)
         target_tree = self.trees[target]
         moved = 0 if target == tree.root else 1
-        after = structs.replace(
-            target_tree, shape=target_tree.shape + moved, providers={**target_tree.providers, **moving}
+        return self._settle(
+            structs.replace(
+                target_tree, shape=target_tree.shape + moved, providers={**target_tree.providers, **moving}
+            )
         )
-        self._settle(after)
-        return after
 
     def changes(self) -> TreeChanges:
         """All changed trees; parents are written before their children and removed after them."""
@@ -124,10 +122,9 @@ class ForestDraft:
         else:
             # The tree comes back with other reporters, which number their reports independently.
             after = TreeBook(root=root, cell=cell, shape=tombstone.shape + 1, providers=providers)
-        self._settle(after)
-        return after
+        return self._settle(after)
 
-    def _settle(self, tree: TreeBook) -> None:
+    def _settle(self, tree: TreeBook) -> TreeBook:
         standing = self.trees.get(tree.root)
         for book in standing.providers.values() if standing else ():
             del self.owner_of_name[book.name], self.root_of[book.id]
@@ -135,6 +132,7 @@ class ForestDraft:
             self.root_of[book.id] = tree.root
             self.owner_of_name[book.name] = book.id
         self.trees[tree.root] = tree
+        return tree
 
     def _changed_in(self, tree: TreeBook) -> list[ProviderId]:
         stored = self._stored.trees.get(tree.root)

@@ -27,7 +27,6 @@ from placement_worker.store_sql.amounts import (
     encode_amounts,
 )
 from placement_worker.store_sql.driver_rows import id_of
-from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.name_cache import CachedNames
 from placement_worker.store_sql.provider_cache import CachedProviders
 
@@ -270,11 +269,11 @@ class LockedClaims:
 
     def log_body(self, changes: ClaimChanges) -> bytes | None:
         ids = self.provider_ids
-        entry = LogEntry(
+        entry = log.LogEntry(
             used=tuple([ids[one.provider.int] for one in changes.touched]),
             claimed=changes.claimed,
             ended=changes.ended,
             joined=changes.joined,
             left=changes.left,
         )
-        return None if entry.is_empty else log.encode(entry)
+        return log.body_of(entry)

@@ -25,7 +25,6 @@ from bus.sql import (
 )
 from placement_worker.core.ledger import ProviderBook, TreeBook, TreeChanges
 from placement_worker.store_sql import log
-from placement_worker.store_sql.log import LogEntry
 from placement_worker.store_sql.name_cache import CachedVocabulary
 from placement_worker.store_sql.trees.forest import LockedTrees
 from placement_worker.store_sql.trees.trees import write_traits
@@ -75,11 +74,7 @@ class _Written(Struct, frozen=True):
     counters: Sequence[Row]
     stocks: Sequence[Row]
     at: datetime
-    entry: LogEntry
-
-    @property
-    def body(self) -> bytes | None:
-        return None if self.entry.is_empty else log.encode(self.entry)
+    body: bytes | None
 
 
 def are_single_providers(changes: TreeChanges, locked: LockedTrees) -> bool:
@@ -116,7 +111,9 @@ async def write_single_providers(
         [_counters(tree, locked, changed) for tree in changes.trees],
         [row for number, old, new in books for row in _stocks(number, old, new, vocabulary)],
         now(),
-        LogEntry(providers=tuple(sorted(locked.providers[provider].number for provider in changed))),
+        log.body_of(
+            log.LogEntry(providers=tuple(sorted(locked.providers[provider].number for provider in changed)))
+        ),
     )
     if isinstance(transaction, PostgresTransaction):
         await _write_on_postgresql(transaction, written)
