@@ -94,10 +94,8 @@ class Timers:
 
     async def run(self) -> None:
         async with self._background:
-            try:
-                await self._checking.run()
-            finally:
-                self._background.cancel_all()
+            await self._checking.run()
+            self._background.cancel_all()
 
     async def stop(self) -> None:
         await self._checking.stop()

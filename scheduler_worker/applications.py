@@ -100,15 +100,12 @@ class Applications(Periodic):
         said: list[Said] = []
         # All workers lock the rows of several orders in one order.
         for ask in sorted(asks, key=lambda ask: ask.message.name):
-            order, why = ask.message, _why_not_ordered(ask.sent_at, self._clock())
-            if ask.sent_at is None or why is not None:
-                assert why is not None, "an order without a date is refused"
-                said += [Answer(ask, why), Bury(ask, f"{why.field}: {why.reason}")]
+            order, sent_at = ask.message, _valid_date(ask.sent_at, self._clock())
+            if isinstance(sent_at, BuildRejected):
+                said += [Answer(ask, sent_at), Bury(ask, f"{sent_at.field}: {sent_at.reason}")]
                 continue
             application = KnownApplication(name=order.name, projects=order.projects, admin=order.admin)
-            known = await store.set_application(
-                order.name, ask.sent_at, None if order.removed else application
-            )
+            known = await store.set_application(order.name, sent_at, None if order.removed else application)
             said.append(Answer(ask, ApplicationSet(application=known)))
         return said
 
@@ -117,7 +114,7 @@ class Applications(Periodic):
         return [Answer(ask, found) for ask in asks]
 
 
-def _why_not_ordered(sent_at: datetime | None, now: datetime) -> BuildRejected | None:
+def _valid_date(sent_at: datetime | None, now: datetime) -> datetime | BuildRejected:
     if sent_at is None:
         return rejection(
             SENT_AT, "", "must be given: orders about one application count by when they were sent"
@@ -129,4 +126,4 @@ def _why_not_ordered(sent_at: datetime | None, now: datetime) -> BuildRejected |
             sent_at.isoformat(),
             f"is {ahead_s:.0f} s ahead of the clock here, may be {AHEAD_MAX.total_seconds():.0f}: set the sender's clock",
         )
-    return None
+    return sent_at

@@ -247,15 +247,13 @@ def _on_remove(transition: Transition, order: RemoveFromCell) -> None:
     if state in ("deleting", "deleted"):
         return
     transition.continue_from(order.sequence)
+    # If it is unknown, the order to place it has not arrived yet, and will be answered as too late.
     if transition.row.moving is not None:
         free_both_hosts(transition)
-        transition.wait_for_destroy()
-        return
-    # If it is unknown, the order to place it has not arrived yet, and will be answered as too late.
-    if state != "unknown" and transition.free_share():
+    elif state != "unknown" and transition.free_share():
         transition.end_deleted()
-    else:
-        transition.wait_for_destroy()
+        return
+    transition.wait_for_destroy()
 
 
 def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:

@@ -74,9 +74,13 @@ def on_move_swap_answered(transition: Transition, answered: SwapAnswered) -> Non
             wait_for_placement(transition, None)
         case AlreadyClaimed() if is_back and not (moving.heir_attempt or _is_same(verdict.share, swap.share)):
             # A late copy of a refused question was granted after all: the way back is from there.
-            transition.change(attempt=swap.attempt, kept_attempt=moving.source_attempt, tries=0)
-            transition.change(moving=structs.replace(moving, heir_attempt=row.attempt))
-            transition.change(state_ends_at=transition.now)
+            transition.change(
+                attempt=swap.attempt,
+                kept_attempt=moving.source_attempt,
+                tries=0,
+                moving=structs.replace(moving, heir_attempt=row.attempt),
+                state_ends_at=transition.now,
+            )
         case Claimed() | AlreadyClaimed() if is_back:
             _on_claimed_back(transition, swap.attempt)
         case Claimed():

@@ -32,7 +32,7 @@ from bus.messages.placement import (
     TooOld,
 )
 from bus.messages.tree_fingerprint import tree_fingerprint
-from cell_conductor.core.instance import SPAWNS, HeldClaim, Instance, kind_of
+from cell_conductor.core.instance import SPAWNS, HeldClaim, Instance, choices_of, kind_of
 from cell_conductor.core.transition import Transition
 from cell_conductor.core.unshelving import end_unbuilt
 
@@ -212,7 +212,7 @@ def _take_host(transition: Transition, host: Choice) -> None:
 
 def choice_of(row: Instance, held: Share) -> Choice:
     """The host of the share that is really held. It may be an alternate that was refused before."""
-    known = (*row.alternates, *(row.order.alternates if row.order else ()))
+    known = (*row.alternates, *choices_of(row.order))
     name = next((each.name for each in known if each.share.host == held.host), str(held.host))
     return Choice(name=name, share=held, kind=kind_of(row, held.host))
 

@@ -29,8 +29,8 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
         end_unshelve(transition, "failed", why)
         return
     heir = transition.heir_claim(row.attempt)
-    transition.change(cleanups=tuple(_hand_over(each, row.id, heir) for each in row.cleanups))
     transition.change(
+        cleanups=tuple(_hand_over(each, row.id, heir) for each in row.cleanups),
         state="swapping",
         alternates=order.choices,
         was_silent=row.keeps_share,

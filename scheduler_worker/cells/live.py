@@ -50,10 +50,8 @@ class LiveRelay:
 
     async def run(self) -> None:
         async with self._background:
-            try:
-                await self._stopping.wait()
-            finally:
-                self._background.cancel_all()
+            await self._stopping.wait()
+            self._background.cancel_all()
 
     async def stop(self) -> None:
         self._stopping.set()

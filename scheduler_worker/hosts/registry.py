@@ -88,8 +88,6 @@ class HostRegistry:
                 self.hear_beats(cell, hosts, heard.cell)
             case HostsMeasured() | ImagesCached() as told:
                 self.hear_unwritten(told, heard.cell)
-            case _:
-                pass
 
     def hear_facts(self, report: HostsReported, speaks_for: str | None = None) -> None:
         """A report, which all workers hear and one of them writes. `speaks_for` is the only cell that its sender may name."""

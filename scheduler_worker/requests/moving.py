@@ -196,8 +196,8 @@ class Mover:
         """None: there is nothing to choose, since the order was taken before, or the instance stays on its host."""
         ids = tuple(dict.fromkeys(order.instance for order in orders))
         await self._know_hosts()
-        found = await self._store.instances(InstanceQuery(instances=ids, limit=len(ids)))
-        rows = {row.id.int: row for row in found}
+        query = InstanceQuery(instances=ids, limit=len(ids))
+        rows = {row.id.int: row for row in await self._store.instances(query)}
         held = await self._held_by(
             [order.instance for order in orders if order.kind == "resize" and order.hosts]
         )
