@@ -176,13 +176,9 @@ def _new_row(each: Input, now: datetime) -> Instance | None:
 
 def _answers_without_row(each: Input, cause: int, rules: Rules) -> dict[tuple[int, int], DecidedMessage]:
     """There has been no row for long: nothing waits for what was built there, so order its removal."""
-    match each:
-        case InstanceSpawned():
-            kind = each.kind
-        case DeployProgressed():
-            kind = NODE
-        case _:
-            return {}
+    if not isinstance(each, InstanceSpawned | DeployProgressed):
+        return {}
+    kind = each.kind if isinstance(each, InstanceSpawned) else NODE
     order = destroy_order(rules.cell, each.instance, each.attempt, each.host, kind)
     return {(each.instance.int, -each.attempt): DecidedMessage(each.instance, None, order, cause)}
 
@@ -326,8 +322,7 @@ def _on_clean(transition: Transition, attempt: int, host: ProviderId) -> None:
     left = _with_claims_at(host, tuple(each for each in row.cleanups if each not in done), claims)
     transition.change(cleanups=left, remind_at=row.remind_at if left else None)
     transition.withdraw(ORDERS, attempt=attempt)
-    waited_for = {claim for each in left for claim in each.release}
-    free = [claim for claim in claims if claim not in waited_for]
+    free = [claim for claim in claims if not any(claim in each.release for each in left)]
     transition.release(free)
     own = next((claim for claim in free if claim.consumer == row.id), None)
     if own is not None:

@@ -125,9 +125,8 @@ class Transition:
 
     def spawn(self) -> None:
         """Order the host to build, until the timeout of the attempt or the deadline of the request."""
-        row, host = self.row, self.host
-        ends_at = min(self.now + self.rules.time_to_build(host), row.ends_by)
-        self.send(spawn_order(row, self.order, host), state="building", state_ends_at=ends_at)
+        ends_at = min(self.now + self.rules.time_to_build(self.host), self.row.ends_by)
+        self.send(spawn_order(self.row, self.order, self.host), state="building", state_ends_at=ends_at)
 
     def wait_longer(self, ends_by: datetime) -> None:
         """The host still builds: start the timeout again, at most until the deadline of the request."""

@@ -97,8 +97,10 @@ class SqlConductorTransaction:
         return OutboxKey(await self._rows.note(microseconds(self._clock()), encode_note(said)))
 
     async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
-        found = await self._transaction.run(hosts_sql.lock_hosts, self._cell, hosts)
-        locked = {host.word.host: host for host in found}
+        locked = {
+            host.word.host: host
+            for host in await self._transaction.run(hosts_sql.lock_hosts, self._cell, hosts)
+        }
         self._hosts |= locked
         return locked
 
@@ -211,9 +213,8 @@ class SqlConductorStore:
     async def _pending_of(
         self, said: Sequence[tuple[int, Collection[MessageKey]]]
     ) -> list[tuple[OutboxKey, Message]]:
-        ids = {id_ for _, each in said for id_, _ in each}
-        instances = [InstanceId(UUID(bytes=id_)) for id_ in sorted(ids)]
-        rows = {row.id.bytes: row for row in await self.read(instances)}
+        ids = [InstanceId(UUID(bytes=id_)) for id_ in {id_ for _, each in said for id_, _ in each}]
+        rows = {row.id.bytes: row for row in await self.read(ids)}
         found = [
             (number, pending.message)
             for number, each in said

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from bus.messages.build import CellHeard
+from bus.messages.build import CellHeard, CellLife
 from bus.messages.cells import ConductorAlive, ConductorHeard
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.store import KnownCell
@@ -99,9 +99,8 @@ class CellRegistry:
         cell = self._cells.get(name)
         if cell is None:
             return CellHeard(cell=name, life="unknown")
-        if cell.told:
-            return CellHeard(cell=name, life="down", heard_at=cell.heard_at, reason=cell.told)
-        return CellHeard(cell=name, life="up" if cell.heard_at else "unknown", heard_at=cell.heard_at)
+        life: CellLife = "down" if cell.told else "up" if cell.heard_at else "unknown"
+        return CellHeard(cell=name, life=life, heard_at=cell.heard_at, reason=cell.told)
 
     def excuses(self, name: str, for_long: timedelta) -> bool:
         """Is the silence of this cell's hosts the cell's, and not theirs? Only where new instances wait for cells that are down;

@@ -214,7 +214,6 @@ class Claimer:
     def choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
         """Choose a host for each search, and hold it in the picture at once. Returns the searches that found none."""
         nowhere = []
-        found_one = []
         if not choosing:
             return []
         found = choose(
@@ -230,8 +229,7 @@ class Claimer:
                 nowhere.append((one, where))
             else:
                 one.chosen = where
-                found_one.append(one)
-        self._hold(found_one)
+        self._hold(choosing)
         return nowhere
 
     def _hold(self, searches: Sequence[Search]) -> None:

@@ -55,10 +55,6 @@ class CellDispatch(Periodic):
         self._has_room = asyncio.Event()
         self._has_room.set()
 
-    @property
-    def under_way(self) -> int:
-        return len(self._under_way)
-
     def send(self, rows: Iterable[tuple[OutboxKey, Sequence[Outgoing]]]) -> None:
         """Send the messages of these noted rows, as long as there is room; skip rows that are under way or confirmed."""
         taken: list[OutboxKey] = []

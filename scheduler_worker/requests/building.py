@@ -54,6 +54,7 @@ from scheduler_worker.store import (
     NewRequest,
     OtherContent,
     SchedulerStore,
+    SchedulerTransaction,
 )
 
 _encoded = msgspec.msgpack.Encoder().encode
@@ -105,9 +106,7 @@ class Builder:
             await self._claimer.find_at_once(
                 [one for build in builds if not build.is_whole for one in build.searches]
             )
-        found = [build for build in builds if build.is_found]
-        await self._accept_and_find([build for build in builds if not build.is_found])
-        await self._write_at_once(found, transaction)
+        await self._accept_and_find(builds, transaction)
         await self._decide(builds, transaction)
         await self._place_waiting(builds, transaction)
         await transaction.note(row for build in builds if not build.rejection for row in build.rows)
@@ -119,32 +118,23 @@ class Builder:
             said += await released_unless_held(ask, transaction, self._clock())
         return said
 
-    async def _accept_and_find(self, builds: Sequence["_Build"]) -> None:
-        await self._accept(builds)
+    async def _accept_and_find(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
+        found = [build for build in builds if build.is_found]
+        others = [build for build in builds if not build.is_found]
+        if others:
+            # Committed, and so with a deadline, before anything that may take long.
+            async with self._store.transaction() as earlier:
+                await _accept(earlier, others, [build.as_new() for build in others])
         await self._claimer.find_hosts(
-            [build.searches[at] for build in builds if not build.is_whole for at in build.open]
+            [build.searches[at] for build in others if not build.is_whole for at in build.open]
         )
-        for build in builds:
+        for build in others:
             if build.is_whole and build.are_all_open():
                 build.refusal = await self._claimer.find_together(build.searches)
-
-    async def _accept(self, builds: Sequence["_Build"]) -> None:
-        """Committed, and so with a deadline, before anything that may take long."""
-        if not builds:
-            return
-        async with self._store.transaction() as transaction:
-            acceptances = await transaction.accept([build.as_new() for build in builds])
-        for build, acceptance in zip(builds, acceptances, strict=True):
-            build.learn(acceptance)
-
-    async def _write_at_once(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
-        """Another worker may have been there before, with the same request, another one, or a delete."""
-        if not builds:
-            return
-        now = self._clock()
-        acceptances = await (await transaction.begun()).accept([build.as_placed(now) for build in builds])
-        for build, acceptance in zip(builds, acceptances, strict=True):
-            build.learn(acceptance)
+        if found:
+            # Another worker may have been there before, with the same request, another one, or a delete.
+            at_once = [build.as_placed(self._clock()) for build in found]
+            await _accept(await transaction.begun(), found, at_once)
 
     async def _decide(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
         """Compare and set: rows that are still open take the outcome of their search."""
@@ -294,6 +284,13 @@ class _Build:
         decided = [self.decided(at, now) for at in range(len(self.rows))]
         rows = tuple([row for row in decided if row is not None])
         return NewRequest(self.requests[0].id, self.requests[0].digest, rows)
+
+
+async def _accept(
+    store: SchedulerTransaction, builds: Sequence[_Build], requests: Sequence[NewRequest]
+) -> None:
+    for build, acceptance in zip(builds, await store.accept(requests), strict=True):
+        build.learn(acceptance)
 
 
 def _kept_request(request: ValidRequest) -> KeptRequest | None:

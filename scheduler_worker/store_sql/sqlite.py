@@ -5,9 +5,8 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Connection
 
-from bus.sql import SqliteTransaction, driver_of
+from bus.sql import SqliteTransaction
 from scheduler_worker.store_sql.rows import Values
 
 _ADD = """
@@ -78,11 +77,7 @@ class SqliteInstances:
         return await self._transaction.change(_FORGET, [(id_,) for id_ in ids])
 
     async def note(self, notes: Sequence[Values]) -> Sequence[int]:
-        def work(connection: Connection) -> list[int]:
-            driver = driver_of(connection)
-            return [driver.execute(_NOTE, note).fetchone()[0] for note in notes]
-
-        return await self._transaction.run(work)
+        return [(await self._transaction.fetch(_NOTE, *note))[0][0] for note in notes]
 
     async def drop_notes(self, numbers: Sequence[int]) -> Sequence[bytes]:
         return [others for (others,) in await self._transaction.fetch(_DROP, _texts(numbers))]
