@@ -1,6 +1,5 @@
 """The connection of the broker port on RabbitMQ: declares objects, opens channels, asks questions."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -68,24 +67,17 @@ class RabbitConnection:
 
     async def open_publishing(self) -> RabbitPublishing:
         publishing = RabbitPublishing(self._wire, self.user)
-        publishing.channel = await self._wire.open(publishing)
-        try:
-            await publishing.channel.ask(commands.Confirm.Select())
-        except asyncio.CancelledError:
-            publishing.channel.leave()
-            raise
+        publishing.channel = await self._wire.open(publishing, commands.Confirm.Select())
         return publishing
 
     async def open_consuming(self, queue: str, prefetch: int) -> RabbitConsuming:
         require_prefetch(prefetch)
         consuming = RabbitConsuming(queue)
-        consuming.channel = await self._wire.open(consuming)
-        try:
-            await consuming.channel.ask(commands.Basic.Qos(prefetch_count=prefetch))
-            await consuming.channel.ask(commands.Basic.Consume(queue=self._name_of(queue)))
-        except BaseException:
-            consuming.channel.leave()
-            raise
+        consuming.channel = await self._wire.open(
+            consuming,
+            commands.Basic.Qos(prefetch_count=prefetch),
+            commands.Basic.Consume(queue=self._name_of(queue)),
+        )
         return consuming
 
     async def depth(self, queue: str) -> int:

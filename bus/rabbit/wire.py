@@ -11,6 +11,7 @@ from typing import Any, cast
 import aiormq
 from aiormq.abc import ChannelFrame
 from pamqp import commands
+from pamqp.base import Frame
 
 from bus.broker import ConnectionLost
 from bus.rabbit.channel import Channel, Listener
@@ -62,7 +63,8 @@ class Wire:
         finally:
             waiting.cancel()
 
-    async def open(self, listener: Listener) -> Channel:
+    async def open(self, listener: Listener, *requests: Frame) -> Channel:
+        """A channel on which these requests were answered."""
         if self._lost.done():
             raise again(self._lost.result())
         number = next(number for number in self._numbers if number not in self._client.channels)
@@ -71,8 +73,9 @@ class Wire:
         # From here on the client passes us the frames of this channel.
         self._client.channels[number] = cast("Any", channel)
         try:
-            await channel.ask(commands.Channel.Open())
-        except asyncio.CancelledError:
+            for request in (commands.Channel.Open(), *requests):
+                await channel.ask(request)
+        except BaseException:
             channel.leave()
             raise
         return channel
