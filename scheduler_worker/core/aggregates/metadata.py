@@ -73,11 +73,10 @@ def _why_no_limit(value: str) -> str:
 def _why_no_multiplier(key: str, value: str, multipliers: Collection[str]) -> str:
     if key not in multipliers:
         return f"no weigher has this multiplier; there are {', '.join(sorted(multipliers))}"
-    return (
-        ""
-        if _is_multiplier(value)
-        else f"a multiplier is a number from {-MULTIPLIER_MAX:g} to {MULTIPLIER_MAX:g}"
-    )
+    number = finite_number(value)
+    if number is not None and abs(number) <= MULTIPLIER_MAX:
+        return ""
+    return f"a multiplier is a number from {-MULTIPLIER_MAX:g} to {MULTIPLIER_MAX:g}"
 
 
 def _why_no_trait(key: str, value: str) -> str:
@@ -88,12 +87,13 @@ def _why_no_trait(key: str, value: str) -> str:
     return "" if value == "required" else "the only value is required"
 
 
-def _is_multiplier(value: str) -> bool:
+def finite_number(text: str) -> float | None:
+    """None if the text is none."""
     try:
-        number = float(value)
+        number = float(text)
     except ValueError:
-        return False
-    return math.isfinite(number) and abs(number) <= MULTIPLIER_MAX
+        return None
+    return number if math.isfinite(number) else None
 
 
 def zone_of(aggregates: Iterable[Aggregate]) -> str:

@@ -28,8 +28,7 @@ def changed(
         or problem_of(metadata, multipliers)
     ):
         return problem
-    name = before.name if before else order.name
-    after = Aggregate(id=order.aggregate, name=name, metadata=metadata)
+    after = Aggregate(id=order.aggregate, name=before.name if before else order.name, metadata=metadata)
     if before is not None and structs.replace(before, sequence=0) == after:
         return before
     last = rows[order.aggregate].sequence if order.aggregate in rows else -1

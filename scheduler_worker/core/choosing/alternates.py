@@ -109,8 +109,7 @@ class Choices(dict[int, Choice]):
         filling = self._filling
         if filling is None:
             return rows[:at_most]
-        could = (row for row in rows if not filling.flags[row] or filling.ways(row))
-        return [*islice(could, at_most)]
+        return [*islice((row for row in rows if not filling.flags[row] or filling.ways(row)), at_most)]
 
     def ways(self, row: int) -> tuple[Choice, ...]:
         """The choice for a row as an alternate. A request with groups has a second way on the same host, if there is one:

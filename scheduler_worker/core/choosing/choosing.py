@@ -222,8 +222,11 @@ def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Cho
 
 def _may_search_late(batch: _Batch, spec: InstanceSpec) -> bool:
     """May hosts be searched after they are ranked, the best first? Not where their ways are a part of their rank."""
-    hosts = Hosts(batch.draft)
-    return hosts.some_are_searched(spec) and not spec.prefers_something and not batch.weighing.compares
+    return (
+        Hosts(batch.draft).some_are_searched(spec)
+        and not spec.prefers_something
+        and not batch.weighing.compares
+    )
 
 
 def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:

@@ -8,8 +8,9 @@ several words is a set of words: `<in>` and `<all-in>` ask for whole words of it
 
 import operator
 from collections.abc import Callable, Mapping
-from math import isfinite
 from typing import NamedTuple
+
+from scheduler_worker.core.aggregates.metadata import finite_number
 
 _NUMERIC: Mapping[str, Callable[[float, float], bool]] = {
     "=": operator.ge,
@@ -55,7 +56,7 @@ def is_met(demand: Demand, capability: str) -> bool:
     """Does a host with this capability meet the demand?"""
     name, words = demand
     if name in _NUMERIC:
-        has, asked = _number(capability), _number(words[0])
+        has, asked = finite_number(capability), finite_number(words[0])
         return has is not None and asked is not None and _NUMERIC[name](has, asked)
     if name in _TEXTUAL:
         return _TEXTUAL[name](capability, words[0])
@@ -74,7 +75,7 @@ def _problem_of(first: str, rest: tuple[str, ...]) -> str:
         return f"nothing follows the operator {first!r}"
     if first != _ALL_IN and len(rest) > 1:
         return f"{first!r} compares with one word, and {len(rest)} follow"
-    if first in _NUMERIC and _number(rest[0]) is None:
+    if first in _NUMERIC and finite_number(rest[0]) is None:
         return f"{first!r} compares numbers, and {rest[0]!r} is none"
     return ""
 
@@ -85,11 +86,3 @@ def _alternatives(words: tuple[str, ...]) -> Demand | str:
     if len(between) >= len(values) or any(word != _OR for word in between):
         return f"{_OR} stands before each of the values: {_OR} a {_OR} b"
     return Demand(_OR, values)
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if isfinite(number) else None

@@ -145,13 +145,6 @@ class Hosts(HostFacts):
         assert compounds is not None, "some hosts are searched"
         return compounds.found(needs)
 
-    def worth(self, needs: Needs) -> tuple[Flags, Floats] | None:
-        """Which hosts are searched, and what the preferred traits of their candidates are worth; None if none is searched."""
-        compounds = self._draft.searched(needs)
-        return (
-            None if compounds is None else (self.of(compounds.flags(needs)), self.of(compounds.worth(needs)))
-        )
-
     @property
     def compounds(self) -> Compounds:
         return self._draft.compounds

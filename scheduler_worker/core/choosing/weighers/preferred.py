@@ -23,10 +23,9 @@ class Preferred(Weigher):
         weights = np.zeros(len(hosts))
         for trait, weight in spec.preferred:
             weights += hosts.with_any((trait,)) * weight
-        searched = hosts.worth(needs_of(spec))
-        if searched is not None:
-            flags, worth = searched
-            weights = np.where(flags, worth, weights)
+        if hosts.some_are_searched(spec):
+            needs = needs_of(spec)
+            weights = np.where(hosts.are_searched(needs), hosts.of(hosts.compounds.worth(needs)), weights)
         for resource, weight in spec.preferred_classes:
             weights += hosts.stocked(resource) * weight
         return weights
