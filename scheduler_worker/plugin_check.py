@@ -14,7 +14,8 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from bus.message import ProviderId
+from bus.message import AggregateId, ProviderId
+from bus.messages.aggregates import Aggregate
 from bus.messages.hosts import NODE, HostSetting, HostState, Supported
 from bus.messages.placement import InventoryState, ProviderState
 from scheduler_worker.core.choosing.draft import Draft
@@ -146,17 +147,21 @@ def _copies(picture: Picture) -> list[tuple[NDArray[np.generic], NDArray[np.gene
 _HOSTS = 7
 # The numbers of the hosts that are not as the others.
 _DOWN, _DISABLED, _NODE = 4, 5, 6
+_IN_RACK = (0, 3)
+_RACK = AggregateId(uuid5(_OURS, "rack"))
+_LIMITS = {"max_instances_per_host": "2", "max_io_ops_per_host": "1"}
 _DRAINING = HostSetting(mode="draining", reason="a fan is broken", number=1)
 
 
 def a_cloud() -> Picture:
-    """Seven hosts of one cell that differ in everything that plugins may read; one of them is a bare-metal node."""
+    """Seven hosts of one cell that differ in everything that plugins may read; one is a bare-metal node, two are in an aggregate."""
     picture = Picture()
     picture.put_hosts([_host(number) for number in range(_HOSTS)])
     picture.apply([_provider(number) for number in range(_HOSTS)])
     for number in range(_NODE):
         picture.measure(_id(number), {"temperature": 40.0 + number, "load": number / 4})
     picture.cache_images(_id(2), ("debian",))
+    picture.put_aggregates([_rack({"availability_zone": "z1", **_LIMITS}, sequence=1)])
     return picture
 
 
@@ -201,8 +206,13 @@ def _provider(number: int) -> ProviderState:
             for resource, amount in classes.items()
         },
         traits=("CUSTOM_FAST",) if number % 2 else (),
+        aggregates=(_RACK,) if number in _IN_RACK else (),
         revision=1,
     )
+
+
+def _rack(metadata: dict[str, str], sequence: int) -> Aggregate:
+    return Aggregate(id=_RACK, name="rack", metadata=metadata, sequence=sequence)
 
 
 def _report_anew(picture: Picture) -> None:
@@ -250,6 +260,16 @@ def _cache_anew(picture: Picture) -> None:
         picture.cache_images(_id(number), ("debian", "fedora") if number % 2 else ())
 
 
+def _change_metadata(picture: Picture) -> None:
+    told = {
+        "availability_zone": "z2",
+        "filter_tenant_id": "shop",
+        "instance_type": "tiny",
+        "trait:CUSTOM_X": "required",
+    }
+    picture.put_aggregates([_rack(told, sequence=2)])
+
+
 def _rebuild(picture: Picture) -> None:
     changed: tuple[Mapping[str, object], ...] = (
         {"inventories": {}},
@@ -258,7 +278,7 @@ def _rebuild(picture: Picture) -> None:
     )
     picture.apply(
         [
-            structs.replace(_provider(number), revision=2, shape=1, **changed[number % 3])
+            structs.replace(_provider(number), revision=2, shape=1, aggregates=(), **changed[number % 3])
             for number in range(_HOSTS)
         ]
     )
@@ -287,6 +307,7 @@ _CHANGES: Mapping[Change, Callable[[Picture], None]] = {
     Change.ENABLED: _turn_modes,
     Change.METRICS: _measure_anew,
     Change.IMAGES: _cache_anew,
+    Change.AGGREGATES: _change_metadata,
     Change.PROVIDERS: _rebuild,
     Change.USAGE: _fill,
 }

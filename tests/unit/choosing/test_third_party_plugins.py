@@ -19,7 +19,7 @@ from scheduler_worker.core.choosing.filters.availability_zone import Availabilit
 from scheduler_worker.core.choosing.filters.limit import Limit
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
 from scheduler_worker.core.choosing.plugin_settings import PluginSettings
-from scheduler_worker.core.choosing.plugins import Filter, Weigher
+from scheduler_worker.core.choosing.plugins import Change, Filter, Weigher
 from scheduler_worker.core.choosing.standard import OPTIONAL_FILTERS, WEIGHERS, chosen_plugins
 from scheduler_worker.core.choosing.weighers.num_instances import NumInstances
 from scheduler_worker.core.choosing.weighers.pci import Pci
@@ -113,6 +113,10 @@ class Refilling(Limit):
             "a host that is full for it has room again after one instance more",
         ),
         (type("Deaf", (AvailabilityZone,), {"woken_by": ()})(), "it decides otherwise after Change.FACTS"),
+        (
+            type("Unaware", (AvailabilityZone,), {"woken_by": (Change.FACTS,)})(),
+            "it decides otherwise after Change.AGGREGATES",
+        ),
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )

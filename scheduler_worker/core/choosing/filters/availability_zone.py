@@ -9,7 +9,7 @@ from scheduler_worker.core.requests import InstanceSpec
 class AvailabilityZone(Filter):
     name = "availability zone"
     reads = ("availability_zone",)
-    woken_by = (Change.FACTS,)
+    woken_by = (Change.FACTS, Change.AGGREGATES, Change.PROVIDERS)
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
         return hosts.in_zone(spec.availability_zone) if spec.availability_zone else hosts.everyone()

@@ -9,7 +9,7 @@ from scheduler_worker.core.requests import InstanceSpec
 
 class Limit(Filter):
     is_per_instance = True
-    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES)
+    woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
 
     def __init__(self, name: str, column: str, words: str, key: str, maximum: int) -> None:
         """0: no limit, except on hosts whose aggregates name one under this key."""
