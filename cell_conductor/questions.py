@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.messages.books import AskCellBooks, CellBooksFound
 from bus.messages.build import InstanceState
-from bus.messages.cells import LiveTold, TellLive, first_that_fit
+from bus.messages.cells import LiveTold, TellLive, page_that_fits
 from bus.workers.handling import Answer, Handlers, Reading, Received, Said, Tell
 from cell_conductor.core.books import entry_of
 from cell_conductor.core.instance import Instance, Rules
@@ -43,7 +43,7 @@ async def _booked(store: ConductorStore, rules: Rules, question: AskCellBooks) -
     # One more than asked tells whether there is another page.
     rows = await store.booked(question.instances, question.after, question.limit + 1)
     entries = [entry_of(row, rules) for row in rows]
-    page = first_that_fit(entries[: question.limit])
+    page = page_that_fits(entries[: question.limit])
     return CellBooksFound(entries=page, next=page[-1].instance.id if len(page) < len(entries) else None)
 
 
@@ -54,7 +54,7 @@ async def _told(cell: str, store: ConductorStore, asked: TellLive) -> LiveTold:
     page = rows[: asked.limit]
     # An instance whose removal came before its order has no project yet: only who asks for all sees it.
     states = [state for row in page if asked.project in ("", (state := _live_state(row, cell)).project)]
-    fit = first_that_fit(states)
+    fit = page_that_fits(states)
     last = page[-1].id if len(rows) > asked.limit else None
     if len(fit) < len(states):
         last = fit[-1].id

@@ -27,7 +27,7 @@ from bus.messages.build import (
     InstanceWaiting,
 )
 from bus.parts import Periodic
-from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said, Tell
+from bus.workers.handling import Answer, Bury, Received, Said, Tell
 from bus.workers.publisher import Publisher
 from scheduler_worker.core.instances.lifecycle import CellEvent
 from scheduler_worker.outbox.outbox import OutboxTransaction
@@ -74,12 +74,6 @@ class Applications(Periodic):
                 return ""
         return project if project in self._projects else ""
 
-    def question_handlers(self) -> Handlers:
-        return {AskApplications: Reading(self._on_ask)}
-
-    def order_handlers(self) -> Handlers:
-        return {SetApplication: self._on_set}
-
     def repeated_on_feeds(self, events: Sequence[Received[CellEvent]]) -> list[Said]:
         """The copies of events that cells published: those did not leave by this publisher."""
         if not self._projects:
@@ -90,7 +84,7 @@ class Applications(Periodic):
             if (project := self.project_of(event.message))
         ]
 
-    async def _on_set(
+    async def on_set(
         self, asks: Sequence[Received[SetApplication]], transaction: OutboxTransaction
     ) -> list[Said]:
         """Other workers find the application at their next look. Orders count by the time they were sent, since an older one
@@ -109,7 +103,7 @@ class Applications(Periodic):
             said.append(Answer(ask, ApplicationSet(application=known)))
         return said
 
-    async def _on_ask(self, asks: Sequence[Received[AskApplications]]) -> list[Said]:
+    async def on_ask(self, asks: Sequence[Received[AskApplications]]) -> list[Said]:
         found = ApplicationsFound(applications=tuple(await self._store.applications()))
         return [Answer(ask, found) for ask in asks]
 

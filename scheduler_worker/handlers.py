@@ -12,6 +12,7 @@ Every other handler gets an `OutboxTransaction`: it notes the rows whose message
 from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
 
+from bus.messages.applications import AskApplications, SetApplication
 from bus.messages.build import BuildInstance
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
@@ -69,7 +70,7 @@ def request_handlers(
         **mover.handlers(),
         **host_order_handlers(registry, clock),
         **group_order_handlers(clock),
-        **applications.order_handlers(),
+        SetApplication: applications.on_set,
         **aggregates.handlers(),
         Unreadable: Reading(on_unreadable_orders),
     }
@@ -112,7 +113,7 @@ def question_handlers(
         **cell_questions(store, cells, registry),
         **host_questions(store, registry),
         **group_questions(store, picture, catch_up),
-        **applications.question_handlers(),
+        AskApplications: Reading(applications.on_ask),
         **aggregate_questions(store, membership),
         **others,
         Unreadable: Reading(on_unreadable_questions),

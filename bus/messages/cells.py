@@ -110,6 +110,6 @@ T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
 
-def first_that_fit(values: Sequence[T]) -> tuple[T, ...]:
+def page_that_fits(values: Sequence[T]) -> tuple[T, ...]:
     """The first of these values, as many as one message has room for, and at least one: a funnel may be long."""
     return tuple(values[next(chunks([len(_encode(each)) + 1 for each in values], VALUES_BYTES_MAX))])

@@ -4,7 +4,6 @@ that may have something of it.
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
 
 from msgspec import structs
 
@@ -31,7 +30,9 @@ def entry_of(row: Instance, rules: Rules) -> CellEntry:
         group=order.group if order else None,
         claims=tuple(expected_claims(row, rules)),
         on_hosts=tuple(_on_hosts(row)),
-        stirred_at=_stirred_at(row),
+        # When the cell last changed the row's state, or sent a message about it. A message stays on its row until the next
+        # write, confirmed or not.
+        stirred_at=max([row.changed_at, *[each.at for each in row.outbox]]),
     )
 
 
@@ -90,10 +91,3 @@ def _on_hosts(row: Instance) -> Iterator[HostEntry]:
         yield HostEntry(row.id, row.moving.source.share.host, row.moving.source_attempt)
     for each in row.cleanups:
         yield HostEntry(row.id, each.host, each.attempt)
-
-
-def _stirred_at(row: Instance) -> datetime:
-    """When the cell last changed the row's state, or sent a message about it. A message stays on its row until the next
-    write, confirmed or not.
-    """
-    return max([row.changed_at, *[each.at for each in row.outbox]])

@@ -11,7 +11,7 @@ from bus.messages.build import (
     InstancesFound,
     RequestId,
 )
-from bus.messages.cells import first_that_fit
+from bus.messages.cells import page_that_fits
 from bus.topology import CELL0
 from bus.unreadable import Unreadable
 from bus.workers.handling import Answer, Bury, Handlers, Received, Said, answering
@@ -37,7 +37,7 @@ async def _instances(store: SchedulerStore, cells: CellRegistry, question: AskIn
             limit=question.limit + 1,
         )
     )
-    page = first_that_fit([row.told for row in found[: question.limit]])
+    page = page_that_fits([row.told for row in found[: question.limit]])
     return InstancesFound(
         instances=page,
         next=page[-1].id if len(found) > len(page) else None,

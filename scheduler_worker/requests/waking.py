@@ -106,7 +106,9 @@ class Waker(Periodic):
                     if (spec := decoded(row.spec)) is not None:
                         self._specs.learn(digest, spec)
         except BaseException:
-            self._specs.unread = None if heard is None else heard | (self._specs.unread or set())
+            # What was heard meanwhile is read with the next try, and so are all rows, if some may be missing by now.
+            later = self._specs.unread
+            self._specs.unread = None if heard is None or later is None else heard | later
             raise
 
     async def _wake_some(self, room: dict[bytes, int]) -> bool:

@@ -1,0 +1,77 @@
+"""Which rows of other workers a worker reads that tries waiting instances, when the database fails meanwhile."""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bus.errors import Transient
+from bus.memory import MemoryBroker
+from bus.messages.build import InstanceId
+from bus.workers.station import Station
+from scheduler_worker.outbox.notes import Notes
+from scheduler_worker.outbox.outbox import Outbox
+from scheduler_worker.requests.waking import Waker
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.waiting import WaitingSpecs
+from tests.contracts.placement_orders import consumer
+from tests.contracts.stage import until
+from tests.memory_stores.scheduler import MemorySchedulerStore
+from tests.plugins import standard_plugins
+from tests.unit.choosing.scheduler_worlds import a_picture
+
+pytestmark = pytest.mark.asyncio
+
+NOON = datetime(2024, 5, 17, 12, tzinfo=UTC)
+
+
+class FailingStore(MemorySchedulerStore):
+    """Notes which rows' specs are read. The second reading fails, and `meanwhile` happens during it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Collection[InstanceId] | None] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
+        self.asked.append(instances)
+        if len(self.asked) == 2:
+            self.meanwhile()
+            raise Transient("the database is away")
+        return await super().waiting_digests(instances)
+
+
+async def readings(meanwhile: str) -> list[Collection[InstanceId] | None]:
+    """`meanwhile` is what is heard while one row is read: of another row, or that some may be missing."""
+    store, specs = FailingStore(), WaitingSpecs(a_picture(), standard_plugins())
+    store.meanwhile = specs.doubt if meanwhile == "a gap" else lambda: specs.heard(consumer(meanwhile))
+    outbox = Outbox(store, Notes(store, timedelta(seconds=5), lambda: NOON))
+    station = Station(MemoryBroker().as_user(), "s")
+    waker = Waker(
+        store,
+        outbox,
+        station.publisher,
+        None,  # type: ignore[arg-type] # nothing waits in the store, so no host is searched
+        specs,
+        settings=SchedulerSettings(),
+        clock=lambda: NOON,
+        chance=random.Random(1),
+    )
+    running = asyncio.create_task(waker.run())
+    await until(lambda: len(store.asked) == 1)
+    specs.heard(consumer("first"))
+    await until(lambda: len(store.asked) == 3)
+    await waker.stop()
+    await running
+    await station.close()
+    return store.asked
+
+
+async def test_what_is_heard_while_a_reading_fails_is_read_with_the_next_one() -> None:
+    assert await readings("other") == [None, {consumer("first")}, {consumer("first"), consumer("other")}]
+
+
+async def test_a_gap_in_the_feed_while_a_reading_fails_has_all_rows_read() -> None:
+    assert await readings("a gap") == [None, {consumer("first")}, None]
