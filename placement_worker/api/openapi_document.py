@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from placement_worker.api.grammar.routing import Route
-from placement_worker.api.grammar.schemas import Schema
+from placement_worker.api.grammar.validators import Schema
 from placement_worker.api.values.versions import HEADER, NEWEST, OLDEST, SERVICE, Version, version_text
 
 PATH: Final = "/openapi.json"

@@ -14,6 +14,7 @@ from placement_worker.api.endpoints import (
     traits,
     usages,
 )
+from placement_worker.api.grammar import query_schemas, schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
 from placement_worker.api.grammar.routing import Handler, Route
 from placement_worker.api.values.request import Reply, Request
@@ -51,27 +52,31 @@ def routes_of(
         return partial(endpoint, books)
 
     return (
-        Route("GET", _PROVIDERS, to(providers.show_all), f"{_RULE}:list", query=providers.LISTED),
-        Route("POST", _PROVIDERS, to(providers.create), f"{_RULE}:create", body=providers.NEW),
+        Route("GET", _PROVIDERS, to(providers.show_all), f"{_RULE}:list", query=query_schemas.PROVIDERS),
+        Route("POST", _PROVIDERS, to(providers.create), f"{_RULE}:create", body=schemas.NEW_PROVIDER),
         Route("GET", _PROVIDER, to(providers.show), f"{_RULE}:show"),
-        Route("PUT", _PROVIDER, to(providers.update), f"{_RULE}:update", body=providers.CHANGED),
+        Route("PUT", _PROVIDER, to(providers.update), f"{_RULE}:update", body=schemas.PROVIDER),
         Route("DELETE", _PROVIDER, to(providers.delete), f"{_RULE}:delete"),
         # Inventories
         Route("GET", _INVENTORIES, to(inventories.show_all), f"{_RULE}:inventories:list"),
         Route(
-            "POST", _INVENTORIES, to(inventories.create), f"{_RULE}:inventories:create", body=inventories.NEW
+            "POST",
+            _INVENTORIES,
+            to(inventories.create),
+            f"{_RULE}:inventories:create",
+            body=schemas.NEW_INVENTORY,
         ),
         Route(
             "PUT",
             _INVENTORIES,
             to(inventories.replace_all),
             f"{_RULE}:inventories:update",
-            body=inventories.ALL,
+            body=schemas.INVENTORIES,
         ),
         Route("DELETE", _INVENTORIES, to(inventories.delete_all), f"{_RULE}:inventories:delete", (1, 5)),
         Route("GET", _INVENTORY, to(inventories.show), f"{_RULE}:inventories:show"),
         Route(
-            "PUT", _INVENTORY, to(inventories.replace), f"{_RULE}:inventories:update", body=inventories.ONE
+            "PUT", _INVENTORY, to(inventories.replace), f"{_RULE}:inventories:update", body=schemas.INVENTORY
         ),
         Route("DELETE", _INVENTORY, to(inventories.delete), f"{_RULE}:inventories:delete"),
         # Aggregates
@@ -82,7 +87,7 @@ def routes_of(
             to(aggregates.replace),
             f"{_RULE}:aggregates:update",
             (1, 1),
-            body=aggregates.SET,
+            body=schemas.AGGREGATES,
         ),
         # Traits
         Route("GET", _ITS_TRAITS, to(traits.show_of_provider), f"{_RULE}:traits:list", (1, 6)),
@@ -92,10 +97,12 @@ def routes_of(
             to(traits.replace_of_provider),
             f"{_RULE}:traits:update",
             (1, 6),
-            body=traits.OF_PROVIDER,
+            body=schemas.TRAITS,
         ),
         Route("DELETE", _ITS_TRAITS, to(traits.delete_of_provider), f"{_RULE}:traits:delete", (1, 6)),
-        Route("GET", "/traits", to(traits.show_all), "placement:traits:list", (1, 6), query=traits.LISTED),
+        Route(
+            "GET", "/traits", to(traits.show_all), "placement:traits:list", (1, 6), query=query_schemas.TRAITS
+        ),
         Route("GET", _TRAIT, to(traits.show), "placement:traits:show", (1, 6), tells_json=False),
         Route("PUT", _TRAIT, to(traits.create), "placement:traits:update", (1, 6)),
         Route("DELETE", _TRAIT, to(traits.delete), "placement:traits:delete", (1, 6)),
@@ -107,7 +114,7 @@ def routes_of(
             to(classes.create),
             "placement:resource_classes:create",
             (1, 2),
-            body=classes.NAMED,
+            body=schemas.RESOURCE_CLASS,
         ),
         Route("GET", _CLASS, to(classes.show), "placement:resource_classes:show", (1, 2)),
         Route(
@@ -117,7 +124,7 @@ def routes_of(
             "placement:resource_classes:update",
             (1, 2),
             (1, 6),
-            body=classes.NAMED,
+            body=schemas.RESOURCE_CLASS,
         ),
         Route("PUT", _CLASS, to(classes.ensure), "placement:resource_classes:update", (1, 7)),
         Route("DELETE", _CLASS, to(classes.delete), "placement:resource_classes:delete", (1, 2)),
@@ -131,16 +138,25 @@ def routes_of(
             to(allocations.replace_several),
             "placement:allocations:manage",
             (1, 13),
-            body=allocations.OF_SEVERAL,
+            body=schemas.SEVERAL,
         ),
         Route("GET", _CONSUMER, to(allocations.show), "placement:allocations:list"),
         Route(
-            "PUT", _CONSUMER, to(allocations.replace), "placement:allocations:update", body=allocations.OF_ONE
+            "PUT",
+            _CONSUMER,
+            to(allocations.replace),
+            "placement:allocations:update",
+            body=schemas.ALLOCATIONS,
         ),
         Route("DELETE", _CONSUMER, to(allocations.delete), "placement:allocations:delete"),
         Route("GET", f"{_PROVIDER}/usages", to(usages.show_of_provider), f"{_RULE}:usages"),
         Route(
-            "GET", "/usages", to(usages.show_of_project), "placement:usages", (1, 9), query=usages.OF_PROJECT
+            "GET",
+            "/usages",
+            to(usages.show_of_project),
+            "placement:usages",
+            (1, 9),
+            query=query_schemas.USAGES,
         ),
         Route(
             "GET",
@@ -148,7 +164,7 @@ def routes_of(
             to(candidates.Candidates(Searcher(limits)).show),
             "placement:allocation_candidates:list",
             (1, 10),
-            query=candidates.QUERY,
+            query=query_schemas.CANDIDATES,
         ),
         Route(
             "POST",
@@ -156,6 +172,6 @@ def routes_of(
             to(reshaper.reshape),
             "placement:reshaper:reshape",
             (1, 30),
-            body=reshaper.RESHAPE,
+            body=schemas.RESHAPE,
         ),
     )

@@ -7,11 +7,9 @@ from bus.messages.administration import SetAggregates
 from placement_worker.api.endpoints.traits import MOVED_MEANWHILE
 from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
-from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 
-SET = VersionedValidators(schemas.AGGREGATES)
 _GENERATIONS: Version = (1, 19)
 
 
@@ -22,7 +20,7 @@ async def show(books: Backend, request: Request) -> Reply:
 
 async def replace(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
-    said = await books.body_for_provider(SET, request)
+    said = await books.body_for_provider(schemas.AGGREGATES, request)
     by_generation = request.version >= _GENERATIONS
     named = said["aggregates"] if by_generation else said
     aggregates = tuple(dict.fromkeys(AggregateId(UUID(one)) for one in named))

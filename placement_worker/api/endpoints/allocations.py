@@ -15,14 +15,12 @@ from bus.messages.placement import NO_OWNER, ResourceAmount
 from placement_worker.api.endpoints.usages import UNKNOWN
 from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import PAGE, Backend
-from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
+from placement_worker.api.grammar.validators import uuid_in
 from placement_worker.api.values.problems import bad_request, not_found
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 from placement_worker.replica import Replica
 
-OF_ONE = VersionedValidators(schemas.ALLOCATIONS)
-OF_SEVERAL = VersionedValidators(schemas.SEVERAL)
 _BY_PROVIDER: Version = (1, 12)
 _GENERATIONS: Version = (1, 28)
 _TYPES: Version = (1, 38)
@@ -59,7 +57,7 @@ async def replace(books: Backend, request: Request) -> Reply:
     found = uuid_in(named)
     if found is None:
         raise bad_request(f"Malformed consumer_uuid: {named}")
-    said = OF_ONE.at(request.version).body(request.body)
+    said = schemas.ALLOCATIONS.at(request.version).body(request.body)
     if request.version < _BY_PROVIDER:
         said = {**said, "allocations": _by_provider(said["allocations"])}
     consumer = _consumer_in(found, said, request.version)
@@ -71,7 +69,7 @@ async def replace(books: Backend, request: Request) -> Reply:
 
 
 async def replace_several(books: Backend, request: Request) -> Reply:
-    said = OF_SEVERAL.at(request.version).body(request.body)
+    said = schemas.SEVERAL.at(request.version).body(request.body)
     consumers = consumers_in(said, request.version)
     await books.write(SetAllocations(consumers=consumers), "Unable to allocate inventory")
     return Reply(HTTPStatus.NO_CONTENT)

@@ -9,10 +9,8 @@ from bus.messages.candidates import TooCostly
 from placement_worker.api.endpoints.candidates_text import TREES, Summaries, requests_text
 from placement_worker.api.grammar import query_schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
-from placement_worker.api.grammar.names import check_names
 from placement_worker.api.grammar.queries import candidates_query, traits_named
 from placement_worker.api.grammar.refusals import too_costly
-from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.pieces import Pieces, pieces_of, with_commas
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
@@ -24,7 +22,6 @@ from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.search import find_candidates
 from placement_worker.searching import Searcher
 
-QUERY = VersionedValidators(query_schemas.CANDIDATES)
 # The limit for clients that ask for all candidates. With eight groups and eight devices each, one host has more candidates
 # than a client can read.
 CANDIDATES_MAX = 100_000
@@ -39,13 +36,13 @@ class Candidates:
 
     async def show(self, books: Backend, request: Request) -> Reply:
         version = request.version
-        QUERY.at(version).query(request.query)
+        query_schemas.CANDIDATES.at(version).query(request.query)
         query = candidates_query(request.query, version)
         query = structs.replace(query, limit=min(query.limit or CANDIDATES_MAX, CANDIDATES_MAX))
         classes = {resource: None for group in query.groups for resource in group.resources}
         replica = await books.view.caught_up()
         traits = traits_named(query.groups, *query.root_required, *query.root_forbidden)
-        await check_names(books.names, replica, classes, traits)
+        await books.check_names(replica, classes, traits)
 
         def search(index: ProviderIndex, budget: Budget) -> Pieces:
             return self._body(index, budget, query, version, classes)

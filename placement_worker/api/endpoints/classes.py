@@ -17,11 +17,8 @@ from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
 from placement_worker.api.grammar.names import classes_in_order
 from placement_worker.api.grammar.refusals import NO_SUCH_CLASS, Refusal, Refusals, refusal
-from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.problems import not_found
 from placement_worker.api.values.request import Reply, Request
-
-NAMED = VersionedValidators(schemas.RESOURCE_CLASS)
 
 _CREATE_REFUSED: Final[Refusals] = {
     AlreadyThere: Refusal(HTTPStatus.CONFLICT, "Conflicting resource class already exists: {name}")
@@ -53,14 +50,14 @@ async def show(books: Backend, request: Request) -> Reply:
 
 
 async def create(books: Backend, request: Request) -> Reply:
-    name = NAMED.at(request.version).body(request.body)["name"]
+    name = schemas.RESOURCE_CLASS.at(request.version).body(request.body)["name"]
     await books.write(CreateClass(name=name), f"Unable to create resource class {name}", _CREATE_REFUSED)
     return Reply(HTTPStatus.CREATED, headers={"location": _url(name, request)})
 
 
 async def rename(books: Backend, request: Request) -> Reply:
     """Until 1.6."""
-    name, to = request.params["name"], NAMED.at(request.version).body(request.body)["name"]
+    name, to = request.params["name"], schemas.RESOURCE_CLASS.at(request.version).body(request.body)["name"]
     await books.write(
         RenameClass(name=name, to=to), f"Unable to rename resource class {name}", _RENAME_REFUSED, name=name
     )
@@ -70,7 +67,7 @@ async def rename(books: Backend, request: Request) -> Reply:
 async def ensure(books: Backend, request: Request) -> Reply:
     """From 1.7 on: make sure that the class exists, whichever client created it."""
     name = request.params["name"]
-    NAMED.at(request.version).check({"name": name})
+    schemas.RESOURCE_CLASS.at(request.version).check({"name": name})
     verdict = await books.writer.ask(CreateClass(name=name))
     if not isinstance(verdict, Done | AlreadyThere):
         raise refusal(verdict, f"Unable to create resource class {name}")

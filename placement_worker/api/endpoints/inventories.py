@@ -23,7 +23,6 @@ from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
 from placement_worker.api.grammar.names import classes_in_order
 from placement_worker.api.grammar.refusals import IN_USE, NO_SUCH_CLASS, Refusal, Refusals, refusal
-from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.problems import (
     CONCURRENT_UPDATE,
     INVENTORY_IN_USE,
@@ -34,9 +33,6 @@ from placement_worker.api.values.problems import (
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 
-ONE = VersionedValidators(schemas.INVENTORY)
-NEW = VersionedValidators(schemas.NEW_INVENTORY)
-ALL = VersionedValidators(schemas.INVENTORIES)
 _RESERVED_MAY_BE_ALL: Version = (1, 26)
 _WHOLE = frozenset({"total", "reserved", "min_unit", "max_unit", "step_size"})
 
@@ -78,7 +74,7 @@ async def show(books: Backend, request: Request) -> Reply:
 
 async def replace_all(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
-    said = await books.body_for_provider(ALL, request)
+    said = await books.body_for_provider(schemas.INVENTORIES, request)
     doing = f"Unable to update inventory for resource provider {provider}"
     generation = int(said["resource_provider_generation"])
     inventories = inventories_in(said)
@@ -89,7 +85,7 @@ async def replace_all(books: Backend, request: Request) -> Reply:
 
 async def create(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
-    said = await books.body_for_provider(NEW, request)
+    said = await books.body_for_provider(schemas.NEW_INVENTORY, request)
     resource = said["resource_class"]
     doing = f"Unable to create inventory for resource provider {provider}"
     inventory = _inventory_in(said)
@@ -105,7 +101,7 @@ async def create(books: Backend, request: Request) -> Reply:
 
 async def replace(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
-    said = await books.body_for_provider(ONE, request)
+    said = await books.body_for_provider(schemas.INVENTORY, request)
     resource = request.params["resource_class"]
     doing = f"Unable to update inventory for resource provider {provider}"
     generation = int(said["resource_provider_generation"])

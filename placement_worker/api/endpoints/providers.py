@@ -18,18 +18,13 @@ from bus.messages.placement import InventoryInUse, ProviderState
 from placement_worker.api.endpoints.provider_filter import providers_that
 from placement_worker.api.grammar import query_schemas, schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
-from placement_worker.api.grammar.names import check_names
 from placement_worker.api.grammar.queries import provider_query, traits_named
 from placement_worker.api.grammar.refusals import Refusal, Refusals
-from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.pieces import rows_in_turns
 from placement_worker.api.values.problems import PROVIDER_IN_USE, bad_request
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 
-NEW = VersionedValidators(schemas.NEW_PROVIDER)
-CHANGED = VersionedValidators(schemas.PROVIDER)
-LISTED = VersionedValidators(query_schemas.PROVIDERS)
 _TREES: Version = (1, 14)
 _ANSWERED: Version = (1, 20)
 _REPARENTED: Version = (1, 37)
@@ -53,10 +48,10 @@ _DELETE_REFUSED: Final[Refusals] = {
 
 
 async def show_all(books: Backend, request: Request) -> Reply:
-    LISTED.at(request.version).query(request.query)
+    query_schemas.PROVIDERS.at(request.version).query(request.query)
     query = provider_query(request.query, request.version)
     replica = await books.view.caught_up()
-    await check_names(books.names, replica, query.group.resources, traits_named((query.group,)))
+    await books.check_names(replica, query.group.resources, traits_named((query.group,)))
     # All rows are of one moment: they are collected before other requests run.
     found = [*providers_that(replica, query)]
     body = await rows_in_turns(b'{"resource_providers":[', found, lambda state: _row(state, request), b"]}")
@@ -68,7 +63,7 @@ async def show(books: Backend, request: Request) -> Reply:
 
 
 async def create(books: Backend, request: Request) -> Reply:
-    said = NEW.at(request.version).body(request.body)
+    said = schemas.NEW_PROVIDER.at(request.version).body(request.body)
     provider = ProviderId(UUID(said["uuid"]) if said.get("uuid") else uuid4())
     name, parent = said["name"], _parent(said)
     doing = f'Unable to create resource provider "{name}", {provider}'
@@ -85,7 +80,7 @@ async def create(books: Backend, request: Request) -> Reply:
 
 async def update(books: Backend, request: Request) -> Reply:
     provider = path_provider(request)
-    said = await books.body_for_provider(CHANGED, request)
+    said = await books.body_for_provider(schemas.PROVIDER, request)
     order = UpdateProvider(
         id=provider,
         name=said["name"],

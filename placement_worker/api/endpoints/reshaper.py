@@ -8,14 +8,11 @@ from placement_worker.api.endpoints.allocations import consumers_in, uuid_key
 from placement_worker.api.endpoints.inventories import inventories_in
 from placement_worker.api.grammar import schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
-from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.request import Reply, Request
-
-RESHAPE = VersionedValidators(schemas.RESHAPE)
 
 
 async def reshape(books: Backend, request: Request) -> Reply:
-    said = RESHAPE.at(request.version).body(request.body)
+    said = schemas.RESHAPE.at(request.version).body(request.body)
     order = Reshape(
         inventories=tuple(
             ProviderInventories(

@@ -18,13 +18,8 @@ from placement_worker.api.grammar import query_schemas, schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend, path_provider
 from placement_worker.api.grammar.names import standard_first
 from placement_worker.api.grammar.refusals import NO_SUCH_TRAIT, Refusal, Refusals, refusal
-from placement_worker.api.grammar.validators import Validator, VersionedValidators
 from placement_worker.api.values.problems import CONCURRENT_UPDATE, bad_request, not_found
 from placement_worker.api.values.request import Reply, Request
-
-LISTED = VersionedValidators(query_schemas.TRAITS)
-OF_PROVIDER = VersionedValidators(schemas.TRAITS)
-_NAME = Validator(schemas.CUSTOM_TRAIT)
 
 MOVED_MEANWHILE: Final[Refusals] = {
     GenerationMoved: Refusal(
@@ -45,7 +40,7 @@ _DELETE_REFUSED: Final[Refusals] = {
 
 
 async def show_all(books: Backend, request: Request) -> Reply:
-    query = LISTED.at(request.version).query(request.query)
+    query = query_schemas.TRAITS.at(request.version).query(request.query)
     names = await books.names.every("traits")
     if "name" in query:
         names = _named(names, query["name"])
@@ -65,7 +60,7 @@ async def show(books: Backend, request: Request) -> Reply:
 
 async def create(books: Backend, request: Request) -> Reply:
     name = request.params["name"]
-    if not _NAME.allows(name):
+    if not schemas.CUSTOM_TRAIT.allows(name):
         raise bad_request(
             "The trait is invalid. A valid trait must be no longer than 255 characters, start with the prefix "
             '"CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
@@ -90,7 +85,7 @@ async def show_of_provider(books: Backend, request: Request) -> Reply:
 
 async def replace_of_provider(books: Backend, request: Request) -> Reply:
     # Placement checks this body before it looks for the provider; with all other bodies it is the other way round.
-    said = OF_PROVIDER.at(request.version).body(request.body)
+    said = schemas.TRAITS.at(request.version).body(request.body)
     provider = path_provider(request)
     traits = tuple(dict.fromkeys(said["traits"]))
     written = await books.write_provider(

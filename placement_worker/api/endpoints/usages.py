@@ -3,11 +3,9 @@
 from bus.messages.administration import TypeUsage
 from placement_worker.api.grammar import query_schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
-from placement_worker.api.grammar.validators import VersionedValidators
 from placement_worker.api.values.request import Reply, Request
 from placement_worker.api.values.versions import Version
 
-OF_PROJECT = VersionedValidators(query_schemas.USAGES)
 _BY_TYPE: Version = (1, 38)
 # The type of consumers that have none; "all" in a query asks for the sum of all types.
 UNKNOWN = "unknown"
@@ -24,7 +22,7 @@ async def show_of_provider(books: Backend, request: Request) -> Reply:
 
 
 async def show_of_project(books: Backend, request: Request) -> Reply:
-    query = OF_PROJECT.at(request.version).query(request.query)
+    query = query_schemas.USAGES.at(request.version).query(request.query)
     usages = await books.records.usages(query["project_id"], query.get("user_id", ""))
     if request.version < _BY_TYPE:
         return Reply(body={"usages": _together(usages)}, is_fresh=True)

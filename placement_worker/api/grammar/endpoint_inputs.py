@@ -1,5 +1,6 @@
 """What endpoints share: where they read and write, and the provider that a path names."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -7,12 +8,20 @@ from msgspec import Struct
 from bus.message import ProviderId
 from bus.messages.administration import Done, ProviderWritten, Write
 from bus.messages.placement import ProviderState
-from placement_worker.api.grammar.refusals import AS_USUAL, Refusals, no_such_provider, refusal
+from placement_worker.api.grammar.refusals import (
+    AS_USUAL,
+    NO_SUCH_CLASS,
+    NO_SUCH_TRAIT,
+    Refusals,
+    no_such_provider,
+    refusal,
+)
 from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
-from placement_worker.api.values.problems import ApiError
+from placement_worker.api.values.problems import ApiError, bad_request
 from placement_worker.api.values.request import Request
 from placement_worker.candidate_handlers import ProviderView
 from placement_worker.known_names import KnownNames
+from placement_worker.replica import Replica
 from placement_worker.store import Records
 from placement_worker.write_batcher import WriteBatcher
 
@@ -43,6 +52,14 @@ class Backend(Struct, frozen=True):
         verdict = await self.write(order, doing, special)
         assert isinstance(verdict, ProviderWritten), f"{order!r} leaves a provider"
         return verdict
+
+    async def check_names(self, replica: Replica, classes: Iterable[str], traits: Iterable[str]) -> None:
+        """Refuse a request that asks for names that do not exist."""
+        if unknown := await self.names.unknown("classes", classes, replica):
+            names = NO_SUCH_CLASS.format(names=", ".join(unknown))
+            raise bad_request(f"Invalid resource class in resources parameter: {names}")
+        if unknown := await self.names.unknown("traits", traits, replica):
+            raise bad_request(NO_SUCH_TRAIT.format(names=", ".join(unknown)))
 
     async def provider(self, request: Request) -> ProviderState:
         """The provider that the path names. Raises a 404 if there is none."""

@@ -6,7 +6,8 @@ queries.py reads their values. This file has only what is refused with the words
 from collections.abc import Mapping
 from itertools import accumulate
 
-from placement_worker.api.grammar.schemas import LABEL, NAME, SUFFIX, UUID, Schema, Schemas, record
+from placement_worker.api.grammar.schemas import LABEL, NAME, SUFFIX, UUID, record
+from placement_worker.api.grammar.validators import Schema, Schemas, VersionedValidators
 from placement_worker.api.values.versions import Version
 
 TEXT: Schema = {"type": "string"}
@@ -21,23 +22,27 @@ def _growing(added: Mapping[Version, dict[str, Schema]], *, required: tuple[str,
     return {since: record(each, required=required) for since, each in zip(added, keys, strict=True)}
 
 
-PROVIDERS = _growing(
-    {
-        (1, 0): {"name": TEXT, "uuid": UUID},
-        (1, 3): {"member_of": TEXT},
-        (1, 4): {"resources": TEXT},
-        (1, 14): {"in_tree": UUID},
-        (1, 18): {"required": TEXT},
-    }
+PROVIDERS = VersionedValidators(
+    _growing(
+        {
+            (1, 0): {"name": TEXT, "uuid": UUID},
+            (1, 3): {"member_of": TEXT},
+            (1, 4): {"resources": TEXT},
+            (1, 14): {"in_tree": UUID},
+            (1, 18): {"required": TEXT},
+        }
+    )
 )
-TRAITS: Schemas = {(1, 6): record({"name": TEXT, "associated": TEXT})}
-USAGES = _growing(
-    {
-        (1, 9): {"project_id": LABEL, "user_id": LABEL},
-        # Two values that are no consumer types: "all" is the sum of all of them, "unknown" is for consumers without a type.
-        (1, 38): {"consumer_type": {**LABEL, "pattern": f"{NAME}|^all$|^unknown$"}},
-    },
-    required=("project_id",),
+TRAITS = VersionedValidators({(1, 6): record({"name": TEXT, "associated": TEXT})})
+USAGES = VersionedValidators(
+    _growing(
+        {
+            (1, 9): {"project_id": LABEL, "user_id": LABEL},
+            # Two values that are no consumer types: "all" is the sum of all of them, "unknown" is for consumers without a type.
+            (1, 38): {"consumer_type": {**LABEL, "pattern": f"{NAME}|^all$|^unknown$"}},
+        },
+        required=("project_id",),
+    )
 )
 
 
@@ -49,19 +54,21 @@ def _grouped(suffix: str, grouped: tuple[str, ...], **others: Schema) -> Schema:
 
 
 _OF_A_GROUP = ("resources", "required", "member_of")
-CANDIDATES: Schemas = {
-    **_growing(
-        {
-            (1, 10): {"resources": TEXT},
-            (1, 16): {"limit": _LIMIT},
-            (1, 17): {"required": TEXT},
-            (1, 21): {"member_of": TEXT},
-        },
-        required=("resources",),
-    ),
-    (1, 25): _grouped(_NUMBERED, _OF_A_GROUP),
-    (1, 31): _grouped(_NUMBERED, (*_OF_A_GROUP, "in_tree")),
-    (1, 33): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree")),
-    (1, 35): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT),
-    (1, 36): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT, same_subtree=TEXT),
-}
+CANDIDATES = VersionedValidators(
+    {
+        **_growing(
+            {
+                (1, 10): {"resources": TEXT},
+                (1, 16): {"limit": _LIMIT},
+                (1, 17): {"required": TEXT},
+                (1, 21): {"member_of": TEXT},
+            },
+            required=("resources",),
+        ),
+        (1, 25): _grouped(_NUMBERED, _OF_A_GROUP),
+        (1, 31): _grouped(_NUMBERED, (*_OF_A_GROUP, "in_tree")),
+        (1, 33): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree")),
+        (1, 35): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT),
+        (1, 36): _grouped(SUFFIX, (*_OF_A_GROUP, "in_tree"), root_required=TEXT, same_subtree=TEXT),
+    }
+)

@@ -4,14 +4,9 @@ Clients of Placement see the constraints' names and patterns in errors, so each 
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from bus.messages.placement import INTEGER_MAX
-from placement_worker.api.values.versions import Version
-
-Schema = dict[str, Any]
-# The schemas of one kind of body or query, by the version that introduced each.
-Schemas = Mapping[Version, Schema]
+from placement_worker.api.grammar.validators import Schema, Schemas, Validator, VersionedValidators
 
 NAME = "^[A-Z0-9_]+$"
 CUSTOM_NAME = "^CUSTOM_[A-Z0-9_]+$"
@@ -53,14 +48,18 @@ def whole(at_least: int) -> Schema:
 
 _PROVIDER = {"name": {"type": "string", "minLength": 1, "maxLength": 200}}
 _PARENT = {"parent_provider_uuid": {"anyOf": [UUID, {"type": "null"}]}}
-NEW_PROVIDER: Schemas = {
-    (1, 0): record(_PROVIDER | {"uuid": UUID}, required=("name",)),
-    (1, 14): record(_PROVIDER | {"uuid": UUID} | _PARENT, required=("name",)),
-}
-PROVIDER: Schemas = {
-    (1, 0): record(_PROVIDER, required=("name",)),
-    (1, 14): record(_PROVIDER | _PARENT, required=("name",)),
-}
+NEW_PROVIDER = VersionedValidators(
+    {
+        (1, 0): record(_PROVIDER | {"uuid": UUID}, required=("name",)),
+        (1, 14): record(_PROVIDER | {"uuid": UUID} | _PARENT, required=("name",)),
+    }
+)
+PROVIDER = VersionedValidators(
+    {
+        (1, 0): record(_PROVIDER, required=("name",)),
+        (1, 14): record(_PROVIDER | _PARENT, required=("name",)),
+    }
+)
 
 _INVENTORY = {
     "resource_provider_generation": INTEGER,
@@ -71,13 +70,17 @@ _INVENTORY = {
     "step_size": whole(1),
     "allocation_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": RATIO_MAX},
 }
-INVENTORY: Schemas = {(1, 0): record(_INVENTORY, required=("total", "resource_provider_generation"))}
-NEW_INVENTORY: Schemas = {
-    (1, 0): record(
-        _INVENTORY | {"resource_class": {"type": "string", "pattern": NAME}},
-        required=("total", "resource_class"),
-    )
-}
+INVENTORY = VersionedValidators(
+    {(1, 0): record(_INVENTORY, required=("total", "resource_provider_generation"))}
+)
+NEW_INVENTORY = VersionedValidators(
+    {
+        (1, 0): record(
+            _INVENTORY | {"resource_class": {"type": "string", "pattern": NAME}},
+            required=("total", "resource_class"),
+        )
+    }
+)
 _INVENTORIES = record(
     {
         "resource_provider_generation": INTEGER,
@@ -85,7 +88,7 @@ _INVENTORIES = record(
     },
     required=("resource_provider_generation", "inventories"),
 )
-INVENTORIES: Schemas = {(1, 0): _INVENTORIES}
+INVENTORIES = VersionedValidators({(1, 0): _INVENTORIES})
 
 _AGGREGATES: Schema = {
     "type": "array",
@@ -93,28 +96,36 @@ _AGGREGATES: Schema = {
     "uniqueItems": True,
     "maxItems": QUALITIES_MAX,
 }
-AGGREGATES: Schemas = {
-    (1, 1): _AGGREGATES,
-    (1, 19): record(
-        {"aggregates": _AGGREGATES, "resource_provider_generation": INTEGER},
-        required=("aggregates", "resource_provider_generation"),
-    ),
-}
+AGGREGATES = VersionedValidators(
+    {
+        (1, 1): _AGGREGATES,
+        (1, 19): record(
+            {"aggregates": _AGGREGATES, "resource_provider_generation": INTEGER},
+            required=("aggregates", "resource_provider_generation"),
+        ),
+    }
+)
 
-CUSTOM_TRAIT: Schema = {**LABEL, "pattern": CUSTOM_NAME}
-TRAITS: Schemas = {
-    (1, 6): record(
-        {
-            "traits": {"type": "array", "items": LABEL, "maxItems": QUALITIES_MAX},
-            "resource_provider_generation": INTEGER,
-        },
-        required=("traits", "resource_provider_generation"),
-    )
-}
+CUSTOM_TRAIT = Validator({**LABEL, "pattern": CUSTOM_NAME})
+TRAITS = VersionedValidators(
+    {
+        (1, 6): record(
+            {
+                "traits": {"type": "array", "items": LABEL, "maxItems": QUALITIES_MAX},
+                "resource_provider_generation": INTEGER,
+            },
+            required=("traits", "resource_provider_generation"),
+        )
+    }
+)
 
-RESOURCE_CLASS: Schemas = {
-    (1, 2): record({"name": {"type": "string", "pattern": CUSTOM_NAME, "maxLength": 255}}, required=("name",))
-}
+RESOURCE_CLASS = VersionedValidators(
+    {
+        (1, 2): record(
+            {"name": {"type": "string", "pattern": CUSTOM_NAME, "maxLength": 255}}, required=("name",)
+        )
+    }
+)
 
 _RESOURCES = table(NAME, whole(1), at_least=1, at_most=INVENTORIES_MAX)
 _BY_PROVIDER = table(
@@ -148,25 +159,27 @@ _NEEDED_1_28 = (*_NEEDED_1_12, "consumer_generation")
 _ALLOCATIONS = {"allocations": {**_BY_PROVIDER, "minProperties": 0}}
 
 # From 1.28 on a consumer's allocations may be empty.
-ALLOCATIONS: Schemas = {
-    (1, 0): record({"allocations": _LIST_OF_ALLOCATIONS}, required=("allocations",)),
-    (1, 8): record({"allocations": _LIST_OF_ALLOCATIONS} | _OWNER, required=_NEEDED_1_12),
-    (1, 12): record({"allocations": _BY_PROVIDER} | _OWNER, required=_NEEDED_1_12),
-    (1, 28): record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION, required=_NEEDED_1_28),
-    (1, 34): record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION | _MAPPINGS, required=_NEEDED_1_28),
-    (1, 38): record(
-        _ALLOCATIONS | _OWNER | _CONSUMER_GENERATION | _MAPPINGS | _CONSUMER_TYPE,
-        required=(*_NEEDED_1_28, "consumer_type"),
-    ),
-}
+ALLOCATIONS = VersionedValidators(
+    {
+        (1, 0): record({"allocations": _LIST_OF_ALLOCATIONS}, required=("allocations",)),
+        (1, 8): record({"allocations": _LIST_OF_ALLOCATIONS} | _OWNER, required=_NEEDED_1_12),
+        (1, 12): record({"allocations": _BY_PROVIDER} | _OWNER, required=_NEEDED_1_12),
+        (1, 28): record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION, required=_NEEDED_1_28),
+        (1, 34): record(_ALLOCATIONS | _OWNER | _CONSUMER_GENERATION | _MAPPINGS, required=_NEEDED_1_28),
+        (1, 38): record(
+            _ALLOCATIONS | _OWNER | _CONSUMER_GENERATION | _MAPPINGS | _CONSUMER_TYPE,
+            required=(*_NEEDED_1_28, "consumer_type"),
+        ),
+    }
+)
 # In lists of several consumers they may be empty from the first version on.
 _OF_ONE_OF_SEVERAL: Schemas = {
     (1, 13): record(_ALLOCATIONS | _OWNER, required=_NEEDED_1_12),
-    **{since: ALLOCATIONS[since] for since in ((1, 28), (1, 34), (1, 38))},
+    **{since: ALLOCATIONS.at(since).schema for since in ((1, 28), (1, 34), (1, 38))},
 }
-SEVERAL: Schemas = {
-    since: table(UUID_KEY, one, at_least=1, at_most=MANY) for since, one in _OF_ONE_OF_SEVERAL.items()
-}
+SEVERAL = VersionedValidators(
+    {since: table(UUID_KEY, one, at_least=1, at_most=MANY) for since, one in _OF_ONE_OF_SEVERAL.items()}
+)
 
 
 def _reshape(allocations: Schema) -> Schema:
@@ -179,8 +192,10 @@ def _reshape(allocations: Schema) -> Schema:
     )
 
 
-RESHAPE: Schemas = {
-    (1, 30): _reshape(SEVERAL[1, 28]),
-    (1, 34): _reshape(SEVERAL[1, 34]),
-    (1, 38): _reshape(SEVERAL[1, 38]),
-}
+RESHAPE = VersionedValidators(
+    {
+        (1, 30): _reshape(SEVERAL.at((1, 28)).schema),
+        (1, 34): _reshape(SEVERAL.at((1, 34)).schema),
+        (1, 38): _reshape(SEVERAL.at((1, 38)).schema),
+    }
+)

@@ -5,7 +5,7 @@ one says what is wrong, in the words that Placement's clients know.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,6 @@ import msgspec
 from jsonschema.validators import extend
 from msgspec import Struct
 
-from placement_worker.api.grammar.schemas import Schema, Schemas
 from placement_worker.api.values.problems import DETAIL_CHARACTERS_MAX, ApiError, bad_request
 from placement_worker.api.values.versions import Version
 
@@ -27,6 +26,10 @@ SHOWN_CHARACTERS_MAX = 200
 _BODY = "JSON does not validate"
 _QUERY = "Invalid query string parameters"
 
+
+Schema = dict[str, Any]
+# The schemas of one kind of body or query, by the version that introduced each.
+Schemas = Mapping[Version, Schema]
 
 _Problem = fastjsonschema.JsonSchemaValueException
 
