@@ -10,11 +10,8 @@ import typer
 from bus.process import run_process
 from moor.clouds.cloud_processes import Servers, servers_at
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
-from moor.demo.metal.running import DEFAULTS as METAL_DEFAULTS
-from moor.demo.metal.running import PATIENCE_S as METAL_PATIENCE_S
-from moor.demo.metal.running import MetalDemoPlan
-from moor.demo.metal.running import run_demo as run_metal
-from moor.demo.running import DEFAULTS, PATIENCE_S, DemoPlan, run_demo
+from moor.demo import running as demo_run
+from moor.demo.metal import running as metal_run
 from moor.options import PlacementDatabaseUrl, SchedulerFlags, fail, log_as, out, run, tuned_cloud
 
 # With fewer boots there may be no conflict to show.
@@ -58,12 +55,15 @@ def demo(
     if bare_metal:
         # Deploys fail on purpose and a daemon is killed; the screen shows both, so warnings would only disturb it.
         log_as(os.environ, level="ERROR")
-        metal = MetalDemoPlan(nodes, daemons)
-        cloud, work = metal.cloud(tuned_cloud(METAL_DEFAULTS, scheduler)), partial(run_metal, metal)
+        metal = metal_run.MetalDemoPlan(nodes, daemons)
+        cloud, work = (
+            metal.cloud(tuned_cloud(metal_run.DEFAULTS, scheduler)),
+            partial(metal_run.run_demo, metal),
+        )
     else:
-        plan = DemoPlan(boots, hosts)
-        cloud, work = plan.cloud(tuned_cloud(DEFAULTS, scheduler)), partial(run_demo, plan)
-    patience_s = METAL_PATIENCE_S if bare_metal else PATIENCE_S
+        plan = demo_run.DemoPlan(boots, hosts)
+        cloud, work = plan.cloud(tuned_cloud(demo_run.DEFAULTS, scheduler)), partial(demo_run.run_demo, plan)
+    patience_s = metal_run.PATIENCE_S if bare_metal else demo_run.PATIENCE_S
     try:
         run(_run(cloud, servers, work), by=run_process)
     except TimeoutError:

@@ -10,10 +10,8 @@ from rich.console import RenderableType
 
 from bus.process import run_process
 from moor.clouds.cloud_processes import servers_at
-from moor.load.metal.results import as_table as metal_as_table
-from moor.load.metal.running import DEFAULTS as METAL_DEFAULTS
-from moor.load.metal.running import MetalPlan
-from moor.load.metal.running import run_load as run_metal
+from moor.load.metal import results as metal_results
+from moor.load.metal import running as metal_run
 from moor.load.results import RunResult, as_json, as_table
 from moor.load.running import Plan, run_load
 from moor.options import (
@@ -123,7 +121,7 @@ def load(
     if bare_metal:
         # Deploys fail on purpose.
         log_as(os.environ, level="ERROR")
-        metal = MetalPlan(
+        metal = metal_run.MetalPlan(
             changes=changes,
             deploys=deploys,
             nodes=nodes,
@@ -133,10 +131,10 @@ def load(
             in_flight=in_flight or METAL_IN_FLIGHT,
             rate=rate,
             counts=counts,
-            settings=tuned_cloud(METAL_DEFAULTS, scheduler),
+            settings=tuned_cloud(metal_run.DEFAULTS, scheduler),
         )
-        on_metal = run(run_metal(metal, servers), by=run_process)
-        _print(json, on_metal, metal_as_table(on_metal))
+        on_metal = run(metal_run.run_load(metal, servers), by=run_process)
+        _print(json, on_metal, metal_results.as_table(on_metal))
         return
     plan = Plan(
         boots=boots,

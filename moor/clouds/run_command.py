@@ -13,10 +13,7 @@ from bus.operating.health_server import BadAddressError
 from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
 from compute_sim.__main__ import run as run_compute
-from compute_sim.ironic.__main__ import LISTEN, NODES_COUNT
-from compute_sim.ironic.__main__ import Options as SimulatedIronicOptions
-from compute_sim.ironic.__main__ import read_listen as read_ironic_listen
-from compute_sim.ironic.__main__ import run as run_simulated_ironic
+from compute_sim.ironic import __main__ as ironic_simulation
 from compute_sim.ironic.core.script import IronicScript
 from compute_sim.simulated.hosts import equal_hosts
 from compute_sim.simulated.script_file import load_script
@@ -51,8 +48,7 @@ from moor.tuning import (
     PLACEMENT_API,
     SCHEDULER,
 )
-from placement_worker.__main__ import run as run_placement
-from placement_worker.__main__ import serve as serve_placement
+from placement_worker import __main__ as placement_process
 from placement_worker.api.http.server import BadListenError
 from scheduler_worker.__main__ import run as run_scheduler
 
@@ -80,7 +76,11 @@ def placement(
     operating.begin_to_log()
     addresses = _stated(bus, db, placement_db=placement_db)
     _require_database("placement", addresses.placement_db)
-    _run(run_placement(addresses, tuned(PLACEMENT), tuned(BUS), tuned(DATABASE), operating.health_listen))
+    _run(
+        placement_process.run(
+            addresses, tuned(PLACEMENT), tuned(BUS), tuned(DATABASE), operating.health_listen
+        )
+    )
 
 
 @app.command()
@@ -218,7 +218,7 @@ def simulated_ironic(
     nodes: Annotated[
         int,
         typer.Option(envvar="MOOR_IRONIC_SIM_NODES", min=1, help="How many nodes there are at the start."),
-    ] = NODES_COUNT,
+    ] = ironic_simulation.NODES_COUNT,
     groups: Annotated[
         str,
         typer.Option(
@@ -232,7 +232,7 @@ def simulated_ironic(
         typer.Option(
             envvar="MOOR_IRONIC_SIM_LISTEN", metavar="HOST:PORT", help="The address of its REST API."
         ),
-    ] = LISTEN,
+    ] = ironic_simulation.LISTEN,
     pace: Annotated[
         float,
         typer.Option(min=0, help="A factor for the time that work on nodes takes; 0.5: half as long."),
@@ -249,15 +249,15 @@ def simulated_ironic(
     operating.begin_to_log()
     url = _stated(bus, "").ironic_bus
     with wrong_value():
-        options = SimulatedIronicOptions(
+        options = ironic_simulation.Options(
             nodes_count=nodes,
             groups=tuple(name for part in groups.split(",") if (name := part.strip())),
-            listen=read_ironic_listen(ironic_listen, "--ironic-listen"),
+            listen=ironic_simulation.read_listen(ironic_listen, "--ironic-listen"),
             pace=pace,
             script=load_script(script, IronicScript) if script else IronicScript(),
         )
     try:
-        _run(run_simulated_ironic(broker_of(url), url, options, health_at=operating.health_listen))
+        _run(ironic_simulation.run(broker_of(url), url, options, health_at=operating.health_listen))
     except OSError as problem:
         fail(f"no simulated Ironic: {problem}; --ironic-listen names another address")
 
@@ -277,7 +277,7 @@ def placement_api(
     addresses = _stated(bus, db, placement_db=placement_db)
     _require_database("placement-api", addresses.placement_db)
     serving = serving_of(api, tuned(PLACEMENT_API))
-    _run(serve_placement(addresses.placement_db, serving, tuned(DATABASE), operating.health_listen))
+    _run(placement_process.serve(addresses.placement_db, serving, tuned(DATABASE), operating.health_listen))
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -93,23 +93,15 @@ class Deploy(Struct):
     state: InstanceState | None = None
 
 
-class Deploys(Struct):
-    """All deploys of a run; `free_again_s` are the times from delete until placement offers the node again."""
-
-    fired: Timings
-    boots: dict[RequestId, Deploy]
-    free_again_s: list[float] = []
-
-    @property
-    def states(self) -> list[InstanceState]:
-        return [boot.state for boot in self.boots.values() if boot.state is not None]
-
-
 class DeployRun:
-    """Fires deploys. A deploy is over when its instance is deleted and placement offers its node again."""
+    """Fires deploys. A deploy is over when its instance is deleted and placement offers its node again. `free_again_s` are the
+    times from the delete until then.
+    """
 
     def __init__(self, watch: NodeWatch, client: Station, tell: Tell) -> None:
-        self.deploys = Deploys(Timings(time.perf_counter()), {})
+        self.fired = Timings(time.perf_counter())
+        self.boots: dict[RequestId, Deploy] = {}
+        self.free_again_s: list[float] = []
         self._watch = watch
         self._client = client
         self._tell = tell
@@ -118,16 +110,19 @@ class DeployRun:
         self._cleaning: dict[ProviderId, Deploy] = {}
         self._nodes = {str(node): node for node in watch.nodes}
 
-    async def fire(self, count: int, in_flight: int) -> Deploys:
+    async def fire(self, count: int, in_flight: int) -> None:
         self._watch.on_message, self._watch.on_stock = self._hear, self._cleaned
         for id_ in new_request_ids(count):
             await self._watch.until(lambda: self._under_way < in_flight, "boots are under way")
             self._open.add(id_)
-            self.deploys.boots[id_] = Deploy(time.perf_counter())
+            self.boots[id_] = Deploy(time.perf_counter())
             request = BuildInstance(request_id=id_, flavor=FLAVOR, project=PROJECT, deadline_s=DEADLINE_S)
             self._client.publisher.send_all([Outgoing(request)])
         await self._watch.until(lambda: not self._under_way, "boots are under way")
-        return self.deploys
+
+    @property
+    def states(self) -> list[InstanceState]:
+        return [boot.state for boot in self.boots.values() if boot.state is not None]
 
     @property
     def _under_way(self) -> int:
@@ -139,20 +134,20 @@ class DeployRun:
                 self._ended(state)
             case InstanceDeleted(instance=state) if state.request_id in self._open:
                 self._open.discard(state.request_id)
-                self._wait_for_node(self.deploys.boots[state.request_id])
+                self._wait_for_node(self.boots[state.request_id])
             case BuildRejected() as rejected:
                 raise RuntimeError(f"a request was rejected: {rejected}")
             case _:
                 pass
 
     def _ended(self, state: InstanceState) -> None:
-        boot = self.deploys.boots.get(state.request_id)
+        boot = self.boots.get(state.request_id)
         if boot is None or boot.state is not None:
             return
         now_s = time.perf_counter()
         boot.state, boot.deleted_at_s = state, now_s
         if state.state == "active":
-            self.deploys.fired.latencies_s.append(now_s - boot.sent_s)
+            self.fired.latencies_s.append(now_s - boot.sent_s)
         self._client.publisher.send_all([Outgoing(DeleteInstance(instance=state.id))])
 
     def _wait_for_node(self, boot: Deploy) -> None:
@@ -167,9 +162,9 @@ class DeployRun:
     def _cleaned(self, node: ProviderId) -> None:
         if node in self._cleaning and self._watch.stocks[node].is_free:
             boot = self._cleaning.pop(node)
-            self.deploys.free_again_s.append(time.perf_counter() - boot.deleted_at_s)
+            self.free_again_s.append(time.perf_counter() - boot.deleted_at_s)
             self._over()
 
     def _over(self) -> None:
-        self.deploys.fired.ended_s = time.perf_counter()
-        self._tell(len(self.deploys.boots) - self._under_way)
+        self.fired.ended_s = time.perf_counter()
+        self._tell(len(self.boots) - self._under_way)

@@ -16,7 +16,7 @@ from moor.clouds.cloud_processes import Servers
 from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
 from moor.load.auditing import problems_left
 from moor.load.measuring import Meter
-from moor.load.metal.firing import DeployRun, Deploys, Timings, end_maintenance, fire_changes
+from moor.load.metal.firing import DeployRun, Timings, end_maintenance, fire_changes
 from moor.load.metal.results import MetalLoadResult
 from moor.load.metal.watching import NodeWatch
 from moor.load.node_auditing import problems_of, reported_by
@@ -120,13 +120,13 @@ async def _refuse_existing_nodes(database_url: str) -> None:
 
 async def _fired(
     plan: MetalPlan, cloud: TemporaryCloud, of_changes: Meter, of_deploys: Meter
-) -> tuple[Timings, Deploys]:
+) -> tuple[Timings, DeployRun]:
     await until_ready(cloud, plan.cloud.host_names | {*cloud.ironic.nodes})
     async with hearing(cloud.client, *KEYS) as feed:
         nodes = frozenset(ProviderId(UUID(uuid)) for uuid in cloud.ironic.nodes)
         watch = NodeWatch(await providers_of(cloud.client), nodes)
 
-        async def fire() -> tuple[Timings, Deploys]:
+        async def fire() -> tuple[Timings, DeployRun]:
             async with measuring(plan.cloud, cloud, of_changes, "state changes") as tell:
                 changes = await fire_changes(
                     watch,
@@ -138,15 +138,14 @@ async def _fired(
                 )
             await end_maintenance(watch, cloud.ironic)
             async with measuring(plan.cloud, cloud, of_deploys, "deploys") as tell:
-                deploys = await DeployRun(watch, cloud.client, tell).fire(
-                    plan.deploys, plan.deploys_in_flight
-                )
+                deploys = DeployRun(watch, cloud.client, tell)
+                await deploys.fire(plan.deploys, plan.deploys_in_flight)
             return changes, deploys
 
         return await during(fire(), watch.listen(feed))
 
 
-async def _problems(plan: MetalPlan, cloud: TemporaryCloud, deploys: Deploys) -> list[str]:
+async def _problems(plan: MetalPlan, cloud: TemporaryCloud, deploys: DeployRun) -> list[str]:
     reported = await reported_by(cloud, wanted=plan.deploys, ended=len(deploys.states), instances={})
     left_over = [
         f"{host.name} has {host.instances} instances, although all were deleted"
