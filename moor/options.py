@@ -261,15 +261,13 @@ def tuning() -> Tuning:
         return tuning_from(os.environ, config=_config.get(), here=Path.cwd())
 
 
-def tuned(
-    section: Section[S], base: S | None = None, others: Mapping[str, Tuned] | None = None, **flags: object
-) -> S:
+def tuned(section: Section[S], others: Mapping[str, Tuned] | None = None, **flags: object) -> S:
     """The settings of one worker. `flags` are named after its fields; a flag that is None was not given."""
     given = dict(others or {}) | {
         field: Tuned(value, flag_of(field)) for field, value in flags.items() if value is not None
     }
     with wrong_value():
-        return tuning().of(section, base, given)
+        return tuning().of(section, flags=given)
 
 
 def tuned_cloud(

@@ -2,7 +2,6 @@
 
 import typer
 
-from bus.sql import DatabaseSettings
 from bus.sql import upgrade as upgrade_tables
 from moor.options import (
     DatabaseUrl,
@@ -49,12 +48,8 @@ def upgrade(
     async def work() -> None:
         for url, owners, of_cell in named:
             for owner in owners if url else ():
-                await _upgrade(url, owner, f"{owner}{of_cell}", settings)
+                before, after = await upgrade_tables(url, owner, settings)
+                what = "is up to date" if before == after else f"upgraded from {before or 'nothing'}"
+                out.print(f"{owner}{of_cell}: [green]{after}[/green] ({what})")
 
     run(work())
-
-
-async def _upgrade(url: str, owner: str, shown_as: str, settings: DatabaseSettings) -> None:
-    before, after = await upgrade_tables(url, owner, settings)
-    what = "is up to date" if before == after else f"upgraded from {before or 'nothing'}"
-    out.print(f"{shown_as}: [green]{after}[/green] ({what})")

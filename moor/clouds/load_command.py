@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from bus.process import run_process
 from moor.clouds.cloud_processes import servers_at
+from moor.clouds.temporary_cloud import cell_names, spread
 from moor.load.metal import results as metal_results
 from moor.load.metal import running as metal_run
 from moor.load.results import RunResult, as_json, as_table
@@ -139,7 +140,7 @@ def load(
     plan = Plan(
         boots=boots,
         moves=moves,
-        cells=_spread(hosts, cells),
+        cells=spread(hosts, cell_names(cells)),
         failing=failing,
         in_flight=in_flight or IN_FLIGHT,
         counts=counts,
@@ -167,8 +168,3 @@ def counts_of(workers: Sequence[str]) -> Mapping[str, int]:
             )
         counts[kind] = int(number)
     return counts
-
-
-def _spread(hosts: int, cells: int) -> dict[str, int]:
-    """Spread the hosts evenly over the cells; the first cells get the remainder."""
-    return {f"c{n}": hosts // cells + (n <= hosts % cells) for n in range(1, cells + 1)}

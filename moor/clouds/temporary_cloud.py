@@ -29,6 +29,15 @@ from moor.tuning import CloudSettings, environment_of
 T = TypeVar("T")
 
 
+def cell_names(count: int) -> list[str]:
+    return [f"c{number}" for number in range(1, count + 1)]
+
+
+def spread(hosts: int, cells: Sequence[str]) -> dict[str, int]:
+    """Spread the hosts evenly over the cells; the first cells get the remainder."""
+    return {cell: hosts // len(cells) + (n < hosts % len(cells)) for n, cell in enumerate(cells)}
+
+
 class CloudPlan(Struct, frozen=True, kw_only=True):
     """`role` names the client that asks; `cells` has the number of hosts of each cell, `counts` that of the workers."""
 

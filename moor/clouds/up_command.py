@@ -66,7 +66,6 @@ from placement_worker.http_service import PlacementService, ServiceOptions
 from placement_worker.store_sql import SqlPlacementStore
 
 DEFAULT_CELLS = ("harbour", "island")
-DEFAULT_IRONIC_LISTEN = LISTEN
 JOURNAL = "bus.journal"
 NODES = "ironic.nodes"
 
@@ -118,7 +117,7 @@ def up(
             metavar="HOST:PORT",
             help="The address of the simulated Ironic's REST API.",
         ),
-    ] = DEFAULT_IRONIC_LISTEN,
+    ] = LISTEN,
     data: Annotated[
         str,
         typer.Option(

@@ -16,7 +16,7 @@ from cell_conductor.settings import ConductorSettings
 from compute_sim.simulated.faults import Changes, FailsToBuild, FallsSilent, FaultScript
 from moor.books.auditing import problems_in_books
 from moor.client import Feed, during, hearing, providers_of, until_choosable
-from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud
+from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, spread
 from moor.demo.checking import conclude
 from moor.demo.screen import CELLS, TINKERED, screen
 from moor.demo.tally import Tally
@@ -59,9 +59,7 @@ class DemoPlan(Struct, frozen=True):
     asking_s: float = 3.0
 
     def cloud(self, settings: CloudSettings) -> CloudPlan:
-        cells = {
-            cell: self.hosts // len(CELLS) + (n < self.hosts % len(CELLS)) for n, cell in enumerate(CELLS)
-        }
+        cells = spread(self.hosts, CELLS)
         return CloudPlan(role="demo", cells=cells, counts=WORKERS, settings=settings, faults=FAULTS)
 
 

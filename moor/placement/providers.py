@@ -1,6 +1,6 @@
 """Reads and writes placement's providers over the bus."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -66,12 +66,8 @@ async def write(asking: Client, order: Write) -> None:
         fail(f"not done: {reason}")
 
 
-def amounts_from(texts: Sequence[str]) -> dict[str, ReportedInventory]:
+def amount_from(text: str) -> tuple[str, ReportedInventory]:
     """Parse CLASS=TOTAL[,reserved=N]... An error names the text and its wrong part."""
-    return dict(map(_amount_from, texts))
-
-
-def _amount_from(text: str) -> tuple[str, ReportedInventory]:
     first, *rest = text.split(",")
     resource, _, total = first.partition("=")
     written: dict[str, Any] = {"total": _number(text, "the total", total, int)}

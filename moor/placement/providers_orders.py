@@ -19,7 +19,7 @@ from bus.messages.administration import (
 from bus.messages.placement import ProviderState
 from moor.client import Client, ask_bus, providers_of
 from moor.options import AsJson, BusUrl, out, read_uuid
-from moor.placement.providers import ProviderName, amounts_from, found_in, write
+from moor.placement.providers import ProviderName, amount_from, found_in, write
 from moor.placement.providers_showing import PROVIDERS
 from moor.showing import print_one
 from moor.tables import print_table
@@ -114,7 +114,7 @@ def set_inventory(
     as_json: AsJson = False,
 ) -> None:
     """Replace a provider's inventory. A class of which a consumer holds something cannot be removed."""
-    wanted = amounts_from(stocks)
+    wanted = dict(map(amount_from, stocks))
     _set(bus, which, lambda of: SetInventories(**of, inventories=wanted), as_json=as_json)
 
 

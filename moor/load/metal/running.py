@@ -13,7 +13,7 @@ from ironic_sync.store_sql import SqlIronicStore
 from moor.client import during, hearing, hosts_of, providers_of
 from moor.clouds.bare_metal import BareMetalPlan, cells_of_groups
 from moor.clouds.cloud_processes import Servers
-from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_cloud
+from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, cell_names, temporary_cloud
 from moor.load.auditing import problems_left
 from moor.load.measuring import Meter
 from moor.load.metal.firing import DeployRun, Timings, end_maintenance, fire_changes
@@ -54,16 +54,12 @@ class MetalPlan(Struct, frozen=True, kw_only=True):
     settings: CloudSettings = DEFAULTS
 
     @property
-    def cell_names(self) -> tuple[str, ...]:
-        return tuple(f"c{number}" for number in range(1, self.cells + 1))
-
-    @property
     def metal(self) -> BareMetalPlan:
         faults = (WorkFails(work="deploy", probability=self.failing),) if self.failing else ()
         return BareMetalPlan(
             nodes=self.nodes,
             daemons=self.daemons,
-            cells=cells_of_groups(self.cell_names),
+            cells=cells_of_groups(cell_names(self.cells)),
             pace=PACE,
             script=IronicScript(seed=1, faults=faults),
         )
@@ -72,16 +68,11 @@ class MetalPlan(Struct, frozen=True, kw_only=True):
     def cloud(self) -> CloudPlan:
         return CloudPlan(
             role="load",
-            cells=dict.fromkeys(self.cell_names, HOSTS_PER_CELL),
+            cells=dict.fromkeys(cell_names(self.cells), HOSTS_PER_CELL),
             counts=self.counts,
             settings=self.settings,
             metal=self.metal,
         )
-
-    @property
-    def deploys_in_flight(self) -> int:
-        """At most two thirds of the nodes, so that some are left as alternates."""
-        return max(1, min(self.in_flight, self.nodes * 2 // 3))
 
 
 async def run_load(plan: MetalPlan, servers: Servers | None) -> MetalLoadResult:
@@ -139,7 +130,8 @@ async def _fired(
             await end_maintenance(watch, cloud.ironic)
             async with measuring(plan.cloud, cloud, of_deploys, "deploys") as tell:
                 deploys = DeployRun(watch, cloud.client, tell)
-                await deploys.fire(plan.deploys, plan.deploys_in_flight)
+                # Some nodes are left as alternates.
+                await deploys.fire(plan.deploys, max(1, min(plan.in_flight, plan.nodes * 2 // 3)))
             return changes, deploys
 
         return await during(fire(), watch.listen(feed))
