@@ -33,7 +33,7 @@ class Rows(Struct, Generic[T], frozen=True):
     others, they are printed below each row.
     """
 
-    items: Iterable[T]
+    items: Sequence[T]
     columns: Columns[T]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from rich.table import Table
 from rich.text import Text
 
-from bus.messages.build import InstanceState
 from bus.workers.station import Station
 from moor.client import providers_of
 from moor.demo.tally import Tally, short
@@ -83,15 +83,12 @@ def _tell_of_errors(tally: Tally) -> None:
     reasons = Counter(each.reason for each in errors if each.no_valid_host is None)
     for reason, count in reasons.most_common(REASONS_SHOWN):
         out.print(f"  {count} ended in error: {reason}", highlight=False)
-    nowhere = [each for each in errors if each.no_valid_host is not None]
+    nowhere = {each.name: each.no_valid_host for each in errors if each.no_valid_host is not None}
     if nowhere:
-        _tell_of_nowhere(min(nowhere, key=lambda each: each.name))
-
-
-def _tell_of_nowhere(one: InstanceState) -> None:
-    why = one.no_valid_host
-    assert why is not None, "the caller passes only instances without a valid host"
-    out.print(f"\n[bold]{one.name}[/bold] found no host among {why.hosts}:", highlight=False)
-    for step in why.steps:
-        out.print(f"  {step.removed:5} removed by {step.step}   [dim]{step.example}[/dim]", highlight=False)
-    out.print()
+        name, why = min(nowhere.items(), key=itemgetter(0))
+        out.print(f"\n[bold]{name}[/bold] found no host among {why.hosts}:", highlight=False)
+        for step in why.steps:
+            out.print(
+                f"  {step.removed:5} removed by {step.step}   [dim]{step.example}[/dim]", highlight=False
+            )
+        out.print()

@@ -9,34 +9,29 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 import psutil
-from msgspec import Struct
 
 PORTS = {"amqp": 5672, "amqps": 5671, "postgresql+asyncpg": 5432, "postgresql": 5432}
 
 
-class NotVisible(Struct, frozen=True):
-    """There is no such process on this machine, or this user may not inspect it."""
-
-    why: str
-
-
-def listener_of(url: str, names: tuple[str, ...]) -> int | NotVisible:
-    """The process that listens at this URL's address, if its name starts with one of `names`."""
+def listener_of(url: str, names: tuple[str, ...]) -> int | str:
+    """The process that listens at this URL's address, if its name starts with one of `names`; otherwise, why it is not known:
+    it is on another machine, or this user may not inspect it.
+    """
     parts = urlsplit(url)
     host, port = parts.hostname, parts.port or PORTS.get(parts.scheme)
     if host is None or port is None:
-        return NotVisible("its URL has no host or port")
+        return "its URL has no host or port"
     if not _is_local(host):
-        return NotVisible("not on this machine")
+        return "not on this machine"
     sockets = psutil.net_connections("tcp")
     owners = {each.pid for each in sockets if each.status == psutil.CONN_LISTEN and each.laddr.port == port}
     if not owners:
-        return NotVisible("not on this machine")
+        return "not on this machine"
     # A socket of a process that this user may not inspect has no owner here.
     for pid in sorted(filter(None, owners)):
         if psutil.Process(pid).name().startswith(names):
             return int(pid)
-    return NotVisible(f"port {port} is served by a process that this user may not inspect")
+    return f"port {port} is served by a process that this user may not inspect"
 
 
 def _is_local(host: str) -> bool:

@@ -19,7 +19,7 @@ from moor.clouds.temporary_cloud import CloudPlan, TemporaryCloud, temporary_clo
 from moor.load.auditing import claims_of, instances_of, problems_left, problems_of, until_quiet
 from moor.load.cpu import process_cpu_s, process_tree_cpu_s
 from moor.load.firing import fire
-from moor.load.listeners import NotVisible, listener_of
+from moor.load.listeners import listener_of
 from moor.load.measuring import Meter
 from moor.load.orders import OrderRun, figures_of, flavor_with, latencies_of, mix_of
 from moor.load.results import Audited, LoadResult, Phase, latency_of
@@ -124,7 +124,7 @@ def clocks_of(workers: Sequence[WorkerProcess], servers: Servers | None) -> Cloc
         measured.append(("placement_database", servers.placement_url, DATABASE))
     for name, url, programs in measured:
         match listener_of(url, programs):
-            case NotVisible(why):
+            case str(why):
                 notes.append(f"{name}: {why}, so the total excludes it")
             case pid if pid not in seen:
                 seen.add(pid)
