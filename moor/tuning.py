@@ -77,10 +77,9 @@ class Tuning(Struct, frozen=True):
     ) -> CloudSettings:
         """`flags` are those of the command, by section."""
         sections = {name: (_BY_KIND[type(each)], each) for name, each in structs.asdict(base).items()}
-        given = flags or {}
         return CloudSettings(
             **{
-                name: self.of(section, each, given.get(section.name))
+                name: self.of(section, each, (flags or {}).get(section.name))
                 for name, (section, each) in sections.items()
             }
         )

@@ -169,8 +169,7 @@ async def reading_nodes(settings: Settings) -> AsyncIterator[NodeReader]:
     async with AsyncExitStack() as stack:
         api = rows = None
         if settings.ironic_url:
-            has_shards = bool(settings.addresses.ironic_shards)
-            api = HttpIronicApi(settings.ironic_url, has_shards=has_shards)
+            api = HttpIronicApi(settings.ironic_url, has_shards=bool(settings.addresses.ironic_shards))
             stack.push_async_callback(api.close)
         if settings.ironic_db_url:
             rows = await stack.enter_async_context(opened_rows(settings.ironic_db_url))

@@ -7,7 +7,7 @@ import typer
 
 from bus.messages.build import InstanceId
 from bus.messages.moves import AskHistory, AskMoves, Change, HistoryFound, MovesFound
-from moor.client import Client, ask_bus, hosts_of, pages_of
+from moor.client import Client, ask_bus, asked_for_all, hosts_of, pages_of
 from moor.instances.following import Following
 from moor.instances.moves.move_commands import end
 from moor.option_structs import with_options
@@ -28,8 +28,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show the orders for an instance: when each came, from which user, and how it ended."""
-    changes = ask_bus(bus, lambda asking: _history(asking, InstanceId(id_), project), operates=False)
-    print_all(changes, HISTORY, as_json=as_json)
+    print_all(_history(bus, id_, project), HISTORY, as_json=as_json)
 
 
 @app.command("list")
@@ -66,8 +65,7 @@ def show_moves(
     as_json: AsJson = False,
 ) -> None:
     """Show the moves of one instance, with who ended them."""
-    changes = ask_bus(bus, lambda asking: _history(asking, InstanceId(id_), project), operates=False)
-    moves = [each for each in changes if each.what not in ("boot", "rebuild", "delete")]
+    moves = [each for each in _history(bus, id_, project) if each.what not in ("boot", "rebuild", "delete")]
     print_all(moves, HISTORY, "it has never moved", as_json=as_json)
 
 
@@ -83,14 +81,15 @@ def abort(
     end(following, id_, "abort", project)
 
 
-async def _history(asking: Client, instance: InstanceId, project: str) -> list[Change]:
-    changes: list[Change] = []
-    question = AskHistory(instance=instance, limit=PAGE, project=project)
-    async for page in pages_of(asking, question, HistoryFound):
+def _history(bus: str, id_: UUID, project: str) -> list[Change]:
+    question = AskHistory(instance=InstanceId(id_), limit=PAGE, project=project)
+
+    def changes_of(page: HistoryFound) -> tuple[Change, ...]:
         if page.instance is None:
-            fail(f"there is no instance {instance}; `moor list` shows all instances")
-        changes += page.changes
-    return changes
+            fail(f"there is no instance {id_}; `moor list` shows all instances")
+        return page.changes
+
+    return asked_for_all(bus, question, HistoryFound, changes_of, operates=False)
 
 
 def _end(change: Change) -> str:

@@ -161,8 +161,7 @@ class DeployRun:
 
     def _cleaned(self, node: ProviderId) -> None:
         if node in self._cleaning and self._watch.stocks[node].is_free:
-            boot = self._cleaning.pop(node)
-            self.free_again_s.append(time.perf_counter() - boot.deleted_at_s)
+            self.free_again_s.append(time.perf_counter() - self._cleaning.pop(node).deleted_at_s)
             self._over()
 
     def _over(self) -> None:
