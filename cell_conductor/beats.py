@@ -15,14 +15,14 @@ from bus.parts import State
 from bus.topology import BEATS, EVENTS, Grant, in_cell
 from bus.workers.handling import Received
 from bus.workers.heartbeats import is_silent
-from bus.workers.station import Listener, Station
+from bus.workers.station import FeedListener, Station
 
 # A silent host is remembered, however long: an order may still name it. Beyond so many hosts, which is more than a cell has,
 # those that have been silent for longest are forgotten: they have left the cell.
 HOSTS_KEPT_MAX = 100_000
 
 
-class Beats(Listener):
+class Beats(FeedListener):
     """A part that listens. `clock_s` never jumps; by default it is the event loop's."""
 
     def __init__(self, station: Station, cell: CellName, clock_s: Callable[[], float] | None = None) -> None:

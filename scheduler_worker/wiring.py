@@ -17,7 +17,7 @@ from bus.messages.cells import ConductorAlive, LiveTold
 from bus.parts import Once, PartGroup, Periodic, set_beside
 from bus.process import Part
 from bus.workers.handling import Received
-from bus.workers.station import Listener, Station, by_station
+from bus.workers.station import FeedListener, Station, by_station
 from placement_worker.core.vocabulary import Vocabulary
 from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.orders import AggregateOrders
@@ -202,7 +202,8 @@ def scheduler_parts(
         for down in apart
     }
     listeners = {
-        down: Listener("hear of hosts in cells", down, HEARD_OF_CELLS, hear, is_needed=True) for down in apart
+        down: FeedListener("hear of hosts in cells", down, HEARD_OF_CELLS, hear, is_needed=True)
+        for down in apart
     }
     # Without one of these a scheduler serves all other cells.
     for down, names in apart.items():

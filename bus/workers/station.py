@@ -1,4 +1,5 @@
-"""A station: everything that one process has on one broker, namely its connections, its publisher and its asker.
+"""A station: everything that one process has on one broker, namely its connections, its publisher and its asker; and the part
+that hears its feed.
 
 Consuming and publishing have a connection each (bus/workers/link.py says why). A process that serves several brokers has a
 station on each: a placement worker, for example, answers every cell on the cell's own broker.
@@ -156,7 +157,7 @@ class Station:
         await self._publishing.close()
 
 
-class Listener(Supervised):
+class FeedListener(Supervised):
     """A part that hears the events under these keys, in batches. The first batch, and the first after each interruption, is
     `()`: only later events are heard.
     """

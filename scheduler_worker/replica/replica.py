@@ -15,7 +15,7 @@ from bus.messages.placement import ProvidersChanged, ShapeMoved
 from bus.parts import PartGroup, Periodic
 from bus.topology import EVENTS, Grant
 from bus.workers.handling import Received
-from bus.workers.station import Listener, Station
+from bus.workers.station import FeedListener, Station
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.replica.catching_up import CatchingUp
@@ -52,7 +52,7 @@ class Replica(PartGroup):
         self.whole = self.catching_up.whole
         self.catch_up = self.catching_up.catch_up
         super().__init__(
-            Listener("hear the feed", station, HEARD, self._take, is_needed=True),
+            FeedListener("hear the feed", station, HEARD, self._take, is_needed=True),
             Periodic(
                 "compare all revisions",
                 self._verify,

@@ -19,7 +19,7 @@ Order = TypeVar("Order", DeleteInstance, RebuildInstance, MoveInstance, EndMove)
 # The row after a step; None if it stays as it is.
 Step = Callable[[InstanceRow | None], InstanceRow | None]
 # The row after an order, or why it is refused; the same row if the order was followed before.
-Decision = Callable[[InstanceRow | None], InstanceRow | BuildRejected]
+OrderStep = Callable[[InstanceRow | None], InstanceRow | BuildRejected]
 
 
 class Ordered(NamedTuple):
@@ -57,18 +57,18 @@ async def tell_all(
 
 
 async def follow(
-    asks: Sequence[Received[Order]], decisions: Sequence[Decision], transaction: OutboxTransaction
+    asks: Sequence[Received[Order]], order_steps: Sequence[OrderStep], transaction: OutboxTransaction
 ) -> list[Said]:
-    """Follow these orders, each by its decision. Returns the messages of the rows, and the answer to each order."""
+    """Follow these orders, each by its step. Returns the messages of the rows, and the answer to each order."""
     verdicts: list[InstanceRow | BuildRejected] = []
 
-    def step(row: InstanceRow | None, decide: Decision) -> InstanceRow | None:
-        verdicts.append(verdict := decide(row))
+    def step(row: InstanceRow | None, order_step: OrderStep) -> InstanceRow | None:
+        verdicts.append(verdict := order_step(row))
         return verdict if isinstance(verdict, InstanceRow) else None
 
     steps = [
-        Ordered(ask.message.instance, partial(step, decide=decide), ask.sender)
-        for ask, decide in zip(asks, decisions, strict=True)
+        Ordered(ask.message.instance, partial(step, order_step=order_step), ask.sender)
+        for ask, order_step in zip(asks, order_steps, strict=True)
     ]
     rows = await take_steps(await transaction.begun(), steps)
     said = await tell_all(rows, asks, transaction)

@@ -99,12 +99,12 @@ class Mover:
         hosts = iter(await self._hosts_for([each for each in wanted if isinstance(each, _Wanted)]))
         room = await self._room(await transaction.begun())
         begun: list[InstanceRow] = []
-        decisions = []
+        order_steps = []
         for ask, each in zip(asks, wanted, strict=True):
             chosen = next(hosts) if isinstance(each, _Wanted) else each
             next_spec = each.next_spec if isinstance(each, _Wanted) else b""
-            decisions.append(partial(self._moved, ask.message, (chosen, next_spec), room, begun))
-        said = await follow(asks, decisions, transaction)
+            order_steps.append(partial(self._moved, ask.message, (chosen, next_spec), room, begun))
+        said = await follow(asks, order_steps, transaction)
         self._hold([row for row in begun if row.choices])
         return said
 
