@@ -96,13 +96,6 @@ def finite_number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def zone_of(aggregates: Iterable[Aggregate]) -> str:
-    """The zone of a host in these aggregates; empty if none names one. Orders refuse a second zone. If a write to placement
-    brings one all the same, every scheduler takes the zone of the aggregate whose name is first.
-    """
-    return value_of(ZONE, aggregates)
-
-
 def value_of(key: str, aggregates: Iterable[Aggregate]) -> str:
     """The value of this key; of several, the one of the aggregate whose name is first. Empty without any."""
     values = [(each.name, each.metadata[key]) for each in aggregates if key in each.metadata]

@@ -37,20 +37,15 @@ def messages_of(row: InstanceRow) -> tuple[Message, ...]:  # noqa: PLR0911 - one
                     issued_at=row.issued_at,
                 ),
             )
-        # Another worker's claim for an ended instance may be on its way, in any cell: placement frees or refuses it.
-        case "error":
-            return (InstanceFailed(cell=CELL0, instance=told), _release_at_end(row))
-        case "deleted":
-            return (InstanceDeleted(cell=CELL0, instance=told), _release_at_end(row))
+        case "error" | "deleted":
+            event = InstanceFailed if told.state == "error" else InstanceDeleted
+            # Another worker's claim for an ended instance may be on its way, in any cell: placement frees or refuses it. The
+            # instance may have waited for longer than placement's horizon, so its claims and its release are as old as the
+            # step that sends them.
+            release = release_of(row.id, told.changed_at or row.issued_at)
+            return (event(cell=CELL0, instance=told), release)
         case _:
             return ()
-
-
-def _release_at_end(row: InstanceRow) -> ReleaseClaim:
-    """An instance may have waited for longer than placement's horizon: its claims and its release are as old as the step
-    that sends them.
-    """
-    return release_of(row.id, row.told.changed_at or row.issued_at)
 
 
 def release_of(instance: InstanceId, issued_at: datetime) -> ReleaseClaim:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bus.message import AggregateId
 from bus.messages.aggregates import Aggregate
-from scheduler_worker.core.aggregates.metadata import MULTIPLIER, TENANTS, TRAIT, least_of, zone_of
+from scheduler_worker.core.aggregates.metadata import MULTIPLIER, TENANTS, TRAIT, ZONE, least_of, value_of
 from scheduler_worker.core.picture.columns import Codes
 
 Judge = Callable[[tuple[Aggregate, ...]], Any]
@@ -71,7 +71,10 @@ class HostAggregates:
         return self._sets.names[code]
 
     def zone_of_set(self, code: int) -> str:
-        return zone_of(self.of_set(code)) if code else ""
+        """The zone of the hosts in these aggregates; empty if none names one. Orders refuse a second zone. If a write to placement
+        brings one all the same, every scheduler takes the zone of the aggregate whose name is first.
+        """
+        return value_of(ZONE, self.of_set(code)) if code else ""
 
     def answers(self, question: Hashable, judge: Judge) -> NDArray[Any]:
         """The judge's answer about each set, by code. The same question must have the same judge."""
