@@ -4,6 +4,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
+from msgspec import Struct
 
 from bus.messages.build import (
     InstanceId,
@@ -27,14 +28,6 @@ To = Annotated[
     list[str] | None,
     typer.Option("--to", metavar="HOST", help="Only to this host of its cell; may be repeated."),
 ]
-Deadline = Annotated[
-    int | None,
-    typer.Option(
-        metavar="S",
-        show_default=False,
-        help="Seconds until a move that has not arrived fails. Default: 3600.",
-    ),
-]
 ConfirmAfter = Annotated[
     int | None,
     typer.Option(
@@ -45,50 +38,47 @@ ConfirmAfter = Annotated[
 ]
 
 
+class MoveOptions(Struct, frozen=True):
+    to: To = None
+    project: Project = ""
+    deadline: Annotated[
+        int | None,
+        typer.Option(
+            metavar="S",
+            show_default=False,
+            help="Seconds until a move that has not arrived fails. Default: 3600.",
+        ),
+    ] = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the order."""
+        return {"hosts": tuple(self.to or ()), "project": self.project, "deadline_s": self.deadline}
+
+
 @with_options
 def migrate(
     id_: InstanceArgument,
     *,
-    to: To = None,
-    project: Project = "",
-    deadline: Deadline = None,
+    move: MoveOptions,
     confirm_after: ConfirmAfter = None,
     request_id: OrderId = None,
     following: Following,
 ) -> None:
     """Move an instance to another host; it is stopped meanwhile. Then confirm the move, or revert it."""
-    _move(
-        following,
-        id_,
-        "migrate",
-        request_id,
-        hosts=tuple(to or ()),
-        project=project,
-        deadline_s=deadline,
-        confirm_s=confirm_after,
-    )
+    _move(following, id_, "migrate", request_id, **move.fields, confirm_s=confirm_after)
 
 
 @with_options
 def live_migrate(
     id_: InstanceArgument,
     *,
-    to: To = None,
-    project: Project = "",
-    deadline: Deadline = None,
+    move: MoveOptions,
     request_id: OrderId = None,
     following: Following,
 ) -> None:
     """Move an instance to another host while it runs."""
-    _move(
-        following,
-        id_,
-        "live-migrate",
-        request_id,
-        hosts=tuple(to or ()),
-        project=project,
-        deadline_s=deadline,
-    )
+    _move(following, id_, "live-migrate", request_id, **move.fields)
 
 
 @with_options
@@ -110,22 +100,12 @@ def shelve(
 def unshelve(
     id_: Annotated[UUID, typer.Argument(parser=read_uuid, metavar="ID", help="A shelved instance.")],
     *,
-    to: To = None,
-    project: Project = "",
-    deadline: Deadline = None,
+    move: MoveOptions,
     request_id: OrderId = None,
     following: Following,
 ) -> None:
     """Run a shelved instance again: on its host; or on any suitable one, if it was offloaded."""
-    _move(
-        following,
-        id_,
-        "unshelve",
-        request_id,
-        hosts=tuple(to or ()),
-        project=project,
-        deadline_s=deadline,
-    )
+    _move(following, id_, "unshelve", request_id, **move.fields)
 
 
 @with_options
@@ -133,9 +113,7 @@ def resize(
     id_: InstanceArgument,
     *,
     flavor: FlavorOptions,
-    to: To = None,
-    project: Project = "",
-    deadline: Deadline = None,
+    move: MoveOptions,
     confirm_after: ConfirmAfter = None,
     request_id: OrderId = None,
     following: Following,
@@ -147,9 +125,7 @@ def resize(
         "resize",
         request_id,
         flavor=flavor.read(following.settings),
-        hosts=tuple(to or ()),
-        project=project,
-        deadline_s=deadline,
+        **move.fields,
         confirm_s=confirm_after,
     )
 
