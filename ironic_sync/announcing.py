@@ -47,29 +47,29 @@ class Announcer(PartGroup):
         # The nodes that were reported to the registry, each with its cell.
         self._reported: dict[ProviderId, str] = {}
         self._touched: dict[ProviderId, NodeRow] = {}
+        self._sending: dict[ProviderId, NodeRow] = {}
         self._gained: dict[ProviderId, None] = {}
 
     def touch(self, written: Iterable[tuple[NodeRow, NodeRow]]) -> None:
         """Report the rows whose facts for the registry changed. They are compared with the row before the write, not with this
         daemon's last report: another daemon may have reported something else since.
         """
-        for before, row in written:
-            if row.is_deleted or (before.cell, _facts(before)) != (row.cell, _facts(row)):
-                self._touch(row)
+        self.tell_again(
+            row
+            for before, row in written
+            if row.is_deleted or (before.cell, _facts(before)) != (row.cell, _facts(row))
+        )
 
     def tell_again(self, rows: Iterable[NodeRow]) -> None:
         """Report rows of this daemon's nodes again: another daemon may have written them and died before its report."""
         for row in rows:
-            self._touch(row)
-
-    def _touch(self, row: NodeRow) -> None:
-        if row.is_deleted:
-            # No heartbeats for a deleted node.
-            self._reported.pop(row.id, None)
-            self._touched.pop(row.id, None)
-        elif row.cell and row.node is not None:
-            self._touched[row.id] = row
-            self._telling.wake()
+            if row.is_deleted:
+                # No heartbeats for a deleted node, even if it is being reported.
+                for known in (self._reported, self._touched, self._sending):
+                    known.pop(row.id, None)
+            elif row.cell and row.node is not None:
+                self._touched[row.id] = row
+                self._telling.wake()
 
     def gained(self, nodes: Sequence[Owned]) -> None:
         """Report the nodes under their new epoch."""
@@ -84,18 +84,16 @@ class Announcer(PartGroup):
     async def _announce(self) -> None:
         while self._gained:
             some = [*self._gained][: self._settings.page]
-            for row in (await self._store.read(some)).values():
-                self._touch(row)
+            self.tell_again((await self._store.read(some)).values())
             for node in some:
                 self._gained.pop(node, None)
-        rows = [*self._touched.values()]
-        self._touched.clear()
+        self._sending, self._touched = self._touched, {}
         try:
-            await self._publisher.send_all([Outgoing(each) for each in _reports(rows)])
+            await self._publisher.send_all([Outgoing(each) for each in _reports(self._sending.values())])
         except Exception:
-            self._touched = {row.id: row for row in rows} | self._touched
+            self._touched = self._sending | self._touched
             raise
-        self._reported.update((row.id, row.cell) for row in rows)
+        self._reported.update((row.id, row.cell) for row in self._sending.values())
 
     def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
         """The nodes of this daemon by their cells; none if it may not act."""

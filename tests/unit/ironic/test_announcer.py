@@ -1,0 +1,75 @@
+"""What the host registry hears of nodes."""
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from bus.memory import MemoryBroker
+from bus.message import Message, ProviderId
+from bus.messages.hosts import HostsAlive
+from bus.parts import PartGroup
+from bus.workers.publisher import Outgoing, Publisher
+from bus.workers.station import Station
+from ironic_sync.announcing import Announcer
+from ironic_sync.core.rows import NodeRow
+from ironic_sync.membership import Membership
+from ironic_sync.settings import IronicSettings
+from tests.contracts.stage import until
+from tests.memory_stores.ironic import MemoryIronicStore
+from tests.unit.ironic.captured import NODE_ID, a_node
+
+pytestmark = pytest.mark.asyncio
+
+QUICK = IronicSettings(look_s=0.01, beat_s=0.01)
+OTHER = ProviderId(UUID(int=7))
+
+
+class HeldPublisher(Publisher):
+    """A publisher whose reports are under way until the test says that the broker has them."""
+
+    def __init__(self, station: Station) -> None:
+        super().__init__(station.consuming, station.settings, "told")
+        self.taken = asyncio.get_running_loop().create_future()
+        self.alive: set[ProviderId] = set()
+        self.is_asked = False
+
+    def send_all(self, outgoing: Sequence[Outgoing], kept: object = ()) -> "asyncio.Future[None]":  # noqa: ARG002 - the real one has it
+        if outgoing:
+            self.is_asked = True
+            return self.taken
+        nothing = asyncio.get_running_loop().create_future()
+        nothing.set_result(None)
+        return nothing
+
+    async def send_within(self, seconds: float, messages: Sequence[Message]) -> bool:  # noqa: ARG002 - it is taken at once
+        for each in messages:
+            if isinstance(each, HostsAlive):
+                self.alive.update(each.hosts)
+        return True
+
+
+async def test_a_node_that_is_deleted_while_it_is_reported_gets_no_heartbeats() -> None:
+    store = MemoryIronicStore()
+    rows = [NodeRow(id=id_, cell="c1", node=a_node(id=id_)) for id_ in (NODE_ID, OTHER)]
+    async with store.transaction() as transaction:
+        await transaction.save(rows)
+    membership = Membership(store, "d1", "1", QUICK)
+    publisher = HeldPublisher(Station(MemoryBroker().as_user(), "a-test"))
+    announcer = Announcer(store, membership, publisher, QUICK)
+    parts = PartGroup(membership, announcer)
+    running = asyncio.create_task(parts.run())
+    try:
+        await until(lambda: all(membership.may_act_on(row.id) for row in rows), "both are owned")
+        announcer.tell_again(rows)
+        await until(lambda: publisher.is_asked, "both are being reported")
+        announcer.tell_again([structs.replace(rows[0], is_deleted=True)])
+        publisher.taken.set_result(None)
+        await until(lambda: OTHER in publisher.alive, "the other one has a heartbeat")
+    finally:
+        await parts.stop()
+        await running
+
+    assert publisher.alive == {OTHER}
