@@ -25,9 +25,6 @@ class IronicSimSettings(Rules, frozen=True, kw_only=True):
     ports_count: int = 2
     # Users of the API, name to password. With users it requires HTTP basic authentication; without, nothing.
     users: Mapping[str, str] = {}
-    page_max: int = 1000
-    # How long each answer of the API is delayed after it was computed; its content may then be outdated.
-    answer_after_s: float = 0.0
     # The limit of notifications that wait for the bus; beyond it the oldest is lost.
     unsent_max: int = 100_000
     sends_at_once_max: int = 64

@@ -1,6 +1,5 @@
 """The ASGI application: routes, authentication, versions and errors as in Ironic."""
 
-import asyncio
 import base64
 import binascii
 import hmac
@@ -88,11 +87,7 @@ def _route(
     ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint], since: int = 1
 ) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        body = await request.body()
-        response = _answered(ironic, endpoints, since, request, body)
-        if ironic.settings.answer_after_s:
-            await asyncio.sleep(ironic.settings.answer_after_s)
-        return response
+        return _answered(ironic, endpoints, since, request, await request.body())
 
     return answer
 

@@ -10,6 +10,7 @@ from compute_sim.ironic.core.changes import FIELD_MINORS, is_uuid
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_ACCEPTABLE, Refused, no_such_node
 
+PAGE_MAX = 1000
 _DETAIL_MINOR = 43
 _EQUAL = (
     "driver",
@@ -40,14 +41,12 @@ class Page(Struct, frozen=True):
     is_detailed: bool
 
 
-def page_of(
-    nodes: Mapping[str, Node], asked: Mapping[str, str], minor: int, page_max: int, conductor: str
-) -> Page:
+def page_of(nodes: Mapping[str, Node], asked: Mapping[str, str], minor: int, conductor: str) -> Page:
     """The nodes that pass the filters of this query, after its marker."""
     _check_names(asked, minor)
     switches = {name: _switch(name, asked[name]) for name in _SWITCHES if name in asked}
     passes = _test_of(asked, switches, conductor)
-    limit, marker = _limit(asked.get("limit"), page_max), asked.get("marker")
+    limit, marker = _limit(asked.get("limit")), asked.get("marker")
     rest: Iterable[Node] = nodes.values()
     if marker is not None:
         if marker not in nodes:
@@ -82,14 +81,14 @@ def _switch(name: str, text: str) -> bool:
     return _WORDS[text.lower()]
 
 
-def _limit(text: str | None, page_max: int) -> int:
+def _limit(text: str | None) -> int:
     if text is None:
-        return page_max
+        return PAGE_MAX
     if not text.lstrip("-").isdecimal():
         raise Refused(BAD_REQUEST, f"limit is {text!r}, must be a number.")
     if int(text) <= 0:
         raise Refused(BAD_REQUEST, "limit must be positive.")
-    return min(int(text), page_max)
+    return min(int(text), PAGE_MAX)
 
 
 def _test_of(

@@ -39,9 +39,8 @@ class NodesApi:
         return self._listed(asked, None, "nodes/detail")
 
     def _listed(self, asked: ApiRequest, fields: Sequence[str] | None, path: str) -> Answer:
-        settings = self._ironic.settings
         self._ironic.advance()
-        page = page_of(self._ironic.nodes, asked.query, asked.minor, settings.page_max, settings.host)
+        page = page_of(self._ironic.nodes, asked.query, asked.minor, self._ironic.settings.host)
         shown = None if page.is_detailed else fields
         body: dict[str, Any] = {"nodes": [self._shown(node, asked, shown) for node in page.nodes]}
         if page.next_query:

@@ -15,7 +15,6 @@ from bus.topology import IRONIC, Binding, Exchange, Objects, Queue, QueueKind
 from compute_sim.ironic import (
     IronicServer,
     IronicSimSettings,
-    IronicTransport,
     Node,
     SimulatedIronic,
     available_nodes,
@@ -158,19 +157,6 @@ async def test_the_api_is_served_on_a_port_which_is_closed_while_ironic_takes_no
         at_s += 61
         await until(answers)
         assert (await client.get("/v1/nodes")).status_code == 200
-
-
-def test_an_answer_that_is_held_back_may_be_outdated() -> None:
-    async def scenario() -> tuple[bool, bool]:
-        settings = IronicSimSettings(answer_after_s=5.0)
-        ironic = SimulatedIronic(available_nodes(1), loop_clock_s, lambda *_: None, settings)
-        async with httpx.AsyncClient(transport=IronicTransport(ironic), base_url="http://ironic") as client:
-            asked = asyncio.create_task(client.get("/v1/nodes/node-00000"))
-            await asyncio.sleep(1)
-            ironic.set_maintenance("node-00000", is_on=True)
-            return asked.done(), (await asked).json()["maintenance"]
-
-    assert run_simulated(scenario()) == (False, False)
 
 
 def test_a_script_is_read_from_a_file_and_a_wrong_one_is_named(tmp_path: Path) -> None:
