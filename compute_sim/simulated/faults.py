@@ -35,6 +35,12 @@ class TimedFault(Variant, frozen=True, kw_only=True):
             )
 
 
+def require_share(fault: Struct, field: str) -> None:
+    value = getattr(fault, field)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{field} is {value}, must be 0..1")
+
+
 class SharedFault(TimedFault, frozen=True, kw_only=True):
     """It affects a share of the hosts or nodes that it is meant for."""
 
@@ -42,8 +48,7 @@ class SharedFault(TimedFault, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}, must be 0..1")
+        require_share(self, "share")
 
 
 class HostFault(SharedFault, frozen=True, kw_only=True):
@@ -56,6 +61,10 @@ class WorkFault(HostFault, frozen=True, kw_only=True):
     """It affects work that begins while it is active, with this probability."""
 
     probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_share(self, "probability")
 
 
 class FailsToBuild(WorkFault, frozen=True, kw_only=True, tag="fails_to_build"):

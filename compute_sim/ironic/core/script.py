@@ -43,7 +43,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 from bus.messages.placement import Value
-from compute_sim.simulated.faults import SharedFault, TimedFault, happens, is_on
+from compute_sim.simulated.faults import SharedFault, TimedFault, happens, is_on, require_share
 
 Work = Literal[
     "verify",
@@ -71,8 +71,7 @@ class NodeFault(SharedFault, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability is {self.probability}, must be 0..1")
+        require_share(self, "probability")
 
 
 class WorkFails(NodeFault, frozen=True, kw_only=True, tag="work_fails"):

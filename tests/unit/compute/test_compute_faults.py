@@ -261,6 +261,7 @@ def test_a_script_is_read_from_toml_and_from_json_alike(tmp_path: Path) -> None:
         ("[[faults]]\nis = 'explodes'", "explodes"),
         ("[[faults]]\nis = 'dies'\nfor_s = 3", "a dead host does not come back"),
         ("[[faults]]\nis = 'falls_silent'\nshare = 1.5", "share is 1.5"),
+        ("[[faults]]\nis = 'fails_to_build'\nprobability = 5", "probability is 5"),
         ("[[faults]]\nis = 'falls_silent'\nevery_s = 5", r"less than every_s \(5"),
         ("[[faults]]\nis = 'comes_back_late'", "for_s must be more than 0"),
         ("[[faults]]\nis = 'falls_silent'\nafter_s = -1", "must not be negative"),
