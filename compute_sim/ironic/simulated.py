@@ -140,15 +140,12 @@ class SimulatedIronic(Periodic):
         self._away = None
 
     @property
-    def is_away(self) -> bool:
-        return self._why_away() is not None
+    def refuses_connections(self) -> bool:
+        return self.away is not None and self.away.refuses
 
     @property
-    def refuses_connections(self) -> bool:
-        fault = self._why_away()
-        return fault is not None and fault.refuses
-
-    def _why_away(self) -> Away | None:
+    def away(self) -> Away | None:
+        """How the API is away now; None if it is not."""
         if self._away is not None and self._clock_s() < self._away[0]:
             return Away(refuses=self._away[1])
         return away(self.script, self._announcer.since_s(self._clock_s()))

@@ -326,7 +326,7 @@ class FaultyIronicApi:
         """Returns the time of the request."""
         asked_s = self._loop.time()
         await self._wait()
-        if self._ironic.is_away:
+        if self._ironic.away:
             raise Unavailable("Ironic is away")
         return asked_s
 

@@ -95,7 +95,7 @@ def _route(
 def _answered(
     ironic: SimulatedIronic, endpoints: Mapping[str, Endpoint], since: int, request: Request, body: bytes
 ) -> Response:
-    if ironic.is_away:
+    if ironic.away:
         return Response("Service Unavailable", 503)
     if ironic.settings.users and request.url.path not in _PUBLIC:
         denied = _denied(request.headers.get("authorization"), ironic.settings.users)

@@ -377,14 +377,14 @@ def test_work_that_a_newer_order_replaced_does_not_end() -> None:
 
 def test_ironic_is_away_by_script_or_by_order() -> None:
     world = a_world(IronicScript(faults=(Away(after_s=10, for_s=10, refuses=True),)))
-    seen = [(world.ironic.is_away, world.ironic.refuses_connections)]
+    seen = [(world.ironic.away is not None, world.ironic.refuses_connections)]
     world.pass_s(15)
-    seen.append((world.ironic.is_away, world.ironic.refuses_connections))
+    seen.append((world.ironic.away is not None, world.ironic.refuses_connections))
     world.pass_s(10)
     world.ironic.go_away(5)
-    seen.append((world.ironic.is_away, world.ironic.refuses_connections))
+    seen.append((world.ironic.away is not None, world.ironic.refuses_connections))
     world.ironic.come_back()
-    seen.append((world.ironic.is_away, world.ironic.refuses_connections))
+    seen.append((world.ironic.away is not None, world.ironic.refuses_connections))
 
     assert seen == [(False, False), (True, True), (True, False), (False, False)]
 
