@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from bus.errors import Operational, WrongAnswer
 from bus.message import Message, ProviderId
 from bus.messages.placement import ReportAnswered, ReportInventory
-from bus.parts import Background, Status, Supervised
+from bus.parts import Background, PartGroup, Status, Supervised
 from bus.workers.station import Station
 from compute_sim.core.tree import ProviderTree, flaw_of
 from compute_sim.core.tree_diff import (
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Asked = tuple[ReportInventory, ProviderTree]
 
 
-class TreeReporter:
+class TreeReporter(PartGroup):
     def __init__(
         self,
         fleet: Fleet,
@@ -41,7 +41,7 @@ class TreeReporter:
     ) -> None:
         self._reports = Supervised("report inventories", self._report_what_changes, chance=chance)
         self._asking = Status("ask placement to take reports", chance=chance)
-        self.parts = (self._reports, self._asking)
+        super().__init__(self._reports, statuses=(self._asking,))
         self._fleet = fleet
         self._station = station
         self._settings = settings
@@ -61,12 +61,9 @@ class TreeReporter:
     async def run(self) -> None:
         async with self._alone:
             try:
-                await self._reports.run()
+                await super().run()
             finally:
                 self._alone.cancel_all()
-
-    async def stop(self) -> None:
-        await self._reports.stop()
 
     async def _report_what_changes(self) -> None:
         while True:

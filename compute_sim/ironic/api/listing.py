@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 
 from msgspec import Struct
 
-from compute_sim.ironic.core.changes import FIELD_MINORS, is_uuid
+from compute_sim.ironic.core.changes import FIELD_MINORS, check_minors, is_uuid
 from compute_sim.ironic.core.node import Node
-from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_ACCEPTABLE, Refused, no_such_node
+from compute_sim.ironic.core.refusals import BAD_REQUEST, Refused, no_such_node
 
 PAGE_MAX = 1000
 _DETAIL_MINOR = 43
@@ -67,8 +67,7 @@ def _check_names(asked: Mapping[str, str], minor: int) -> None:
     for name in asked:
         if name not in (*_EQUAL, *_SWITCHES, *_OTHERS):
             raise Refused(BAD_REQUEST, f"Unexpected argument: {name}")
-        if _MINORS.get(name, 1) > minor:
-            raise Refused(NOT_ACCEPTABLE, f"{name} needs API version 1.{_MINORS[name]}.")
+    check_minors(asked, minor, _MINORS)
     if "instance_uuid" in asked and not is_uuid(asked["instance_uuid"]):
         raise Refused(BAD_REQUEST, f"Expected UUID for instance_uuid: {asked['instance_uuid']}")
     if asked.get("sort_key", "id") != "id" or asked.get("sort_dir", "asc") != "asc":

@@ -5,10 +5,10 @@ from typing import Any
 
 from compute_sim.ironic.core import states
 from compute_sim.ironic.core.allocations import Allocation
-from compute_sim.ironic.core.changes import FIELD_MINORS
+from compute_sim.ironic.core.changes import FIELD_MINORS, check_minors
 from compute_sim.ironic.core.node import Node
 from compute_sim.ironic.core.payloads import masked
-from compute_sim.ironic.core.refusals import BAD_REQUEST, NOT_ACCEPTABLE, Refused
+from compute_sim.ironic.core.refusals import BAD_REQUEST, Refused
 
 SHORT_FIELDS = ("instance_uuid", "maintenance", "power_state", "provision_state", "uuid", "name")
 _TIMES = frozenset(
@@ -95,9 +95,8 @@ _SUBRESOURCES = ("ports", "states", "portgroups", "volume")
 def asked_fields(text: str, minor: int) -> tuple[str, ...]:
     """The fields named in `?fields=`."""
     fields = tuple(each.strip() for each in text.split(",") if each.strip())
+    check_minors(fields, minor)
     for field in fields:
-        if FIELD_MINORS.get(field, 1) > minor:
-            raise Refused(NOT_ACCEPTABLE, f"{field} needs API version 1.{FIELD_MINORS[field]}.")
         if field not in _ALL_FIELDS or field in _NOT_ASKED_FOR:
             raise Refused(BAD_REQUEST, f"Field {field} is not a valid field.")
     return fields

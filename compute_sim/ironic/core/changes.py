@@ -5,7 +5,7 @@ change that the API itself refuses has no notification.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from msgspec import Struct, structs
@@ -137,6 +137,13 @@ class NamesInUse(Struct, frozen=True):
     groups: Collection[str]
 
 
+def check_minors(names: Iterable[str], minor: int, minors: Mapping[str, int] = FIELD_MINORS) -> None:
+    """Raise Refused if the microversion does not have one of these fields yet."""
+    for name in names:
+        if minors.get(name, 1) > minor:
+            raise Refused(NOT_ACCEPTABLE, f"{name} needs API version 1.{minors[name]}.")
+
+
 def is_uuid(text: str) -> bool:
     return _UUID.match(text) is not None
 
@@ -217,9 +224,7 @@ _INSPECT_WAIT_MINOR = 39
 
 def _values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any]:
     """The fields as stored in a node; null means the field's default."""
-    for field in fields:
-        if FIELD_MINORS.get(field, 1) > minor:
-            raise Refused(NOT_ACCEPTABLE, f"{field} needs API version 1.{FIELD_MINORS[field]}.")
+    check_minors(fields, minor)
     return {field: _value_of(field, value) for field, value in fields.items()}
 
 
