@@ -36,7 +36,7 @@ class Transactions(Protocol):
 
 
 class WriteBatcher:
-    """`batches` counts committed transactions, `asked` the writes that callers handed in."""
+    """`batches` counts committed transactions."""
 
     def __init__(
         self,
@@ -51,12 +51,10 @@ class WriteBatcher:
         self._clock = clock
         self._tries_max = tries_max
         self._queues = {write: _WriteQueue(self, write) for write in dict.fromkeys(WRITES.values())}
-        self.asked = 0
         self.batches = 0
 
     async def ask(self, write: Write) -> WriteVerdict:
         """Write it, and return the verdict. Raises `Transient` if the database cannot be reached: then nothing was written."""
-        self.asked += 1
         return await self._queues[WRITES[type(write)]].ask(write)
 
     async def write(self, batch: WriteBatch, writes: Sequence[Write]) -> tuple[WriteVerdict, ...]:

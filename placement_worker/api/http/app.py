@@ -97,7 +97,9 @@ class PlacementApp:
             return preflight
         if call.path == metrics.PATH and call.method == "GET":
             call.route = metrics.PATH
-            return _page(self._metrics.page())
+            page = self._metrics.page()
+            headers = {"content-type": metrics.CONTENT_TYPE, "content-length": str(len(page))}
+            return Answer(HTTPStatus.OK, headers, page)
         try:
             return answer_to(call, _located(await self._reply(call, receive), call))
         except ApiError as problem:
@@ -179,12 +181,6 @@ def _decoded(match: Match) -> Mapping[str, str]:
         if "\0" in value:
             raise bad_request(f"The path has {value!r} as {name}; the character NUL is not allowed")
     return decoded
-
-
-def _page(body: bytes) -> Answer:
-    return Answer(
-        HTTPStatus.OK, {"content-type": metrics.CONTENT_TYPE, "content-length": str(len(body))}, body
-    )
 
 
 async def _send(answer: Answer, added: Mapping[str, str], send: Send) -> None:

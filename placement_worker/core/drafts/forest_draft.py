@@ -13,7 +13,7 @@ from placement_worker.core.ledger import Forest, ProviderBook, TreeBook, TreeCha
 
 class ForestDraft:
     def __init__(self, forest: Forest) -> None:
-        self._stored = forest
+        self.stored = forest
         self.trees = dict(forest.trees)
         # The root of each provider, and the provider that has each name, as far as the batch can touch them.
         self.root_of = dict(forest.elsewhere)
@@ -93,7 +93,7 @@ class ForestDraft:
 
     def changes(self) -> TreeChanges:
         """All changed trees; parents are written before their children and removed after them."""
-        stored = self._stored.trees
+        stored = self.stored.trees
         trees = [
             tree
             for tree in self.trees.values()
@@ -135,7 +135,7 @@ class ForestDraft:
         return tree
 
     def _changed_in(self, tree: TreeBook) -> list[ProviderId]:
-        stored = self._stored.trees.get(tree.root)
+        stored = self.stored.trees.get(tree.root)
         before = stored.providers if stored else {}
         changed = [
             book.id
@@ -152,7 +152,7 @@ class ForestDraft:
     def _removed_in_order(self) -> tuple[ProviderId, ...]:
         """All that are stored and were removed, even if they came back since: leaves first, in their stored trees."""
         removed = []
-        for root, tree in self._stored.trees.items():
+        for root, tree in self.stored.trees.items():
             depths = depths_under(root, tree.providers)
             gone = [provider for provider in self._removed if provider in tree.providers]
             removed += sorted(gone, key=lambda provider: -depths[provider])

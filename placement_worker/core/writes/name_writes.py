@@ -49,14 +49,13 @@ class _NamesDraft:
     """The names of one kind (classes or traits) while a batch is decided."""
 
     def __init__(self, stored: NamesInUse, standard: frozenset[str]) -> None:
-        self._stored = stored.existing
-        self._users = stored.users
+        self._stored = stored
         self.standard = standard
         self.names = set(stored.existing)
         self._went: set[str] = set()
 
     def create(self, name: str) -> WriteVerdict:
-        if name in self.names or name in self.standard:
+        if self.exists(name):
             return AlreadyThere(name=name)
         self.names.add(name)
         return Done()
@@ -68,8 +67,8 @@ class _NamesDraft:
                 field="name", reason=f"{name!r} is a standard name; only custom names can be changed"
             )
         # A name that this batch created cannot be in use yet.
-        if name in self._users and name not in self._went:
-            return NameInUse(name=name, provider=self._users[name])
+        if name in self._stored.users and name not in self._went:
+            return NameInUse(name=name, provider=self._stored.users[name])
         return None
 
     def remove(self, name: str) -> None:
@@ -81,8 +80,8 @@ class _NamesDraft:
 
     def change(self) -> NameChange:
         return NameChange(
-            new=tuple(sorted(self.names - self._stored | self.names & self._went)),
-            gone=tuple(sorted(self._stored & self._went)),
+            new=tuple(sorted(self.names - self._stored.existing | self.names & self._went)),
+            gone=tuple(sorted(self._stored.existing & self._went)),
         )
 
 

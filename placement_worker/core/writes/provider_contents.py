@@ -6,7 +6,7 @@ where the request asks for it.
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from bus.message import ProviderId
 from bus.messages.administration import (
@@ -28,18 +28,6 @@ from placement_worker.core.apply_report import with_usage
 from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import ProviderBook, TreeBook
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
-
-
-class ExistingNames(Struct, frozen=True):
-    """The class and trait names that exist: the standard ones, and those custom ones that were looked up."""
-
-    standard: Vocabulary
-    classes: frozenset[str] = frozenset()
-    traits: frozenset[str] = frozenset()
-
-    def unknown_class_in(self, resources: Iterable[str]) -> UnknownClass | None:
-        unknown = unknown_names(resources, self.standard.classes, self.classes)
-        return UnknownClass(names=unknown) if unknown else None
 
 
 def impossible_inventory(inventories: Mapping[str, ReportedInventory]) -> NotAllowed | None:
@@ -78,44 +66,49 @@ def inventory_lost(book: ProviderBook, inventories: Iterable[str]) -> InventoryI
 
 def write_contents(
     draft: ForestDraft,
-    names: ExistingNames,
+    standard: Vocabulary,
     book: ProviderBook,
     write: SetInventories | PutInventory | DropInventory | SetTraits | SetAggregates,
 ) -> WriteVerdict:
     """Apply one write to this provider's inventories, traits or aggregates."""
     match write:
         case SetInventories():
-            return _set_inventories(draft, names, book, write)
+            return _set_inventories(draft, standard, book, write)
         case PutInventory():
-            return _put_inventory(draft, names, book, write)
+            return _put_inventory(draft, standard, book, write)
         case DropInventory():
-            return _drop_inventory(draft, names, book, write)
+            return _drop_inventory(draft, standard, book, write)
         case SetTraits():
-            return _set_traits(draft, names, book, write)
+            return _set_traits(draft, standard, book, write)
         case SetAggregates():
             return _set_aggregates(draft, book, write)
 
 
+def _unknown_class(draft: ForestDraft, standard: Vocabulary, resources: Iterable[str]) -> UnknownClass | None:
+    unknown = unknown_names(resources, standard.classes, draft.stored.classes)
+    return UnknownClass(names=unknown) if unknown else None
+
+
 def _set_inventories(
-    draft: ForestDraft, names: ExistingNames, book: ProviderBook, write: SetInventories
+    draft: ForestDraft, standard: Vocabulary, book: ProviderBook, write: SetInventories
 ) -> WriteVerdict:
     refused = (
         moved_generation(book, write.generation)
         or impossible_inventory(write.inventories)
-        or names.unknown_class_in(write.inventories)
+        or _unknown_class(draft, standard, write.inventories)
         or inventory_lost(book, write.inventories)
     )
     return refused or _write_inventories(draft, book, with_usages(book, write.inventories))
 
 
 def _put_inventory(
-    draft: ForestDraft, names: ExistingNames, book: ProviderBook, write: PutInventory
+    draft: ForestDraft, standard: Vocabulary, book: ProviderBook, write: PutInventory
 ) -> WriteVerdict:
     wanted = {write.resource: write.inventory}
     refused = (
         moved_generation(book, write.generation)
         or impossible_inventory(wanted)
-        or names.unknown_class_in(wanted)
+        or _unknown_class(draft, standard, wanted)
     )
     if refused:
         return refused
@@ -127,22 +120,22 @@ def _put_inventory(
 
 
 def _drop_inventory(
-    draft: ForestDraft, names: ExistingNames, book: ProviderBook, write: DropInventory
+    draft: ForestDraft, standard: Vocabulary, book: ProviderBook, write: DropInventory
 ) -> WriteVerdict:
     left = {name: stock for name, stock in book.inventories.items() if name != write.resource}
     if len(left) < len(book.inventories):
         return inventory_lost(book, left) or _write_inventories(draft, book, left)
-    return names.unknown_class_in((write.resource,)) or InventoryAbsent(
+    return _unknown_class(draft, standard, (write.resource,)) or InventoryAbsent(
         provider=book.id, resource=write.resource
     )
 
 
 def _set_traits(
-    draft: ForestDraft, names: ExistingNames, book: ProviderBook, write: SetTraits
+    draft: ForestDraft, standard: Vocabulary, book: ProviderBook, write: SetTraits
 ) -> WriteVerdict:
     if moved := moved_generation(book, write.generation):
         return moved
-    if unknown := unknown_names(write.traits, names.standard.traits, names.traits):
+    if unknown := unknown_names(write.traits, standard.traits, draft.stored.traits):
         return UnknownTrait(names=unknown)
     wanted = frozenset(write.traits)
     if wanted == book.traits | book.operator_traits:

@@ -33,7 +33,6 @@ from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import Decision, Forest, ForestKeys, ProviderBook, TreeChanges
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.core.writes.provider_contents import (
-    ExistingNames,
     inventory_lost,
     write_contents,
     written,
@@ -83,12 +82,11 @@ def decide_provider_writes(
 ) -> Decision[WriteVerdict, TreeChanges]:
     """Judge each write on the forest as the earlier writes of the batch left it."""
     draft = ForestDraft(forest)
-    names = ExistingNames(vocabulary, forest.classes, forest.traits)
-    verdicts = tuple([_judge(draft, names, write) for write in writes])
+    verdicts = tuple([_judge(draft, vocabulary, write) for write in writes])
     return Decision(verdicts, draft.changes())
 
 
-def _judge(draft: ForestDraft, names: ExistingNames, write: ProviderWrite) -> WriteVerdict:
+def _judge(draft: ForestDraft, standard: Vocabulary, write: ProviderWrite) -> WriteVerdict:
     match write:
         case CreateProvider():
             return _create(draft, write)
@@ -102,7 +100,7 @@ def _judge(draft: ForestDraft, names: ExistingNames, write: ProviderWrite) -> Wr
             book = _book(draft, write.provider)
             if book is None:
                 return UnknownProvider(provider=write.provider, field="provider")
-            return write_contents(draft, names, book, write)
+            return write_contents(draft, standard, book, write)
 
 
 def _create(draft: ForestDraft, write: CreateProvider) -> WriteVerdict:
