@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
+import tenacity
 from msgspec import structs
 
 from bus.errors import Transient, WrongAnswer
@@ -118,10 +119,14 @@ class Claimer:
 
     async def find_hosts(self, searches: Sequence[Search]) -> None:
         """Rounds, until each search has its outcome."""
-        try:
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_result(bool),
             # Each search is bounded by its number of claims.
-            while await self._round(searches):  # noqa: ASYNC110 - only a round can tell
-                await asyncio.sleep(self._pause_s(searches))
+            stop=tenacity.stop_never,
+            wait=lambda _: self._pause_s(searches),
+        )
+        try:
+            await retrying(self._round, searches)
         finally:
             # A search that could not ask begins anew with its request, if at all: by then it may be decided otherwise,
             # and nothing would drop its choice.
