@@ -37,7 +37,9 @@ def origin_of(delivery: Delivery) -> Origin:
 
 
 def _origin_of_letter(delivery: Delivery) -> Origin:
-    """A parcel that the broker dead-lettered still has the properties and headers of its sender."""
+    """The first sender of this dead letter, and where that sent it. If the broker itself dead-lettered the parcel, that is in its properties and in the
+    broker's headers; if a worker did, in the worker's headers.
+    """
     parcel = delivery.parcel
     if not _was_dead_lettered(parcel):
         return _said_by_a_worker(parcel, "")

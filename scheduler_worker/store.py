@@ -212,7 +212,9 @@ class SchedulerTransaction(Protocol):
         """End the lease, if it is this worker's."""
 
     async def next_waiting(self, digests: Sequence[bytes], limit: int) -> Sequence[WaitingInstance]:
-        """The next instances of the specs with these digests: the highest priority first, then the oldest. Without those that are locked."""
+        """The next instances that wait for a host, of the kinds of request that these digests stand for: the highest priority
+        first, then the oldest. Rows that another transaction has locked are skipped.
+        """
 
     async def wake(self, instances: Sequence[InstanceId]) -> None:
         """Mark these, before they are tried: a claim for one may outlive the worker that made it."""

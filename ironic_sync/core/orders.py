@@ -223,7 +223,9 @@ def _why_no_rebuild(row: NodeRow, order: RedeployInstance, *, can_deploy: bool) 
 
 
 def _is_on(row: NodeRow, order: UndeployInstance | RedeployInstance) -> bool:
-    """Whether the attempt may be on the node: it was deployed there, or only Ironic knows of its instance."""
+    """Could the attempt be on the node? Either this daemon deployed it there, or Ironic names its instance on the node, and no
+    row says by which attempt it came.
+    """
     done, node = row.deployed, row.node
     if done is not None and done.instance == order.instance:
         return _is_same(done, order)

@@ -103,7 +103,9 @@ class WorkerProcess:
 
 
 def worker_specs(cells: Mapping[str, int], counts: Mapping[str, int], script: Path) -> list[WorkerSpec]:
-    """`counts` says how many workers of each kind to run (conductors: per cell), `cells` how many simulated hosts each has."""
+    """The worker processes to start. `counts` says how many of each kind (conductors: in each cell), `cells` how many simulated
+    hosts each cell has.
+    """
     specs = [
         WorkerSpec(f"{kind}-{number}", f"{kind}_worker", {})
         for kind in ("placement", "scheduler")

@@ -55,7 +55,9 @@ AskAll = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 
 class Claimer:
-    """The picture proposes a host, and placement's verdict on the claim decides (core/choosing/refusals/verdicts.py)."""
+    """Finds a host for each search: it chooses one from the picture, asks placement for the claim, and chooses again if placement
+    refuses (core/choosing/refusals/verdicts.py).
+    """
 
     def __init__(
         self,

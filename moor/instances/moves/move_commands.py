@@ -174,7 +174,7 @@ def rests(state: InstanceState, move_id: RequestId) -> bool:
 
 
 def _why_not_done(state: InstanceState, order: MoveInstance | EndMove) -> str:
-    """Empty if the instance arrived, or the move has the end that was asked for."""
+    """Why the order has failed. Empty if the instance arrived, or if its move was confirmed, reverted or aborted as ordered."""
     move = state.move
     if move is None or move.request_id != order.request_id:
         return "another move came after this one"

@@ -1,1 +1,1 @@
-"""The HTTP server: connections, requests in parts, and the application that answers them."""
+"""The HTTP server: connections, requests that arrive in pieces, and the application that answers them."""
