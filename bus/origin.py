@@ -37,8 +37,8 @@ def origin_of(delivery: Delivery) -> Origin:
 
 
 def _origin_of_letter(delivery: Delivery) -> Origin:
-    """The first sender of this dead letter, and where that sent it. If the broker itself dead-lettered the parcel, that is in its properties and in the
-    broker's headers; if a worker did, in the worker's headers.
+    """The first sender of this dead letter, and where that sent it. If the broker itself dead-lettered the parcel, the parcel's
+    properties and the broker's headers tell; if a worker did, the worker's headers.
     """
     parcel = delivery.parcel
     if not _was_dead_lettered(parcel):

@@ -83,7 +83,9 @@ class AuditOptions(Struct, frozen=True):
         return not self.cell and self.host is None
 
     def concerns(self, view: View) -> bool:
-        return self.cell in ("", *view.cells()) and self.host in (None, *view.hosts())
+        return (not self.cell or self.cell in view.cells()) and (
+            self.host is None or self.host in view.hosts()
+        )
 
 
 class Audit:
