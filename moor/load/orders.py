@@ -98,22 +98,23 @@ class OrderRun:
         messages: list[Message] = []
         for request in new_request_ids(count):
             kind = self._kinds[self.sent]
-            if kind != "boot" and not self._idle:
+            if kind == "boot":
+                instance = instance_id_of(request, 0)
+                self.instances[instance] = Boot(self._flavors[0])
+            elif self._idle:
+                instance = self._idle.popleft()
+            else:
                 break
-            message = self._message(kind, request)
-            instance = instance_id_of(request, 0) if isinstance(message, BuildInstance) else message.instance
             self._under_way[instance] = order = Order(kind, request, time.perf_counter())
             self.orders.append(order)
-            messages.append(message)
+            messages.append(self._message(kind, request, instance))
         return messages
 
-    def _message(self, kind: Kind, request: RequestId) -> BuildInstance | DeleteInstance | MoveInstance:
+    def _message(self, kind: Kind, request: RequestId, instance: InstanceId) -> Message:
         if kind == "boot":
-            self.instances[instance_id_of(request, 0)] = Boot(self._flavors[0])
             return BuildInstance(
                 request_id=request, flavor=self._flavors[0], project=PROJECT, deadline_s=DEADLINE_S
             )
-        instance = self._idle.popleft()
         if kind == "delete":
             return DeleteInstance(instance=instance)
         flavor = self._other_flavor(instance) if kind == "resize" else None
