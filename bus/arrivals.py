@@ -19,12 +19,12 @@ class Arrivals:
         self._changed.set()
 
     def end(self, why: Exception) -> None:
-        """No more deliveries will come; the first reason counts."""
+        """End this series of deliveries. Readers get the waiting deliveries first, then the first reason given."""
         self.why_over = self.why_over or why
         self._changed.set()
 
     def drop(self, why: Exception) -> None:
-        """End, and forget the waiting deliveries: they have returned to their queue."""
+        """End this series and forget the waiting deliveries: the broker has put them back into their queue."""
         self._waiting.clear()
         self.end(why)
 

@@ -152,7 +152,7 @@ class Codec:
         return upgraded if wrong is None else _unreadable(line, wrong, wrapped, typed)
 
     def _too_far_in(self, envelope: Envelope[Message]) -> FieldProblem | None:
-        """The first timestamp that is too far away to calculate with."""
+        """The first timestamp in this message that is too far away to calculate with, as a problem; None without one."""
         if (sent_at := envelope.sent_at) is not None and not YEAR_MIN <= sent_at.year <= YEAR_MAX:
             return too_far((".sent_at", sent_at))
         finder = self._moments.get(type(envelope.message))

@@ -58,11 +58,11 @@ class Refusal(Operational):
 
 
 class AccessRefused(Refusal):
-    """The user has no right to it."""
+    """The broker refused because the user has no right to the exchange or queue."""
 
 
 class NotFound(Refusal):
-    """No such exchange or queue."""
+    """The broker has no exchange or queue of this name."""
 
 
 class Interrupted(Operational):
@@ -70,7 +70,7 @@ class Interrupted(Operational):
 
 
 class ConnectionLost(Interrupted):
-    """Work that was neither confirmed nor acknowledged may or may not have been done."""
+    """The connection ended. Work that was neither confirmed nor acknowledged may or may not have been done."""
 
 
 class OneWasRefused(Interrupted):

@@ -16,7 +16,7 @@ _USUAL = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "tas
 
 
 class JsonFormatter(logging.Formatter):
-    """Fields given as `extra` keep their names and types."""
+    """Writes each log record as one JSON object. Fields given as `extra` keep their names and types."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {

@@ -126,7 +126,7 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
 
 
 def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
-    """The keys of a grant, for this cell or for any."""
+    """A regular expression of the routing keys that a grant allows, in this cell or, without one, in any cell."""
     return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
 
 

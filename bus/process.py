@@ -33,7 +33,7 @@ MEANINGS = {
 
 
 class Part(Protocol):
-    """A component that runs until it is stopped."""
+    """A component of a process. It runs until it is stopped."""
 
     async def run(self) -> None: ...
 

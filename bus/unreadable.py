@@ -45,7 +45,7 @@ class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
 
 
 class FieldProblem(NamedTuple):
-    """The reason, the field and its value; a missing field has no value."""
+    """The reason why a message is wrong, the field and its value. A missing field has no value."""
 
     reason: str
     field: str = ""
@@ -90,7 +90,7 @@ def unread_key(line: bytes, kind: type[Message]) -> FieldProblem | None:
 
 
 def nul_in(line: bytes) -> FieldProblem | None:
-    """A NUL character in a text: JSON allows it, PostgreSQL does not."""
+    """The problem of a message with a NUL character, which JSON allows and PostgreSQL does not. None without one."""
     if b"\\u0000" not in line:
         return None
     try:
@@ -142,7 +142,7 @@ def _text_with(mark: str, value: Any) -> tuple[str, str] | None:
 
 
 def _field(path: str) -> str:
-    """The path as its sender knows it, from the message on."""
+    """The path of a field as the sender of the message knows it, without the envelope's part."""
     return path.removeprefix(".message").lstrip(".")[:VALUE_SHOWN_MAX]
 
 
@@ -178,7 +178,7 @@ _type_info = functools.cache(inspect.type_info)
 
 @functools.cache
 def _fields(struct: type) -> dict[str, inspect.Type]:
-    """The fields that this object may have, its tag included."""
+    """The fields that an object of this type may have, with their types. The tag is one of them."""
     known = inspect.type_info(struct)
     assert isinstance(known, inspect.StructType)
     tag = {known.tag_field: inspect.StrType()} if known.tag_field else {}

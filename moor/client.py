@@ -81,7 +81,7 @@ def batches_of(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 class Asks(Protocol):
-    """A `Client` or a `Station`."""
+    """Anything that can ask a question on the bus: a `Client` or a `Station`."""
 
     async def ask(self, question: Message) -> Message: ...
 
@@ -97,7 +97,7 @@ P = TypeVar("P", bound=Page)
 
 
 async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
-    """The answer, which must be of this type."""
+    """Ask a question and return the answer, which must be of this type."""
     return granted(question, await asking.ask(question), kind)
 
 
@@ -129,7 +129,7 @@ async def pages_of(asking: Asks, question: Message, kind: type[P]) -> AsyncGener
 async def items_of(
     asking: Asks, question: Message, kind: type[P], items: Callable[[P], Iterable[T]]
 ) -> list[T]:
-    """The items on all pages of the answer."""
+    """Ask for all pages of an answer, and return the items on them."""
     return [item async for page in pages_of(asking, question, kind) for item in items(page)]
 
 
@@ -192,7 +192,7 @@ async def running(
 async def station_on(
     broker: Broker, role: str, settings: BusSettings | None = None
 ) -> AsyncIterator[tuple[Station, asyncio.Task[None]]]:
-    """A station that asks questions, and the task in which it runs."""
+    """Connect to the bus to ask questions. Yields the connection (a `Station`), and the task that receives the answers."""
     async with AsyncExitStack() as stack:
         station = Station(broker, process_name(role), settings=settings, asks=True)
         stack.push_async_callback(station.close)
@@ -213,7 +213,7 @@ async def feed_of(station: Station, grant: Grant) -> AsyncIterator[Feed]:
 
 @asynccontextmanager
 async def hearing(station: Station, *keys: str) -> AsyncIterator[Feed]:
-    """The events with these keys, from now on."""
+    """Listen to the events with these routing keys, from now on."""
     async with feed_of(station, Grant(EVENTS, keys)) as feed:
         await anext(feed)
         yield feed
@@ -310,19 +310,19 @@ def ask_bus(bus: str, work: Callable[[Client], Awaitable[T]], *, operates: bool 
 
 
 def asked(bus: str, question: Message, kind: type[T], *, operates: bool = True) -> T:
-    """The answer on this bus, which must be of this type."""
+    """Ask a question on this bus and return the answer, which must be of this type."""
     return ask_bus(bus, lambda asking: answer_of(asking, question, kind), operates=operates)
 
 
 def asked_for_all(
     bus: str, question: Message, kind: type[P], items: Callable[[P], Iterable[T]], *, operates: bool = True
 ) -> list[T]:
-    """The items on all pages of the answer on this bus."""
+    """Ask a question on this bus and return the items on all pages of the answer."""
     return ask_bus(bus, lambda asking: items_of(asking, question, kind, items), operates=operates)
 
 
 class InstanceFollower:
-    """Follows instances by their events and by polling. `ids` may change meanwhile."""
+    """Keeps the states of these instances up to date by events and by polling. `ids` may change meanwhile."""
 
     def __init__(self, client: Client, ids: Collection[InstanceId], project: str = "") -> None:
         self.states: States = {}
@@ -354,7 +354,7 @@ class InstanceFollower:
         return True
 
     async def follow(self, show: Callable[[States], None]) -> None:
-        """Show changes without end."""
+        """Call `show` with the states at each change, without end."""
         await self._follow(lambda: False, show)
 
     async def _follow(self, is_over: Callable[[], bool], show: Callable[[States], None]) -> None:

@@ -44,7 +44,7 @@ class Terminal(Console):
 
 
 def printable(text: str) -> str:
-    """Control characters as JSON escapes them; ends of lines and tabs stay."""
+    """The text with control characters escaped as in JSON; line ends and tabs stay."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
@@ -165,7 +165,7 @@ _config: ContextVar[Path | None] = ContextVar("config", default=None)
 
 
 def read_uuid(text: str) -> UUID:
-    """For typer, whose own error does not say the value."""
+    """Parse a UUID for typer, with an error that says the value; typer's own error does not."""
     try:
         return UUID(text)
     except ValueError:
@@ -188,7 +188,7 @@ def log_as(environment: Mapping[str, str], *, level: str = "INFO") -> None:
 
 
 class Operating(Struct, frozen=True):
-    """How a worker's process is watched."""
+    """The options of a worker's process for its health page and its log."""
 
     health_listen: Annotated[
         str,
@@ -282,7 +282,7 @@ def tuned_cloud(
 
 
 def scheduler_flags(flags: Sequence[str] | None) -> dict[str, Tuned]:
-    """What `--scheduler KEY=VALUE` set."""
+    """The scheduler settings given by `--scheduler KEY=VALUE`, checked."""
     stated = {}
     for flag in flags or ():
         key, equals, value = flag.partition("=")
@@ -348,7 +348,7 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
 
 
 def check_alone(flag: str, why: str, others: Mapping[str, object]) -> None:
-    """Refuse other options, by their flags, beside this one."""
+    """Refuse this flag together with any of the others that is set."""
     for other, given in others.items():
         if given:
             raise typer.BadParameter(f"{other} is {given!r}, and cannot be combined with {flag}: {why}")

@@ -127,7 +127,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_up(self) -> bool:
-        """No servers are named, so the command uses a `moor up` on this machine."""
+        """True if the settings name no servers, so the command uses a `moor up` on this machine."""
         return not self.addresses.bus_url and not self.addresses.db_url
 
     @property

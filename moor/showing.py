@@ -99,7 +99,7 @@ def check_known(flag: str, wanted: str, known: Iterable[str]) -> None:
 
 
 def print_instance(state: InstanceState, cell: str = "") -> None:
-    """`cell` says when its cell was last heard."""
+    """Print one instance with all its fields. `cell` says when its cell was last heard."""
     grid = grid_of(
         ("instance", str(state.id)),
         ("request", str(state.request_id)),

@@ -75,7 +75,7 @@ class Tuning(Struct, frozen=True):
     def of_cloud(
         self, base: CloudSettings, flags: Mapping[str, Mapping[str, Tuned]] | None = None
     ) -> CloudSettings:
-        """`flags` are those of the command, by section."""
+        """The settings of all workers: variables, the settings file and the command's `flags` (by section) over `base`."""
         sections = {name: (_BY_KIND[type(each)], each) for name, each in structs.asdict(base).items()}
         return CloudSettings(
             **{

@@ -91,7 +91,7 @@ async def write_reshapes(
 
 
 async def lock_reshapes(tx: PlacementTransaction, reshapes: Sequence[Reshape]) -> None:
-    """In the order of locks."""
+    """Lock what these reshapes change: first consumers and providers of allocations, then provider trees."""
     shares = [allocation_keys_of(reshape) for reshape in reshapes]
     await tx.lock_allocations(
         keys_of_shares(

@@ -50,7 +50,7 @@ _decode = msgspec.json.Decoder(tuple[Candidate, ...]).decode
 
 class ProviderView(Protocol):
     async def caught_up(self) -> Replica:
-        """All providers, with everything that was committed before the call."""
+        """All providers in memory, with everything that was committed before the call."""
 
 
 def candidate_handlers(
@@ -95,7 +95,7 @@ async def first_page(
 
 
 def _found_pages(index: ProviderIndex, budget: Budget, query: CandidatesQuery) -> tuple[UUID, list[bytes]]:
-    """The pages of an answer, after the id made of their content."""
+    """Search for candidates. Returns the answer's id, which is made of its content, and the answer's pages."""
     found = find_candidates(index, query, budget=budget)
     slots = sum(max(1, len(group.resources)) for group in query.groups)
 

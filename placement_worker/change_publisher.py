@@ -75,7 +75,7 @@ class ChangePublisher(Supervised):
         self._written.set()
 
     async def _lead(self, feed: ChangeFeed) -> None:
-        """Publish until stopped; everything written before the stop is published."""
+        """Publish the changes of the change log until stopped. Everything written before the stop is published."""
         log.info("leading the feed", extra={"term": feed.published.term})
         loop = asyncio.get_running_loop()
         while True:

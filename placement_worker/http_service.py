@@ -33,7 +33,7 @@ class ServiceOptions(Struct, frozen=True):
 
 
 class PlacementService:
-    """Binds its address when it is made; raises BadListenError if that fails."""
+    """Placement's HTTP service. The constructor binds the address, and raises BadListenError if that fails."""
 
     def __init__(self, store: PlacementStore, serving: ServiceOptions) -> None:
         self._batcher = WriteBatcher(store, STANDARD, now)

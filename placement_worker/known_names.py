@@ -25,7 +25,7 @@ class KnownNames:
         self._records = records
 
     async def every(self, of: KindOfNames) -> list[str]:
-        """The standard ones first, then the custom ones."""
+        """All names of this kind: the standard ones first, then the custom ones."""
         return [*sorted(self._standard[of]), *await self._all_custom(of)]
 
     async def unknown(

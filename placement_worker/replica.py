@@ -107,7 +107,7 @@ class Replica:
                 self._drop(known)
 
     def keep_only(self, internals: AbstractSet[int]) -> None:
-        """Drop all other providers."""
+        """Drop all providers except those with these internal ids."""
         for state in list(self):
             if state.internal not in internals:
                 self._drop(state)

@@ -9,7 +9,7 @@ RETRY_DELAY_S_MAX = 0.5
 
 
 def retrying(tries_max: int) -> tenacity.AsyncRetrying:
-    """The next try after a broken connection gets another one."""
+    """A loop that retries on `Transient`, with growing pauses. After a broken connection, the next try gets a new one."""
     return tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(Transient),
         wait=tenacity.wait_random_exponential(multiplier=RETRY_DELAY_S_FIRST, max=RETRY_DELAY_S_MAX),

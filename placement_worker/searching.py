@@ -37,7 +37,7 @@ class _TakesLongError(Exception):
 
 
 class Searcher:
-    """`turns` counts how often a long search let other tasks run."""
+    """Runs searches so that long ones let other tasks run in between. `turns` counts how often they did."""
 
     def __init__(self, limits: SearchLimits = DEFAULT_LIMITS, waiting_max: int = WAITING_MAX) -> None:
         self._limits = limits

@@ -45,7 +45,7 @@ FEED_ENTRIES = 500
 
 
 class PlacementTransaction(Protocol):
-    """All or nothing. Its writes appear in the change log when it commits."""
+    """One transaction on placement's tables: all or nothing. Its writes appear in the change log when it commits."""
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
         """Lock everything that these orders touch, then read it."""
@@ -103,7 +103,7 @@ class ChangeFeed(Protocol):
 
     @property
     def published(self) -> LogPosition:
-        """The position of the last message that is known to be published."""
+        """The position in the change log of the last message that is known to be published."""
 
     async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
         """Committed entries that are not marked yet: as many as `entries_max`, or a few more.
@@ -120,7 +120,7 @@ class Records(Protocol):
     """Data that no picture of the providers has: which consumer holds what, and custom names."""
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
-        """None if it holds nothing."""
+        """The state of a consumer; None if it holds nothing."""
 
     async def holders_of(
         self, provider: ProviderId, after: ConsumerId | None, limit: int
@@ -139,7 +139,7 @@ class Records(Protocol):
         """The holdings of a project's consumers, or with `user` those of one of its users, by consumer type."""
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
-        """Sorted by bytes."""
+        """A page of the custom names of this kind after this one, sorted by bytes."""
 
 
 class KeptPage(Struct, frozen=True):
@@ -151,7 +151,7 @@ class KeptPage(Struct, frozen=True):
 
 class KeptAnswers(Protocol):
     async def keep_answer(self, answer: UUID, pages: Sequence[bytes]) -> None:
-        """Store the later pages, numbered from 1; do nothing if they are stored already."""
+        """Store the later pages of an answer, numbered from 1; do nothing if they are stored already."""
 
     async def kept_page(self, answer: UUID, page: int) -> KeptPage | None: ...
 

@@ -40,7 +40,7 @@ metadata = MetaData(
 
 
 class TransactionId(UserDefinedType[int]):
-    """PostgreSQL's transaction id, which never wraps around. SQLite has none and needs none."""
+    """The column type of PostgreSQL's transaction ids, which never wrap around. SQLite has none and needs none."""
 
     cache_ok = True
 

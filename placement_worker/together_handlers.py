@@ -75,7 +75,9 @@ async def _keep(pages: Sequence[ClaimTogether], tx: PlacementTransaction) -> Non
 async def _whole(
     ask: Received[ClaimTogether], tx: PlacementTransaction
 ) -> list[SentOrder] | PageKept | PagesMissing | NotAllowed:
-    """The single claims, if this is the last page and all others are there."""
+    """The single claims of a large claim, if this is its last page and all others are stored; or why it has to wait or
+    fail.
+    """
     last = ask.message
     if last.page < last.pages:
         return PageKept()

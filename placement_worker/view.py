@@ -33,7 +33,7 @@ class Books(Protocol):
 
 
 class View:
-    """`readings` counts all readings, `readings_of_all` those of all providers."""
+    """Keeps a copy of all providers in memory. `readings` counts its readings, `readings_of_all` those of all providers."""
 
     def __init__(self, books: Books, page: int = PAGE) -> None:
         self._books = books
@@ -61,7 +61,7 @@ class View:
             await self._read_all()
 
     async def _read_changes(self) -> bool:
-        """True if the log had all changes, and only of known providers."""
+        """Read the changes since the last reading. False if all providers must be read again."""
         changes = await self._books.changes_since(self._cursor)
         if changes is None:
             return False

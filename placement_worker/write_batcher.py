@@ -36,7 +36,7 @@ class Transactions(Protocol):
 
 
 class WriteBatcher:
-    """`batches` counts committed transactions."""
+    """Collects writes that run at the same time, and commits them in batches. `batches` counts committed transactions."""
 
     def __init__(
         self,

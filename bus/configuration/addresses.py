@@ -74,7 +74,7 @@ class Addresses(Struct, frozen=True, kw_only=True):
 
 
 def addresses_in(environment: Mapping[str, str]) -> Addresses:
-    """From the environment variables alone."""
+    """The checked addresses that the environment variables set. No settings file is read."""
     return addresses_of(stated_in(environment))
 
 
@@ -99,7 +99,7 @@ def from_text(key: str, text: str, where: str) -> Stated:
 
 
 def addresses_of(stated: Mapping[str, Stated]) -> Addresses:
-    """The addresses, checked. Other keys are ignored."""
+    """Check the stated values, and return them as addresses. Keys of other settings are ignored."""
     named = stated.get("cells", Stated((), ""))
     for cell in named.value:
         _checked(_cell, "cells", cell, named.where)

@@ -72,5 +72,5 @@ SECTION = Section("db", DatabaseSettings, others=("url",))
 
 
 def milliseconds(seconds: float) -> str:
-    """At least 1: PostgreSQL takes 0 as no limit."""
+    """The time in milliseconds, as text for PostgreSQL. At least 1, since PostgreSQL takes 0 as no limit."""
     return str(max(1, round(seconds * 1000)))

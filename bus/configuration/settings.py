@@ -8,7 +8,7 @@ from bus.broker import PARCEL_BYTES_MAX, PARCEL_ITEMS_MAX
 
 
 class BusSettings(Struct, frozen=True):
-    """The defaults come from measurements (docs/architecture.md)."""
+    """The settings of publishing, consuming and retries. The defaults come from measurements (docs/architecture.md)."""
 
     # Publishing: how long a message waits for others while parcels are under way, and how many parcels may be
     # unconfirmed. The client walks all of them at each confirm, so more makes it slower, not faster.
@@ -97,6 +97,6 @@ def require_positive(settings: Struct, fields: Iterable[str]) -> None:
 
 
 def require(holds: bool, what: str) -> None:  # noqa: FBT001 - a condition to check is not a switch
-    """Raise the error of settings that contradict each other."""
+    """Raise ValueError with this text unless the condition holds. Used for settings that contradict each other."""
     if not holds:
         raise ValueError(what)

@@ -95,7 +95,7 @@ def settings_of(base: S, section: Section[S], stated: Mapping[str, Tuned]) -> S:
 
 
 def settings_in(environment: Mapping[str, str], section: Section[S]) -> S:
-    """From the environment variables alone."""
+    """The settings of this section from the environment variables; the others have their defaults. No file is read."""
     return settings_of(section.kind(), section, tuned_in(section, environment))
 
 
@@ -142,7 +142,7 @@ def text_of(value: object) -> str:
 
 
 def _split(value: object, kind: Any, *, strict: bool) -> object:
-    """The texts of a variable or a flag whose field has several."""
+    """Split the text of a variable or a flag at its commas, if its field is a tuple. Other values stay as they are."""
     if strict or get_origin(kind) is not tuple or not isinstance(value, str):
         return value
     return [text for part in value.split(",") if (text := part.strip())]

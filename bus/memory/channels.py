@@ -106,7 +106,7 @@ class MemoryConsuming:
     # Ending
 
     def finish(self, why: Interrupted) -> None:
-        """End deliveries, and return the unacknowledged ones."""
+        """End the deliveries of this consumer, and put its unacknowledged parcels back into the queue."""
         returned = self.let_go(why)
         self._wire.host.take_back(self.queue, returned)
         self._wire.host.left(self.queue)

@@ -96,7 +96,7 @@ class MemoryConnection:
         return held
 
     def take_back(self, held: Iterable[tuple[MemoryQueue, list[QueuedParcel]]]) -> None:
-        """Second half of ending: requeue them; other consumers may have them now."""
+        """Second half of ending: put these parcels back into their queues, where other consumers may get them."""
         self._host.delete_queues_of(self)
         for queue, returned in held:
             self._host.take_back(queue, returned)

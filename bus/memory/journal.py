@@ -62,7 +62,7 @@ class Journal:
         self._write_later()
 
     def arrived(self, queue: str, parcel: Parcel, sender: str) -> int:
-        """Returns the row number of this parcel in this queue."""
+        """Note that this parcel was stored in this queue. Returns the row number that the parcel gets in the journal."""
         self._row += 1
         self._notes.arrived[self._row] = Arrived(queue, parcel, sender)
         self._write_later()
@@ -134,7 +134,7 @@ class Journal:
             self._synced_for, self._waiting = self._waiting, []
 
     def _write_notes(self) -> None:
-        """Write the notes, and delete them only when they are written."""
+        """Write the collected events to the file, and forget them only when they are written."""
         self.file.write(self._notes)
         self._notes = Notes()
 

@@ -80,7 +80,7 @@ class JournaledParcel(Arrived, frozen=True, gc=False):
 
 
 class Notes(Struct):
-    """What happened since the last write."""
+    """The events to write to the journal: what happened since the last write."""
 
     # Returns the durable objects, if they have changed.
     objects: Callable[[], bytes] | None = None
@@ -133,7 +133,7 @@ class JournalFile:
             )
 
     def last_row(self) -> int:
-        """The highest row number that was given out and may still be referred to."""
+        """The highest row number that the file names: of a parcel, or as the point up to which a queue was read."""
         with _readable(self.path):
             (last,) = self._connection.execute(
                 "SELECT max(coalesce((SELECT max(id) FROM parcel), 0), coalesce((SELECT max(up_to) FROM reading), 0))"

@@ -93,7 +93,7 @@ class MemoryQueue:
             self._waiting.remove(consumer)
 
     def has_room(self, consumer: "MemoryConsuming") -> None:
-        """A consumer that was full has room again."""
+        """Deliver to this consumer again: it was full, and has acknowledged parcels since."""
         self._waiting.append(consumer)
         self._serve()
 
@@ -110,14 +110,14 @@ class MemoryQueue:
         self._serve()
 
     def done_with(self, done: Iterable[QueuedParcel]) -> None:
-        """These are finished: delete them from the journal."""
+        """Delete these parcels from the journal: they are finished."""
         if self._journal is not None:
             for stored in done:
                 if stored.row:
                     self._journal.done(stored.row)
 
     def restore(self, kept: JournaledParcel) -> None:
-        """Restore a parcel from the journal, behind those restored before."""
+        """Put a parcel from the journal into this queue, behind those restored before."""
         self._position += 1
         returns = kept.returns if self.properties.counts_returns else min(kept.returns, 1)
         stored = QueuedParcel(kept.parcel, kept.sender, self._position, kept.row, returns)
@@ -143,7 +143,7 @@ class MemoryQueue:
             consumer.finish(ConsumerCancelled(f"queue {self.name!r} was deleted while it was consumed"))
 
     def expire_unless_used(self, expired: Callable[["MemoryQueue"], None]) -> None:
-        """Start the expiry of a queue without consumers."""
+        """Start the time after which a queue without consumers is deleted, if this queue has such a time and no consumers."""
         if self.properties.expires_ms is None or self._consumers:
             return
         self._stop_expiry()

@@ -151,7 +151,7 @@ class MemoryVirtualHost:
             self._bury_discarded(queue)
 
     def left(self, queue: MemoryQueue) -> None:
-        """A consumer has left, maybe the last one."""
+        """A consumer has left this queue. If it was the last one, the queue begins to expire."""
         if self._exists(queue):
             queue.expire_unless_used(self._expire)
 
@@ -161,7 +161,7 @@ class MemoryVirtualHost:
             self._bury_discarded(queue)
 
     def restart(self) -> None:
-        """Delete what is not durable. Called when no connection is left."""
+        """Delete all queues, parcels and exchanges that do not survive a restart. Called when no connection is left."""
         for queue in [*self._queues.values()]:
             if queue.properties.durable:
                 queue.forget_transient()
@@ -183,7 +183,7 @@ class MemoryVirtualHost:
         return self._exchange(exchange).route(routing_key)
 
     def _bury_discarded(self, queue: MemoryQueue) -> None:
-        """At-least-once dead-lettering: a parcel leaves its queue only when the dead-letter queue has it."""
+        """Move discarded parcels to the dead-letter queue. Each leaves its queue only when it is stored there."""
         while queue.discarded and DEAD in self.exchanges:
             stored = queue.discarded[0]
             letter = _dead_letter(queue.name, stored, DEAD, headers.DELIVERY_LIMIT)
@@ -192,7 +192,7 @@ class MemoryVirtualHost:
             queue.done_with((queue.discarded.popleft(),))
 
     def _report_drops(self, queue: MemoryQueue) -> None:
-        """At-most-once dead-lettering of dropped parcels, as RabbitMQ's classic queues do it."""
+        """Dead-letter the parcels that a full queue dropped: at most once, as RabbitMQ's classic queues do it."""
         unreported, queue.unreported = queue.unreported, []
         for stored in unreported if MISSED in self.exchanges else ():
             self.store(_dead_letter(queue.name, stored, MISSED, headers.MAXLEN), stored.sender)

@@ -36,7 +36,7 @@ class Wire:
         return await heard
 
     def hear(self) -> None:
-        """The broker reads again: carry out the waiting requests."""
+        """Carry out the requests that waited while the broker did not read from this connection."""
         while self._unheard:
             heard, said = self._unheard.popleft()
             if heard.done():

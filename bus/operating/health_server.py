@@ -27,7 +27,7 @@ class BadAddressError(ValueError):
 
 
 class HealthServer:
-    """A part. The constructor binds the address, and raises BadAddressError if that fails."""
+    """Serves a worker's health and metrics over HTTP. The constructor binds the address; may raise BadAddressError."""
 
     def __init__(self, address: str, health: Health) -> None:
         self._socket = _bound(*read_address(address))
@@ -43,7 +43,7 @@ class HealthServer:
 
 
 def read_address(text: str) -> tuple[str, int]:
-    """`9100` and `:9100` listen on loopback; `0.0.0.0:9100` and `[::]:9100` on all interfaces."""
+    """Parse host and port. `9100` and `:9100` listen on loopback; `0.0.0.0:9100` and `[::]:9100` everywhere."""
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or LOOPBACK
     if not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:

@@ -33,7 +33,7 @@ class Background:
         return key in self._tasks
 
     def start(self, work: Coroutine[object, object, None], key: object = None) -> None:
-        """Without a key the task is one of its own."""
+        """Run this work as a task, which can be found by its key. Without a key, no other call can find it."""
         task = self._group.create_task(work)
         own = task if key is None else key
         self._tasks[own] = task

@@ -8,10 +8,10 @@ from bus.process import Part
 
 
 class PartGroup:
-    """Several parts as one. A bug in one of them ends all."""
+    """Several components of a worker that run and stop as one. A bug in one of them ends all."""
 
     def __init__(self, *parts: Part, statuses: Sequence[Status] = ()) -> None:
-        """`statuses` are those of work that has no part of its own."""
+        """`statuses` are those of work that no component of the group runs."""
         self.parts: Sequence[Part | Status] = (*parts, *statuses)
         self._run_parts = parts
 
@@ -26,7 +26,7 @@ class PartGroup:
 
 
 def every_part(parts: Iterable[object]) -> Iterator[object]:
-    """These parts and the parts inside them (`parts`), each once."""
+    """These components of a worker and the components inside them (`parts`), each once."""
     seen: dict[int, object] = {}
 
     def walk(some: Iterable[object]) -> Iterator[object]:

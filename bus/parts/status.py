@@ -78,7 +78,7 @@ class Status:
 
     @property
     def awaits(self) -> str:
-        """Why this part keeps the worker from being ready; empty if it does not."""
+        """Why this component keeps the worker from being ready; empty if it does not."""
         if self.is_beside:
             return ""
         if self.state is State.FAILING:
@@ -86,7 +86,7 @@ class Status:
         return "not yet" if self.is_needed and self.state is State.STARTING else ""
 
     async def tried(self, work: Work) -> float | None:
-        """Run once. None if it succeeded, else the pause before the next try."""
+        """Run the work once, and record the outcome. Returns None if it succeeded, else the pause before the next try."""
         self.runs += 1
         try:
             await work()
@@ -97,13 +97,13 @@ class Status:
         return None
 
     async def until_done(self, work: Work) -> None:
-        """Run until it has succeeded once, with growing pauses."""
+        """Run the work until it has succeeded once, with growing pauses after failures."""
         while (pause_s := await self.tried(work)) is not None:  # noqa: ASYNC110 - only a try can tell
             await asyncio.sleep(pause_s)
         self.well()
 
     def well(self) -> None:
-        """Report that the part works; may be called any number of times."""
+        """Report that the component works; may be called any number of times."""
         if self._told:
             log.info("part %r works again; it has failed %d times so far", self.name, self.failures)
             self._in_a_row, self._told = 0, ""
@@ -119,7 +119,7 @@ class Status:
         return self._pauses.after(self._in_a_row - 1, self._chance)
 
     def left(self, problem: Operational) -> None:
-        """Count and log the failure; another part will retry the work."""
+        """Count and log a failure of work that another component will retry."""
         self.failures += 1
         self.last_error = f"{type(problem).__name__}: {problem}{_advice(problem)}"
         # Ids and numbers differ between tries and do not make an error new.

@@ -87,7 +87,7 @@ class Periodic(Supervised):
         self.has_run = asyncio.Event()
 
     def wake(self) -> None:
-        """There is work to do: run now."""
+        """Run the work now instead of after its pause: there is something to do."""
         self._woken.set()
 
     async def stop(self) -> None:
@@ -115,7 +115,7 @@ class Periodic(Supervised):
 
 
 class Once(Supervised):
-    """A part that must succeed once, such as migrating the tables."""
+    """Work that must succeed once before the worker is ready, such as migrating the tables."""
 
     def __init__(self, name: str, work: Work) -> None:
         super().__init__(name, work, is_needed=True)

@@ -30,7 +30,7 @@ class Listener:
 
 
 class Carrier(Protocol):
-    """The part of the wire that a channel uses."""
+    """The methods of a connection that a channel uses."""
 
     @property
     def blocked(self) -> str: ...
@@ -60,7 +60,7 @@ class Channel:
         self._missing = 0
 
     def ask(self, question: Frame) -> asyncio.Future[FrameTypes]:
-        """The future reply; it may be ignored."""
+        """Send a request, and return the future of its reply. The caller may ignore the future."""
         answer: asyncio.Future[FrameTypes] = asyncio.get_running_loop().create_future()
         try:
             self.tell(question)
@@ -74,7 +74,7 @@ class Channel:
         self.send(marshal(frame, self.number))
 
     def send(self, frames: bytes) -> None:
-        """Sending on a closed channel would make the broker close the whole connection."""
+        """Send frames. Raises if the channel is closed: the broker would close the whole connection for them."""
         if self.ended is not None:
             raise again(self.ended)
         if self._leaving:

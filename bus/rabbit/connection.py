@@ -88,7 +88,7 @@ class RabbitConnection:
         await self._wire.close()
 
     async def _ask_aside(self, *questions: Frame) -> Sequence[FrameTypes]:
-        """Ask on a separate channel, since a refusal closes the channel."""
+        """Send requests on a channel of their own and return the replies. A refusal closes only that channel."""
         channel = await self._wire.open(Listener())
         try:
             return [await answer for answer in [channel.ask(question) for question in questions]]

@@ -48,5 +48,5 @@ class RabbitConsuming(Listener):
         )
 
     def on_end(self, why: Exception) -> None:
-        """The channel has ended. The broker will deliver the waiting messages to another consumer."""
+        """End the deliveries, since the channel has ended. The broker gives the waiting ones to another consumer."""
         self._arrivals.drop(why if isinstance(why, ConnectionLost) else ConsumerCancelled(str(why)))

@@ -24,7 +24,7 @@ _FIXED = {
 
 
 def decode_leniently() -> None:
-    """Install the decoders for all connections of this process."""
+    """Make the client library use the decoders of this module, for all connections of this process."""
     decode.METHODS.update(shortstr=short_string, table=table, timestamp=timestamp)
 
 
@@ -36,7 +36,7 @@ def short_string(value: bytes) -> tuple[int, str]:
 
 
 def timestamp(_: bytes) -> tuple[int, int]:
-    """No caller uses timestamps."""
+    """Skip a timestamp: returns its length in bytes, and 0 as its value, since no caller uses timestamps."""
     return 8, 0
 
 
@@ -48,7 +48,7 @@ def table(value: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def _table(data: bytes, start: int, depth: int) -> tuple[int, dict[str, Any]]:
-    """The end of the table that starts here, and its content."""
+    """Decode the AMQP table that begins at `start`. Returns where it ends, and its content."""
     at = start + _LENGTH.size
     end = at + _LENGTH.unpack_from(data, start)[0]
     if end > len(data):

@@ -29,7 +29,7 @@ def refusal_of(frame: commands.Channel.Close) -> Refusal:
 
 
 def again(why: Exception) -> Exception:
-    """A new exception for each caller: one that is raised twice grows its traceback."""
+    """A copy of this exception to raise. An exception that is raised twice grows its traceback."""
     return type(why)(*why.args)
 
 

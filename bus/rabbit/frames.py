@@ -27,7 +27,7 @@ _RETURNS = "x-delivery-count"
 
 
 def frames_of(parcel: Parcel, number: int, channel: int, user: str, content_size_max: int) -> bytes:
-    """A method frame, a header frame, and as many body frames as needed."""
+    """The AMQP frames that publish a parcel: a method frame, a header frame, and as many body frames as needed."""
     body = parcel.body
     properties = _CONTENT_HEAD.pack(60, 0, len(body)) + _properties_of(parcel, number, user)
     return b"".join(
@@ -72,7 +72,9 @@ def _properties_of(parcel: Parcel, number: int, user: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _properties_around_name(content_type: str, mode: int, reply_to: str, user: str) -> tuple[bytes, bytes]:
-    """Only the name differs between parcels, and the rest is expensive to encode."""
+    """The encoded properties of a parcel before and after its name. They are cached: only the name differs between
+    parcels, and the rest is expensive to encode.
+    """
     name = "the number comes here"
     whole = commands.Basic.Properties(
         content_type=content_type, delivery_mode=mode, reply_to=reply_to, message_id=name, user_id=user

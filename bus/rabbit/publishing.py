@@ -54,7 +54,7 @@ class RabbitPublishing(Listener):
         return told
 
     def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None:  # noqa: ARG002 - as the port has it
-        """A mandatory parcel was returned: no queue takes it. Its confirm follows."""
+        """Note that the broker returned a mandatory parcel, which no queue takes. The confirm of the parcel follows."""
         self._returned.add(int(header.properties.message_id or 0))
 
     def on_confirm(self, frame: commands.Basic.Ack | commands.Basic.Nack) -> None:

@@ -20,7 +20,7 @@ from bus.rabbit.frames import FRAME_OVERHEAD
 
 
 class Wire:
-    """The wire of one connection. It ends once, and ends all channels."""
+    """Sends the frames of one connection, and opens its channels. When it ends, all its channels end."""
 
     def __init__(
         self, client: aiormq.Connection, name: str, *, hang_up: Callable[[], Coroutine[Any, Any, None]]
@@ -64,7 +64,7 @@ class Wire:
             waiting.cancel()
 
     async def open(self, listener: Listener, *requests: Frame) -> Channel:
-        """A channel on which these requests were answered."""
+        """Open a channel and send these requests on it. Returns the channel when all of them were answered."""
         if self._lost.done():
             raise again(self._lost.result())
         number = next(number for number in self._numbers if number not in self._client.channels)
@@ -87,7 +87,7 @@ class Wire:
         self._all_sent.clear()
 
     def forget(self, number: int) -> None:
-        """The broker has closed this channel: its number may be used again."""
+        """Drop this channel, which the broker has closed: its number may be used again."""
         self._channels.pop(number, None)
         self._client.channels.pop(number, None)
 

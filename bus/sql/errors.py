@@ -32,7 +32,7 @@ _UNIQUE_VIOLATION = "23505"
 
 @contextmanager
 def transients() -> Iterator[None]:
-    """Inside, errors that a retry may cure are raised as `Transient`."""
+    """A context in which database errors that a retry may cure are raised as `Transient`."""
     try:
         yield
     except Exception as error:
@@ -62,7 +62,7 @@ def connecting() -> Iterator[None]:
 
 @contextmanager
 def opening(file: str) -> Iterator[None]:
-    """For code that only opens the SQLite file: every error is about that file."""
+    """A context for code that only opens the SQLite file: every database error is raised as one about this file."""
     try:
         yield
     except DBAPIError as error:

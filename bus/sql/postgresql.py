@@ -151,7 +151,7 @@ class PostgresTransaction:
             raise Bug(f"database: COMMIT became {done}: code inside the transaction caught a database error")
 
     async def abandon(self, error: BaseException) -> None:
-        """Roll back, or make the session unusable."""
+        """Roll back the transaction after an error. If that is impossible, the connection is not used again."""
         if self._session is None:
             return
         driver = self._session.driver

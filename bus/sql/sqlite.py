@@ -42,7 +42,7 @@ sqlite3.register_adapter(datetime, moment_text)
 
 
 class _Session:
-    """One connection, and a thread for work that may take long."""
+    """One SQLite connection, and a thread for work on it that may take long."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -58,14 +58,14 @@ class _Session:
             self._is_lazy = is_lazy
 
     def here(self, work: Callable[[Connection], T]) -> T:
-        """Run in the caller's thread; only while nothing runs in the session's thread."""
+        """Run this work in the caller's thread; only while nothing runs in the session's thread."""
         if self._connection is None:
             with opening(self._engine.url.database or ""):
                 self._connection = self._engine.connect()
         return work(self._connection)
 
     async def aside(self, work: Callable[[Connection], T]) -> T:
-        """Run in the session's thread, one call after the other."""
+        """Run this work in the session's thread. Calls run one after the other."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.here, work)
 
     async def close(self) -> None:
@@ -152,7 +152,7 @@ class SqliteTransaction:
                 self._session.here(partial(_end, "COMMIT"))
 
     async def roll_back(self) -> None:
-        """Roll back, after any commit that still runs for a cancelled caller."""
+        """Roll back the transaction. If a commit still runs for a cancelled caller, wait for it first."""
         if self._is_begun:
             with transients():
                 await self._session.aside(partial(_end, "ROLLBACK"))

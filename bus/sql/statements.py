@@ -24,7 +24,7 @@ def among(
 
 
 def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An INSERT that supports ON CONFLICT."""
+    """An INSERT into this table in the database's dialect, which supports ON CONFLICT."""
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 

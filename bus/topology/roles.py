@@ -58,7 +58,7 @@ _OF_A_PROJECT = (
 
 
 def of_projects(*projects: str) -> tuple[Grant, ...]:
-    """What may be sent for these projects; `*` stands for all."""
+    """The rights to send messages for these projects; `*` stands for all."""
     return tuple(
         Grant(
             grant.exchange,
@@ -238,7 +238,7 @@ class BrokerUser(Struct, frozen=True):
 
 @functools.lru_cache(maxsize=10_000)
 def broker_user_of(user: str) -> BrokerUser | None:
-    """The role or application of a user; None for an unknown user."""
+    """The role or the application to which a broker's user belongs; None for an unknown user."""
     if user.startswith(APPLICATION_USER):
         name = user.removeprefix(APPLICATION_USER)
         return BrokerUser("", application=name) if APPLICATION_NAME.fullmatch(name) else None

@@ -56,7 +56,7 @@ class Kind(Enum):
 
     @property
     def is_kept(self) -> bool:
-        """Stored on disk by the broker; questions and answers are repeated instead."""
+        """Does the broker store such messages on disk? Only orders and events: questions and answers are repeated."""
         return self in (Kind.ORDER, Kind.EVENT)
 
 
@@ -168,7 +168,7 @@ DEAD_LETTERS = {QueueKind.WORK: DEAD, QueueKind.INBOX: MISSED}
 
 
 class Grant(Struct, frozen=True):
-    """The right to use these keys on an exchange."""
+    """The right to publish to an exchange with the routing keys that match these patterns."""
 
     exchange: str
     patterns: tuple[str, ...]

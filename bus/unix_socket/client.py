@@ -139,7 +139,7 @@ class UnixConnection:
             self.cut("closed by this end")
 
     def cut(self, why: str) -> None:
-        """Close at once: the other end may not read any more."""
+        """Close the socket without sending what is left: the server may not read any more."""
         self._cut = why
         self._writer.transport.abort()
 
@@ -154,14 +154,14 @@ class UnixConnection:
         return answer.result()
 
     def begin(self, kind: Callable[..., Request], *fields: object) -> asyncio.Future[Any]:
-        """Send a request; the future is its answer."""
+        """Send a request, and return the future of its answer."""
         request = kind(next(self._ids), *fields)
         self.tell(request)
         answer = self._answers[request.id] = asyncio.get_running_loop().create_future()
         return answer
 
     def tell(self, request: Request) -> None:
-        """Send a request; requests arrive in the order of the calls."""
+        """Send a request without waiting for an answer; requests arrive in the order of the calls."""
         if self._lost:
             raise ConnectionLost(self._lost)
         try:

@@ -69,26 +69,26 @@ class OpenConsuming(OnChannel, frozen=True, tag="consuming"):
 
 
 class Publish(OnChannel, frozen=True, tag="publish"):
-    """The answer is a receipt."""
+    """Request to publish a parcel. The answer is a receipt."""
 
     parcel: Parcel
 
 
 class Acknowledge(OnChannel, frozen=True, tag="ack"):
-    """Has no answer; a wrong tag ends the consumer."""
+    """Acknowledges a delivery; with `multiple`, all up to it. Has no answer; a wrong tag ends the consumer."""
 
     tag: int
     multiple: bool
 
 
 class GiveBack(OnChannel, frozen=True, tag="back"):
-    """Has no answer."""
+    """Returns a delivery to its queue. Has no answer."""
 
     tag: int
 
 
 class AskDepth(Ask, frozen=True, tag="depth"):
-    """The answer is a number."""
+    """Asks how many parcels wait in a queue. The answer is a number."""
 
     queue: str
 
@@ -98,7 +98,7 @@ class CloseChannel(OnChannel, frozen=True, tag="close"):
 
 
 class Goodbye(Ask, frozen=True, tag="goodbye"):
-    """Has no answer: the server closes the stream when everything before it is done."""
+    """The client's last request. The server closes the stream when everything before it is done, and sends no answer."""
 
 
 Request = (
@@ -143,7 +143,7 @@ class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
 
 
 class BlockedChanged(Struct, frozen=True, array_like=True, tag="blocked"):
-    """Why the broker accepts nothing from now on; empty if it does."""
+    """Tells the client why the broker accepts nothing from publishers from now on; empty if it accepts parcels again."""
 
     why: str
 

@@ -70,7 +70,7 @@ class Session:
             log.exception("disconnected a client whose request failed")
 
     def end(self, why: str) -> None:
-        """Send what is pending, and close the stream."""
+        """End the client's connection to the broker, and close the stream when pending data is sent."""
         self._writer.close()
         if self._connection is not None:
             self._connection.end(why)

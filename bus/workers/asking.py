@@ -146,7 +146,7 @@ class Asker:
                 wait_s = self._pause_s(tries)
 
     def _pause_s(self, tries: int) -> float:
-        """The pause doubles with each try: more questions do not help a slow worker."""
+        """Seconds until a question is asked again. They double with each try: more questions do not help a slow worker."""
         return self._settings.ask_again_ms * 2.0 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX) / 1000
 
     def _due_in_s(self, batch: _Batch, tries: int) -> float:
@@ -164,7 +164,7 @@ class Asker:
             self._ask(batch)
 
     def _ask(self, batch: _Batch) -> None:
-        """Ask the questions that have no answer yet."""
+        """Publish the questions of this batch that have no answer yet."""
         self._withdraw(batch)
         questions = [
             Outgoing(question, id=id_, reply_to=self._reply_to)

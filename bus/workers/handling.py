@@ -81,7 +81,7 @@ Handler = Callable[[Sequence[Received[Any]], Any], Awaitable[Sequence[Said]]]
 
 
 class Reading(Struct, frozen=True):
-    """A handler that saves nothing and gets no transaction."""
+    """Wraps a handler that only reads: it saves nothing and gets no transaction."""
 
     handle: Callable[[Sequence[Received[Any]]], Awaitable[Sequence[Said]]]
 
@@ -111,7 +111,7 @@ class Weighed(Struct, frozen=True):
     weight_max: int
 
     def portions(self, messages: Sequence[Message]) -> Iterator[slice]:
-        """Which of these messages go to the handler together."""
+        """Cut these messages into consecutive groups, each for one call of the handler."""
         return chunks([self.weight_of(each) for each in messages], self.weight_max)
 
 
@@ -121,7 +121,7 @@ Handlers = Mapping[type[Message], Handler | Reading | Weighed]
 
 
 class OneByOne(Struct, frozen=True):
-    """Handle each message alone, to find the one that fails."""
+    """Decision after a failed batch: handle each message alone, to find the one that fails."""
 
 
 class PutBack(Struct, frozen=True):
@@ -132,7 +132,7 @@ class PutBack(Struct, frozen=True):
 
 
 class GiveUp(Struct, frozen=True):
-    """Dead-letter the message."""
+    """Decision after a failure: make the message a dead letter, with this reason."""
 
     reason: str
 

@@ -150,7 +150,7 @@ def inbox_dead_letter(message: InboxMessage, *, reason: str, where: str, letter:
 
 
 class _Reading:
-    """Consumes both queues over one connection, and watches the clock."""
+    """Consumes the queue of messages and the queue of missed ones over one connection, and says when to try to bind again."""
 
     missed: Consuming
 
@@ -194,7 +194,7 @@ class _Reading:
         return first, self._waiting.pop(first).result()
 
     async def close(self) -> None:
-        """Unacknowledged deliveries return to their queue."""
+        """Stop consuming. Unacknowledged deliveries return to their queue."""
         for waiting in self._waiting.values():
             waiting.cancel()
         await asyncio.gather(*self._waiting.values(), return_exceptions=True)

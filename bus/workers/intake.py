@@ -124,7 +124,7 @@ class Intake:
 
     @property
     def in_hand(self) -> int:
-        """The number of unacknowledged parcels."""
+        """The number of received parcels that are not acknowledged yet."""
         return len(self._open) + len(self._unopened)
 
     async def receive(self) -> None:
@@ -177,7 +177,7 @@ class Intake:
             self._open_some()
 
     async def done(self, items: Iterable[Item]) -> None:
-        """These messages are done: acknowledge the parcels that are complete now."""
+        """Note that these messages are handled. A parcel is acknowledged when all its messages are."""
         await self._complete([item.parcel for item in items])
 
     def put_back_later(self, item: Item, delay_ms: float, *, counts: bool = True) -> None:
@@ -195,7 +195,7 @@ class Intake:
         self._set_aside(self._bury(item.parcel, item.line, reason, item.received))
 
     def stop(self) -> None:
-        """Return no more batches, and end the pauses of background work."""
+        """Return no more batches, and end the pauses before messages are put back."""
         self._stopping.set()
         self._arrived.set()
 
@@ -241,7 +241,7 @@ class Intake:
                 self._ready.extend(items)
 
     def _lines_of(self, delivery: Delivery, origin: Origin) -> Sequence[bytes] | Unreadable:
-        """The lines of a parcel; or the reason why it is not decoded."""
+        """The messages of a parcel as undecoded lines; or the reason why the parcel is refused."""
         refused = judge_parcel(origin, self._facts)
         if refused is not None:
             return Unreadable(delivery.parcel.body, refused.reason)
@@ -327,7 +327,7 @@ class Intake:
     # Settling single messages
 
     async def _halve(self, held: OpenParcel, lines: Sequence[bytes]) -> None:
-        """The parcel is acknowledged only when the queue has both halves."""
+        """Return a parcel's messages to the queue as two parcels. The old one is acknowledged when the queue has both."""
         older = [with_attempt_counted(line) for line in lines]
         middle = len(older) // 2
         waits = dead_letters.waits_of(held.delivery.parcel)

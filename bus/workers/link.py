@@ -80,7 +80,7 @@ class Link:
 
 
 def pauses_of(settings: BusSettings) -> Pauses:
-    """The pauses between two tries of work that needs a broker."""
+    """The pauses between tries to reach the broker, from the settings."""
     return Pauses(settings.connect_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)
 
 

@@ -58,7 +58,7 @@ class Bucket(Struct, eq=False):
     waiters: list[Waiter] = []
 
     def drop(self, sent: asyncio.Future[None]) -> int:
-        """Drop the messages of the call that returned this future. Returns their number."""
+        """Remove the messages of the call that returned this future, before they are sent. Returns how many were removed."""
         kept = [n for n, each in enumerate(self.waiters) if each.done is not sent]
         dropped = len(self.waiters) - len(kept)
         if dropped:

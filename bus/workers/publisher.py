@@ -189,7 +189,7 @@ class Publisher:
 
     @property
     def is_held(self) -> bool:
-        """The broker has an alarm and accepts nothing from publishers."""
+        """True while the broker has an alarm and accepts nothing from publishers."""
         connection = self._way.connection
         return connection is not None and bool(connection.blocked)
 
@@ -198,7 +198,7 @@ class Publisher:
         return {each for kept in self._kept.values() for each in kept}
 
     async def until_room(self) -> None:
-        """Wait until there is room for another large batch."""
+        """Wait until at most half of the allowed number of unsent messages wait."""
         while self.waiting > self._settings.messages_waiting_max // 2 and not self._is_closed:
             self._has_room.clear()
             await self._has_room.wait()

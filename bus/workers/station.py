@@ -38,7 +38,7 @@ DRAIN_BELOW_MS_MAX = 2_000.0
 
 
 class Station:
-    """A part of a process (bus/process.py). Run it to receive answers; close it last."""
+    """Sends orders, events and questions for a process, and receives the answers while `run` runs. Close it last."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Station:
         return self._asker.asked_again if self._asker else 0
 
     async def run(self) -> None:
-        """Receive answers until stopped; a station that does not ask only waits."""
+        """Receive answers until stopped. Without questions to ask, only wait."""
         await (self._asker.taking_answers.run() if self._asker else self._stopping.wait())
 
     async def stop(self) -> None:
@@ -142,7 +142,7 @@ class Station:
 
     @property
     def parts(self) -> Sequence[object]:
-        """Status-bearing parts, for health and metrics (bus/parts/)."""
+        """The components whose status health and metrics show (bus/parts/)."""
         asking = (self._asker.taking_answers,) if self._asker else ()
         return (self.consuming, self._publishing, *asking)
 
@@ -210,7 +210,7 @@ def stations_at(
 
 
 async def close_all(stations: Iterable[Station]) -> None:
-    """Close all at once: a broker that is down does not delay the others."""
+    """Close all these connections to the bus at once: a broker that is down does not delay the others."""
     await asyncio.gather(*[station.close() for station in dict.fromkeys(stations)])
 
 

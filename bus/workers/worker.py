@@ -59,7 +59,7 @@ class Transactions(Protocol[Tx_co]):
 
 
 class Notifying(Generic[Tx]):
-    """These transactions; calls `committed` after each commit."""
+    """Wraps a store: its transactions are the same, and `committed` is called after each commit."""
 
     def __init__(self, store: Transactions[Tx], committed: Callable[[], None]) -> None:
         self._store = store
@@ -185,7 +185,7 @@ class Worker(Generic[Tx]):
                 await self._handle(handler, items)
 
     async def _handle(self, handler: Handler | Reading, items: Sequence[Item]) -> None:
-        """Decide and save. Publishing and settling continue beside the next batch."""
+        """Run the handler on a batch and save the result. Publishing and settling continue beside the next batch."""
         try:
             said = await self._in_tries(partial(self._decide_and_save, handler, items))
         except Exception as problem:  # noqa: BLE001 - the only place that handles failures of handlers
@@ -311,7 +311,7 @@ class Worker(Generic[Tx]):
         return False
 
     async def _say_what_is_kept(self) -> None:
-        """Publish again the unconfirmed messages on rows: at start, and at intervals."""
+        """Publish again the messages that are stored in the database and unconfirmed: at start, and at intervals."""
         assert self._outbox is not None, "only a worker with an outbox sweeps"
         # One page at a time, confirmed before the next is read. Messages already on their way are skipped.
         after: OutboxKey | None = None

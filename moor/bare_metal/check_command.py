@@ -40,7 +40,9 @@ class NodeWithoutClass(Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
-    """Without a file of flavors, `classes_without_flavor` and `flavors_without_node` are null: they are not checked."""
+    """The result of a check of bare-metal nodes against flavors. Without a file of flavors, `classes_without_flavor` and
+    `flavors_without_node` are null.
+    """
 
     nodes: int
     nodes_without_class: tuple[NodeWithoutClass, ...]

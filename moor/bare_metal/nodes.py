@@ -89,7 +89,7 @@ class Nodes(Struct, frozen=True):
 
 
 class SeveralNodesError(ValueError):
-    """A name that does not say which node is meant."""
+    """Several nodes have this name, so it does not say which node is meant."""
 
 
 class NodeReader:

@@ -89,7 +89,7 @@ class AuditOptions(Struct, frozen=True):
 
 
 class Audit:
-    """`tell` hears each finding as soon as it is known."""
+    """Compares placement, the API level, cells and hosts. `tell` is called with each finding as soon as it is known."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class Audit:
             await self._look_twice(found, partial(self._alone_now, [view.id for view in some]))
 
     async def _alone_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
-        """A swap just now may have made one after its cell's row was read."""
+        """Look again at consumers without a row. A swap may have made such a consumer after its cell's row was read."""
         views, asked = await self._reader.views_of(ids, ())
         sight = self._sight(asked)
         return [fault for view in views.values() for fault in self._faults_alone(view, sight)]
@@ -259,7 +259,7 @@ class Audit:
     async def _look_twice(
         self, found: Iterable[Fault], look: Callable[[], Awaitable[Sequence[Fault]]]
     ) -> None:
-        """Conclude those of these faults that a second look finds at the same versions."""
+        """Look a second time. Report or mend the faults that are still there in rows that did not change meanwhile."""
         before = {each.key: each.version for each in found}
         if before:
             again = await look()
@@ -295,7 +295,7 @@ class Audit:
         return Finding(fault, MENDED, mend_in_words(fault.mend))
 
     async def _give(self, mend: Mend) -> str:
-        """Give the order. Returns why it was refused, or nothing."""
+        """Send the order that mends a fault. Returns why it was refused, or nothing."""
         match mend:
             case MendConsumer() | RecountBooks():
                 answer = await answer_of(self._reader.api, mend, WriteAnswered)

@@ -82,7 +82,7 @@ def is_in_doubt(view: View, entry: CellEntry | None) -> bool:
 
 
 def _may_be_it(found: HostEntry, entry: CellEntry | None, view: View) -> bool:
-    """An attempt is of one host, and a row names the last one."""
+    """May this entry of a host belong to the instance? An attempt has one host, and a row names the last one."""
     told = view.at_api
     if entry is None:
         return told is None or told.state not in _DELETED
@@ -97,7 +97,7 @@ def _may_be_it(found: HostEntry, entry: CellEntry | None, view: View) -> bool:
 
 
 def is_beside(consumer: BookEntry) -> bool:
-    """Is it of an instance with another id?"""
+    """Is this a consumer that belongs to an instance, but has an id of its own, such as a migration?"""
     return consumer.type in BESIDE_INSTANCES
 
 
@@ -110,7 +110,7 @@ def way_back_of(entry: CellEntry) -> ExpectedClaim | None:
 def faults_of_way_back(
     view: View, consumer: BookEntry | None, sight: Sight, places: Places
 ) -> Iterator[Fault]:
-    """`consumer` is the one of the instance's migration, as far as placement has it."""
+    """Faults of the claim on a moved instance's first host. `consumer` is its migration, as placement has it."""
     if is_in_flight(view, sight):
         return
     seen = consumer and (consumer.generation, consumer.attempt, consumer.held)
@@ -121,7 +121,7 @@ def faults_of_way_back(
 
 
 def leak_of(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
-    """A consumer beside an instance that no cell counts on."""
+    """The fault of a migration's or cleanup's consumer that holds resources although no cell needs it."""
     is_known = consumer.cell in (*NO_CELLS, *sight.known)
     what = "move" if consumer.type == "MIGRATION" else "cleanup"
     return Fault(
@@ -136,7 +136,7 @@ def leak_of(consumer: BookEntry, sight: Sight, places: Places) -> Fault:
 
 
 def contradiction(text: str) -> Fault:
-    """A sentence of placement's audit of its own tables."""
+    """A fault that placement found in its own tables, in the words of its audit."""
     return Fault(COUNTS, None, f"placement: {text}", mend=mending.RECOUNT, version=(text,))
 
 
@@ -145,7 +145,7 @@ def _fault(kind: str, view: View, text: str, mend: Mend | None = None, advice: s
 
 
 def is_in_flight(view: View, sight: Sight) -> bool:
-    """Is something about to change, or did a cell not answer that would know?"""
+    """May the state of the instance change soon, or is a cell silent that would know? Then it is not judged."""
     told, consumer = view.at_api, view.consumer
     is_in_cell = any(map(_is_living, view.in_cells))
     if told is not None:
@@ -368,7 +368,7 @@ def _of_rows(view: View, entry: CellEntry | None) -> Iterator[Fault]:
 
 
 def _without_cell_row(view: View, told: InstanceState) -> Iterator[Fault]:
-    """Cells forget deleted instances after a while, and only these."""
+    """The fault of an instance whose cell has no row of it. Cells forget only deleted instances, after a while."""
     if told.cell in NO_CELLS or told.state == "deleted":
         return
     text = f"the API level has it {told.state} in cell {told.cell}, which has no row of it"
@@ -379,7 +379,7 @@ def _without_cell_row(view: View, told: InstanceState) -> Iterator[Fault]:
 
 
 def _has_not_come(told: InstanceState, of_cell: InstanceState) -> bool:
-    """The cell does not know of the rebuild yet, or of the move."""
+    """True if the cell does not know yet of the rebuild or the move that the API level has."""
     if told.state == "rebuilding" and told.rebuild is not None:
         return of_cell.rebuild is None or of_cell.rebuild.number < told.rebuild.number
     if told.state == "moving" and told.move is not None:
@@ -388,7 +388,7 @@ def _has_not_come(told: InstanceState, of_cell: InstanceState) -> bool:
 
 
 def at_api(of_cell: InstanceState) -> InstanceState:
-    """The state of a cell's row, in the words of the API level."""
+    """The state of a cell's row, with the name that the API level uses for it."""
     return structs.replace(of_cell, state=_AT_API.get(of_cell.state, of_cell.state))
 
 

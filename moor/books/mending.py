@@ -18,12 +18,12 @@ RECOUNT = RecountBooks()
 
 
 def end(consumer: BookEntry) -> MendConsumer:
-    """Free everything that it holds."""
+    """The order to free everything that the consumer holds."""
     return MendConsumer(consumer=consumer.id, seen=_seen(consumer))
 
 
 def claim(view: View, entry: CellEntry, expected: ExpectedClaim, consumer: BookEntry | None) -> MendConsumer:
-    """Let the consumer hold exactly what the instance's cell counts on."""
+    """The order to let the consumer hold exactly what the instance's cell counts on."""
     assert expected.share is not None, "only a claim with a share is mended"
     return MendConsumer(
         consumer=expected.consumer,
@@ -50,7 +50,7 @@ def _seen(consumer: BookEntry) -> SeenConsumer:
 
 
 def row(told: InstanceState, of_cell: InstanceState) -> MendInstance:
-    """Let the API level's row say what the cell has."""
+    """The order to bring the API level's row to the state that the cell has."""
     return MendInstance(seen=told.sequence, instance=of_cell)
 
 

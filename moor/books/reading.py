@@ -37,7 +37,7 @@ Entry = tuple[ConsumerId, InstanceState | CellEntry | BookEntry | OnHost]
 
 
 class Speaks(Asks, Protocol):
-    """A client on one broker."""
+    """A client on one broker that asks questions and sends orders."""
 
     async def send(self, message: Message) -> None:
         """Publish an order that has no answer. Returns when the broker has it."""
@@ -49,7 +49,7 @@ class _Page(Struct, frozen=True):
 
 
 class _Pages:
-    """The pages of one of them. Everything up to `read_to` is read."""
+    """Reads the entries of one source, such as placement or a cell, page by page. Everything up to `read_to` is read."""
 
     def __init__(self, fetch: Callable[[ConsumerId | None], Awaitable[_Page]]) -> None:
         self._fetch = fetch
@@ -68,7 +68,7 @@ class _Pages:
             self.read_to = page.next.int
 
     def take(self, up_to: int | None) -> list[Entry]:
-        """The entries up to this id, or all of them."""
+        """Remove and return the entries up to this id, or all of them."""
         count = sum(up_to is None or id_.int <= up_to for id_, _ in self._entries)
         taken, self._entries = self._entries[:count], self._entries[count:]
         return taken
@@ -142,7 +142,7 @@ class BooksReader:
         return await self._cell_rows(AskCellBooks(cell=cell, after=after))
 
     async def _cell_rows(self, question: AskCellBooks) -> _Page:
-        """A cell that does not answer has no entries, and is not judged."""
+        """A page of a cell's instances. A cell that does not answer has none, and is not judged."""
         try:
             found = await answer_of(self.in_cell[question.cell], question, CellBooksFound)
         except NoAnswer:

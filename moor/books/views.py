@@ -19,7 +19,7 @@ Mend = MendConsumer | MendInstance | RecountBooks | RemoveFromCell | DestroyInst
 
 
 class OnHost(Struct, frozen=True):
-    """Something of an instance on a host, and the cell that says so."""
+    """Something of an instance that is on a host, and the cell that reports it."""
 
     cell: str
     entry: HostEntry
@@ -36,7 +36,7 @@ class View(Struct, frozen=True):
 
     @property
     def version(self) -> tuple[object, ...]:
-        """Two looks that found the same version saw the same rows."""
+        """The versions of all rows seen. If two looks have the same version, no row changed between them."""
         return (
             self.at_api and (self.at_api.sequence, self.at_api.state, self.at_api.cell, self.at_api.host),
             tuple((each.instance, each.stirred_at) for each in self.in_cells),
@@ -49,11 +49,11 @@ class View(Struct, frozen=True):
 
     @property
     def is_alone(self) -> bool:
-        """Has no one but placement heard of it?"""
+        """True if only placement or hosts know the id: neither the API level nor a cell has a row of it."""
         return self.at_api is None and not self.in_cells
 
     def cells(self) -> Iterable[str]:
-        """The cells that any of them names."""
+        """The cells that are named by the rows, the hosts' entries or the consumer."""
         if self.at_api is not None:
             yield self.at_api.cell
         yield from (each.instance.cell for each in self.in_cells)

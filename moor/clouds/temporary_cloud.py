@@ -158,7 +158,7 @@ async def _opened(
     workers: Sequence[WorkerProcess] = (),
     simulated_ironic: SimulatedIronic | None,
 ) -> TemporaryCloud:
-    """Connect to the running cloud."""
+    """Connect to the cloud whose processes run already."""
     rows = SqlIronicStore(servers.database_url)
     stack.push_async_callback(rows.close)
     connection = await broker.connect()

@@ -19,7 +19,7 @@ REASONS_SHOWN = 3
 
 
 async def conclude(client: Station, tally: Tally, books: Sequence[str]) -> None:
-    """`books`: the faults that `moor audit` found."""
+    """Print the results of the demo, and check them. `books` are the faults that `moor audit` found."""
     _tell_of_alternates(tally)
     _tell_of_conflicts(tally)
     _tell_of_errors(tally)

@@ -118,7 +118,7 @@ def _counters(tally: Tally) -> Table:
 
 
 def _news(tally: Tally) -> Text:
-    """Always NEWS_MAX lines, so that the screen does not jump."""
+    """The latest news as text. Always NEWS_MAX lines, so that the screen does not jump."""
     lines = [Text(news.text, style=news.style) for news in tally.news]
     text = Text("\n").join([*lines, *[Text("")] * (NEWS_MAX - len(lines))])
     text.no_wrap, text.overflow = True, "ellipsis"

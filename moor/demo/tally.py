@@ -83,7 +83,7 @@ class Tally:
 
     @property
     def conflicts_won(self) -> int:
-        """How many instances got a host after such a refusal."""
+        """How many instances got a host although placement had refused a claim of theirs."""
         return len(self.refusals)
 
     def name_of(self, host: str) -> str:

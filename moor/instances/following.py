@@ -35,7 +35,7 @@ ENDED = ("active", "error", "deleted")
 
 
 class Following(Struct, frozen=True):
-    """How a command follows its order."""
+    """The options of commands that send an order: whether and how long to wait for its end, and how to print it."""
 
     bus: BusUrl = ""
     wait: Annotated[

@@ -95,7 +95,7 @@ async def live_view(asking: Client, listed: Listed, wanted: Mapping[str, str], w
 async def live_view_of(
     asking: Client, told: Sequence[InstanceState], project: str, within_s: float
 ) -> LiveView:
-    """Ask the cells of these instances for them."""
+    """Ask the cells of these instances for their states, and compare the answers with what the API level told."""
     answers: dict[str, CellAnswer] = {}
     for part in batches_of(told, FOUND_AT_ONCE_MAX):
         ids = [each.id for each in part]

@@ -23,14 +23,14 @@ def with_cell(state: InstanceState, heard: Mapping[str, CellHeard]) -> dict[str,
 
 
 def print_last_heard(states: Sequence[InstanceState], heard: Mapping[str, CellHeard]) -> None:
-    """Below a list: how old its states may be."""
+    """Print, below a list of instances, when each of their cells was last heard: how old the states may be."""
     lines = [_last_heard(heard[cell]) for cell in sorted({each.cell for each in states}) if cell in heard]
     for line in shortened(lines):
         out.print(line, style="dim", highlight=False)
 
 
 def last_heard(cell: str, heard: Mapping[str, CellHeard]) -> str:
-    """For the view of one instance; empty if it has no cell."""
+    """When this cell was last heard, as text for the view of one instance; empty if it has no cell."""
     return _last_heard(heard[cell]).removeprefix("cell ") if cell in heard else ""
 
 
@@ -81,7 +81,7 @@ def _columns(view: LiveView) -> Columns[Compared]:
 
 
 def _in_cell(each: Compared, *, has_answered: bool) -> str:
-    """Empty if it is there as it is told."""
+    """How an instance in its cell differs from what the API level says, as text; empty if it does not."""
     if MISSING in each.differs:
         return "[yellow]not there[/yellow]"
     live = each.live

@@ -68,7 +68,7 @@ class HostOptions(Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of a build request."""
+        """The fields that these options set in a build request."""
         return {
             "availability_zone": self.az,
             "hosts": tuple(self.host or ()),

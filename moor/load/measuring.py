@@ -12,7 +12,7 @@ PARTS = 10
 
 
 class Reading(Struct, frozen=True):
-    """CPU times at one moment, and how many boots had ended by then."""
+    """CPU times of all processes at one moment, and how many boots had ended by then."""
 
     at_s: float
     ended: int

@@ -180,7 +180,7 @@ def figures_of(orders: Iterable[Order], seconds: float) -> dict[str, OfKind]:
 
 
 def latencies_of(orders: Iterable[Order]) -> list[float]:
-    """The latencies of the orders that did what they should."""
+    """The times in seconds from sending to end of the orders that succeeded."""
     return [each.ended_s - each.sent_s for each in orders if each.outcome in DONE]
 
 
@@ -191,6 +191,6 @@ def flavor_with(classes: Iterable[str]) -> Flavor:
 
 
 def amounts_of(flavor: Flavor) -> dict[str, int]:
-    """What each instance of a flavor of the load holds."""
+    """How much of each resource class an instance of this flavor holds."""
     sizes = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.ram_mb, "DISK_GB": flavor.root_gb}
     return sizes | {key.removeprefix("resources:"): int(amount) for key, amount in flavor.extra_specs.items()}

@@ -154,7 +154,7 @@ def set_aggregates(
 
 
 def _set(bus: str, which: str, order: Callable[[dict[str, Any]], Write], *, as_json: bool) -> None:
-    """Replace something `of` a provider, if nobody has changed the provider meanwhile."""
+    """Send the order that changes a provider. It is refused if another client has changed the provider meanwhile."""
 
     def written(everything: list[ProviderState]) -> Write:
         provider = found_in(everything, which)

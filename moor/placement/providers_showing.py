@@ -23,7 +23,7 @@ TRAITS_MAX = 4
 
 
 def print_inventories(provider: ProviderState) -> None:
-    """Usage, capacity and limits of each class."""
+    """Print the usage, capacity and limits of each resource class of a provider."""
     print_table(sorted(provider.inventories.items()), INVENTORIES)
 
 

@@ -66,7 +66,7 @@ def keys_of_shares(
     groups: Iterable[ServerGroup] = (),
     allocations: Iterable[ConsumerAllocations] = (),
 ) -> ClaimKeys:
-    """The keys of writes by name; each may be given several times."""
+    """The keys to lock for writes that name consumers and providers. Each of these may be given several times."""
     return ClaimKeys(
         consumers=[one for _, one in sorted({one.int: one for one in consumers}.items())],
         providers=list({one.int: one for one in providers}.values()),

@@ -71,7 +71,7 @@ def _judge(
 
 
 def _holds_just_that(order: object, verdict: Refusal) -> bool:
-    """Was this claim granted before? Then a repetition is told the same."""
+    """Was exactly this claim granted before? Then a repetition gets the same verdict."""
     return (
         isinstance(order, ClaimResources)
         and isinstance(verdict, AlreadyClaimed)
@@ -150,7 +150,7 @@ def _taken_apart(claim: ClaimResources) -> tuple[ShareTemplate, tuple[ProviderId
 
 
 def claims_of(pages: Iterable[ClaimTogether]) -> list[ClaimResources] | NotAllowed:
-    """The single claims of all pages."""
+    """Combine the pages of a large claim into single claims, one for each consumer; or say what is wrong with a page."""
     claims: list[ClaimResources] = []
     for page in pages:
         for place in page.places:

@@ -154,7 +154,7 @@ def _wrong_cell(tree: TreeBook, reported: SentReport) -> NotAllowed | None:
 
 
 def _outdated(tree: TreeBook, report: ReportInventory) -> ReportOutdated | None:
-    """Was a later report accepted? A repeated last report adds nothing either."""
+    """The refusal of a report if a later one, or this one, was accepted already; None otherwise."""
     is_repeated = report.epoch == tree.epoch and 0 < report.sequence <= tree.sequence
     if report.epoch < tree.epoch or is_repeated:
         return ReportOutdated(epoch=tree.epoch, sequence=tree.sequence)

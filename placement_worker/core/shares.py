@@ -183,7 +183,7 @@ def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
 
 
 def _as_asked(short: Sequence[Shortfall], share: Share) -> tuple[Shortfall, ...]:
-    """The shortfalls in the order in which the share first names them."""
+    """Sort the shortfalls into the order in which the share first names their providers and classes."""
     places: dict[tuple[int, str], int] = {}
     for amount in share.amounts:
         places.setdefault((amount.provider.int, amount.resource), len(places))

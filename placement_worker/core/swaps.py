@@ -90,7 +90,7 @@ def _other_group(row: Consumer, order: SwapClaim) -> NotAllowed | None:
 
 
 def _wrong_heir(order: SwapClaim) -> NotAllowed | None:
-    """The heir and the migration that ends are consumers of their own."""
+    """Refuse a swap whose heir (the inheriting consumer) or migration is not a consumer of its own. None if all is well."""
     heir, returns = order.heir, order.returns
     if returns == order.consumer:
         return NotAllowed(field="returns", reason=f"{returns} is the consumer itself, not its migration")

@@ -30,7 +30,7 @@ def custom_of(names: Iterable[str]) -> tuple[str, ...]:
 def unknown_names(
     names: Iterable[str], standard: AbstractSet[str], custom: AbstractSet[str]
 ) -> tuple[str, ...]:
-    """Those that are neither standard nor among these custom names, each once."""
+    """The names that are neither standard nor among these custom names, sorted and each once."""
     return tuple(sorted(set(names) - standard - custom))
 
 

@@ -133,7 +133,9 @@ class SqlPlacementTransaction:
 def _reads_named(
     query: Callable[Concatenate[Connection, CachedVocabulary, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """As `reads`, for a query that needs the names of classes and traits."""
+    """Make a method that runs this query in a transaction, as `reads` does; the query gets the names of classes and
+    traits.
+    """
 
     async def read(self: "SqlPlacementStore", /, *values: P.args, **named: P.kwargs) -> T:
         async with self._reading() as (transaction, vocabulary):
@@ -143,7 +145,7 @@ def _reads_named(
 
 
 class SqlPlacementStore:
-    """Needs existing tables: `bus.sql.upgrade(url, "placement_worker")` creates them."""
+    """Placement's store in SQL. Its tables must exist: `bus.sql.upgrade(url, "placement_worker")` creates them."""
 
     # Tests put a faulty class here, to see that they would notice.
     postgres_claims: type[PostgresClaims] = PostgresClaims

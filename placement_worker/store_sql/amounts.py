@@ -59,7 +59,7 @@ def held_amounts(connection: Connection) -> Subquery:
 
 
 def _each(connection: Connection, column: sa.ColumnElement[str], name: str) -> sa.TableValuedAlias:
-    """One row for each key of an object."""
+    """A SQL expression with one row for each key of the JSON object in this column."""
     if connection.dialect.name == "postgresql":
         each = sa.func.jsonb_each_text(sa.cast(column, JSONB))
     else:

@@ -39,7 +39,7 @@ def portable(on_postgresql: str) -> Statement:
 async def rows_of(
     transaction: Transaction, statement: Statement, values: Collection[int] | Collection[UUID]
 ) -> Sequence[Any]:
-    """The rows of this statement; none if the list is empty."""
+    """Run this statement with a list of values, and return its rows; no rows if the list is empty."""
     if not values:
         return ()
     if isinstance(transaction, PostgresTransaction):

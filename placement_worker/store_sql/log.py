@@ -33,13 +33,13 @@ decode = msgspec.json.Decoder(LogEntry).decode
 
 
 def body_of(entry: LogEntry) -> bytes | None:
-    """As it is stored; None if nothing changed."""
+    """The entry of the change log as it is stored; None if nothing changed."""
     is_empty = not (entry.providers or entry.used or entry.gone or entry.claimed or entry.ended)
     return None if is_empty else _encode(entry)
 
 
 def decode_all(bodies: Iterable[bytes]) -> LogEntry:
-    """All these entries as one."""
+    """Decode these entries of the change log, and combine them into one."""
     entries = [decode(body) for body in bodies]
     return LogEntry(
         *[

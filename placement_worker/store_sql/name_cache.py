@@ -34,7 +34,7 @@ class CachedNames:
         self.names = known.names
 
     def lack(self, numbers: AbstractSet[int]) -> bool:
-        """Is any of these numbers missing? Then call `load`."""
+        """Are any of these numbers missing in the cache? Then the caller must call `load`."""
         return not self.names.keys() >= numbers
 
     def load(self, connection: Connection) -> None:

@@ -84,18 +84,18 @@ class CachedProviders:
         return self._seen.get(number) or self._see(self._known.by_number.get(number))
 
     def of(self, number: int) -> CachedProvider:
-        """An entry that this transaction has seen, with its root."""
+        """The cached provider with this internal id, which this transaction must have looked up before."""
         return self._seen[number]
 
     def found(self, rows: Iterable[FoundRow]) -> None:
-        """Add looked-up rows; afterwards `by_number` has them and their roots."""
+        """Add providers that were looked up; afterwards `by_number` has them and their roots."""
         for number, uuid, root, root_uuid in rows:
             for one, id_ in ((number, uuid), (root, root_uuid)):
                 if self.by_number(one) is None:
                     self._learn(CachedProvider(one, ProviderId(id_of(id_)), root))
 
     def read(self, bases: Mapping[int, int], rows: Iterable[StockRow], names: Mapping[int, str]) -> None:
-        """Add the inventories of providers at these bases."""
+        """Cache the inventories that were read. `bases` has the revision of each provider since which they are valid."""
         cells: dict[int, str] = {}
         stocks: dict[int, dict[int, InventoryState]] = {number: {} for number in bases}
         for number, cell, class_id, *stock in rows:
@@ -118,7 +118,7 @@ class CachedProviders:
             self._known.keep(self._learned.values())
 
     def _see(self, known: CachedProvider | None) -> CachedProvider | None:
-        """Use an entry only together with its root."""
+        """Use a cached provider in this transaction. None if the provider or its root is not cached."""
         if known is None or (known.root != known.number and self.by_number(known.root) is None):
             return None
         return self._seen.setdefault(known.number, known)

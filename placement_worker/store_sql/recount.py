@@ -94,7 +94,7 @@ def _right_numbers(connection: Connection) -> dict[int, _Numbers]:
 
 
 def _holder_rows(connection: Connection) -> tuple[set[Pair], set[Pair]]:
-    """Holder rows that should not be there, and those that are missing."""
+    """Pairs of provider and consumer that are stored although the consumer holds nothing there; and the missing pairs."""
     held = held_amounts(connection)
     same = sa.and_(holders.c.provider_id == held.c.provider_id, holders.c.consumer_id == held.c.consumer_id)
     stale = sa.select(holders.c.provider_id, holders.c.consumer_id).outerjoin(held, same)

@@ -41,7 +41,7 @@ class MetalTally(Tally):
         self.flipping[node] = time.monotonic()
 
     def read(self, rows: Iterable[NodeRow]) -> None:
-        """Store rows that were read from the daemons' database."""
+        """Store rows of the daemons' database, and note when other daemons have taken over a killed daemon's nodes."""
         for row in rows:
             self.rows[row.id] = row
         if not self.killed:

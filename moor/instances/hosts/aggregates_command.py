@@ -117,7 +117,7 @@ def delete(name: Name, bus: BusUrl = "", *, as_json: AsJson = False) -> None:
 
 
 def _metadata(pairs: Sequence[str]) -> dict[str, str | None]:
-    """An empty value removes its key."""
+    """Parse KEY=VALUE pairs of metadata. An empty value becomes None, which removes the key."""
     return {key: value or None for key, value in pairs_of("metadata", pairs).items()}
 
 

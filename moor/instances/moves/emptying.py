@@ -37,7 +37,7 @@ class Stayed(Struct, frozen=True):
 
 
 class Emptied(Struct, frozen=True):
-    """What became of the instances of a host."""
+    """The result of emptying a host: which instances moved, and which stayed."""
 
     host: str
     moved: tuple[InstanceState, ...]
@@ -46,7 +46,7 @@ class Emptied(Struct, frozen=True):
 
 
 async def instances_on(asking: Client, host: str) -> list[InstanceState]:
-    """The instances that are there; one in error only if it keeps its host."""
+    """The instances on this host. An instance in error counts only if it keeps its host."""
     question = AskInstances(host=host, limit=FOUND_AT_ONCE_MAX)
     found = await items_of(asking, question, InstancesFound, lambda page: page.instances)
     return [each for each in found if each.state != "error" or each.keeps_share]
@@ -82,7 +82,7 @@ async def empty(
 
 
 class _Moves:
-    """The moves of these instances. `moved` and `stayed` are true at every moment."""
+    """Moves these instances off a host, some at a time. `moved` and `stayed` are up to date at every moment."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class _Moves:
         return len(beyond)
 
     def _take_ends(self) -> int:
-        """How many moves are over since the last time."""
+        """Note the moves that ended since the last call. Returns how many there are."""
         over = [
             (state, *each)
             for id_, each in self._under_way.items()

@@ -94,7 +94,7 @@ def evacuate(
 
 
 async def _check_down(asking: Client, host: str) -> None:
-    """Before it is fenced: nobody wants a healthy host off by a wrong name."""
+    """End the command if the host is unknown or up: fencing would switch off a healthy host after a wrong name."""
     found = await hosts_of(asking, host)
     if not found and not await instances_on(asking, host):
         check_known("HOST", host, (each.name for each in await hosts_of(asking)))

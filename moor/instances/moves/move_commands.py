@@ -52,7 +52,7 @@ class MoveOptions(Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of the order."""
+        """The fields that these options set in the order."""
         return {"hosts": tuple(self.to or ()), "project": self.project, "deadline_s": self.deadline}
 
 
@@ -167,7 +167,7 @@ def end(following: Following, id_: UUID, how: MoveEnd, project: str) -> None:
 
 
 def rests(state: InstanceState, move_id: RequestId) -> bool:
-    """The move has arrived, or is over, or the instance is."""
+    """Has nothing of this move left to happen? It has arrived or ended, or the instance is deleted."""
     if state.state in ("deleting", "deleted") or state.move is None or state.move.request_id != move_id:
         return True
     return state.state == "moved" or bool(state.move.outcome)

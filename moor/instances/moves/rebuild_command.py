@@ -56,7 +56,7 @@ def rebuild(
 
 
 def _why_not_done(state: InstanceState, order: RebuildInstance) -> str:
-    """Empty if the instance is active with the image of this rebuild."""
+    """Why the instance was not rebuilt; empty if it is active with the image of this rebuild."""
     last = state.rebuild
     if last is None or last.request_id != order.request_id:
         why = "another rebuild came after this one"

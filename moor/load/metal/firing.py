@@ -86,7 +86,7 @@ async def end_maintenance(watch: NodeWatch, ironic: SimulatedIronic) -> None:
 
 
 class Deploy(Struct):
-    """A boot on a node, which is deleted again."""
+    """One order of the load: boot an instance on a bare-metal node, and delete it again."""
 
     sent_s: float
     deleted_at_s: float = 0.0

@@ -57,7 +57,7 @@ class NodeWatch:
         self._changed.set()
 
     async def until(self, is_so: Callable[[], object], what: str) -> None:
-        """Wait until `is_so`. Raise NoProgress if no event arrives for SILENCE_S_MAX."""
+        """Wait until `is_so` returns true. Raise NoProgress if no event arrives for SILENCE_S_MAX."""
         while not is_so():
             self._changed.clear()
             try:

@@ -101,7 +101,7 @@ class KeystoneAuthentication:
         )
 
     async def _authenticated(self) -> str:
-        """A new token for this service itself."""
+        """Ask Keystone for a new token with which this service identifies itself."""
         account = self._account
         identity = {
             "methods": ["password"],
@@ -149,7 +149,7 @@ def keystone_client(ca_file: Path | None = None) -> httpx.AsyncClient:
 
 
 def _read(answer: httpx.Response) -> tuple[Caller, float]:
-    """The caller, and the time until which the token is valid."""
+    """Read Keystone's answer about a token: returns the caller, and the time until which the token is valid."""
     try:
         token = answer.json()["token"]
         expires = datetime.fromisoformat(token["expires_at"]).replace(tzinfo=UTC).timestamp()

@@ -28,7 +28,7 @@ CANDIDATES_MAX = 100_000
 
 
 class Candidates:
-    """Caches the summaries of providers from one answer to the next."""
+    """Answers GET /allocation_candidates. The summaries of providers are cached from one answer to the next."""
 
     def __init__(self, searcher: Searcher) -> None:
         self._searcher = searcher

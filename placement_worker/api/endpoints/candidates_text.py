@@ -117,7 +117,7 @@ class Summaries:
             yield text
 
     def _kept(self, rows: list[int], index: ProviderIndex, version: Version) -> tuple[int, list[str]]:
-        """How many summaries were written anew, and all of them."""
+        """The number of summaries that were written anew, and all summaries. Unchanged ones come from the cache."""
         texts, written, changes = self._texts, self._changes, index.changes
         changed = [row for row in rows if written[row] != changes[row]]
         for row in changed:
@@ -126,7 +126,7 @@ class Summaries:
         return len(changed), [texts[row] for row in rows]
 
     def _begin(self, index: ProviderIndex) -> None:
-        """Clear the cache for an index of another lineage; make room for new rows."""
+        """Make room in the cache for new providers. Clear it first if the index is not a successor of the last one."""
         if index.lineage is not self._lineage:
             self._texts, self._changes, self._lineage = [], [], index.lineage
         more = index.rows - len(self._texts)

@@ -56,7 +56,7 @@ async def create(books: Backend, request: Request) -> Reply:
 
 
 async def rename(books: Backend, request: Request) -> Reply:
-    """Until 1.6."""
+    """Rename a resource class. Only until version 1.6 of the API."""
     name, to = request.params["name"], schemas.RESOURCE_CLASS.at(request.version).body(request.body)["name"]
     await books.write(
         RenameClass(name=name, to=to), f"Unable to rename resource class {name}", _RENAME_REFUSED, name=name
@@ -65,7 +65,7 @@ async def rename(books: Backend, request: Request) -> Reply:
 
 
 async def ensure(books: Backend, request: Request) -> Reply:
-    """From 1.7 on: make sure that the class exists, whichever client created it."""
+    """Make sure that the resource class exists, whichever client created it. From version 1.7 of the API on."""
     name = request.params["name"]
     schemas.RESOURCE_CLASS.at(request.version).check({"name": name})
     verdict = await books.writer.ask(CreateClass(name=name))

@@ -21,7 +21,7 @@ def providers_that(replica: Replica, query: ProviderQuery) -> Iterator[ProviderS
 
 
 def _found(replica: Replica, query: ProviderQuery) -> Iterable[ProviderState]:
-    """Narrow down by id, name or tree first, since they leave few providers."""
+    """The providers with the requested id, name and tree; the other conditions are checked later. These three leave few."""
     in_tree = query.group.in_tree
     found: Iterable[ProviderState | None] = replica if in_tree is None else replica.tree_of(in_tree)
     if query.id is not None:

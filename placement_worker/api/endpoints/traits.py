@@ -112,7 +112,7 @@ def _of(traits: tuple[str, ...], generation: int) -> Reply:
 
 
 def _named(names: list[str], asked: str) -> list[str]:
-    """Filter by `in:` a list of names, or by `startswith:` a prefix."""
+    """Those of the names that a query's `name` asks for: `in:` and a list of names, or `startswith:` and a prefix."""
     how, colon, what = asked.partition(":")
     if not colon:
         raise bad_request(

@@ -10,10 +10,10 @@ _NUMBERS = {name: number for number, name in enumerate(os_resource_classes.STAND
 
 
 def standard_first(traits: Iterable[str]) -> list[str]:
-    """Placement's order: standard traits come before custom ones."""
+    """Sort traits in Placement's order: standard traits come before custom ones."""
     return sorted(traits, key=lambda name: (name.startswith(CUSTOM), name))
 
 
 def classes_in_order(classes: Iterable[str]) -> list[str]:
-    """Placement's order: standard classes by number, then custom ones by name."""
+    """Sort resource classes in Placement's order: standard classes by number, then custom ones by name."""
     return sorted(classes, key=lambda name: (_NUMBERS.get(name, len(_NUMBERS)), name))

@@ -50,7 +50,7 @@ _WORDY = re.compile(rf"{_OF_A_GROUP}([a-zA-Z0-9_-]{{1,64}})?")
 
 
 class ProviderQuery(Struct, frozen=True):
-    """A query for providers; each must have everything by itself."""
+    """A query for providers. Each provider found fulfils all conditions by itself, without others of its tree."""
 
     name: str = ""
     id: ProviderId | None = None
@@ -118,7 +118,7 @@ def _group(values: Mapping[str, list[str]], suffix: str, version: Version) -> Gr
 
 
 def _by_key(query: Query) -> dict[str, list[str]]:
-    """There may be as many groups as keys, so values are collected once."""
+    """The values of each query key. They are collected once for all groups, since there may be as many groups as keys."""
     values: dict[str, list[str]] = {}
     for key, value in query:
         values.setdefault(key, []).append(value)
@@ -160,7 +160,7 @@ def _same_subtree(query: Query) -> tuple[tuple[str, ...], ...]:
 
 
 def _policy(values: list[str]) -> Literal["none", "isolate"] | None:
-    """The first value counts, as with the limit."""
+    """The `group_policy` of a query. If it is given several times, the first value counts, as with `limit`."""
     match values[:1]:
         case []:
             return None
@@ -185,7 +185,7 @@ def _limit(query: Query) -> int | None:
 
 
 def _check_subtrees(groups: Iterable[Group], same_subtree: tuple[tuple[str, ...], ...]) -> None:
-    """From 1.36 on: a group may ask for no resources if same_subtree names it."""
+    """Check groups and `same_subtree` from 1.36 on: a group may ask for no resources only if `same_subtree` names it."""
     suffixes = [group.suffix for group in groups]
     without = [group.suffix for group in groups if not group.resources]
     named = {suffix for subtree in same_subtree for suffix in subtree}
@@ -205,7 +205,7 @@ def _check_subtrees(groups: Iterable[Group], same_subtree: tuple[tuple[str, ...]
 
 
 def _check_all_ask(groups: Sequence[Group]) -> None:
-    """Until 1.35: each group must ask for resources."""
+    """Check that each group asks for resources, which is required until 1.35."""
     without = [group for group in groups if not group.resources]
     if orphans := [f"required{group.suffix}" for group in without if group.required]:
         raise bad_request(

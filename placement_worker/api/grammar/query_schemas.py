@@ -47,7 +47,7 @@ USAGES = VersionedValidators(
 
 
 def _grouped(suffix: str, grouped: tuple[str, ...], **others: Schema) -> Schema:
-    """Each key in `grouped` may have a suffix."""
+    """The schema of a query for candidates. Each key in `grouped` may have a suffix."""
     return record({"limit": _LIMIT, "group_policy": _POLICY, **others}) | {
         "patternProperties": {f"^{key}({suffix})?$": TEXT for key in grouped}
     }

@@ -53,7 +53,7 @@ def _badly_formed_resources(got: str) -> ApiError:
 
 
 def traits_in(values: list[str], version: Version) -> tuple[Traits, tuple[str, ...]]:
-    """Required and forbidden traits. Until 1.38 only the last value counts."""
+    """The required and the forbidden traits in the values of `required`. Until 1.38 only the last value counts."""
     if version < ANY_TRAITS:
         values = values[-1:]
     required: list[tuple[str, ...]] = []
@@ -87,7 +87,7 @@ def _any_of(value: str, version: Version) -> tuple[str, ...]:
 
 
 def each_of(value: str, *, may_forbid: bool) -> tuple[list[str], list[str]]:
-    """Required and forbidden traits. One `!` or several forbid the trait."""
+    """The required and the forbidden traits in one value, a list with commas. One `!` or several forbid a trait."""
     named = [part.strip() for part in value.split(",")]
     required = [trait for trait in named if not trait.startswith("!")]
     forbidden = [trait.lstrip("!") for trait in named if trait.startswith("!")]

@@ -131,7 +131,7 @@ def _briefly(problem: _Problem) -> str:
 
 
 def uuid_in(text: str) -> UUID | None:
-    """A UUID in any case, with hyphens anywhere; None if it is none."""
+    """Parse a UUID in any case, with hyphens anywhere; None if the text is no UUID."""
     try:
         return UUID(text)
     except ValueError:
@@ -208,7 +208,7 @@ def _exact(pattern: str) -> str:
 
 
 def _matches(_: object, pattern: str, value: object, __: object) -> Iterator[jsonschema.ValidationError]:
-    r"""`\Z`, not `$`: `$` would also match before a trailing line break."""
+    r"""Check a JSON schema's `pattern` with `\Z` as its end: `$` would also match before a trailing line break."""
     if isinstance(value, str) and not re.search(_exact(pattern), value):
         yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
 

@@ -72,11 +72,11 @@ class Connections:
             del self._of_address[connection.address]
 
     def is_busy(self, connection: Connection) -> None:
-        """A complete head of a request has arrived."""
+        """Take the connection from the list of idle ones: a complete head of a request has arrived."""
         self._idle.pop(connection, None)
 
     def is_idle(self, connection: Connection) -> None:
-        """All its requests are answered."""
+        """Add the connection to the list of idle ones: all its requests are answered."""
         self._idle[connection] = None
 
     def note_closed(self, connection: Connection, why: Closed, now: float) -> None:
@@ -113,7 +113,7 @@ _WORDS = {
 
 @lru_cache(maxsize=ADDRESSES_JUDGED_MAX)
 def is_of_this_machine(address: str) -> bool:
-    """Can only this machine reach it, or be it?"""
+    """Is this a loopback address, which only this machine can reach?"""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -35,7 +35,7 @@ class Listen(Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Can only this machine reach it?"""
+        """Is this a loopback address, which only this machine can reach?"""
         return self.host == "localhost" or is_of_this_machine(self.host)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Listen(Struct, frozen=True):
 
 
 def read_listen(text: str, *, is_shared: bool = False) -> Listen:
-    """`127.0.0.1:8780`, `[::1]:8780`, `localhost:8780`; port 0 is any free port."""
+    """Parse the address to listen on: `127.0.0.1:8780`, `[::1]:8780`, `localhost:8780`; port 0 is any free port."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:

@@ -42,7 +42,7 @@ def read_rules(rules: Mapping[str, str]) -> oslo.Enforcer:
 
 
 def list_rules() -> list[oslo.RuleDefault]:
-    """The entry point `oslo.policy.policies`: legacy's rules, with what each one allows."""
+    """The rules of OpenStack's Placement with their texts, for oslo's tools (entry point `oslo.policy.policies`)."""
     return [_rule_default(name, *texts) for name, texts in DOCUMENTED.items()]
 
 
@@ -95,7 +95,7 @@ def _checks(parsed: object) -> Iterator[object]:
 
 
 def _refusal(check: oslo.Check) -> str:
-    """The reason why this check is refused, or nothing."""
+    """Why a policy may not contain this check; empty if it may."""
     if check.kind in ("http", "https"):
         return f"{str(check)!r} asks another server, which would hold up every request; remote checks are refused"
     if check.kind not in _OF_CALLER and not _is_literal(check.kind):

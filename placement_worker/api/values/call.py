@@ -16,7 +16,7 @@ _UNROUTED: Final = "-"
 
 
 class Call(Struct):
-    """It may end with an error at any point."""
+    """An HTTP call while it is read and checked. It may end with an error before all fields are known."""
 
     scope: Scope
     method: str
@@ -36,5 +36,5 @@ class Call(Struct):
 
     @property
     def counted_method(self) -> str:
-        """Unknown methods may be any word, so they are counted as one."""
+        """The HTTP method as the metrics count it. Unknown methods may be any word, so they are counted as one."""
         return self.method if self.method in ("GET", "POST", "PUT", "DELETE") else "other"

@@ -20,7 +20,7 @@ Row = TypeVar("Row")
 
 
 class Pieces(Struct, frozen=True):
-    """A body that is JSON already; has at least one piece."""
+    """The body of an answer as pieces of JSON text, at least one."""
 
     of: tuple[bytes, ...]
 
@@ -41,7 +41,7 @@ def with_commas(parts: Iterable[bytes]) -> Iterator[bytes]:
 async def rows_in_turns(
     before: bytes, states: Sequence[Row], row: Callable[[Row], object], after: bytes
 ) -> Pieces:
-    """A list of rows of any length; other requests run while it is written."""
+    """Encode a list of any length as JSON between `before` and `after`. Other requests run while it is encoded."""
     texts = []
     for start in range(0, len(states), _ROWS_AT_ONCE):
         if start:

@@ -23,7 +23,7 @@ class ClientGone(Exception):  # noqa: N818 - named for what happened
 
 
 def headers_of(scope: Scope) -> Headers:
-    """By name. They are read once, since several steps look at them."""
+    """The headers of a request by name. They are read once, since several steps look at them."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")

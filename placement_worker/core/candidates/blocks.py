@@ -27,7 +27,7 @@ class Columns(NamedTuple):
 
 
 class Patterns:
-    """The patterns of all solutions of one query: there are few."""
+    """Caches the patterns of one query's solutions: which slots (parts of the query) take from the same provider."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
@@ -55,7 +55,7 @@ class BlockMaker:
         self._seen: set[tuple[int, ...]] = set()
 
     def block(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> Block:
-        """The candidates of this solution, without those that were returned before."""
+        """The candidates of this solution for all trees of a class, without those that were returned before."""
         block = self.whole((class_problem.tree_class,), class_problem.problem, solution)
         if not self._index.sharing:
             return block
@@ -63,7 +63,7 @@ class BlockMaker:
         return Block(block.pattern, rows, block.preference)
 
     def whole(self, classes: Sequence[TreeClass], problem: SlotProblem, solution: tuple[int, ...]) -> Block:
-        """One candidate for each tree of these classes, which have one problem."""
+        """The candidates of this solution: one for each tree of these classes, whose problems are equal."""
         self._budget.spend(4 * len(solution))
         known = len(self._patterns)
         pattern, places, columns = self._patterns.of(solution)

@@ -48,7 +48,7 @@ class CutError(Exception):
 
 
 class Budget:
-    """The budget of one search, from its start to the end of its answer."""
+    """Counts the steps, the memory and the answer's bytes of one search, and stops the search at its limits."""
 
     __slots__ = ("_at_mark", "_mark", "_mark_every", "answer_bytes", "held", "held_most", "limits", "steps")
 

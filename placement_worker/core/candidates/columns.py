@@ -82,7 +82,7 @@ class Stock:
             getattr(self, name)[row] = 0
 
     def giving(self, amount: int, rows: int) -> Flags:
-        """Which rows can give this amount at once?"""
+        """Flags of the providers (rows) that can give this amount to one consumer."""
         giving: Flags = self.free[:rows] >= amount
         return giving & self.allowing(amount, slice(rows)) if self.has_limits else giving
 
@@ -104,11 +104,11 @@ class Stock:
         return allowing
 
     def room(self, rows: int) -> Ints:
-        """The most that one consumer may get of each row, over all its slots."""
+        """The most that one consumer may get from each provider (row), over all parts of its query."""
         return np.minimum(self.free[:rows], self.max_unit[:rows])
 
     def room_at(self, row: int, taken: int) -> int:
-        """As `room`, of one row, of which so much is taken beside its usage."""
+        """The most that one consumer may get from this provider (row), if `taken` is reserved beside its usage."""
         return min(self.free.item(row) - taken, self.max_unit.item(row))
 
 
@@ -116,7 +116,7 @@ AnyStock = TypeVar("AnyStock", bound=Stock)
 
 
 class BatchedValues(Generic[AnyStock]):
-    """Numbers for single rows, grouped by the stock they belong to."""
+    """Collects numbers for single providers (rows), grouped by stock, so that each stock is changed at once."""
 
     def __init__(self) -> None:
         self._of: dict[AnyStock, tuple[list[int], list[int]]] = {}
@@ -157,16 +157,16 @@ class BitSets:
         return other
 
     def __contains__(self, name: str) -> bool:
-        """Does any row have it?"""
+        """Does any provider (row) have this name?"""
         return name in self._codes
 
     @property
     def words(self) -> int:
-        """How many words each row has."""
+        """How many words of bits the names of one provider (row) take."""
         return len(self._words)
 
     def put(self, row: int, before: tuple[str, ...], names: tuple[str, ...]) -> None:
-        """Replace the names of this row."""
+        """Replace the names of this provider (row)."""
         bits = 0
         for name in dict.fromkeys(names):
             bits |= 1 << self._code_for(name)
@@ -192,7 +192,7 @@ class BitSets:
             self._free_codes.append(self._codes.pop(name))
 
     def having_any(self, names: tuple[str, ...], rows: int) -> Flags:
-        """Which rows have at least one of these?"""
+        """Flags of the providers (rows) that have at least one of these names."""
         masks: dict[int, int] = {}
         for name in names:
             code = self._codes.get(name)

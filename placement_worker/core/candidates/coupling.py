@@ -25,7 +25,9 @@ class Coupled(Struct, frozen=True):
 
 
 class Coupling(Coupled, frozen=True):
-    """`level` and `room` are by row; room is rounded down to a sum."""
+    """A class that several slots take from, over all providers (rows). `room` is rounded down to a sum of amounts, and
+    `level` numbers these sums.
+    """
 
     level: Ints
 
@@ -33,7 +35,9 @@ class Coupling(Coupled, frozen=True):
 def couplings_of(
     index: ProviderIndex, slots: Sequence[Slot], budget: Budget, *, isolate: bool, taken: Taken
 ) -> list[Coupling]:
-    """With `isolate`, two slots with suffixes never take from one provider."""
+    """The resource classes from which several slots (parts of the query) may take at one provider. With `isolate`, two
+    slots with suffixes never do.
+    """
     couplings = []
     budget.spend(sum(len(slot.resources) for slot in slots))
     for resource, amounts in coupled_amounts(slots, isolate=isolate):

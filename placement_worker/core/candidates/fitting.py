@@ -91,7 +91,7 @@ EVERYTHING = Scope()
 
 
 def fit(index: ProviderIndex, query: CandidatesQuery, scope: Scope, budget: Budget) -> Fitting | None:
-    """None if there is certainly no candidate."""
+    """The providers that suit each part of the query, and the trees with one for every part. None if there are none."""
     if any(resource not in index.stocks for group in query.groups for resource in group.resources):
         return None
     anchors = may_anchor(index, query)
@@ -142,7 +142,7 @@ def _giving(index: ProviderIndex, resource: str, amount: int, taken: Taken) -> F
 
 
 def _served(index: ProviderIndex, slot: SlotOfAll, pools: Mapping[int, Rows]) -> Flags:
-    """Under which roots does the slot have a suitable provider?"""
+    """Flags of the roots whose trees have, or share, a suitable provider for the slot (one part of the query)."""
     if index.layouts.keys() == _ONLY_ROOTS:
         served = slot.fits.copy()
     else:

@@ -33,7 +33,7 @@ class Block(Struct, frozen=True):
 
 
 class Candidate(Struct, frozen=True):
-    """One candidate, in full."""
+    """One candidate as an answer shows it: amounts, and the providers of each request group."""
 
     amounts: tuple[ResourceAmount, ...]
     mappings: Mapping[str, tuple[ProviderId, ...]]

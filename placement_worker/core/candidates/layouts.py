@@ -38,11 +38,11 @@ class TreeLayout:
 
     @property
     def rows(self) -> Rows:
-        """One line a tree, one column a place."""
+        """The table of these trees: one line for each tree, one column for each place (position in the tree)."""
         return self._rows[: self._count]
 
     def add(self, rows: Sequence[int]) -> int:
-        """Returns the line of the new tree."""
+        """Add a tree, given by the rows of its providers. Returns its line in the table."""
         if self._count == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
         self._rows[self._count] = rows
@@ -50,14 +50,14 @@ class TreeLayout:
         return self._count - 1
 
     def remove(self, line: int) -> int:
-        """The last tree moves to this line; returns the row of its root."""
+        """Remove the tree at this line of the table. The last tree moves there; returns the row of that tree's root."""
         self._count -= 1
         self._rows[line] = self._rows[self._count]
         return int(self._rows[line, 0])
 
 
 class TreePlace(NamedTuple):
-    """Where a tree is stored: its layout, and its line there."""
+    """Where a tree is stored: the table of trees with the same layout, and its line in that table."""
 
     layout: TreeLayout
     line: int

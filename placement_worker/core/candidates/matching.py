@@ -6,7 +6,7 @@ from placement_worker.core.candidates.budget import Budget
 
 
 def places_in(places: int) -> Iterator[int]:
-    """Lowest first."""
+    """The numbers of the bits that are set, lowest first. Each bit stands for a place (a provider in a tree)."""
     while places:
         lowest = places & -places
         yield lowest.bit_length() - 1
@@ -14,7 +14,7 @@ def places_in(places: int) -> Iterator[int]:
 
 
 def can_all_differ(domains: Sequence[int], budget: Budget) -> bool:
-    """Can each get a place of its own set that no other gets?"""
+    """Can each part of the query get a place of its own? `domains` has the places that suit each one, as bits."""
     if all(domain.bit_count() >= len(domains) for domain in domains):
         return True
     budget.spend(len(domains))

@@ -160,7 +160,7 @@ class ProviderIndex:
         return int(self.stocks[resource].used[row])
 
     def members(self, aggregates: Iterable[AggregateId]) -> Flags:
-        """Which rows are members of any of these?"""
+        """Flags of the providers (rows) that are members of any of these aggregates."""
         inside = np.zeros(self.rows, dtype=np.bool_)
         for aggregate in aggregates:
             members = self._members.get(aggregate.int)
@@ -177,13 +177,13 @@ class ProviderIndex:
         return self.root[together[self.attached[together]]]
 
     def in_trees_of(self, rows: Rows) -> Rows:
-        """All rows of the trees that these rows are in."""
+        """The rows of all providers in the trees of these providers."""
         chosen = np.zeros(self.rows, dtype=np.bool_)
         chosen[self.root[rows]] = True
         return np.flatnonzero(chosen[self.root[: self.rows]] & self.attached[: self.rows])
 
     def is_under(self, row: int, other: int) -> bool:
-        """Is the row at or below the other?"""
+        """Is the first provider the second one, or below it in the tree? Both are given by their rows."""
         while row not in (other, -1):
             row = int(self.parent[row])
         return row == other
@@ -301,7 +301,7 @@ class ProviderIndex:
             del self._trees[root.int]
 
     def _detach_tree(self, root: int) -> None:
-        """Until this tree is attached again, searches find none of its rows."""
+        """Take this tree out of searches: they find none of its providers until it is attached again."""
         self._detached.add(root)
         self._pools.clear()
         attached = self._places.pop(root, None)

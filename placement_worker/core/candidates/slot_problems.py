@@ -62,7 +62,7 @@ class ProblemBuilder:
     def of_tree(
         self, layout: TreeLayout, own: Sequence[int], pools: Sequence[int], *, needs: int = 0
     ) -> SlotProblem:
-        """The problem of a tree with these rows, place by place."""
+        """The problem of assigning one tree's providers, and the sharing ones in `pools`, to the parts of the query."""
         rows, places = (*own, *pools), len(own)
         # Lists are faster to make than to draw from generators, and single trees are searched for each boot.
         return SlotProblem(
@@ -96,7 +96,7 @@ class ProblemBuilder:
         return structs.replace(each, problem=structs.replace(each.problem, needs=needs)) if needs else each
 
     def _charge(self, tree_class: TreeClass, places: int, budget: Budget) -> int:
-        """Charge the budget: each slot looks at each place, and pools at each other."""
+        """Charge the budget for stating the problem of a class of trees. Returns the memory charged."""
         slots, pools = len(self._slots), len(tree_class.pools)
         looks = slots * places + pools * pools + places * (len(self._bearing) + 2 * len(self._couplings))
         size = 1_000 + 40 * slots + tree_class.rows.nbytes + places * (100 + 40 * len(self._couplings))
@@ -117,7 +117,7 @@ class ProblemBuilder:
         ]
 
     def _barred(self, pools: Sequence[int], first: int) -> tuple[int, ...]:
-        """For each place, the other places in the same tree."""
+        """For each place (a provider of the tree or a sharing one), the other places in the same tree, as bits."""
         own, root = (1 << first) - 1, self._index.root
         barred = [own & ~(1 << place) for place in range(first)]
         for pool, row in enumerate(pools):

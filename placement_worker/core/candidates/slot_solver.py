@@ -87,7 +87,7 @@ class SlotProblem(Struct, frozen=True):
     worth: tuple[tuple[float, ...], ...] = ()
 
     def preference(self, solution: Sequence[int]) -> float:
-        """What a solution is worth by preferred traits."""
+        """The score of a solution: the worth of the preferred traits that its places have."""
         return sum([self.worth[slot][place] for slot, place in enumerate(solution)]) if self.worth else 0.0
 
 
@@ -106,7 +106,7 @@ class _Partial(NamedTuple):
 
 
 class _Level:
-    """A slot whose places are tried one after another."""
+    """A level of the search: one slot (part of the query), and the places that are still to be tried for it."""
 
     __slots__ = ("is_dead_end", "partial", "places", "slot")
 
@@ -178,7 +178,7 @@ class _Search:
                     part[slot] &= ~(1 << apex)
 
     def _is_a_chain(self, domains: tuple[int, ...], slots: tuple[int, ...]) -> bool:
-        """Of any two places that these slots may have, is one below the other?"""
+        """Are all places (providers) that these slots may get on one path from the root down?"""
         self._budget.spend(len(slots) + len(self._problem.under))
         # A place below another has a higher number.
         return all(
@@ -273,7 +273,7 @@ class _Search:
         )
 
     def _is_hopeful(self, partial: _Partial) -> bool:
-        """False if it certainly leads to no solution."""
+        """Check a partial solution. False if it certainly cannot become a whole one."""
         problem, domains = self._problem, partial.domains
         # Pays for this check and for the step that led to it.
         self._budget.spend(self._steps_per_try + self._steps_per_slot * len(partial.open))
@@ -303,7 +303,7 @@ class _Search:
         return False
 
     def _may_pack(self, partial: _Partial, index: int) -> bool:
-        """Check the largest amounts alone, then with more and more of the smaller ones."""
+        """Is there room for the open slots' amounts of one class? Checks the largest alone, then with smaller ones."""
         packing, domains, still_open = self._problem.packings[index], partial.domains, set(partial.open)
         asking = [slot for slot in self._larger_first[index] if slot in still_open]
         if not asking:
@@ -329,7 +329,7 @@ class _Search:
         return True
 
     def _left(self, partial: _Partial, index: int, places: int) -> dict[int, int]:
-        """What each of these places has left."""
+        """How much of one class each of these places (providers) has left in this partial solution."""
         room, loads = self._problem.packings[index].room, partial.loads
         return {place: room[place] - loads.get((index, place), 0) for place in places_in(places)}
 

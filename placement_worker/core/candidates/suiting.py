@@ -33,7 +33,7 @@ def slots_of(group: Group) -> tuple[Amounts, ...]:
 
 
 def may_anchor(index: ProviderIndex, query: CandidatesQuery) -> Flags:
-    """Which rows may be the root of a candidate?"""
+    """Flags of the providers (rows) that may be the root of a candidate's tree."""
     rows = index.rows
     anchors: Flags = index.attached[:rows] & (index.parent[:rows] < 0)
     for trait in query.root_required:

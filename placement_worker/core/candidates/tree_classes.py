@@ -34,7 +34,7 @@ class TreeClass(Struct, frozen=True):
 def tree_classes(
     index: ProviderIndex, fitting: Fitting, couplings: Sequence[Coupling], budget: Budget
 ) -> Iterator[TreeClass]:
-    """All trees in which each slot has a place, each in one class."""
+    """Trees with a suitable provider for each slot (part of the query), in classes of trees that the query finds alike."""
     pools = _sets_of_pools(index, fitting)
     for layout in list(index.layouts.values()):
         rows = layout.rows[fitting.anchors[layout.rows[:, 0]]]
@@ -48,7 +48,7 @@ def tree_classes(
 
 
 def _alike(rows: Rows, fitting: Fitting, couplings: Sequence[Coupling], pools: Ints | None) -> Iterator[Rows]:
-    """The lines of each class."""
+    """Group these trees by everything that the query can tell apart. Returns the lines of each group."""
     labels = _Labels(len(rows))
     asked = np.zeros(rows.shape, dtype=np.bool_)
     unsuffixed = np.zeros(rows.shape, dtype=np.bool_)
@@ -106,7 +106,7 @@ class _Labels:
                 self._tell_apart(column, top.bit_length())
 
     def alike(self) -> Iterator[Rows]:
-        """The lines of each number."""
+        """The lines with the same number, group by group."""
         if not self._bits:
             yield np.arange(len(self._codes))
             return

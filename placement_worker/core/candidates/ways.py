@@ -31,7 +31,7 @@ from placement_worker.core.candidates.tree_classes import TreeClass
 
 
 class InTrees(NamedTuple):
-    """Ways of one pattern, one for each of these trees (by their roots)."""
+    """Candidates of one pattern, one for each of these trees (given by their roots)."""
 
     roots: Rows
     block: Block
@@ -47,7 +47,7 @@ class CutInTrees(NamedTuple):
 def ways_of_trees(
     index: ProviderIndex, query: CandidatesQuery, scope: Scope, shared: SharedBudget, *, ways: int = 1
 ) -> Iterator[InTrees | CutInTrees]:
-    """A tree is told to be cut only if no way was found before."""
+    """Up to `ways` candidates in each tree. A search that was cut short is reported only if it had found none."""
     # This part costs as many passes over the columns as the query has parts, so the default budget is enough.
     found = problems_of(index, query, scope, Budget())
     if found is None:
@@ -151,7 +151,7 @@ class TreeSearch:
         return known
 
     def _suited_for(self, group: Group) -> "_Suited":
-        """Groups that differ in their amounts alone have one answer."""
+        """The providers that suit a group, whatever the amounts. Groups that differ only in amounts share the result."""
         conditions = (
             *(group.suffix == "", len(group.resources), group.required, group.forbidden, group.preferred),
             *(group.member_of, group.forbidden_aggregates, group.in_tree),
@@ -202,7 +202,7 @@ class _Suited:
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
     def places(self, rows: tuple[int, ...], own: int) -> list[tuple[int, int]]:
-        """Each as a bit, with its row."""
+        """The providers of a tree that suit the group: each as the bit of its place, with its row."""
         places = self._known.get(rows)
         if places is None:
             there, shared = self.suits.own, self.suits.shared
@@ -215,7 +215,7 @@ class _Suited:
 
 
 class _SlotOfTrees(Slot, frozen=True):
-    """The rows of one tree after another are asked for their room."""
+    """One part of the query in a search of single trees: only the providers of that tree are asked for what they can give."""
 
     suited: _Suited
     asked: Sequence[tuple[Stock, int, Mapping[int, int]]]
@@ -232,7 +232,7 @@ class _SlotOfTrees(Slot, frozen=True):
 
 
 class _RoomAt:
-    """The room of rows for several slots, asked one by one."""
+    """The amounts of one class that providers (rows) have for several parts of the query, computed one row at a time."""
 
     __slots__ = ("_stock", "_taken")
 
@@ -245,14 +245,14 @@ class _RoomAt:
 
 
 def _is_unknown(index: ProviderIndex, group: Group) -> bool:
-    """Does the group ask for something that nothing has?"""
+    """Does the group ask for a tree or a resource class that no provider has?"""
     return (group.in_tree is not None and index.row_of(group.in_tree) is None) or not (
         group.resources.keys() <= index.stocks.keys()
     )
 
 
 def _own_places(places: int) -> int:
-    """As bits: the tree's own places come first. A solution needs one of them."""
+    """The places of the tree itself as bits; they come before the pools. A solution needs at least one of them."""
     return (1 << places) - 1
 
 

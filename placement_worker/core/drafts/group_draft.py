@@ -63,12 +63,12 @@ class GroupsDraft:
         return None
 
     def define(self, group: ServerGroup) -> None:
-        """A claim of a member was granted."""
+        """Add the server group, if it is new: the claim of a member was granted."""
         if group.id.int not in self._known:
             self._known[group.id.int] = self.new[group.id.int] = group
 
     def changed(self, before: Consumer, after: Consumer, *, is_alive: bool) -> None:
-        """The row of a consumer was one of a member, or is now."""
+        """Update the members of server groups after a consumer's row changed from `before` to `after`."""
         number = after.id.int
         if before.group is not None:
             self._members.get(before.group.int, {}).pop(number, None)
@@ -82,7 +82,7 @@ class GroupsDraft:
             self.left.append(Holder(consumer=after.id, attempt=max(before.attempt, after.attempt)))
 
     def saved(self, groups: AbstractSet[int]) -> "SavedGroups":
-        """These groups and their members as they are now."""
+        """A copy of these groups and their members as they are now, to restore them later."""
         members = {number: {**self._members[number]} for number in groups if number in self._members}
         new = {number for number in groups if number in self.new}
         return SavedGroups(groups, members, new, len(self.joined), len(self.left))

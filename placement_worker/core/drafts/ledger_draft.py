@@ -38,7 +38,7 @@ def summed(*parts: Amounts) -> Amounts:
 
 
 def left_over(amounts: Amounts, taken: Amounts) -> Amounts:
-    """Each amount less the other one: never less than nothing."""
+    """Subtract `taken` from the amounts. Nothing becomes negative; amounts that become 0 are left out."""
     left: Amounts = {}
     for usage, of_provider in amounts.items():
         of_taken = taken.get(usage, {})
@@ -86,7 +86,7 @@ class ConsumerDraft:
 
     @property
     def is_for_nothing(self) -> bool:
-        """Its row was just made and never used, or the row goes."""
+        """Can the consumer's row be deleted? Either it was just made and never used, or nothing needs it any more."""
         return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
 
     def saved(self) -> "SavedConsumer":
@@ -115,7 +115,7 @@ class ConsumerDraft:
             usage.touched = True
 
     def vanish(self) -> None:
-        """No attempt can ask for it any more, so not even its row stays."""
+        """Free everything the consumer holds and delete its row: no attempt can ask for it any more."""
         self.become(Consumer(id=self.row.id), ())
         self.is_gone = True
 
@@ -129,7 +129,7 @@ class Saved(NamedTuple):
 
 
 class LedgerDraft:
-    """A ledger that can be changed; `changes` returns what was changed."""
+    """A copy of consumers and usages that claims change in memory. `changes` returns what to write."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._usages = {number: UsageDraft(row) for number, row in ledger.providers.items()}
@@ -210,7 +210,7 @@ class LedgerDraft:
         consumer.become(ended, ())
 
     def saved(self, claims: Sequence[ClaimOrder]) -> "Saved":
-        """Everything that these claims may change, as it is now."""
+        """A copy of everything that these claims may change, to restore it later."""
         consumers = {claim.consumer.int: self._consumers[claim.consumer.int] for claim in claims}
         named = {
             provider.int
@@ -234,7 +234,7 @@ class LedgerDraft:
         )
 
     def restore(self, before: "Saved") -> None:
-        """Take back everything since then."""
+        """Undo all changes since this copy was made."""
         for usage, was in before.usages:
             usage.restore(was)
         for consumer, had in before.consumers:

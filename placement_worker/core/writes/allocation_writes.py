@@ -47,7 +47,7 @@ def keys_of_allocations(
     consumers: Iterable[ConsumerId] = (),
     providers: Iterable[ProviderId] = (),
 ) -> ClaimKeys:
-    """With these further consumers and providers."""
+    """The keys to lock for these allocation writes, and for further consumers and providers."""
     amounts = [amount for one in allocations for amount in one.amounts]
     return keys_of_shares(
         consumers=[*[one.consumer for one in allocations], *consumers],
@@ -114,7 +114,7 @@ def allocate(
 
 
 class _Plan:
-    """One consumer, what it gives back and what it takes."""
+    """The write to one consumer's allocations: what the consumer gives back and what it takes."""
 
     __slots__ = ("allocations", "consumer", "held", "wanted")
 

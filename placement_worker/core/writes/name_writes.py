@@ -98,7 +98,7 @@ def _judge(names: _NamesDraft, write: NameWrite) -> WriteVerdict:
 
 
 def _delete(names: _NamesDraft, name: str) -> WriteVerdict | None:
-    """None if there is no such name."""
+    """Delete a custom name. Returns the verdict; None if there is no such name."""
     if not names.exists(name):
         return None
     if refused := names.keep_from_going(name):

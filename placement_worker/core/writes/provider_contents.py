@@ -52,7 +52,7 @@ def moved_generation(book: ProviderBook, seen: int | None) -> GenerationMoved | 
 
 
 def inventory_lost(book: ProviderBook, inventories: Iterable[str]) -> InventoryInUse | None:
-    """The first class that is in use and would be removed."""
+    """The refusal of a write that would remove a class in use, for the first such class; None if there is none."""
     kept = set(inventories)
     return next(
         (
@@ -162,7 +162,7 @@ def _set_aggregates(draft: ForestDraft, book: ProviderBook, write: SetAggregates
 
 
 def with_usages(book: ProviderBook, wanted: Mapping[str, ReportedInventory]) -> dict[str, InventoryState]:
-    """These inventories, with their current usage."""
+    """These new inventories, each with the current usage of its class."""
     return {
         resource: with_usage(book.inventories.get(resource), inventory)
         for resource, inventory in wanted.items()

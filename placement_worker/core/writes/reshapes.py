@@ -138,7 +138,7 @@ def _reshape(
 
 
 def _without(changes: ClaimChanges, written: Sequence[ProviderBook]) -> ClaimChanges:
-    """Take out the providers that are written with their trees, usage included."""
+    """The claim changes without the usage of these providers, which is written with their trees."""
     by_trees = {book.id for book in written}
     return structs.replace(
         changes,

@@ -57,7 +57,7 @@ AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 
 
 class ClaimLocks(ABC, Generic[AnyTransaction]):
-    """The claims of one transaction: locked once, then written from what was locked."""
+    """Locks what the claims of one transaction touch, once, and then writes their changes."""
 
     def __init__(self, transaction: AnyTransaction, classes: CachedNames, providers: CachedProviders) -> None:
         self._transaction = transaction
@@ -77,11 +77,11 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
 
     @abstractmethod
     async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
-        """Returns those of the groups that were there before, as they are defined."""
+        """Lock these server groups. Returns those that existed before, as they are stored."""
 
     @abstractmethod
     async def _lock_consumers(self, locked: LockedClaims) -> Sequence[ConsumerRow]:
-        """Returns the rows of consumers that were there before."""
+        """Lock the consumers of the claims. Returns the rows that existed before."""
 
     @abstractmethod
     async def write(self, changes: ClaimChanges) -> None: ...

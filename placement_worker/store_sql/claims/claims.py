@@ -79,7 +79,7 @@ class LockedClaims:
     # From rows to the ledger
 
     def unknown(self) -> list[ProviderId]:
-        """Named providers whose internal id is not in the cache."""
+        """The providers named by the claims whose internal ids are not in the cache."""
         return self._not_cached(self.keys.providers)
 
     def _not_cached(self, providers: Collection[ProviderId]) -> list[ProviderId]:
@@ -94,7 +94,7 @@ class LockedClaims:
             self.provider_ids[self.providers.of(number).id.int] = number
 
     def add_consumers(self, rows: Iterable[ConsumerRow]) -> list[int]:
-        """Returns the internal ids of held providers that are not in the cache."""
+        """Add locked rows of consumers. Returns the internal ids of the providers they hold that are not in the cache."""
         mine = {consumer.int: consumer for consumer in self.keys.consumers}
         unknown: dict[int, None] = {}
         for uuid, _, kind, project, user, cell, generation, attempt, ended_at, host, group, text in rows:
@@ -117,7 +117,7 @@ class LockedClaims:
         return list(unknown)
 
     def lacks_classes(self) -> bool:
-        """Is any held class missing in the cache?"""
+        """Does a consumer hold a resource class that is missing in the cache?"""
         of_class = [amounts for kept in self._rows.values() for amounts in kept.held.values()]
         return self._classes.lack({class_id for amounts in of_class for class_id in amounts})
 
@@ -224,7 +224,7 @@ class LockedClaims:
     def consumer_writes(
         self, changes: ClaimChanges, optimistic_rows: Mapping[int, ConsumerRecord]
     ) -> "ConsumerWrites":
-        """The rows to write, without those that were inserted in their final state already."""
+        """The consumers' rows to write, without those that were inserted in their final state already."""
         kept = ConsumerWrites([], [])
         held = {consumer.int: amounts for consumer, amounts in changes.held}
         for row in changes.consumers:
@@ -245,7 +245,7 @@ class LockedClaims:
         return kept
 
     def holders(self, kept: "ConsumerWrites") -> tuple[list[HolderRow], list[HolderRow]]:
-        """Holder rows to delete, and holder rows to insert."""
+        """Rows to delete and rows to insert in the table that says which consumer holds something of which provider."""
         ids = self.consumer_ids
         ended: list[HolderRow] = []
         begun: list[HolderRow] = []
@@ -257,14 +257,14 @@ class LockedClaims:
         return ended, begun
 
     def touched(self, changes: ClaimChanges) -> Iterator[tuple[int, int, str, int]]:
-        """Provider's id, generation, usage, and the number of consumers it is the host of."""
+        """For each changed provider: internal id, generation, usage, and the number of consumers whose host it is."""
         ids, class_ids = self.provider_ids, self._classes.ids
         for one in changes.touched:
             used = {class_ids[name]: amount for name, amount in one.used.items()}
             yield ids[one.provider.int], one.generation, encode_amounts(used), one.consumers
 
     def counted(self, changes: ClaimChanges) -> list[tuple[int, int]]:
-        """How many consumers a provider is the host of, and the provider's id."""
+        """For each provider whose count changed: the number of consumers whose host it is, and its internal id."""
         return [(count, self.provider_ids[provider.int]) for provider, count in changes.counted]
 
     def log_body(self, changes: ClaimChanges) -> bytes | None:

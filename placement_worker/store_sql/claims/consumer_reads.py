@@ -78,7 +78,7 @@ def usages(
 def books_page(
     connection: Connection, vocabulary: CachedVocabulary, after: ConsumerId | None, limit: int
 ) -> tuple[BookEntry, ...]:
-    """Consumers as an audit compares them."""
+    """A page of the consumers that hold something, with the fields that an audit compares."""
     query = sa.select(consumers).where(consumers.c.held != NOTHING)
     if after is not None:
         query = query.where(consumers.c.uuid > after)

@@ -106,7 +106,7 @@ SELECT (SELECT count(*) FROM touched), (SELECT count(*) FROM kept)
 
 
 class PostgresClaims(ClaimLocks[PostgresTransaction]):
-    """Sends its statements to asyncpg directly."""
+    """Locks and writes claims on PostgreSQL, by statements that go to asyncpg directly."""
 
     # Consumers inserted by this transaction, as they were inserted.
     _made: Mapping[int, ConsumerRecord] = {}
@@ -205,7 +205,7 @@ def _group_columns(groups: Sequence[ServerGroup]) -> tuple[list[Any], list[str],
 
 
 def _consumer_columns(kept: Sequence[ConsumerRecord]) -> tuple[Any, ...]:
-    """All columns from `type` on."""
+    """The values of these consumers' rows as arrays, one for each column from `type` on."""
     rows = [one.row for one in kept]
     return (
         _once([row.type for row in rows]),

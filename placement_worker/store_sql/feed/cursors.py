@@ -21,7 +21,7 @@ class Snapshot(Struct, frozen=True):
 
     @classmethod
     def of(cls, cursor: str) -> Self | None:
-        """None if the text is no snapshot."""
+        """Parse a cursor as PostgreSQL writes a snapshot; None if the text is no snapshot."""
         match = _SNAPSHOT.fullmatch(cursor)
         if match is None:
             return None
@@ -31,7 +31,7 @@ class Snapshot(Struct, frozen=True):
         return cls(end, missed) if first > 0 and in_order == sorted(in_order) else None
 
     def before(self, end: int) -> "Snapshot":
-        """The snapshot, cut at this transaction."""
+        """This snapshot limited to transactions before `end`."""
         return Snapshot(min(end, self.end), tuple([number for number in self.missed if number < end]))
 
     def sees_all_of(self, other: "Snapshot") -> bool:
@@ -49,5 +49,5 @@ def has_seen(cursor: str, forgotten: str) -> bool:
 
 
 def is_position(cursor: str) -> bool:
-    """May this be a cursor of SQLite's?"""
+    """Does this text have the form of a cursor on SQLite (a position in the change log)?"""
     return _POSITION.fullmatch(cursor) is not None

@@ -30,7 +30,7 @@ class _Snapshot(UserDefinedType[str]):
 
 
 class SqlFeed:
-    """The feed in one term of publishing."""
+    """Reads the change log for the one worker that publishes it, until another worker takes over."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SqlFeed:
         self._cursor = cursor
 
     async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
-        """All from one snapshot."""
+        """Read the next changes to publish. All of them come from one database snapshot."""
         vocabulary = CachedVocabulary(self._known)
         async with self._session.reading() as transaction:
             read = await read_log(transaction, self._cursor, entries_max)
@@ -89,7 +89,7 @@ def is_ahead(connection: Connection, cursor: str) -> bool:
 
 
 def come_to(connection: Connection) -> str:
-    """A cursor that covers everything this transaction sees."""
+    """A cursor into the change log that covers everything this transaction sees."""
     if connection.dialect.name == "postgresql":
         return str(connection.scalar(sa.text("SELECT pg_current_snapshot()::text")))
     # When the whole log is pruned, the last pruned position tells how far it had come.

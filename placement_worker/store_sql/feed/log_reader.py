@@ -123,7 +123,7 @@ async def unpublished(transaction: Transaction, vocabulary: CachedVocabulary, re
 async def _read_usage(
     transaction: Transaction, classes: CachedNames, internal: Collection[int]
 ) -> tuple[ProviderUsage, ...]:
-    """The usage of those that still exist, ordered by internal id."""
+    """The usage of the providers with these internal ids that still exist, ordered by internal id."""
     rows = await rows_of(transaction, _READ_USAGE, internal)
     ids = convert([row[1] for row in rows], list[UUID])
     used = [decode_used(row[5]) for row in rows]

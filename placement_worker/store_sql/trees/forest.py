@@ -72,7 +72,7 @@ def _look_beyond(
     names: Collection[str],
     keys: ForestKeys,
 ) -> Forest:
-    """Look up what is named and is in no locked tree."""
+    """Add to the locked trees what the writes name beside them: tombstones, other providers, and names in use."""
     tombstones = lock_tombstones(connection, keys.trees - trees.keys())
     return Forest(
         {**tombstones, **trees},

@@ -69,7 +69,7 @@ Row = tuple[Any, ...]
 
 
 class _Written(Struct, frozen=True):
-    """Rows, in the order of the statements' parameters."""
+    """The values that one write of such trees stores, in the order of the statements' parameters."""
 
     counters: Sequence[Row]
     stocks: Sequence[Row]
@@ -126,7 +126,7 @@ def _are_remarked(old: ProviderBook, new: ProviderBook) -> bool:
 
 
 def _counters(tree: TreeBook, locked: LockedTrees, changed: frozenset[ProviderId]) -> Row:
-    """The revision moves with the provider, not when only the report's number changes."""
+    """Generation, revision, shape and report number to write for a tree. The revision grows only if the provider changed."""
     stored, book = locked.providers[tree.root], tree.providers[tree.root]
     revision, base = stored.revision, stored.base
     if tree.root in changed:

@@ -77,7 +77,7 @@ class StoredProvider(Struct, frozen=True, gc=False):
 
 
 def numbers_of(connection: Connection, of: Collection[ProviderId]) -> list[int]:
-    """The internal ids of those that exist."""
+    """The internal ids of these providers, as far as they exist."""
     return [*connection.scalars(sa.select(providers.c.id).where(among(connection, providers.c.uuid, of)))]
 
 
@@ -91,13 +91,13 @@ async def read_trees_of(
 async def read_states(
     transaction: Transaction, vocabulary: CachedVocabulary, numbers: Collection[int]
 ) -> tuple[ProviderState, ...]:
-    """States of those that still exist, ordered by internal id, as messages describe them."""
+    """States of the providers that still exist, in the form that messages have, ordered by internal id."""
     stored = await _read(transaction, vocabulary, await rows_of(transaction, _OF_NUMBERS, numbers))
     return tuple([state_of(one, vocabulary) for one in stored])
 
 
 def tree_books(stored: Iterable[StoredProvider], vocabulary: CachedVocabulary) -> dict[ProviderId, TreeBook]:
-    """Whole trees, by their roots."""
+    """Combine stored providers into whole trees, by the ids of their roots."""
     trees: dict[ProviderId, dict[ProviderId, ProviderBook]] = {}
     roots = []
     for one in stored:
@@ -118,7 +118,7 @@ def tree_books(stored: Iterable[StoredProvider], vocabulary: CachedVocabulary) -
 
 
 def state_of(stored: StoredProvider, vocabulary: CachedVocabulary) -> ProviderState:
-    """Messages do not tell an operator's traits from the reporter's."""
+    """The state of a stored provider for messages. These do not tell an operator's traits from the reporter's."""
     classes, traits = vocabulary.classes.names, vocabulary.traits.names
     return ProviderState(
         internal=stored.number,

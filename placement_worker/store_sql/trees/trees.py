@@ -64,7 +64,7 @@ def write_trees(
 
 
 def _is_planted(tree: TreeBook, stored: Mapping[ProviderId, Row[Any]]) -> bool:
-    """Was there no tree with this root?"""
+    """Is this tree new: did the database have no tree with this root?"""
     before = stored.get(tree.root)
     return bool(tree.providers) and (before is None or before.root_id != before.id)
 
