@@ -37,7 +37,7 @@ class Heartbeats(Periodic):
         await self._publisher.send_within(self._beat_s, (beat,))
 
     async def _trouble(self) -> str:
-        """Why it cannot work now; empty if its database answers."""
+        """Why this conductor cannot work now; empty if its database answers."""
         try:
             async with asyncio.timeout(self._beat_s):
                 await self._store.booked((), None, 1)

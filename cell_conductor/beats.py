@@ -23,7 +23,7 @@ HOSTS_KEPT_MAX = 100_000
 
 
 class Beats(FeedListener):
-    """A part that listens. `clock_s` never jumps; by default it is the event loop's."""
+    """Hears the heartbeats of the cell's hosts. `clock_s` never jumps; by default it is the event loop's."""
 
     def __init__(self, station: Station, cell: CellName, clock_s: Callable[[], float] | None = None) -> None:
         grant = Grant(EVENTS, tuple(in_cell(key, cell) for key in BEATS))
@@ -56,7 +56,7 @@ class Beats(FeedListener):
             del self._heard[gone]
 
     def is_heard(self, host: ProviderId) -> bool:
-        """Was it heard, and is it not silent?"""
+        """Was this host heard, and is it not silent now?"""
         heard_s = self._heard.get(host.int)
         return heard_s is not None and not self._is_silent(heard_s)
 
@@ -66,7 +66,7 @@ class Beats(FeedListener):
         return self._is_silent(self._since_s)
 
     def miss(self, hosts: Iterable[ProviderId]) -> None:
-        """These hosts are needed: those that were never heard are silent. Only after `has_listened_long`."""
+        """Note hosts that are needed: those that were never heard count as silent. Call it only after `has_listened_long`."""
         self._never_heard.update(host.int for host in hosts if host.int not in self._heard)
 
     def silent(self) -> Collection[int]:

@@ -63,7 +63,7 @@ def handlers(
 
 
 def of_cell(cell: CellName, received: Sequence[Received[M]]) -> tuple[list[Received[M]], list[Said]]:
-    """The messages of this cell; the others are buried."""
+    """The messages that name this cell; and for each of the others, its move to the dead-letter queue."""
     ours = [each for each in received if each.message.cell == cell]
     if len(ours) == len(received):
         return ours, []

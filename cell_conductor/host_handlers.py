@@ -14,7 +14,7 @@ from cell_conductor.store import ConductorTransaction
 
 
 def host_handlers(cell: CellName, expect_word: Callable[[], None]) -> Handlers:
-    """`expect_word` is told of words that are about to be saved."""
+    """Handlers of orders that set the modes of hosts. `expect_word` is called before such orders ("words") are saved."""
 
     async def on_words(received: Sequence[Received[SetHostInCell]], tx: ConductorTransaction) -> list[Said]:
         ours, said = of_cell(cell, received)

@@ -34,7 +34,7 @@ class HostWatch(PartGroup):
         clock: Callable[[], datetime],
         clock_s: Callable[[], float] | None = None,
     ) -> None:
-        """`clock_s` measures silence."""
+        """`clock_s` measures how long hosts are silent."""
         self._beats = Beats(station, rules.cell, clock_s)
         self._every_s = min(settings.look_s, station.settings.host_down_s / 10)
         self._watching = Periodic("watch the hosts", self._look, self._every_s, chance=station.chance)
@@ -56,7 +56,7 @@ class HostWatch(PartGroup):
         self._readings_left = 0
 
     def expect_word(self) -> None:
-        """A word about a host is about to be saved."""
+        """Note that an order to set a host's mode is about to be saved."""
         self._expects_word = True
 
     def saved(self) -> None:

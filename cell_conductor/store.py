@@ -33,10 +33,10 @@ WAITING_PAGE = 500
 
 
 class ConductorTransaction(Protocol):
-    """All or nothing."""
+    """One transaction on a cell's tables: all of its writes take effect, or none."""
 
     async def load(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Instance]:
-        """The existing rows of these, locked."""
+        """The existing rows of these instances, locked."""
 
     async def take_due(self, now: datetime, limit: int) -> Mapping[InstanceId, Instance]:
         """The rows that have been due for longest, locked. Rows locked by another process are skipped."""
@@ -70,7 +70,7 @@ class ConductorStore(Protocol):
         """
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
-        """The existing rows of these, in the order of their ids, not locked."""
+        """The existing rows of these instances, in the order of their ids, not locked."""
 
     async def booked(
         self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int

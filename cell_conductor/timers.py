@@ -33,7 +33,7 @@ Ask = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 
 
 class Timers:
-    """A part of a conductor."""
+    """Acts on rows whose time is due, such as attempts with a silent host. It runs until the conductor stops."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class Announcer(PartGroup):
         self._all_told_at_s = 0.0
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
-        """Publish the facts of these hosts."""
+        """Note these hosts, so that their facts are published."""
         self._touched.update(dict.fromkeys(hosts))
 
     async def _announce(self) -> None:

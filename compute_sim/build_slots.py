@@ -14,7 +14,7 @@ class BuildSlots:
     """The slots of all hosts in one transaction: those that the store knows, less what the transaction has changed."""
 
     def __init__(self, tx: ComputeTransaction, fleet: Fleet, most: int) -> None:
-        """`most`: how many builds a host has at once; 0: any number."""
+        """`most` is how many builds a host has at once; 0 means any number."""
         self._tx = tx
         self._fleet = fleet
         self._most = most
@@ -28,7 +28,7 @@ class BuildSlots:
         return self._tx.building(host) + self._changes.get(host.int, 0) < self._most
 
     def changed(self, before: AttemptRecord | None, after: AttemptRecord) -> None:
-        """The transaction has changed this attempt."""
+        """Count the builds that a host has begun or ended, when the transaction has changed this attempt."""
         more = after.state.takes_slot - (before is not None and before.state.takes_slot)
         if more:
             self._changes[after.host.int] = self._changes.get(after.host.int, 0) + more

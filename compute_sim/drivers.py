@@ -25,7 +25,7 @@ class Reported(Protocol):
         """The tree as it is now. If nothing has changed, a call with an earlier result returns an equal tree."""
 
     def condition(self, at_s: float) -> Condition:
-        """Whether it works, and can send."""
+        """Whether the host or pool works, and can send messages."""
 
 
 class Driver(Reported, Protocol):

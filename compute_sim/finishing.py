@@ -27,7 +27,7 @@ Ended = tuple[AttemptRecord, AttemptRecord]
 
 
 class Finisher:
-    """A part of a compute; it runs beside the worker that takes the orders."""
+    """Ends attempts that are due and sends their answers, beside the worker that takes the orders."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class Elapsed:
 
 
 class Fleet:
-    """`pools` are reported like hosts, and nothing is built there."""
+    """The hosts and pools of one process. Pools are reported like hosts, but nothing is built there."""
 
     def __init__(
         self, drivers: Sequence[Driver], clock_s: Callable[[], float], pools: Sequence[Reported] = ()

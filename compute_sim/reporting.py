@@ -54,7 +54,7 @@ class TreeReporter(PartGroup):
         self.touch(fleet.reported())
 
     def touch(self, hosts: Iterable[ProviderId]) -> None:
-        """Check these hosts for changes."""
+        """Have these hosts checked for changes."""
         self._touched.update(dict.fromkeys(hosts))
         self._woken.set()
 

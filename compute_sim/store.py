@@ -16,7 +16,7 @@ from compute_sim.core.hosts import Load
 
 class ComputeTransaction(Protocol):
     async def load(self, keys: Iterable[AttemptKey]) -> Mapping[AttemptKey, AttemptRecord]:
-        """The known attempts of these."""
+        """The known attempts with these keys."""
 
     async def due(self, at_s: float, limit: int) -> Sequence[AttemptRecord]:
         """Attempts whose answers are due by now, the earliest first. This process does not get them again until they

@@ -118,7 +118,7 @@ class MemoryComputeStore:
         return None
 
     def _is_due_at(self, attempt: AttemptRecord, at_s: float) -> bool:
-        """If not, it was saved again, with another time or none."""
+        """Is the attempt still due at this time? If not, it was saved again, with another time or none."""
         return attempt.due_s == at_s or self._again.get(attempt.key) == at_s
 
     def _push(self, at_s: float, key: AttemptKey) -> None:

@@ -22,7 +22,7 @@ from ironic_sync.store import NodeStore
 
 
 class Announcer(PartGroup):
-    """A part, and a listener of the ring and of NodeWriter."""
+    """Reports this daemon's nodes to the host registry, and sends their heartbeats."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Announcer(PartGroup):
                 self._telling.wake()
 
     def gained(self, nodes: Sequence[Owned]) -> None:
-        """Report the nodes under their new epoch."""
+        """Report these nodes, which the daemon now owns, under their new epoch."""
         self._gained.update(dict.fromkeys(each.id for each in nodes))
         self._telling.wake()
 
@@ -96,7 +96,7 @@ class Announcer(PartGroup):
         self._reported.update((row.id, row.cell) for row in self._sending.values())
 
     def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
-        """The nodes of this daemon by their cells; none if it may not act."""
+        """The nodes that this daemon owns, by their cells; none if the daemon may not act."""
         cells: dict[CellName, list[ProviderId]] = {}
         if self._membership.may_act():
             for node in self._membership.owned:

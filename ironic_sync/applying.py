@@ -35,7 +35,7 @@ TRIES_MAX = 5
 
 
 class NodeWriter:
-    """Changes rows for all parts of the daemon."""
+    """Writes changes of nodes' rows for all components of the daemon, and calls listeners with the written rows."""
 
     def __init__(
         self, store: NodeStore, policy: NodePolicy, *, skew_us: int, clock_us: Callable[[], int]
@@ -57,7 +57,7 @@ class NodeWriter:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["NodeWriter"]:
-        """For the worker loop. Each change commits by itself, before any message is sent."""
+        """The transaction for the worker loop. In fact each change commits by itself, before any message is sent."""
         yield self
 
     async def read(self, nodes: Iterable[ProviderId]) -> Mapping[ProviderId, NodeRow]:

@@ -67,7 +67,7 @@ Say = Callable[[Answer | DeployProgressed], "asyncio.Future[None]"]
 
 
 class Ring(Protocol):
-    """The questions about this daemon's place in the ring (membership.py)."""
+    """The deployer's questions about the nodes that its daemon owns (membership.py)."""
 
     name: str
 
@@ -98,7 +98,7 @@ class _LastProgress(Struct, frozen=True):
 
 
 class Deployer(PartGroup):
-    """A part, and a listener of the ring and of NodeWriter."""
+    """Deploys, rebuilds and undeploys this daemon's nodes through Ironic, one step at a time."""
 
     def __init__(  # noqa: PLR0917 - the daemon's parts that it stands on
         self,
@@ -168,7 +168,7 @@ class Deployer(PartGroup):
     # Which nodes are worked on
 
     async def _look_for_due(self) -> None:
-        """Also orders that another daemon has written."""
+        """Find the rows that are due, and have their nodes worked on. Another daemon may have written the orders."""
         now, settings = self._now(), self._settings
         longest_s = max(settings.deploy_read_s, settings.deploy_retry_s_max)
         # What waits for a cell's broker stays due, and must not fill the page.
@@ -190,7 +190,7 @@ class Deployer(PartGroup):
                 await self._woken.wait()
 
     async def _work_on(self, node: ProviderId) -> None:
-        """Until there is nothing to do at once. What fails here is due again."""
+        """Do the steps of a node's order until there is nothing to do at once. What fails here is due again."""
         try:
             while await self._has_worked_on(node):
                 pass
@@ -254,7 +254,7 @@ class Deployer(PartGroup):
     async def _taken(  # noqa: PLR0911 - one for each step
         self, node: ProviderId, step: Step
     ) -> Refused | Fail | tuple[str, ...] | None:
-        """None if Ironic took it; the ports, if these were asked."""
+        """Send this step to Ironic. None if Ironic took it; the ports, if these were asked."""
         match step:
             case SetInstance(info, instance):
                 added = [] if instance is None else [Change("add", "/instance_uuid", str(instance))]
@@ -316,7 +316,7 @@ class Deployer(PartGroup):
         return isinstance(outcome, Fail | Finish | Gone | Note)
 
     def _gone_on(self, work: Deploy, outcome: Outcome) -> Deploy:
-        """The order with the outcome applied, for the next step."""
+        """The node's order after this outcome, for the next step."""
         match outcome:
             case Note(before):
                 return structs.replace(work, before=before)

@@ -39,7 +39,7 @@ LEAVING_TRIES_MAX = 3
 
 
 class Listener(Protocol):
-    """Is told of changes after they are committed. It must not wait."""
+    """Is told which nodes the daemon has gained or lost, after the commit. It must not wait."""
 
     def gained(self, nodes: Sequence[Owned]) -> None:
         """These nodes are this daemon's now, or again under another epoch: each must be read before it is worked on."""
@@ -49,7 +49,7 @@ class Listener(Protocol):
 
 
 class Membership(PartGroup):
-    """`incarnation` is another one each time that the process starts."""
+    """The daemon's place in the ring: its lease and its nodes. Each start of the process has another `incarnation`."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Membership(PartGroup):
         super().__init__(self._renewing, self._looking)
 
     def listen(self, listener: Listener) -> None:
-        """Told of what changes from now on."""
+        """Call this listener with all changes from now on."""
         self._listeners.append(listener)
 
     # Questions of the daemon's other parts
@@ -112,7 +112,7 @@ class Membership(PartGroup):
         return any(each.name == self.name and each.is_draining for each in self.members)
 
     def may_act(self) -> bool:
-        """Ask before each step towards Ironic or placement, and again after each wait."""
+        """Does the daemon hold its lease? Ask before each step towards Ironic or placement, and again after each wait."""
         is_begun = self._has_lease and self._looked_under == self._leases
         return is_begun and self._lease_time_left_s() > 0
 
@@ -148,7 +148,7 @@ class Membership(PartGroup):
         self._looking.wake()
 
     async def _in_time(self, asked: Awaitable[T]) -> T:
-        """A connection that says nothing must not use up the lease."""
+        """Wait for the database, but not for long: a connection that says nothing must not use up the lease."""
         try:
             async with asyncio.timeout(self._settings.renew_wait_s):
                 return await asked
@@ -245,7 +245,7 @@ class Membership(PartGroup):
         self._gained(unread)
 
     def _is_to_compare(self) -> bool:
-        """Are there nodes that may belong to somebody else?"""
+        """Must the daemon's nodes be compared with the ring, since some may belong to another daemon?"""
         return (
             self._must_compare
             or self._ring != Ring(self.members).names
@@ -254,7 +254,7 @@ class Membership(PartGroup):
         )
 
     async def _compare(self) -> None:
-        """All rows of this daemon with what it believes, and with the ring."""
+        """Compare this daemon's rows with the nodes it believes to own, and with the ring; give away nodes of others."""
         # Until it is done: whatever breaks it off.
         self._must_compare = True
         owned = await self._store.owners((self.name,))
@@ -268,7 +268,7 @@ class Membership(PartGroup):
         self._ring, self._compared_at_s = Ring(self.members).names, self._clock_s()
 
     async def _move(self, moves: Sequence[Move]) -> int:
-        """How many moved, in as many transactions as it takes."""
+        """Give nodes to other daemons, in as many transactions as it takes. Returns how many moved."""
         moved = 0
         for first in range(0, len(moves), self._settings.page):
             if self._lease_time_left_s() <= 0:
@@ -292,7 +292,7 @@ class Membership(PartGroup):
                 listener.gained(fresh)
 
     def _is_news(self, node: Owned) -> bool:
-        """A view may be older than what was moved since."""
+        """Is this epoch of the node later than the known one? A list that was read may be older than later moves."""
         return self._owned.get(node.id, -1) < node.epoch
 
     def _lost(self, nodes: Sequence[ProviderId]) -> None:

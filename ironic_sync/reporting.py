@@ -33,7 +33,7 @@ NOTES_GATHER_S = 0.2
 
 
 class Reporter(PartGroup):
-    """A part. `touch` is a listener of NodeWriter."""
+    """Tells placement what this daemon's nodes offer. `touch` is a listener of NodeWriter."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Reporter(PartGroup):
         self.accepted = 0
 
     def touch(self, rows: Iterable[NodeRow]) -> None:
-        """Rows that were written: those that placement must hear of are reported."""
+        """Report those of the written rows that placement must hear of."""
         for row in rows:
             if row.needs_report:
                 known = self._touched.get(row.id)
@@ -121,7 +121,7 @@ class Reporter(PartGroup):
         return reports
 
     async def _ask(self, sent: Sequence[SentReport]) -> None:
-        """What fails here is found again by the look at what is left."""
+        """Send reports to placement and take its answers. Reports that fail here are found again as unreported rows."""
         versions = {each.report.root: each.version for each in sent}
         try:
             answers = await self._station.ask_all([each.report for each in sent])
@@ -161,7 +161,7 @@ class Reporter(PartGroup):
             self._noting.status.well()
 
     def _forget(self, versions: Mapping[ProviderId, int]) -> None:
-        """A node of which a later version was reported since is still waited for."""
+        """Wait no more for these reports; but if a later version of the node was reported since, wait for that one."""
         for node, version in versions.items():
             if self._asked.get(node) == version:
                 del self._asked[node]

@@ -99,7 +99,7 @@ class ReadsNodes(Protocol):
         """The network ports (VIFs) that are attached to a node."""
 
     async def validate(self, node: ProviderId) -> Mapping[str, InterfaceCheck] | Refused:
-        """Whether a node has what each of its interfaces needs."""
+        """Ask Ironic whether a node has what each of its interfaces needs."""
 
 
 class ChangesNodes(Protocol):
@@ -125,7 +125,7 @@ class ChangesNodes(Protocol):
 
 
 class IronicApi(ReadsNodes, ChangesNodes, Protocol):
-    """Both halves."""
+    """Ironic's REST API as far as the daemon uses it: to read nodes, and to change them."""
 
 
 def read_page(listed: Sequence[object]) -> Page:

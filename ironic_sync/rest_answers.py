@@ -24,7 +24,7 @@ class Answer(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """Ironic's words: `error_message` is an object, or a text with that object in it."""
+        """The text of Ironic's error. `error_message` is an object, or a text with that object in it."""
         try:
             error = msgspec.json.decode(self.body)["error_message"]
             fault = msgspec.json.decode(error) if isinstance(error, str) else error

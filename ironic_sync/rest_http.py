@@ -95,7 +95,7 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class _NotDone(Transient):
-    """The request surely had no effect; `error` is what it is for the caller."""
+    """The request failed and surely had no effect; `error` is what the caller gets."""
 
     def __init__(self, error: Transient) -> None:
         super().__init__(str(error))
@@ -196,7 +196,7 @@ class HttpIronicApi:
     # Orders of operators, which are not in the port
 
     async def clean(self, node: ProviderId, steps: Sequence[CleanStep]) -> Refused | None:
-        """By hand."""
+        """Order a cleaning by hand, with these steps."""
         return await self._order("PUT", node, "/states/provision", {"target": "clean", "clean_steps": steps})
 
     async def set_power_state(self, node: ProviderId, target: str) -> Refused | None:
@@ -210,13 +210,13 @@ class HttpIronicApi:
         return await self._order("DELETE", node, "/maintenance")
 
     async def set_traits(self, node: ProviderId, traits: Sequence[str]) -> Refused | None:
-        """These and no others."""
+        """Give the node these traits and no others."""
         return await self._order("PUT", node, "/traits", {"traits": list(traits)})
 
     # Requests, tried again where that can do no harm
 
     async def _nodes(self, query: Mapping[str, str]) -> tuple[Sequence[object], dict[str, str] | None]:
-        """A page, and the query of the next one; None after the last."""
+        """One page of nodes, and the query for the next page; None after the last."""
         answer = await self._ask("/v1/nodes", query, with_fields=True)
         listing = self._read(self._granted(answer), Listing)
         if listing.next is None:
@@ -228,7 +228,7 @@ class HttpIronicApi:
         return listing.nodes, {"limit": query["limit"], "marker": marker}
 
     async def _fields_of(self, node: ProviderId) -> object:
-        """A node as Ironic says it; None if there is none."""
+        """The fields of a node as Ironic sends them; None if there is no such node."""
         answer = await self._ask(_at(node), {}, with_fields=True)
         if is_missing(answer):
             return None
@@ -249,7 +249,7 @@ class HttpIronicApi:
     async def _ask(
         self, path: str, query: Mapping[str, str] | None = None, *, with_fields: bool = False
     ) -> Answer:
-        """A question may be asked again whatever became of it."""
+        """Send a GET request. It may be repeated after any failure, since it changes nothing."""
 
         async def once() -> Answer:
             fields = {"fields": ",".join(self._fields())} if with_fields else {}
@@ -310,7 +310,7 @@ class HttpIronicApi:
     # One request
 
     async def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes = b"") -> Answer:
-        """With the version that Ironic takes; what is no answer to us is raised."""
+        """Send one request with the microversion that Ironic takes. Raises if Ironic is away, or refuses user or version."""
         answer = await self._sent(method, path, query, body)
         if answer.status in (_UNAUTHORIZED, _FORBIDDEN):
             raise CredentialsRefused(
@@ -400,7 +400,7 @@ def _no_port(vif: str) -> Refused | None:
 
 
 def _without_user(url: str) -> tuple[str, httpx.Auth | None]:
-    """The address as it may be shown, and the credentials that were in it."""
+    """The URL without its credentials, so that it may be shown, and these credentials."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(

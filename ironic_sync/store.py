@@ -48,7 +48,7 @@ class RingView(Struct, frozen=True, kw_only=True):
 
 
 class IronicTransaction(Protocol):
-    """All or nothing."""
+    """One transaction on the nodes' rows: all of its writes take effect, or none."""
 
     async def load(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
         """The rows that exist, locked until the transaction ends. Load once in a transaction: rows are locked in the
@@ -61,7 +61,7 @@ class IronicTransaction(Protocol):
         """
 
     async def forget(self, rows: Sequence[NodeRow]) -> int:
-        """Delete these rows, but those that another daemon wrote since; how many were deleted."""
+        """Delete these rows, but those that another daemon wrote since. Returns how many were deleted."""
 
 
 class NodeStore(Protocol):
@@ -74,7 +74,7 @@ class NodeStore(Protocol):
         """
 
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
-        """The rows that exist, not locked."""
+        """The existing rows of these nodes, not locked."""
 
     async def page_of(
         self, owner: str, limit: int, after: ProviderId | None = None, *, needs: Need | None = None
@@ -102,13 +102,13 @@ class RingStore(Protocol):
         """False if there is no such member. A daemon that joins again does not drain."""
 
     async def members(self) -> tuple[Member, ...]:
-        """In the order of their names, those whose leases are over too."""
+        """All members of the ring in the order of their names, also those whose leases are over."""
 
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
         """The ring as this daemon needs to see it; `unread` is a page as NodeStore has them."""
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
-        """All nodes, or the nodes of these owners, in the order of ids."""
+        """The owners of all nodes, or only of the nodes of these owners, in the order of the nodes' ids."""
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
         """The nodes that moved, as they are now: each has the next epoch and version, and must be read. A node is left

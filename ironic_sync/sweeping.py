@@ -42,11 +42,11 @@ SINGLE_READS_MAX = 50
 
 
 class TooManyMissing(Operational):
-    """Ironic has lost more nodes at once than is believed."""
+    """More nodes are missing in Ironic at once than the daemon takes for deleted."""
 
 
 class Sweeper(PartGroup):
-    """A part, and a listener of the ring and of NodeWriter."""
+    """Reads nodes from Ironic: all of them at an interval and after a gap, and those in doubt at once."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Sweeper(PartGroup):
             self._unlisted.pop(node, None)
 
     def gap(self, why: str) -> None:
-        """Notifications may have been missed."""
+        """Have all nodes read again, since notifications may have been missed."""
         log.info("all nodes are read again: %s", why)
         self._is_for_all = True
         self._sweeping.wake()
@@ -228,7 +228,7 @@ class Sweeper(PartGroup):
                 self._suspects[node] = None
 
     async def _read(self, nodes: Sequence[ProviderId]) -> None:
-        """Read these one by one, many at once, and apply what they are."""
+        """Read these nodes from Ironic one by one, many at once, and apply the answers."""
         rows = await self._writer.read(nodes)
         found = await self._answers(nodes)
         for node in nodes:
@@ -317,13 +317,13 @@ class Adopter(Periodic):
             self.wake()
 
     def lost(self, nodes: Sequence[ProviderId]) -> None:
-        """Nothing is kept of them here."""
+        """Does nothing: no state of lost nodes is kept here."""
 
     def gap(self, why: str) -> None:
         log.warning("notifications may have been missed, and Ironic cannot be asked: %s", why)
 
     def look_into(self, allocations: Sequence[AllocationNotified]) -> None:
-        """Which nodes they took cannot be found out."""
+        """Does nothing: which nodes these allocations took cannot be found out without the REST API."""
 
     async def _adopt(self) -> None:
         after: ProviderId | None = None

@@ -39,7 +39,7 @@ AHEAD_MAX = timedelta(minutes=5)
 
 
 class Applications(Periodic):
-    """The applications that this process knows. A part: it reads what other workers wrote."""
+    """The applications that this process knows. They are read again at an interval, since other workers write them."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Applications(Periodic):
         self._projects: frozenset[str] = frozenset()
 
     async def refresh(self) -> None:
-        """On return, every application that was written before the call is known."""
+        """Read all applications from the database. On return, every one that was written before the call is known."""
         applications = await self._store.applications()
         self._projects = frozenset(project for each in applications for project in each.projects)
         self._publisher.project_of = self.project_of if self._projects else None
@@ -75,7 +75,7 @@ class Applications(Periodic):
         return project if project in self._projects else ""
 
     def repeated_on_feeds(self, events: Sequence[Received[CellEvent]]) -> list[Said]:
-        """The copies of events that cells published: those did not leave by this publisher."""
+        """Copies of cells' events for the feeds of applications: this process did not publish the events themselves."""
         if not self._projects:
             return []
         return [

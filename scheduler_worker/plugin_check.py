@@ -124,7 +124,7 @@ def _asked(plugin: Filter | Weigher, picture: Picture, spec: InstanceSpec) -> ND
 
 
 def _answer(plugin: Filter | Weigher, hosts: Hosts, spec: InstanceSpec) -> NDArray[np.float64]:
-    """Flags as 0 and 1. A weigher without a weight finds all hosts equal."""
+    """The plugin's answer as numbers: flags as 0 and 1. A weigher without a weight finds all hosts equal."""
     judge = _as_filter(plugin)
     answer = cast("Weigher", plugin).weigh(hosts, spec) if judge is None else judge.passes(hosts, spec)
     return np.zeros(len(hosts)) if answer is None else np.asarray(answer, dtype=np.float64)

@@ -45,11 +45,11 @@ class Known(Struct, frozen=True):
 
 
 class OtherContent(Struct, frozen=True):
-    """The id belongs to a request with other content."""
+    """The request is refused: its id belongs to a request with other content."""
 
 
 class InstancesTaken(Struct, frozen=True):
-    """These instances belong to another request."""
+    """The request is refused: its instances belong to another request."""
 
     instances: tuple[InstanceId, ...]
 
@@ -145,7 +145,7 @@ class Note(Struct, frozen=True):
 
 
 class SchedulerTransaction(Protocol):
-    """All or nothing."""
+    """One transaction on the schedulers' tables: all of its writes take effect, or none."""
 
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
         """Write the new requests. Returns what is known of each, in their order. No id comes twice."""
@@ -177,7 +177,7 @@ class SchedulerTransaction(Protocol):
         """Delete these hosts, which were locked."""
 
     async def save_cells(self, cells: Sequence[KnownCell]) -> None:
-        """Write these cells, as far as no later time is written."""
+        """Write when these cells were last heard, except where a later time is stored."""
 
     async def set_application(
         self, name: str, sent_at: datetime, application: KnownApplication | None
@@ -193,7 +193,7 @@ class SchedulerTransaction(Protocol):
         """
 
     async def forget_aggregate(self, aggregate: AggregateId) -> None:
-        """Delete the row."""
+        """Delete the row of this aggregate."""
 
     async def create_group(self, group: KnownGroup) -> KnownGroup | None:
         """Write the group, unless there is one with its id. Returns the one that is there then; None if it was deleted."""
@@ -209,7 +209,7 @@ class SchedulerTransaction(Protocol):
         """
 
     async def release_waking(self, holder: UUID) -> None:
-        """End the lease, if it is this worker's."""
+        """End the lease to try waiting instances, if `holder` has it."""
 
     async def next_waiting(self, digests: Sequence[bytes], limit: int) -> Sequence[WaitingInstance]:
         """The next instances that wait for a host, of the kinds of request that these digests stand for: the highest priority
@@ -223,7 +223,7 @@ class SchedulerTransaction(Protocol):
         """Marked instances, in their order. The holder of the lease finds only those whose trial was interrupted."""
 
     async def let_wait(self, instances: Sequence[InstanceId]) -> None:
-        """These were tried, and go on waiting: drop their marks."""
+        """Drop the marks of these instances, which were tried and go on waiting."""
 
     async def unlist(self, instances: Sequence[InstanceId]) -> None:
         """These wait no more. `accept`, `decide` and `save` do this by themselves for rows that `has_waited`."""
@@ -234,10 +234,10 @@ class SchedulerTransaction(Protocol):
         """
 
     async def confirm(self, said: Sequence[OutboxKey]) -> None:
-        """All messages of these notes have reached the broker: delete the notes."""
+        """Delete these outbox notes: all of their messages have reached the broker."""
 
     async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
-        """Delete these notes; other notes name their rows by now."""
+        """Delete these outbox notes; other notes name their rows by now."""
 
 
 class SchedulerStore(Protocol):
@@ -253,7 +253,7 @@ class SchedulerStore(Protocol):
         """The digests of the specs of these instances, or of all (None), as far as they wait."""
 
     async def one_waiting(self, digest: bytes) -> WaitingInstance | None:
-        """Any instance of the spec with this digest that waits."""
+        """Any waiting instance whose spec has this digest; None if there is none."""
 
     async def some_are_woken(self) -> bool: ...
 

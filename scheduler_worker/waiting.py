@@ -50,7 +50,7 @@ class WaitingSpecs:
         self._tell: Callable[[], None] = lambda: None
 
     def tell(self, listener: Callable[[], None]) -> None:
-        """Call this when there may be something to do."""
+        """Set the listener that is called when there may be something to do."""
         self._tell = listener
         self._picture.touched.tell(listener)
 
@@ -60,7 +60,7 @@ class WaitingSpecs:
     # What waits
 
     def wrote(self, rows: Iterable[InstanceRow]) -> None:
-        """This worker has committed these rows."""
+        """Learn the specs of the waiting rows that this worker has committed."""
         for row in rows:
             if row.told.state == WAITING and row.kept is not None:
                 spec = decoded(row.spec)
@@ -72,7 +72,7 @@ class WaitingSpecs:
             self._own.clear()
 
     def heard(self, instance: InstanceId) -> None:
-        """A worker says that this instance waits."""
+        """Note that a worker reports this instance as waiting; its row must be read if another worker wrote it."""
         if instance in self._own:
             self._own.discard(instance)
         elif self.unread is not None:
@@ -80,7 +80,7 @@ class WaitingSpecs:
             self._tell()
 
     def doubt(self) -> None:
-        """Some rows may have been written without being heard of."""
+        """Have all waiting rows read again: some may have been written without a message about them."""
         self.unread = None
         self._tell()
 
@@ -95,7 +95,7 @@ class WaitingSpecs:
             known.learned += 1
 
     def learned(self) -> Mapping[bytes, int]:
-        """To be given to `forget`."""
+        """How often each spec was learned, by its digest. `forget` takes this to see whether it was learned again since."""
         return {digest: known.learned for digest, known in self._specs.items()}
 
     def forget(self, digest: bytes, learned: Mapping[bytes, int]) -> None:
@@ -119,7 +119,7 @@ class WaitingSpecs:
         }
 
     def rest_s(self) -> float:
-        """Until a spec with room may be searched for again."""
+        """The seconds until a spec with room may be searched for again."""
         waiting = [known.not_before_s for known in self._specs.values() if known.rows]
         return max(min(waiting) - _now_s(), 0.0) if waiting else PAUSE_S_MAX
 

@@ -20,7 +20,7 @@ _MAY_HOLD = ("swapping", "moving", "deleting")
 
 
 def entry_of(row: Instance, rules: Rules) -> CellEntry:
-    """The row without its history."""
+    """The cell's facts about one instance for an audit: its state without earlier failures, its claims and its hosts."""
     order, host = row.order, row.host
     return CellEntry(
         instance=structs.replace(state_of(row, rules.cell, row.sequence), failures=()),

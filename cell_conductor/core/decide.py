@@ -70,13 +70,13 @@ FIRST_ATTEMPT = 1
 
 
 class Due(Struct, frozen=True):
-    """A timeout of this row has passed."""
+    """An input: a timeout of this row has passed."""
 
     instance: InstanceId
 
 
 class HostsLost(Struct, frozen=True):
-    """A host that this row waits for is lost (host_states.py)."""
+    """An input: a host that this row waits for is lost (host_states.py)."""
 
     instance: InstanceId
 
@@ -127,7 +127,7 @@ def decide(
     rules: Rules,
     hosts: HostStates = ALL_UP,
 ) -> Decision:
-    """`rows` has all existing rows of the instances that the inputs name."""
+    """Decide what follows from these inputs. `rows` has all existing rows of the instances that the inputs name."""
     # By ids as integers, since Python computes the hash of a UUID at each lookup.
     changed: dict[int, Instance] = {}
     over: dict[int, InstanceId] = {}
@@ -306,14 +306,14 @@ def _on_host_lost(transition: Transition) -> None:
 
 
 def _end_cleanups_of_dead_hosts(transition: Transition) -> None:
-    """Nobody waits for a dead host to clean up."""
+    """End the cleanups on dead hosts: nobody waits for a dead host to clean up."""
     for cleanup in transition.row.cleanups:
         if transition.hosts.is_dead(cleanup.host):
             _on_clean(transition, cleanup.attempt, cleanup.host)
 
 
 def _on_clean(transition: Transition, attempt: int, host: ProviderId) -> None:
-    """Nothing of this attempt is left on the host."""
+    """End the cleanup of this attempt, since nothing of it is left on the host, and release its claims."""
     row = transition.row
     done = [each for each in row.cleanups if (each.attempt, each.host) == (attempt, host)]
     if not done:

@@ -62,7 +62,7 @@ class HostStates(Struct, frozen=True):
         return self.why_lost(choice)
 
     def lost(self) -> frozenset[int]:
-        """The hosts whose rows must be looked at when they become such."""
+        """The hosts that are silent, or set down or dead. Rows that wait for a host are looked at when it becomes lost."""
         return frozenset(
             {host for host, known in self.set.items() if known.mode in ("down", "dead")} | self.silent
         )
@@ -79,7 +79,7 @@ def _because(known: CellHost) -> str:
 
 
 def newer(known: CellHost | None, word: SetHostInCell) -> CellHost | None:
-    """The host after this word; None if a later one is known."""
+    """The host after this order to set its mode; None if a later order is known."""
     if known is not None and known.word.setting.number >= word.setting.number:
         return None
     return CellHost(word)

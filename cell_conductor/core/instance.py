@@ -201,7 +201,7 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def is_unshelving(self) -> bool:
-        """Is it offloaded, and built anew?"""
+        """Is the instance offloaded (shelved without a host), and being built anew?"""
         return bool(self.saved) and self.state in ("swapping", "building")
 
     @property

@@ -35,7 +35,7 @@ from cell_conductor.core.transition import Transition
 
 
 def next_move_swap(transition: Transition) -> SwapClaim:
-    """The question to placement, equal in every repeat: there, or back."""
+    """The move's next question to placement: swap the claim to the destination, or back. Each repeat is equal."""
     row, moving, rules = transition.row, transition.moving, transition.rules
     transition.change(
         tries=row.tries + 1,
@@ -201,7 +201,7 @@ def _is_of_this_move(transition: Transition, word: InstanceSpawned | SpawnFailed
 
 
 def on_moving_destroyed(transition: Transition) -> None:
-    """The host of the current attempt has nothing of it any more."""
+    """Go on with a move after the host of the current attempt has destroyed everything of it."""
     moving = transition.moving
     if moving.step == "leaving":
         return_claim(transition, moving.outcome, moving.reason, was_silent=False)

@@ -94,7 +94,7 @@ def pass_over_lost(transition: Transition) -> None:
 
 
 def drop_next(transition: Transition, reason: str) -> None:
-    """The next alternate is not to be had."""
+    """Drop the next alternate, since it cannot be had for this reason."""
     row = transition.row
     transition.failed(row.alternates[0].name, reason, attempt=row.attempt + 1)
     transition.change(alternates=row.alternates[1:], tries=0, state_ends_at=transition.now)
@@ -189,7 +189,7 @@ def _is_asked(row: Instance, swap: Question) -> bool:
 
 
 def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None:
-    """Ask again after a pause, at the latest at the deadline."""
+    """Set the time of the next question to placement: after a pause that grows, at the latest at the deadline."""
     row, rules = transition.row, transition.rules
     # The exponent is limited: for a request that waits for days the delay must not overflow.
     delay = min(rules.retry_delay_first * 2 ** min(row.tries - 1, 30), rules.retry_delay_max)

@@ -140,7 +140,7 @@ class Transition:
             self.send(order)
 
     def answer_by_destroy(self, attempt: int, host: ProviderId, kind: str) -> None:
-        """Order a host of this kind to destroy what nothing waits for."""
+        """Order a host of this kind to destroy an attempt that nothing waits for."""
         if order := self._missing_destroy(attempt, host, kind):
             self.answers.append(order)
 
@@ -149,7 +149,7 @@ class Transition:
         self.change(state="deleting", state_ends_at=self.now + self.rules.time_to_destroy(self.row.host))
 
     def _missing_destroy(self, attempt: int, host: ProviderId, kind: str) -> Destroy | None:
-        """The order to destroy this attempt; None if it is on its way."""
+        """The order to destroy this attempt; None if the order is on its way."""
         order = destroy_order(self.rules.cell, self.row.id, attempt, host, kind)
         return None if any(pending.message == order for pending in self.row.outbox) else order
 
@@ -225,7 +225,7 @@ class Transition:
         self.end_as("offloaded", alternates=())
 
     def end_broken(self, reason: str) -> None:
-        """The API level sees an error; the instance keeps its host and its share."""
+        """End as `broken`: the API level sees an error, and the instance keeps its host and its share."""
         self.end_as("broken", reason=reason)
 
     def end_in_error(self, reason: str) -> None:

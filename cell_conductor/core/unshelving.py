@@ -41,7 +41,7 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
 
 
 def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Cleanup:
-    """The heir holds what the instance held on this host."""
+    """The cleanup with the instance's claim replaced by `heir`, which now holds the amounts on this host."""
     release = [heir if held.consumer == instance else held for held in cleanup.release]
     return structs.replace(cleanup, release=tuple(dict.fromkeys(release)))
 
@@ -55,7 +55,7 @@ def end_built(transition: Transition) -> None:
 
 
 def end_unbuilt(transition: Transition, reason: str) -> None:
-    """No host has built it: it ends in error, or is offloaded as before."""
+    """End a build that no host could do: the instance ends in error, or stays offloaded if it was unshelved."""
     if transition.row.saved:
         end_unshelve(transition, "failed", reason)
     else:

@@ -149,7 +149,7 @@ class SqlConductorTransaction:
             await self._transaction.run(reading.forget, self._cell, self._forgotten)
 
     async def _as_rows(self, bodies: Sequence[bytes]) -> list[Instance]:
-        """Rows from the cache; or decoded, if another process wrote them."""
+        """The rows that these bytes encode: from the cache, or decoded if another process wrote them."""
         rows = [self._cache.row_of(body) for body in bodies]
         unknown = [body for body, row in zip(bodies, rows, strict=True) if row is None]
         read = iter(await self._read(unknown) if unknown else ())

@@ -57,7 +57,7 @@ class PostgresRows:
         return await self._transaction.change(_ADD, self._cell, *columns_of(rows, 2, ids=1))
 
     async def replace(self, rows: Sequence[Values]) -> int:
-        """Replace rows that are locked."""
+        """Overwrite rows that this transaction has locked. Returns how many were written."""
         return await self._transaction.change(_REPLACE, self._cell, *columns_of(rows, 2, ids=1))
 
     async def note(self, at_us: int, said: bytes) -> int:

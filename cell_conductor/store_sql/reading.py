@@ -66,7 +66,7 @@ def take_due(connection: Connection, cell: str, now_us: int, limit: int) -> list
 def read_waiting(
     connection: Connection, cell: str, until_us: int, after: tuple[int, InstanceId] | None, limit: int
 ) -> list[Instance]:
-    """Rows that are due until then, the earliest first, without their messages."""
+    """Rows that are due by `until_us`, the earliest first, without their messages."""
     query = sa.select(table.c.body, table.c.placed)
     query = query.where(table.c.cell == cell, table.c.due_us <= until_us)
     if after is not None:

@@ -191,7 +191,7 @@ def source_key_of(order: ReceiveInstance) -> AttemptKey:
 
 
 def why_not_received(source: AttemptRecord | None, order: ReceiveInstance) -> str:
-    """Why the source's attempt cannot be taken over; empty if it can."""
+    """Why the destination of a move cannot take over the source's attempt; empty if it can."""
     if source is None or source.state.is_over:
         return f"the source does not have attempt {order.source_attempt} of it"
     if order.live or source.state is State.STOPPED:
@@ -261,7 +261,7 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
 def failed(
     order: BuildOrder, failure: str, at_s: float, *, cause: str = "", trace: str = ""
 ) -> AttemptRecord:
-    """An attempt that its driver cannot begin."""
+    """The record of an attempt that has failed since its driver cannot begin."""
     building = begun(order, Work(failure=failure), at_s, cause=cause, trace=trace)
     return structs.replace(building, state=State.FAILED)
 
@@ -271,7 +271,7 @@ def _rebuild_of(order: HostOrder) -> int:
 
 
 def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRecord:
-    """An attempt that is to be built, on a host that has enough builds."""
+    """The record of an attempt that waits to be built, since its host has enough builds."""
     return AttemptRecord(
         cell=order.cell,
         host=order.host,

@@ -38,7 +38,7 @@ class FailedBuilds:
         return self._counts.get(host.int, 0)
 
     def count(self, before: AttemptRecord, after: AttemptRecord) -> None:
-        """An attempt before and after its driver was asked how far it is."""
+        """Count a build that has failed since `before`; a build that succeeds sets the host's count back to 0."""
         if before.state is State.BUILDING and after.state is State.FAILED:
             self._counts[after.host.int] = self.of(after.host) + 1
         elif before.state is State.BUILDING and after.state is State.BUILT:

@@ -16,7 +16,7 @@ _WRITTEN = re.compile(
 
 
 class Pool(Struct, frozen=True):
-    """An amount of one class, for the hosts whose names match."""
+    """An amount of one resource class that all hosts with matching names share."""
 
     name: str
     resource: str

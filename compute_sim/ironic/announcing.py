@@ -33,7 +33,7 @@ class Announcer:
         self._last_us = 0
 
     def since_s(self, at_s: float) -> float:
-        """The time since the script began."""
+        """The seconds since the fault script began."""
         return max(0.0, at_s - self._started_s)
 
     def about(self, what: Node | Allocation, at_s: float) -> Subject:

@@ -56,7 +56,7 @@ class Conductor:
         self._jobs.pop(node.uuid, None)
 
     def locked(self, node: Node, at_s: float) -> Node:
-        """The node, with a lock if the script holds one."""
+        """The node as clients see it: locked, if the fault script locks it now."""
         script = self._announcer.script
         if not script.faults or node.reservation:
             return node

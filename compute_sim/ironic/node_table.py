@@ -26,7 +26,7 @@ Keep = Callable[[Sequence[Change]], None]
 
 
 class NodeTable:
-    """A table with these allocations, and no nodes at first."""
+    """The nodes and allocations of the simulated Ironic. At first it has these allocations and no nodes."""
 
     def __init__(
         self, conductor_groups: Collection[str], keep: Keep, allocations: Iterable[Allocation] = ()

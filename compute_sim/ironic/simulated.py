@@ -154,17 +154,17 @@ class SimulatedIronic(Periodic):
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """By uuid, in the order in which they were created."""
+        """All nodes by uuid, in the order in which they were created."""
         return self._table.nodes
 
     def node(self, ident: str) -> Node | None:
-        """The node, with a lock if the script holds one."""
+        """The node with this uuid or name, locked if the fault script locks it now; None if there is none."""
         self.advance()
         node = self._table.find(ident)
         return None if node is None else self._conductor.locked(node, self._clock_s())
 
     def known(self, ident: str) -> Node:
-        """The node, as above; raises Refused if there is none."""
+        """The node as `node` returns it; raises Refused if there is none."""
         node = self.node(ident)
         if node is None:
             raise no_such_node(ident)
@@ -253,7 +253,7 @@ class SimulatedIronic(Periodic):
     # Inside
 
     def _begin(self) -> tuple[float, str]:
-        """Finish everything that was due before a request."""
+        """Finish everything that was due before a request. Returns the time and a new request id."""
         self.advance()
         return self._clock_s(), new_request_id(self._chance)
 
@@ -264,7 +264,7 @@ class SimulatedIronic(Periodic):
         return node
 
     def _written(self, ident: str, action: str, change: Callable[[Node, float], changes.ChangedNode]) -> Node:
-        """A change with notifications before and after."""
+        """Apply a change to a node, with notifications before and after."""
         now_s, request = self._begin()
         node = self._found(ident)
         written = change(self._conductor.locked(node, now_s), now_s)
@@ -290,7 +290,7 @@ class SimulatedIronic(Periodic):
         return written.after
 
     def _ordered(self, ident: str, order: Callable[[Node, float], Step]) -> Node:
-        """An order that the conductor begins to execute."""
+        """Have the conductor begin to execute an order on a node."""
         now_s, request = self._begin()
         node = self._found(ident)
         step = order(self._conductor.locked(node, now_s), now_s)
@@ -298,7 +298,7 @@ class SimulatedIronic(Periodic):
         return step.node
 
     def _quietly(self, ident: str, change: Callable[[Node], Node]) -> Node:
-        """A change without notifications."""
+        """Apply a change to a node without notifications."""
         now_s, _ = self._begin()
         node = self._found(ident)
         changed = change(self._conductor.locked(node, now_s))

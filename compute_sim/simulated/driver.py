@@ -30,12 +30,12 @@ IMAGES_MAX = 20
 
 
 class SimulatedDriver:
-    """A `Driver`."""
+    """A simulated hypervisor (a `Driver`), with the faults that the fault script gives it."""
 
     def __init__(
         self, host: SimulatedHost, script: FaultScript | None = None, pools: Sequence[Pool] = ()
     ) -> None:
-        """`pools` share with this host: it has nothing of their classes itself."""
+        """`pools` share their resources with this host, which has no inventories of their classes itself."""
         self.host = host
         self.root = root_of(host.name)
         self._script = script or FaultScript()
@@ -86,7 +86,7 @@ class SimulatedDriver:
         return Work(failure=attempt.failure)
 
     def _download(self, image: str) -> None:
-        """The image that was not used for the longest time makes room."""
+        """Put an image into the host's cache. The image that was not used for the longest time makes room."""
         self._images.pop(image, None)
         self._images[image] = None
         if len(self._images) > IMAGES_MAX:
@@ -156,7 +156,7 @@ def _cpus_and_memory(size: HostSize, number: int = 0, parts: int = 1) -> dict[st
 
 
 def _part(whole: int, number: int, parts: int) -> int:
-    """The remainder goes to the first ones."""
+    """The size of part `number` when `whole` is divided into `parts`. The first parts take the remainder."""
     return whole // parts + (number < whole % parts)
 
 

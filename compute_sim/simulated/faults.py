@@ -42,7 +42,7 @@ def require_share(fault: Struct, field: str) -> None:
 
 
 class SharedFault(TimedFault, frozen=True, kw_only=True):
-    """It affects a share of the hosts or nodes that it is meant for."""
+    """A fault that affects only a share of the hosts or nodes that it is meant for."""
 
     share: float = 1.0
 
@@ -52,13 +52,13 @@ class SharedFault(TimedFault, frozen=True, kw_only=True):
 
 
 class HostFault(SharedFault, frozen=True, kw_only=True):
-    """It is meant for the hosts whose name matches one of the patterns."""
+    """A fault of hosts whose name matches one of the patterns."""
 
     hosts: tuple[str, ...] = ("*",)
 
 
 class WorkFault(HostFault, frozen=True, kw_only=True):
-    """It affects work that begins while it is active, with this probability."""
+    """A fault that affects, with this probability, work that begins while the fault is active."""
 
     probability: float = 1.0
 

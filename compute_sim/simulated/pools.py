@@ -18,7 +18,7 @@ _POOLS = UUID("3f1a52c4-0b70-4d2e-9a38-56f1d0e7b9a4")
 
 
 class SimulatedPool:
-    """A `Reported`."""
+    """A simulated provider that shares an amount with hosts. It is reported like a host (`Reported`)."""
 
     def __init__(self, pool: Pool) -> None:
         self.root = ProviderId(uuid5(_POOLS, pool.name))

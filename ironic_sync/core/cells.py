@@ -16,7 +16,7 @@ from ironic_sync.core.rows import NodeRow
 
 
 class CellMap(Struct, frozen=True, kw_only=True):
-    """The operator's tables. Without `default`, a node that no table names has no cell."""
+    """The operator's tables that assign nodes to cells. Without `default`, a node that no table names has no cell."""
 
     groups: Mapping[str, str] = {}
     shards: Mapping[str, str] = {}
@@ -71,6 +71,6 @@ def _undecided(row: NodeRow, reason: str) -> CellPlan:
 
 
 def _signs_of(node: Node) -> str:
-    """The keys by which the tables were searched."""
+    """The node's shard and conductor group, by which the tables were searched, as a text."""
     shard = f"shard {node.shard!r} and " if node.shard else ""
     return f"the node has {shard}conductor group {node.conductor_group!r}"

@@ -119,18 +119,18 @@ class Seen(Struct, frozen=True):
 
 
 class SetInstance(Struct, frozen=True):
-    """Set instance_info, and instance_uuid unless the node has it."""
+    """A step: set instance_info, and instance_uuid unless the node has it."""
 
     info: Mapping[str, Any]
     instance: InstanceId | None = None
 
 
 class ClearInstance(Struct, frozen=True):
-    """Remove instance_uuid and instance_info."""
+    """A step: remove instance_uuid and instance_info."""
 
 
 class ReadVifs(Struct, frozen=True):
-    """Ask which ports are attached."""
+    """A step: ask which network ports (VIFs) are attached to the node."""
 
 
 class AttachVif(Struct, frozen=True):
@@ -142,11 +142,11 @@ class DetachVif(Struct, frozen=True):
 
 
 class Validate(Struct, frozen=True):
-    """Have Ironic check that the node can be deployed."""
+    """A step: have Ironic check that the node can be deployed."""
 
 
 class SetState(Struct, frozen=True):
-    """Order a provision state."""
+    """A step: order Ironic to bring the node into a provision state."""
 
     target: Literal["active", "deleted", "abort", "rebuild"]
     configdrive: str = ""
@@ -235,7 +235,7 @@ def why_invalid(checks: Mapping[str, InterfaceCheck]) -> str:
 
 
 def is_end(deploy: Deploy, outcome: Outcome) -> bool:
-    """Is no work left? After a failed deploy, the cleanup is left."""
+    """Is the order finished by this outcome? After a failed deploy, the cleanup is left to do."""
     return isinstance(outcome, Finish | Gone) or (isinstance(outcome, Fail) and deploy.kind == "rebuild")
 
 

@@ -40,7 +40,7 @@ def _keys_of(path: str) -> list[str]:
 
 
 def _field_of(keys: list[str]) -> str:
-    """The field as Ironic's documentation names it: without the wrapping of the payload."""
+    """The name of a field as in Ironic's documentation: without the wrapping of the payload."""
     inner = keys[1:] if keys[0] == _DATA else keys
     return ".".join(key for key in inner or keys if not key.isdigit())
 

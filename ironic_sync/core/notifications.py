@@ -150,7 +150,7 @@ def _unwrapped(body: bytes) -> _Notification | Unreadable:
 
 
 def _about(notification: _Notification, event: Event, at_us: int) -> Notification:
-    """The payload, decoded as far as this event type is believed."""
+    """The notification with its payload, which is decoded as far as this event type is believed."""
     text = notification.payload
     error = f"{event.kind} ended in an error"
     try:

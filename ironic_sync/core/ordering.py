@@ -41,7 +41,7 @@ AHEAD = "a notification has a time that is yet to come: its publisher's clock or
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """`now_us` is the daemon's clock, 0 where it does not matter."""
+    """How updates are ordered, and whether Ironic can be read. `now_us` is the daemon's clock, 0 where it does not matter."""
 
     skew_us: int
     can_read: bool
@@ -231,7 +231,7 @@ def _is_free(node: Node | None, *, is_deleted: bool) -> bool:
 
 
 def _with_shard(node: Node, before: Node | None) -> Node:
-    """A notification has no shard: the one that was read stays."""
+    """The node with the shard that was read before: a notification has no shard."""
     if node.shard is not None or before is None or before.shard is None:
         return node
     return structs.replace(node, shard=before.shard)

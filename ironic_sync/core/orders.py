@@ -207,7 +207,7 @@ def with_rebuilt(row: NodeRow, order: RedeployInstance, how: Rebuilt) -> NodeRow
 
 
 def _why_no_rebuild(row: NodeRow, order: RedeployInstance, *, can_deploy: bool) -> str:
-    """Why the owner need not try; empty if it may."""
+    """Why the order to rebuild cannot be done, so that the node's owner need not try; empty if it may."""
     node, under_way, end = row.node, row.deploy, _end_of(row, order.instance)
     if not row.version or node is None:
         return f"node {row.id} is not known here"

@@ -87,14 +87,14 @@ class Ring:
         return max(self._seeds, key=lambda each: _mixed(number ^ each[0]), default=(0, ""))[1]
 
     def scores(self, node: ProviderId) -> tuple[tuple[str, int], ...]:
-        """Every daemon's, the highest first."""
+        """The score of each daemon for this node, the highest first."""
         number = _number(node.bytes)
         scored = [(name, _mixed(number ^ seed)) for seed, name in self._seeds]
         return tuple(sorted(scored, key=lambda each: -each[1]))
 
 
 def takes(owned: Iterable[Owned], members: Sequence[Member], me: str) -> tuple[Move, ...]:
-    """Nodes whose owner is not alive, and that belong to me."""
+    """The moves to `me` of nodes whose owner is not alive, and which the ring assigns to `me`."""
     ring, alive = Ring(members), names_alive(members)
     return tuple(
         Move(each.id, each.owner, each.epoch, me)
@@ -122,7 +122,7 @@ def gives(owned: Iterable[Owned], members: Sequence[Member], me: str) -> tuple[M
 
 
 def why(node: Owned, members: Sequence[Member]) -> Why:
-    """What `moor ring show` says of a node."""
+    """The line of `moor ring show` about a node: its owner, the daemon with the highest score, and the reason."""
     ring = Ring(members)
     scores = ring.scores(node.id)
     best = scores[0][0] if scores else ""

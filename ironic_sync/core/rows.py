@@ -34,7 +34,7 @@ class Offer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasons: tuple[str, ...] = ()
 
     def says_the_same_as(self, other: "Offer | None") -> bool:
-        """To placement, which is not told the reasons."""
+        """Does placement see no difference between the two offers? It is not told the reasons."""
         return other is not None and self == structs.replace(other, reasons=self.reasons)
 
 

@@ -43,7 +43,7 @@ LEASE_SESSIONS = 2
 
 
 class Rows(Protocol):
-    """The hot statements."""
+    """The statements on nodes' rows that run most often; each database has its own."""
 
     async def load(self, ids: Sequence[UUID]) -> Sequence[Stored]: ...
 

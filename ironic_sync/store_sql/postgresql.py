@@ -73,7 +73,7 @@ DELETE FROM ironic_nodes USING old WHERE ironic_nodes.id = old.id
 
 
 class PostgresRows:
-    """Of one transaction. What changes rows says which it changed."""
+    """The statements on nodes' rows in one transaction. Those that change rows say which they changed."""
 
     def __init__(self, transaction: PostgresTransaction) -> None:
         self._transaction = transaction

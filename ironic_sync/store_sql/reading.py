@@ -81,5 +81,5 @@ def owner_names(connection: Connection) -> tuple[str, ...]:
 
 
 def has_tables(connection: Connection) -> bool:
-    """Whether `moor db upgrade` was here."""
+    """Do the tables exist? `moor db upgrade` creates them."""
     return sa.inspect(connection).has_table(table.name)

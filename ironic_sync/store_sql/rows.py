@@ -49,7 +49,7 @@ def rows_of(stored: Iterable[Stored]) -> tuple[NodeRow, ...]:
 
 
 def owned_of(found: Iterable[Sequence[Any]]) -> tuple[Owned, ...]:
-    """Of id, owner, epoch and whether it holds an instance."""
+    """The owners of nodes, from rows of id, owner, epoch and whether the node holds an instance."""
     return tuple(
         Owned(ProviderId(id_), owner, epoch, bool(holds_instance))
         for id_, owner, epoch, holds_instance in found
@@ -57,5 +57,5 @@ def owned_of(found: Iterable[Sequence[Any]]) -> tuple[Owned, ...]:
 
 
 def number(id_: UUID) -> int:
-    """Both databases have ids in this order."""
+    """The id as a number. Both databases sort ids in the order of these numbers."""
     return id_.int

@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
 
 class SqliteRows:
-    """Of one transaction. What changes rows says which it changed."""
+    """The statements on nodes' rows in one transaction. Those that change rows say which they changed."""
 
     def __init__(self, transaction: SqliteTransaction) -> None:
         self._transaction = transaction

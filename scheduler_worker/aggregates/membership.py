@@ -62,7 +62,7 @@ class Membership:
         return [host] if self._picture.row_of(host) >= 0 else []
 
     def of(self, hosts: Mapping[str, ProviderId]) -> dict[str, tuple[AggregateId, ...]]:
-        """The aggregates of each of these hosts."""
+        """The aggregates that each of these hosts is in."""
         return {name: self._picture.aggregates_of(host) for name, host in hosts.items()}
 
     def hosts_in(self, aggregate: AggregateId) -> dict[str, ProviderId]:
@@ -107,7 +107,7 @@ class Membership:
         )
 
     def _write(self, host: ProviderId, aggregate: AggregateId, *, adds: bool) -> SetAggregates | None:
-        """None if nothing is to be written."""
+        """The write that adds the host to the aggregate or removes it; None if nothing is to be written."""
         now = self._picture.aggregates_of(host)
         if (aggregate in now) is adds:
             return None
@@ -120,7 +120,7 @@ class Membership:
 
 
 def _why_refused(answer: Message) -> str:
-    """Empty: it is done, or must be tried again."""
+    """Why placement refused to write a host's aggregates; empty if it has written them, or the write must be repeated."""
     if not isinstance(answer, WriteAnswered):
         raise WrongAnswer(f"placement answered a write of aggregates by {answer!r}")
     match answer.verdict:

@@ -135,7 +135,7 @@ class AggregateOrders:
         return second_zone(after, living, memberships, hosts.add.keys()) or after
 
     async def _move(self, aggregate: Aggregate, hosts: "_Hosts", id_: str) -> Problem | None:
-        """Add and remove the hosts; then the order is done."""
+        """Add and remove the order's hosts, and mark the order as done. Returns the problem, if there is one."""
         add, remove = hosts
         if not (add or remove):
             return None

@@ -24,7 +24,7 @@ WAITING_MAX = 200
 
 
 class LiveRelay:
-    """A part of a scheduler."""
+    """Passes clients' questions about a cell's own rows on to its conductors, and the answers back."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class CellRegistry:
         self._cells: dict[str, _Cell] = {}
 
     def learn(self, rows: Iterable[KnownCell]) -> None:
-        """Rows, as they were read at start, or as another worker has written them."""
+        """Take over rows about cells, read at start or written by another worker."""
         now = self._clock()
         for row in rows:
             known = self._cells.setdefault(row.name, _Cell(None, now, {}))
@@ -61,7 +61,7 @@ class CellRegistry:
             known.heard_at = row.heard_at if known.heard_at is None else max(known.heard_at, row.heard_at)
 
     def hear(self, beat: ConductorAlive, speaks_for: str | None = None) -> None:
-        """`speaks_for` is the only cell that the sender may name."""
+        """Note a conductor's heartbeat. If its sender may speak for one cell only (`speaks_for`), other cells are ignored."""
         now = self._clock()
         if speaks_for not in (None, beat.cell):
             return
@@ -114,7 +114,7 @@ class CellRegistry:
         return cell.down_at is not None and self._clock() - cell.down_at < for_long
 
     def conductors_of(self, name: str) -> tuple[ConductorHeard, ...]:
-        """Those heard last, the latest first."""
+        """The conductors of this cell that were heard, the latest first."""
         cell = self._cells.get(name)
         return tuple(
             [
@@ -129,7 +129,7 @@ class CellRegistry:
         )
 
     def rows(self) -> list[KnownCell]:
-        """The rows to write, so that a worker that starts knows them."""
+        """When each cell was last heard, as rows to write: a worker that starts reads them."""
         return [
             KnownCell(name, cell.heard_at)
             for name, cell in sorted(self._cells.items())

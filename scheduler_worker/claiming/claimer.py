@@ -120,7 +120,7 @@ class Claimer:
             self._refill(one)
 
     async def find_hosts(self, searches: Sequence[Search]) -> None:
-        """Rounds, until each search has its outcome."""
+        """Choose and claim in rounds, until each search has its outcome."""
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_result(bool),
             # Each search is bounded by its number of claims.
@@ -361,5 +361,5 @@ class Claimer:
 
 
 def _chosen(searches: Sequence[Search]) -> list[tuple[Search, Chosen]]:
-    """The searches that have a host to claim, with it."""
+    """The searches that have chosen a host to claim, each with its choice."""
     return [(one, one.chosen) for one in searches if one.is_searching and one.chosen is not None]

@@ -54,20 +54,20 @@ class Search:
 
     @property
     def elsewhere(self) -> InstanceSpec:
-        """The spec, without the hosts that were passed over."""
+        """The spec of the instance, which also excludes the hosts that were passed over."""
         if not self._ignored:
             return self.spec
         return structs.replace(self.spec, ignore_hosts=(*self.spec.ignore_hosts, *self._ignored))
 
     @property
     def wanted(self) -> InstanceSpec:
-        """The spec for the next choice."""
+        """The spec for the next choice: with one host only if the search insists on it, otherwise `elsewhere`."""
         if self.insisted:
             return structs.replace(self.spec, hosts=(self.insisted,))
         return self.elsewhere
 
     def claim(self) -> ClaimResources:
-        """The next claim, on the chosen host."""
+        """The next message that asks placement to claim the chosen host."""
         assert self.chosen is not None, "a host is chosen before it is claimed"
         self._claims += 1
         return ClaimResources(
@@ -131,7 +131,7 @@ class Search:
         self.insisted, self._insisted_times = "", 0
 
     def forget_refusals(self) -> None:
-        """The picture is up to date now: every host may be chosen again."""
+        """Allow hosts that were passed over to be chosen again, since the picture is up to date now."""
         self._ignored.clear()
 
 

@@ -58,17 +58,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HostChooser(Protocol):
-    """The part of the claimer that serves every search."""
+    """What `TogetherFinder` needs of the claimer, which serves all searches."""
 
     @property
     def is_claiming(self) -> bool:
         """Are any claims not answered yet?"""
 
     def claiming(self) -> AbstractContextManager[None]:
-        """Claims are under way until its end."""
+        """A context: until it is left, claims count as waiting for their answers."""
 
     def count(self, verdicts: Iterable[type[ClaimVerdict]]) -> None:
-        """For the metrics: placement answered claims so."""
+        """Count placement's verdicts on claims for the metrics."""
 
     def choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]: ...
 
@@ -145,7 +145,7 @@ class TogetherFinder:
         return None
 
     async def _claim_all(self, searches: Sequence[Search]) -> str:
-        """Claim what was chosen. Returns why it was refused; empty if it was granted."""
+        """Claim all chosen hosts by one question. Returns why placement refused; empty if it granted the claims."""
         chosen = {one.instance.int: _chosen(one) for one in searches}
         with self._chooser.claiming():
             verdict = await self._ask([one.claim() for one in searches])
@@ -260,7 +260,7 @@ def _chosen(one: Search) -> Chosen:
 
 
 def _ended_among(searches: Sequence[Search]) -> Refused | None:
-    """One that cannot be placed any more ends all of them."""
+    """The refusal of all searches, if one of them cannot be placed any more; otherwise None."""
     for one in searches:
         if isinstance(one.outcome, EndedElsewhere):
             return Refused(f"all or nothing: instance {one.instance} had ended before all were placed")

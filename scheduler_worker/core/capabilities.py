@@ -44,7 +44,7 @@ class _Having(Struct, frozen=True):
     free: Mapping[int, int] = {}
 
     def counted(self, name: str) -> list[Capability]:
-        """Its values, the most frequent first."""
+        """The values of this capability with their numbers of hosts, the most frequent first."""
         counts = Counter(self.values.values())
         return [
             Capability(name=name, kind=self.kind, value=value, hosts=hosts, values=len(counts))
@@ -114,7 +114,7 @@ def _names(picture: Picture) -> Iterator[str]:
 
 
 def _having(picture: Picture, name: str) -> _Having | None:
-    """The hosts that have it; None if there is none."""
+    """The hosts that have this capability; None if no host has it."""
     columns, rows = picture.columns, _rows(picture)
     if name == POOLS:
         return _having_pools(picture)
@@ -162,6 +162,6 @@ def _shared_classes(picture: Picture) -> set[str]:
 
 
 def _rows(picture: Picture) -> list[int]:
-    """The rows of all hosts."""
+    """The row numbers of all hosts in the picture's columns."""
     rows: list[int] = np.flatnonzero(picture.columns.present[: picture.columns.rows]).tolist()
     return rows

@@ -13,7 +13,7 @@ NODES_ARE_NEVER_DEAD = "a bare-metal node cannot be set dead: Ironic knows what 
 
 
 def problem_of(host: HostState, order: SetHost) -> str:
-    """Why this host may not be set so; empty if it may."""
+    """Why the host cannot be set to the mode in this order; empty if it can."""
     return NODES_ARE_NEVER_DEAD if order.mode == "dead" and host.kind == NODE else ""
 
 
@@ -55,7 +55,7 @@ def why_not_enabled(host: HostState) -> str:
 
 
 def is_untold(host: HostState) -> bool:
-    """Has the host's cell not been told yet how it is set?"""
+    """Has the host's latest setting not been told to its cell yet?"""
     return host.told < host.setting.number
 
 

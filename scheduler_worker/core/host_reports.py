@@ -77,5 +77,5 @@ def rewritten(known: HostState, row: HostState) -> HostState:
 
 
 def is_news(host: HostState | None, now: HostState) -> bool:
-    """Does a report change more of the host than when it was heard?"""
+    """Does `now` differ from the known state in more than `up` and the time when the host was heard?"""
     return host is None or structs.replace(host, up=now.up, heard_at=now.heard_at) != now

@@ -63,7 +63,7 @@ class HostRegistry:
         self._when_untold.append(do)
 
     def learn(self, rows: Iterable[HostState]) -> None:
-        """Rows, as they were read at start, or written by this worker or another."""
+        """Take over rows of hosts, which were read at start, or written by this worker or another."""
         changed = []
         now = self._clock()
         for row in rows:
@@ -109,7 +109,7 @@ class HostRegistry:
         self._tell(changed, now)
 
     def hear_beats(self, cell: str, hosts: Iterable[ProviderId], speaks_for: str | None = None) -> None:
-        """A node's daemon may not know yet that the node went to another cell."""
+        """Note the heartbeats of these hosts. A node may have gone to another cell, and its daemon may not know this yet."""
         now = self._clock()
         back = []
         for each in hosts:
@@ -165,7 +165,7 @@ class HostRegistry:
         return [host for host in self._hosts.values() if self._heard[host.id] < before]
 
     def forget(self, hosts: Iterable[ProviderId]) -> None:
-        """Their rows are deleted. One that reports again is a new host."""
+        """Remove hosts whose rows are deleted. A host that reports again is a new host."""
         going = [host for host in hosts if self._hosts.pop(host, None) is not None]
         for host in going:
             self._heard.pop(host, None)

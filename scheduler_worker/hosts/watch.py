@@ -34,7 +34,7 @@ class HostWatch(Periodic):
             self._registry.learn(await self._store.hosts(HostQuery(ids=doubted)))
 
     async def refresh(self) -> None:
-        """On return, the registry has every row that was written before the call."""
+        """Read changed hosts from the database. On return, the registry has every row that was written before the call."""
         now = self._clock()
         self._registry.learn(await self._store.hosts(HostQuery(changed_since=self._since)))
         self._since = now - OVERLAP

@@ -78,7 +78,7 @@ class CellDispatch(Periodic):
 
     @property
     def confirmed(self) -> tuple[OutboxKey, ...]:
-        """The notes that are confirmed, and not deleted yet."""
+        """The keys of the outbox notes whose messages are confirmed, and which are not deleted yet."""
         return tuple(self._confirmed)
 
     def cleared(self, kept: Sequence[OutboxKey]) -> None:

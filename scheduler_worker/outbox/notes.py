@@ -18,7 +18,7 @@ class Notes:
         self._clock = clock
 
     async def pages(self, after: OutboxKey | None = None) -> AsyncIterator[Sequence[Note]]:
-        """The notes behind `after` that still have something to say."""
+        """Pages of the outbox notes behind `after` that still have messages to send."""
         before = self._clock() - self.unsaid_after
         while page := await self._store.unsaid(before, after, UNSAID_PAGE):
             # Cells have reported all of these rows, or later notes name them.

@@ -52,7 +52,7 @@ class OutboxTransaction:
         return self._transaction
 
     def when_committed(self, do: Callable[[], None]) -> None:
-        """Call this after the commit, and never if the transaction is rolled back."""
+        """Add a function that is called after the commit, and never if the transaction is rolled back."""
         self._when_committed.append(do)
 
     def committed(self) -> None:
@@ -79,7 +79,7 @@ class OutboxTransaction:
                 self._kept.update(dict.fromkeys([row.id.int for row in group], key))
 
     async def say(self, rows: Collection[InstanceRow], cause: Received[Message] | None = None) -> list[Tell]:
-        """Note these rows, and return what they have to say, as `tells` does."""
+        """Write an outbox note for these rows, and return their messages, as `tells` does."""
         await self.note(rows)
         return [tell for row in rows for tell in self.tells(row, cause)]
 
@@ -131,7 +131,7 @@ class Outbox:
         await (await transaction.begun()).confirm(said)
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
-        """A page of what the API level's broker has not confirmed, behind `after`."""
+        """A page of the messages behind `after` that the API level's broker has not confirmed."""
         async for page in self._notes.pages(after):
             found: list[tuple[OutboxKey, Message]] = []
             for note in page:

@@ -36,7 +36,7 @@ Page = TypeVar("Page", SnapshotPage, MembersPage, RevisionsPage)
 
 
 class CatchingUp:
-    """`whole` is set when the first snapshot is in the picture."""
+    """Brings the picture up to date with placement. `whole` is set when the first snapshot is in the picture."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class CatchingUp:
         self.flight = SingleFlight("read placement's books", self._read, is_needed=True, chance=chance)
 
     async def catch_up(self) -> None:
-        """On return, the picture has every write that was committed before the call."""
+        """Read changes from placement. On return, the picture has every write that was committed before the call."""
         await self.flight.done()
 
     def doubt(self) -> None:

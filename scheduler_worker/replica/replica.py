@@ -43,7 +43,7 @@ class Replica(PartGroup):
         verify_every_s: float = 60.0,
         chance: random.Random | None = None,
     ) -> None:
-        """`hear` takes the messages that are not about the picture."""
+        """`hear` is called with the messages that are not about the picture."""
         self._picture = picture
         self._hear = hear
         self._waiting = waiting

@@ -71,7 +71,7 @@ class Builder:
         *,
         begin_waits: Callable[[Sequence[InstanceRow]], None],
     ) -> None:
-        """`begin_waits` is told of each row that waits, after the commit."""
+        """`begin_waits` is called with the rows that wait, after the commit."""
         self._begin_waits = begin_waits
         self._store = store
         self._claimer = claimer
@@ -137,7 +137,7 @@ class Builder:
             await _accept(await transaction.begun(), found, at_once)
 
     async def _decide(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
-        """Compare and set: rows that are still open take the outcome of their search."""
+        """Write the outcomes of the searches on the rows that are still open (compare and set)."""
         now = self._clock()
         if any(build.is_whole for build in builds):
             await self._lock_open(builds, transaction)
@@ -190,7 +190,7 @@ class Builder:
                 build.are_all_open()
 
     async def _release(self, build: "_Build", transaction: OutboxTransaction) -> list[Said]:
-        """Release what the searches found, if the instances were decided otherwise meanwhile."""
+        """Release the claims that the searches got, if the instances were decided otherwise meanwhile."""
         ask = build.requests[0].ask
         held = [
             (row, one.outcome)
@@ -230,7 +230,7 @@ class _Build:
 
     @property
     def is_whole(self) -> bool:
-        """Are all its instances placed together, or none?"""
+        """Must all instances of this request be placed together, or none?"""
         return self.requests[0].ask.message.all_or_nothing and len(self.searches) > 1
 
     def are_all_open(self) -> bool:
@@ -294,7 +294,7 @@ async def _accept(
 
 
 def _kept_request(request: ValidRequest) -> KeptRequest | None:
-    """What each row keeps that waits; None if the request does not ask to."""
+    """What each waiting row keeps of its request; None if the request does not ask to wait."""
     build = request.ask.message
     if build.wait is None or request.unjoined:
         return None
@@ -305,7 +305,7 @@ def _kept_request(request: ValidRequest) -> KeptRequest | None:
 
 
 def _builds(valid: Sequence[ValidRequest], now: datetime, settings: SchedulerSettings) -> list[_Build]:
-    """A request that came twice is built once, with the content that came first."""
+    """One build for each request id: a request that came twice is built once, with the content that came first."""
     builds: dict[int, _Build] = {}
     for one in valid:
         if known := builds.get(one.id.int):

@@ -23,7 +23,7 @@ def instance_order_handlers(
     *,
     rebuild_timeout_s: int,
 ) -> Handlers:
-    """`rebuild_timeout_s` is how long a rebuild may take that names no deadline."""
+    """Handlers of orders about existing instances. A rebuild without a deadline may take `rebuild_timeout_s`."""
 
     async def on_deletes(
         asks: Sequence[Received[DeleteInstance]], transaction: OutboxTransaction
@@ -49,14 +49,14 @@ def instance_order_handlers(
         return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
 
     def why_no_work(host: str) -> str:
-        """Ironic works on while the daemons of its nodes are away."""
+        """Why the host cannot do an order now; empty if it can. Ironic works on while the daemons of its nodes are away."""
         return "" if picture.is_node(host) or picture.is_up(host) else f"its host {host} is down"
 
     return {DeleteInstance: on_deletes, RebuildInstance: on_rebuilds, MendInstance: _on_mends}
 
 
 async def _on_mends(asks: Sequence[Received[MendInstance]], transaction: OutboxTransaction) -> list[Said]:
-    """An audit orders these."""
+    """Handle orders of an audit to correct the rows of instances. Answers with the rows as they are then."""
     steps = [Ordered(ask.message.instance.id, partial(mended, mend=ask.message), ask.sender) for ask in asks]
     rows = await take_steps(await transaction.begun(), steps)
     return [

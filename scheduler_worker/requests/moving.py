@@ -116,7 +116,7 @@ class Mover:
         begun: list[InstanceRow],
         row: InstanceRow | None,
     ) -> InstanceRow | BuildRejected:
-        """A move that begins by this order is added to `begun`."""
+        """The row after the order to move it, or the refusal. A row whose move begins by this order is added to `begun`."""
         verdict = self._verdict(row, order, *found)
         if isinstance(verdict, BuildRejected) or verdict is row:
             return verdict
@@ -273,7 +273,7 @@ class Mover:
     def _resized(
         self, order: MoveInstance, spec: InstanceSpec, build: BuildInstance
     ) -> InstanceSpec | BuildRejected:
-        """The needs of the request with another flavor; what it got beside them stays."""
+        """The needs of the request with another flavor. Everything that the flavor does not give stays, such as the image."""
         read = self._reader.spec_of(structs.replace(build, request_id=order.request_id, flavor=order.flavor))
         if isinstance(read, BuildRejected):
             return structs.replace(read, project=order.project)

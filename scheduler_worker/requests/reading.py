@@ -82,7 +82,7 @@ class RequestReader:
         return understood
 
     def _not_read(self, spec: InstanceSpec, build: BuildInstance) -> BuildRejected | None:
-        """The first value that the filter which reads its key does not understand."""
+        """The rejection of the first value that its filter does not understand; None if all values are understood."""
         for field, ids, read in (
             ("different_host", build.different_host, "different_hosts"),
             ("same_host", build.same_host, "same_hosts"),

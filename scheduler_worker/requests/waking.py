@@ -94,7 +94,7 @@ class Waker(Periodic):
                 await transaction.release_waking(self._name)
 
     async def _read(self) -> None:
-        """Read the specs of rows that other workers wrote."""
+        """Learn the specs of the waiting rows that other workers wrote."""
         heard, self._specs.unread = self._specs.unread, set()
         if heard is not None and not heard:
             return
@@ -112,7 +112,7 @@ class Waker(Periodic):
             raise
 
     async def _wake_some(self, room: dict[bytes, int]) -> bool:
-        """Returns whether to go on: some were tried."""
+        """Search hosts for some of the waiting instances. Returns whether to go on, because some were tried."""
         learned = self._specs.learned()
         limit = min(AT_ONCE, sum(room.values()))
         async with self._store.transaction() as transaction:
@@ -186,7 +186,7 @@ class Waker(Periodic):
         return max(row.issued_at, self._clock() - self._row_wait)
 
     def _after(self, row: InstanceRow, search: Search) -> InstanceRow | None:
-        """None if nothing changes, or it was decided by another."""
+        """The waiting row after its search; None if nothing changes, or another worker has decided the instance."""
         outcome = search.outcome
         if row.told.state != WAITING:
             return None

@@ -23,7 +23,7 @@ _ORDER = sa.text("SELECT pg_advisory_xact_lock(1836019570, 2)")
 
 
 def lock_orders(connection: Connection) -> None:
-    """PostgreSQL: until the transaction ends, no other worker follows an order about aggregates."""
+    """Lock orders about aggregates (PostgreSQL): until the transaction ends, no other worker follows one."""
     connection.execute(_ORDER)
 
 

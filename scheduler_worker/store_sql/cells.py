@@ -19,7 +19,7 @@ _SAVE = sa.text(
 
 
 def save_cells(connection: Connection, cells: Sequence[KnownCell]) -> None:
-    """In the order of their names, as every worker locks them."""
+    """Write these cells in the order of their names, as every worker locks them."""
     ordered = sorted(cells, key=lambda each: each.name)
     connection.execute(_SAVE, [{"name": each.name, "heard_at": each.heard_at} for each in ordered])
 

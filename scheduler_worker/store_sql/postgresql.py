@@ -86,7 +86,7 @@ RETURNING others
 
 
 class PostgresInstances:
-    """The statements in one transaction. Those that change rows return how many."""
+    """The statements on instances in one transaction. Those that change rows return how many."""
 
     def __init__(self, transaction: PostgresTransaction) -> None:
         self._transaction = transaction

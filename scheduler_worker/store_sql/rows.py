@@ -80,7 +80,7 @@ _NO_TROUBLES = _Troubles((), (), None, "")
 
 
 def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
-    """The values of `COLUMNS`."""
+    """The values of a new row, for the columns in `COLUMNS`."""
     told = row.told
     return (
         row.id,
@@ -93,12 +93,12 @@ def new_values(row: InstanceRow, place: int | None, digest: bytes) -> Values:
 
 
 def values(row: InstanceRow) -> Values:
-    """The values of `WRITTEN`."""
+    """The values of a changed row, for the columns in `WRITTEN`."""
     return (row.id, *_changing_values(row))
 
 
 def event_values(event: CellEvent) -> Values:
-    """The values of `HEARD`."""
+    """The values of a cell's event, for the columns in `HEARD`."""
     said = event.instance
     return (said.id, event.cell, said.sequence, said.host, said.attempt, said.changed_at)
 
@@ -151,7 +151,7 @@ def _changing_values(row: InstanceRow) -> Values:
 
 
 def row_of(read: Values) -> InstanceRow:
-    """The row with these values of `READ`."""
+    """The instance's row, from the values of the columns in `READ`."""
     (
         *(id_, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid),
         order,

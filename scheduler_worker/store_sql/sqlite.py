@@ -49,7 +49,7 @@ _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
 
 class SqliteInstances:
-    """The statements in one transaction. Those that change rows return how many."""
+    """The statements on instances in one transaction. Those that change rows return how many."""
 
     def __init__(self, transaction: SqliteTransaction) -> None:
         self._transaction = transaction
@@ -87,12 +87,12 @@ class SqliteInstances:
 
 
 def _texts(values: Sequence[UUID] | Sequence[int]) -> str:
-    """For `json_each`."""
+    """The values as a JSON array, which `json_each` reads in SQLite."""
     return _encode(values).decode()
 
 
 def _read(row: Values) -> Values:
-    """Ids and times are text in SQLite."""
+    """The values as PostgreSQL would give them: SQLite stores ids and times as text."""
     id_, request_id, *plain, changed_at, unsaid, order, troubles = row
     return (
         *(UUID(id_), request_id and UUID(request_id), *plain, datetime.fromisoformat(changed_at)),

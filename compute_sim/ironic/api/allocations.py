@@ -55,7 +55,7 @@ class AllocationsApi:
         return Answer(NO_CONTENT)
 
     def _ident(self, asked: ApiRequest) -> str:
-        """The allocation that the address names, by itself or by its node."""
+        """The id of the allocation that the URL names, directly or by its node."""
         if "allocation" in asked.path:
             return asked.path["allocation"]
         node = self._ironic.known(asked.path["node"])

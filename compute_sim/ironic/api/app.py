@@ -79,7 +79,7 @@ def ironic_app(ironic: SimulatedIronic) -> Starlette:
 
 
 def _since(path: str) -> int:
-    """The microversion from which this resource is there."""
+    """The microversion from which this path of the API exists."""
     return max(_SINCE.get(part, 1) for part in path.split("/"))
 
 

@@ -135,7 +135,7 @@ class NodesApi:
         return Answer(NO_CONTENT, location=f"nodes/{asked.path['node']}/traits/{trait}")
 
     def remove_traits(self, asked: ApiRequest) -> Answer:
-        """One, if the address names it; otherwise all."""
+        """Remove one trait of a node, if the URL names one; otherwise all."""
         self._ironic.remove_traits(self._node(asked).uuid, asked.path.get("trait"))
         return Answer(NO_CONTENT)
 
@@ -162,7 +162,7 @@ class NodesApi:
 
 
 def _object(asked: ApiRequest, wrong: str) -> Mapping[str, Any]:
-    """The body, if it is an object."""
+    """The body of the request; refuses a body that is not an object."""
     if not isinstance(asked.body, Mapping):
         raise Refused(BAD_REQUEST, wrong)
     return asked.body

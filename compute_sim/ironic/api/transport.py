@@ -7,7 +7,7 @@ from compute_sim.ironic.simulated import SimulatedIronic
 
 
 class IronicTransport(httpx.AsyncBaseTransport):
-    """Raises ConnectError while Ironic takes no connections."""
+    """Sends httpx requests to the simulated Ironic without a network. Raises ConnectError while it takes no connections."""
 
     def __init__(self, ironic: SimulatedIronic) -> None:
         self._ironic = ironic

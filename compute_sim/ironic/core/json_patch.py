@@ -32,7 +32,7 @@ def operations_of(document: object) -> tuple[Operation, ...]:
 
 
 def patched(value: Any, keys: Sequence[str], operation: Operation) -> Any:
-    """The field's value after the operation at these keys inside it."""
+    """The value of a field after the patch operation. `keys` leads to the place inside of the value."""
     if not keys:
         return None if operation.op == "remove" else operation.value
     key, *inside = keys

@@ -134,7 +134,7 @@ COMMON_FIELDS = Node.__struct_fields__[:COMMON_COUNT]
 
 
 def second(at_s: float) -> str:
-    """A time in the format of notifications' fields."""
+    """A time as text in the format of notifications' fields, in whole seconds."""
     return _second(int(at_s))
 
 
@@ -144,7 +144,7 @@ def _second(at_s: int) -> str:
 
 
 def microsecond(at_s: float) -> str:
-    """A time in the format of driver_internal_info: without a zone."""
+    """A time as text in the format of driver_internal_info: with microseconds, without a zone."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S.%f}"
 
 

@@ -149,7 +149,7 @@ def _begin(node: Node, order: ProvisionOrder, event: str, at_s: float, rules: Ru
 
 
 def _with_steps(node: Node, order: ProvisionOrder) -> Node:
-    """Manual cleaning stores its steps after its notification."""
+    """The node with the steps of a manual cleaning. Ironic stores them after it has sent its notification."""
     if not order.clean_steps:
         return node
     steps = [{**step, "abortable": False, "priority": 0} for step in order.clean_steps]

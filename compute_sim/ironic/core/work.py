@@ -230,7 +230,7 @@ def _end_cleaning(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules)
 
 
 def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> Step:
-    """The agent's ramdisk runs. The conductor waits for its call, which may never come."""
+    """End the boot of the agent's ramdisk. Then the conductor waits for the agent's call, which may never come."""
     delays, is_clean = rules.delays, job.name == "clean boot"
     failure = fails("power")
     if failure:
@@ -293,7 +293,7 @@ def _end_power(node: Node, job: Job, failure: str, at_s: float, rules: Rules) ->
 
 
 def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Step:
-    """The instance is removed before `cleaning` is announced, or after `error` is."""
+    """End a tear-down. The instance is removed before `cleaning` is announced, or after `error` is."""
     cleared: dict[str, Any] = {
         "instance_info": {},
         "instance_uuid": None,

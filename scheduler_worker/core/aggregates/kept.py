@@ -15,14 +15,14 @@ ORDERS_KEPT = 16
 
 
 class KnownOrder(Struct, frozen=True, array_like=True):
-    """`is_done`: it has also added and removed its hosts."""
+    """An order that the row of its aggregate remembers. `is_done`: it has also added and removed its hosts."""
 
     id: str
     is_done: bool
 
 
 class KeptAggregate(Aggregate, frozen=True):
-    """`deleted_us`: when it was deleted, in microseconds; 0 if it was not."""
+    """An aggregate as its row is stored, with its orders. `deleted_us`: when it was deleted, in microseconds; otherwise 0."""
 
     orders: tuple[KnownOrder, ...] = ()
     deleted_us: int = 0
@@ -33,7 +33,7 @@ class KeptAggregate(Aggregate, frozen=True):
 
 
 class Seen(Enum):
-    """Whether an aggregate's row has an order already."""
+    """Whether the row of an aggregate has seen an order before, and what became of the order."""
 
     NEW = "new"
     # It is the last one: to follow it again completes it, and changes nothing else.

@@ -88,7 +88,7 @@ def _why_no_trait(key: str, value: str) -> str:
 
 
 def finite_number(text: str) -> float | None:
-    """None if the text is none."""
+    """The number that this text states; None if the text is not a finite number."""
     try:
         number = float(text)
     except ValueError:
@@ -103,12 +103,12 @@ def value_of(key: str, aggregates: Iterable[Aggregate]) -> str:
 
 
 def least_of(key: str, aggregates: Iterable[Aggregate], otherwise: float) -> float:
-    """The number under this key; the lowest, if several aggregates have the key."""
+    """The number under this key in the metadata, the lowest if several aggregates have the key; `otherwise` if none has."""
     return min((float(each.metadata[key]) for each in aggregates if key in each.metadata), default=otherwise)
 
 
 def tenants_of(aggregate: Aggregate) -> frozenset[str]:
-    """The projects that this aggregate is for; none: for all."""
+    """The projects that this aggregate is reserved for; empty if it is open to all."""
     return frozenset().union(
         *(items_of(value) for key, value in aggregate.metadata.items() if key.startswith(TENANTS))
     )

@@ -87,6 +87,6 @@ def second_zone(
 
 
 def still_has(hosts: Sequence[str]) -> str:
-    """Why an aggregate with these hosts is not deleted."""
+    """Why an aggregate that still has these hosts is not deleted."""
     beside = f" and {len(hosts) - SHOWN_MAX} more" if len(hosts) > SHOWN_MAX else ""
     return f"it has {', '.join(hosts[:SHOWN_MAX])}{beside}: remove its hosts first"

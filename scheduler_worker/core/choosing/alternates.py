@@ -21,7 +21,7 @@ WAYS_OF_ALTERNATE = 2
 
 
 def hosts_among(choices: Sequence[Choice]) -> int:
-    """How many hosts these are: a host may be there by several ways."""
+    """How many different hosts these choices have: several choices may take from other providers of the same host."""
     return len({choice.share.host.int for choice in choices})
 
 

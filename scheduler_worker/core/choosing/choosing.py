@@ -205,7 +205,7 @@ def other_way(
 
 
 def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Chosen]:
-    """A host for as many of these instances as possible."""
+    """Choose a host for each of these equal instances, as far as hosts have room."""
     chosen: list[Chosen] = []
     spares: tuple[int, ...] = _SPARES if _may_search_late(batch, spec) else ()
     while len(chosen) < instances:
@@ -338,7 +338,7 @@ def _place(
     *,
     subset: _Subset | None = None,
 ) -> _Placings:
-    """Afterwards the heap has the hosts that could take one more."""
+    """Assign the instances to hosts, the best score first. Afterwards the heap has the hosts that could take one more."""
     taken = [0] * len(heap)
     untouched = len(heap)
     places: list[int] = []

@@ -32,14 +32,14 @@ OPERATORS = (*_NUMERIC, *_TEXTUAL, _IN, _ALL_IN, _OR)
 
 
 class Demand(NamedTuple):
-    """An operator, empty for plain equality, and the words after it."""
+    """A request's demand on a capability: an operator, empty for plain equality, and the words after it."""
 
     operator: str
     words: tuple[str, ...]
 
 
 def demand_of(value: str) -> Demand | str:
-    """The demand; or why the value is none."""
+    """The demand that this value of an extra spec states; or, as a text, why the value is not valid."""
     words = value.split()
     if not words:
         return "there is nothing to compare with"
@@ -81,7 +81,7 @@ def _problem_of(first: str, rest: tuple[str, ...]) -> str:
 
 
 def _alternatives(words: tuple[str, ...]) -> Demand | str:
-    """`<or> a <or> b`, after the first operator."""
+    """The demand for one of several values, from the words after the first `<or>` in `<or> a <or> b`; or why it is wrong."""
     values, between = words[::2], words[1::2]
     if len(between) >= len(values) or any(word != _OR for word in between):
         return f"{_OR} stands before each of the values: {_OR} a {_OR} b"

@@ -88,7 +88,7 @@ class Draft:
         return differ
 
     def filling(self, spec: InstanceSpec) -> CompoundFill | None:
-        """None if no host is compound, and the request has no groups."""
+        """The room on compound hosts for this spec; None if no host is compound, and the request has no groups."""
         compounds = self.searched(needs_of(spec))
         return None if compounds is None else CompoundFill(compounds, spec)
 
@@ -101,7 +101,7 @@ class Draft:
         return None if stock is None else stock.free
 
     def busy(self, column: str) -> Ints:
-        """The `instances` or `io_ops` of each host, with unanswered choices."""
+        """The numbers of `instances` or `io_ops` on each host. Choices that placement has not answered yet are included."""
         busy = self._busy.get(column)
         if busy is None:
             columns = self.columns
@@ -112,7 +112,7 @@ class Draft:
         return busy
 
     def busiest(self, column: str) -> int:
-        """As `busy`, at most, of any host."""
+        """The largest value of `busy` that any host may have."""
         self.busy(column)
         return self._busiest[column]
 

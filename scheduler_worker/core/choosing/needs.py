@@ -32,7 +32,7 @@ class Needs(NamedTuple):
 
     @property
     def prefers_some(self) -> bool:
-        """May ways be worth more than others, by the traits of their providers?"""
+        """Does the request prefer traits, so that one way to take its amounts may be worth more than another?"""
         return bool(self.preferred) or any(group.preferred for group in self.groups)
 
     def of_room_alone(self) -> "Needs":
@@ -47,7 +47,7 @@ class Needs(NamedTuple):
         return Needs(self.amounts, groups=groups, isolates=self.isolates, same_subtree=subtrees)
 
     def one_by_one(self) -> Iterator["Needs"]:
-        """The needs outside of groups, and each group, alone."""
+        """Yields the needs outside of groups, and then each group, as needs of their own."""
         outside = self.outside_of_groups
         if outside:
             yield Needs(outside, self.required, self.forbidden)

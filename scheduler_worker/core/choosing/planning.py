@@ -59,7 +59,7 @@ def plan(picture: Picture, spec: InstanceSpec, plugins: Plugins) -> PlanFound:
 def reasons(
     picture: Picture, spec: InstanceSpec, plugins: Plugins, *, step: str, after: str, limit: int
 ) -> ReasonsFound:
-    """A page of the verdicts on hosts, in the order of their names."""
+    """A page of hosts, ordered by name, each with the filter that removes it and why, or how many instances fit."""
     draft = Draft(picture, plugins.way_judges)
     hosts = Hosts(draft)
     first, _ = failures(hosts, spec, plugins)

@@ -16,7 +16,7 @@ from scheduler_worker.core.requests import InstanceSpec
 
 
 class Qualifying:
-    """The hosts that qualify in one draft, which may change from spec to spec."""
+    """Finds the hosts of one draft that pass the filters for a spec. The draft may change from spec to spec."""
 
     def __init__(self, draft: Draft, plugins: Plugins) -> None:
         self._draft = draft
@@ -43,7 +43,7 @@ def _is_steady(one: Filter) -> bool:
 
 
 def passing(hosts: Hosts, spec: InstanceSpec, filters: Sequence[Filter], among: Flags) -> Flags:
-    """Those `among` these hosts that pass all of the filters."""
+    """The hosts in `among` that pass all of these filters."""
     everyone, own = hosts.everyone(), None
     for one in filters:
         passed = one.passes(hosts, spec)

@@ -78,7 +78,7 @@ class Scoring:
         return self._scores_of(bands_on(self._scales, hosts, weights), self._preferences.values[hosts.rows])
 
     def best(self, count: int, among: Flags | None) -> Best:
-        """As many of the best hosts, among those with a flag; None: among all."""
+        """The best hosts, at most `count`: among those with a flag in `among`, or among all if that is None."""
         if not self.hosts.are_some and (preferred := self._preferred(count, among)) is not None:
             return preferred
         near = self._near(count, among)
@@ -157,7 +157,7 @@ class ScoresByCount:
         return scores[taken]
 
     def _compute(self, rows: Rows, first: int, counts: Ints) -> list[list[int]]:
-        """`counts` scores for each of these hosts, from that of `first` instances on."""
+        """For each host `counts` scores: with `first` instances more, with one more than these, and so on."""
         ends = np.cumsum(counts)
         taken = np.arange(first, first + int(ends[-1])) - np.repeat(ends - counts, counts)
         hosts = Hosts(self._draft, np.repeat(rows, counts), taken, self._amounts)

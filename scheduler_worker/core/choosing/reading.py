@@ -48,5 +48,5 @@ def as_read(
 
 
 def _may_get_a_node(spec: InstanceSpec) -> bool:
-    """Nodes are bound to projects. All resource classes of nodes are custom ones."""
+    """Might this spec get a bare-metal node? All resource classes of nodes are custom ones."""
     return any(resource.startswith(CUSTOM) for resource, _ in spec.amounts)

@@ -63,7 +63,7 @@ class Weighing:
         return bands
 
     def _kept_bands(self, hosts: Hosts, scales: list[Scale], spec: InstanceSpec) -> Floats | None:
-        """The bands of all hosts, if they are kept for specs like this one."""
+        """The cached score bands of all hosts, if they were computed for specs like this one; otherwise None."""
         if (
             self._bands is None
             or hosts.are_some
@@ -104,12 +104,12 @@ def bands_on(scales: Sequence[Scale], hosts: Hosts, weights: Weights) -> Floats:
 
 
 def most(values: Floats | Ints, qualify: Flags | None) -> float:
-    """The largest value of a host that qualifies: usually that of all hosts."""
+    """The largest value among the hosts that qualify, or among all if `qualify` is None."""
     at = int(values.argmax())
     return float(values[at] if qualify is None or qualify[at] else values[qualify].max())
 
 
 def least(values: Floats | Ints, qualify: Flags | None) -> float:
-    """The smallest value of a host that qualifies."""
+    """The smallest value among the hosts that qualify, or among all if `qualify` is None."""
     at = int(values.argmin())
     return float(values[at] if qualify is None or qualify[at] else values[qualify].min())

@@ -26,7 +26,7 @@ def changes_between(before: InstanceRow | None, after: InstanceRow, by: str) -> 
 
 
 def _cut_short(was: InstanceState | None, after: InstanceRow, by: str) -> Iterator[Change]:
-    """A delete ends what goes on."""
+    """The changes that a delete ends: a move or a rebuild that is under way."""
     if was is None:
         return
     end = {"ended_at": after.told.changed_at, "outcome": DELETED}
@@ -89,7 +89,7 @@ def _change(row: InstanceRow, what: str, number: int, by: str) -> Change:
 
 
 def renewed(known: Change, news: Change) -> Change:
-    """A change that is kept already, with what a later step says."""
+    """A stored change, completed with what a later step says."""
     return structs.replace(
         known,
         destination=news.destination or known.destination,
@@ -101,7 +101,7 @@ def renewed(known: Change, news: Change) -> Change:
 
 
 def boot_of(row: InstanceRow) -> Change:
-    """The boot is on the row itself: its order is the first change."""
+    """The instance's first change, its boot. Its data are on the row itself."""
     decision, told = row.decision, row.told
     return Change(
         instance=row.id,
@@ -118,7 +118,7 @@ def boot_of(row: InstanceRow) -> Change:
 
 
 def with_end(change: Change, row: InstanceRow) -> Change:
-    """A delete ends when the row does."""
+    """The change; if it is a delete, with its end: a delete ends when the row is deleted."""
     if change.what != "delete":
         return change
     if row.told.state != DELETED:

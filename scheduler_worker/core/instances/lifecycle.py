@@ -123,7 +123,7 @@ def waits(
     reason: str,
     no_valid_host: NoValidHost | None = None,
 ) -> InstanceRow | None:
-    """No host has room, and the request asked to wait until the row's deadline."""
+    """The row as it waits for room until its deadline, as the request asked. None if the row is no longer `accepted`."""
     if row.told.state != ACCEPTED:
         return None
     told = structs.replace(
@@ -156,7 +156,7 @@ def placed(
     refusals: tuple[ClaimRefused, ...] = (),
     decision: Decision | None = None,
 ) -> InstanceRow | None:
-    """A host is found; the order goes to its cell."""
+    """The row with the host that was found, and with the order to its cell. None if it was decided before."""
     if not row.is_open:
         return None
     told = structs.replace(
@@ -185,7 +185,7 @@ def failed(
     no_valid_host: NoValidHost | None = None,
     refusals: tuple[ClaimRefused, ...] = (),
 ) -> InstanceRow | None:
-    """The instance ends in error without a cell."""
+    """The row of an instance that ends in error without a cell. None if it was decided before."""
     if not row.is_open:
         return None
     told = _next(
@@ -195,7 +195,7 @@ def failed(
 
 
 def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
-    """The instance was not placed before its deadline."""
+    """The row in error, if the instance was not placed before its deadline; otherwise None."""
     if not row.is_open or now < row.ends_by:
         return None
     waited_s = (row.ends_by - row.issued_at).total_seconds()
@@ -245,7 +245,7 @@ def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | 
 
 
 def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | None:
-    """Its cell reports the instance."""
+    """The row after its cell has reported the instance; None if the report is not of this cell, or not new."""
     said, told = event.instance, row.told
     if told.cell != event.cell or said.sequence <= row.heard:
         return None
@@ -280,7 +280,7 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
 
 
 def _is_before(said: InstanceState, told: InstanceState) -> bool:
-    """Did the cell send this before it received the rebuild, or the move?"""
+    """Did the cell send this before it received the rebuild or the move that is under way?"""
     if told.state == REBUILDING and told.rebuild is not None:
         return said.rebuild is None or said.rebuild.number < told.rebuild.number
     if told.state == MOVING and told.move is not None:
@@ -289,7 +289,7 @@ def _is_before(said: InstanceState, told: InstanceState) -> bool:
 
 
 def _spec_after(row: InstanceRow, said: InstanceState) -> bytes:
-    """A resize counts when it is confirmed."""
+    """The spec of the last confirmed resize: the row's next spec, if the cell reports that its resize is confirmed."""
     if said.move is not None and said.move.outcome == "confirmed" and row.next_spec:
         return row.next_spec
     return row.resized_spec

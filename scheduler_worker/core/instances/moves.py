@@ -45,7 +45,7 @@ _ENDS = {"confirm": "confirmed", "revert": "reverted", "abort": "aborted"}
 
 
 def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected | None:
-    """Why the order cannot be done; None also if it was taken before (`is_taken`)."""
+    """Why the order to move cannot be done; None if it can, or if it was taken before (`is_taken`)."""
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
         return refused(order, "instance", order.instance, "there is no such instance")
     told, last = row.told, row.told.move
@@ -64,7 +64,7 @@ def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected 
 
 
 def stays_on_host(row: InstanceRow, kind: MoveKind) -> bool:
-    """Is no host chosen for it?"""
+    """Does this kind of move leave the instance on its host, so that no host is chosen?"""
     return kind in IN_PLACE or (kind == "unshelve" and row.told.state != OFFLOADED)
 
 
@@ -145,7 +145,7 @@ class MoveRoom:
             self._count(each.what, each.cell, (each.source, each.destination))
 
     def take(self, row: InstanceRow, order: MoveInstance) -> BuildRejected | None:
-        """Count the new move of this row; or say why it must wait."""
+        """Count the row's new move against the limits of its cell and its hosts; or return why it must wait."""
         told, move = row.told, row.told.move
         assert move is not None, "a row that moves has a move"
         hosts = (move.source, *(choice.name for choice in row.choices[:1]))

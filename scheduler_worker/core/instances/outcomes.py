@@ -45,7 +45,7 @@ class Timeouts(NamedTuple):
 
 
 class EndedElsewhere(Struct, frozen=True):
-    """Another worker has ended the instance: its claim is refused as released."""
+    """The outcome of a search whose instance another worker has ended: placement refuses the claim as released."""
 
     reason: str = "its claim had been released before it was granted"
 

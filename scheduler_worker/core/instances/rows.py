@@ -96,7 +96,7 @@ class InstanceRow(Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """The request is accepted or waits, and nothing is decided yet."""
+        """Is the request accepted or waiting, and nothing decided yet?"""
         return self.told.state in (ACCEPTED, WAITING)
 
     @property

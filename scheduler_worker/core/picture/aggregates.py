@@ -37,7 +37,7 @@ class HostAggregates:
         return self._sets.code(tuple(sorted(aggregates, key=lambda each: each.int))) if aggregates else 0
 
     def put(self, aggregates: Iterable[Aggregate]) -> set[AggregateId]:
-        """Merge these; an older state changes nothing. Returns those that changed."""
+        """Merge these aggregates; an older state changes nothing. Returns the ids of those that changed."""
         news = [
             each
             for each in aggregates
@@ -64,7 +64,7 @@ class HostAggregates:
         return self._members[code]
 
     def sets_with(self, aggregates: set[AggregateId]) -> list[int]:
-        """The codes of the sets that have one of these."""
+        """The codes of the sets that contain one of these aggregates."""
         return [code for code, ids in enumerate(self._sets.names) if not aggregates.isdisjoint(ids)]
 
     def ids_of_set(self, code: int) -> tuple[AggregateId, ...]:

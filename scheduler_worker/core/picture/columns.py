@@ -48,7 +48,7 @@ class Stock(ProviderStock):
         self.held = longer(self.held, length)
 
     def clear(self, row: int) -> None:
-        """The host has no inventory of the class; unanswered choices stay counted."""
+        """Remove the host's inventory of this class; unanswered choices stay counted."""
         super().clear(row)
         self.use(row, 0)
 
@@ -57,7 +57,7 @@ class Stock(ProviderStock):
         self.free[rows] = self.capacity[rows] - used - self.held[rows]
 
     def hold(self, rows: Ints, amounts: Ints) -> None:
-        """Hold these amounts; a row may be named several times."""
+        """Add these amounts to those that unanswered choices hold; a row may be named several times."""
         np.add.at(self.held, rows, amounts)
         np.subtract.at(self.free, rows, amounts)
 
@@ -174,7 +174,7 @@ class Columns:
             self._recode_profiles()
 
     def _recode_profiles(self) -> None:
-        """A host that describes itself anew each time would else fill the memory."""
+        """Drop profiles that no host has any more: a host that describes itself anew each time would else fill the memory."""
         old = self.profiles
         self.profiles = Codes[HostProfile]()
         self.profiles.code(HostProfile())
@@ -183,7 +183,7 @@ class Columns:
         ]
 
     def put_metrics(self, row: int, values: Mapping[str, float]) -> None:
-        """These replace all metrics of the host."""
+        """Replace all metrics of the host in this row."""
         for name in values.keys() - self.metrics.keys():
             if len(self.metrics) < METRIC_NAMES_MAX:
                 self.metrics[name] = np.full(self._length, np.nan)

@@ -17,7 +17,7 @@ class GroupMembers:
     """Everything is found by the integers of ids: the hash of a UUID is computed in Python."""
 
     def __init__(self, member_left: Callable[[], None] = lambda: None) -> None:
-        """`member_left` is called when a group has one member less, or has it elsewhere."""
+        """`member_left` is called when a group has lost a member, or a member has moved to another host."""
         self._member_left = member_left
         self._members: dict[int, GroupMember] = {}
         self._by_group: dict[int, dict[int, GroupMember]] = {}
@@ -50,7 +50,7 @@ class GroupMembers:
             del self._left[next(iter(self._left))]
 
     def attempts(self) -> Mapping[int, int]:
-        """The attempt of each member that is known now."""
+        """The attempt of each known member, by the member's id."""
         return {number: member.attempt for number, member in self._members.items()}
 
     def replace(self, members: Sequence[GroupMember], known: Mapping[int, int]) -> int:

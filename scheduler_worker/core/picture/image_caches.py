@@ -13,7 +13,7 @@ class ImageCaches:
         self._of_row: dict[int, frozenset[str]] = {}
 
     def put(self, row: int, images: Iterable[str]) -> None:
-        """These replace all images of the host."""
+        """Replace the cached images of the host in this row."""
         before, now = self._of_row.pop(row, frozenset()), frozenset(images)
         for image in before - now:
             self._rows[image].discard(row)
@@ -25,11 +25,11 @@ class ImageCaches:
             self._of_row[row] = now
 
     def knows(self, image: str) -> bool:
-        """Has any host this image?"""
+        """Does any host have this image in its cache?"""
         return image in self._rows
 
     def having(self, image: str, length: int) -> Flags:
-        """The hosts that have it, among this many rows."""
+        """A flag for each of `length` rows: does this host have the image in its cache?"""
         flags = np.zeros(length, dtype=np.bool_)
         flags[list(self._rows.get(image, ()))] = True
         return flags

@@ -63,7 +63,7 @@ class Picture:
     # From placement
 
     def apply(self, states: Iterable[ProviderState]) -> None:
-        """Merge these states; an older one, or one of a deleted provider, changes nothing."""
+        """Merge these states of providers; an older one, or one of a deleted provider, changes nothing."""
         for state in states:
             merged = self.trees.merge(state)
             if merged.used is not None:
@@ -75,7 +75,7 @@ class Picture:
         self.index.attach_trees()
 
     def use(self, usages: Collection[ProviderUsage]) -> bool:
-        """Merge usages. Returns whether the states that they are based on are all known."""
+        """Merge usages. Returns whether the states of providers that they are based on are all known."""
         self._use([(tree, usage.id, usage.used, usage.consumers) for tree, usage in self.trees.use(usages)])
         return all(self.trees.has_base_of(usage) for usage in usages)
 
@@ -119,13 +119,13 @@ class Picture:
                 self._write_row(self.trees.by_root.get(host.id.int) or Tree(host.id))
 
     def remove_hosts(self, hosts: Iterable[ProviderId]) -> None:
-        """The registry has forgotten these hosts."""
+        """Remove these hosts, which the host registry has forgotten."""
         for host in hosts:
             if self._registry.pop(host.int, None) is not None:
                 self._write_row(self.trees.by_root.get(host.int) or Tree(host))
 
     def put_cells_down(self, reasons: Mapping[str, str]) -> None:
-        """These cells are down now, for these reasons, and no others."""
+        """Set which cells are down, with the reasons; all others are up."""
         columns = self.columns
         down = {columns.cells.code(cell): reason for cell, reason in reasons.items()}
         if down != columns.cells_down:
@@ -150,7 +150,7 @@ class Picture:
         self._write_zones(self.aggregates.put(aggregates))
 
     def remove_aggregate(self, deleted: Aggregate) -> None:
-        """The aggregate has no metadata any more; placement tells who its members are."""
+        """Remove the metadata of this aggregate. Its members are known from placement, and stay."""
         self._write_zones(self.aggregates.remove(deleted))
 
     def _write_zones(self, changed: set[AggregateId]) -> None:
@@ -200,16 +200,16 @@ class Picture:
         return row is not None and bool(self.columns.provided[row])
 
     def registered(self, row: int) -> HostState | None:
-        """The host of this row as the registry has it."""
+        """The host in this row, as the host registry has it."""
         return self._registry.get(self.columns.ids[row].int)
 
     def unregistered(self) -> list[ProviderId]:
-        """The hosts that placement has, and the registry has not."""
+        """The hosts that placement has and the host registry lacks."""
         columns = self.columns
         return [columns.ids[row] for row in np.flatnonzero(columns.present & ~columns.registered).tolist()]
 
     def row_of(self, host: ProviderId) -> int:
-        """The row of this host; -1 if it has none."""
+        """The row number of this host in the columns; -1 if it has none."""
         return self._rows.get(host.int, -1)
 
     def members_of(self, aggregate: AggregateId) -> list[int]:
@@ -241,7 +241,7 @@ class Picture:
 
     @property
     def index(self) -> ProviderIndex:
-        """All providers, as placement told of them."""
+        """The index of all providers that placement has reported."""
         return self.trees.index
 
     @property
@@ -273,7 +273,7 @@ class Picture:
     # Writing rows
 
     def _use(self, news: Sequence[tuple[Tree, ProviderId, Mapping[str, int], int]]) -> None:
-        """What is used of a provider of each of these trees, and its consumers."""
+        """Set what is used of a provider of each of these trees, and the number of its consumers."""
         gathered, consumers = BatchedValues[Stock](), dict[int, int]()
         touched = self.touched
         for tree, provider, used, count in news:
@@ -306,7 +306,7 @@ class Picture:
             self.touched.add((tree.row,))
 
     def _write_row(self, tree: Tree) -> None:
-        """Write the whole row of a host: more than its usage has changed."""
+        """Write all columns of a host, since more than its usage has changed."""
         self._compound = self._sharing = None
         host = self._registry.get(tree.root.int)
         if host is None and not tree.is_host:
@@ -388,7 +388,7 @@ class Picture:
         return row is not None and self.index.state(row).root.int == host.int
 
     def _taken(self, share: Share) -> tuple[tuple[Stock, int], ...]:
-        """The amounts by column. Those of sharing providers are not in the host's columns."""
+        """The share's amounts with their columns. Those of sharing providers are left out: the host's columns lack them."""
         stocks = self.columns.stocks
         return tuple(
             [
@@ -400,7 +400,7 @@ class Picture:
         )
 
     def _count(self, holds: Sequence[_Hold], times: int) -> None:
-        """Count these holds `times` (1 or -1)."""
+        """Add the amounts of these unanswered choices to the columns (`times` is 1), or subtract them (-1)."""
         if not holds:
             return
         gathered = BatchedValues[Stock]()

@@ -16,11 +16,11 @@ class TouchedHosts:
         self._tell: Callable[[], None] = lambda: None
 
     def tell(self, listener: Callable[[], None]) -> None:
-        """Call this after each change that is recorded."""
+        """Set the listener that is called after each recorded change."""
         self._tell = listener
 
     def watch(self, *, watches: bool) -> None:
-        """Record changes from now on, or no more; what is recorded is forgotten."""
+        """Begin to record changes, or stop. The changes recorded so far are forgotten."""
         self.is_watched = watches
         self.rows.clear()
         self.everything = False

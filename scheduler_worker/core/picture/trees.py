@@ -33,18 +33,18 @@ class Tree:
 
     @property
     def top(self) -> ProviderState | None:
-        """The root; None while only children are known."""
+        """The state of the root provider; None while only children are known."""
         return next((state for state in self.providers.values() if state.id.int == self.root.int), None)
 
     @property
     def is_host(self) -> bool:
-        """A root that shares its inventories by aggregates is no host."""
+        """Is this tree a host? A root that shares its inventories by aggregates is none."""
         top = self.top
         return top is not None and SHARES not in top.traits
 
     @property
     def traits(self) -> tuple[str, ...]:
-        """The traits of all its providers."""
+        """The traits of all providers in this tree."""
         return tuple(dict.fromkeys(trait for state in self.providers.values() for trait in state.traits))
 
     @property
@@ -94,7 +94,7 @@ class Trees:
         return Merged((other,) if other is tree else (self._without_empty(tree), other))
 
     def use(self, usages: Iterable[ProviderUsage]) -> list[tuple[Tree, ProviderUsage]]:
-        """The usages that are news, with their trees, as far as these are known."""
+        """Merge usages. Returns those that are new, with their trees; without those whose trees are not known yet."""
         news = [usage for usage in usages if self._is_news(usage)]
         self.index.use_all((usage.internal, usage.used) for usage in news)
         return [
@@ -135,7 +135,7 @@ class Trees:
         return top.generation if usage is None else max(top.generation, usage.generation)
 
     def consumers_of(self, state: ProviderState) -> int:
-        """The latest number of consumers."""
+        """The number of consumers in the latest known usage of this provider."""
         usage = self._usages.get(state.internal)
         return state.consumers if usage is None else usage.consumers
 
@@ -178,7 +178,7 @@ class Trees:
         return self._without_empty(tree)
 
     def delete(self, internal: int) -> Tree | None:
-        """The provider is deleted for good: a late message about it is ignored."""
+        """Drop a provider that is deleted for good, and ignore late messages about it. Returns its tree, if it was known."""
         self._gone[internal] = None
         if len(self._gone) > GONE_MAX:
             del self._gone[next(iter(self._gone))]
@@ -189,7 +189,7 @@ class Trees:
         return frozenset(self._gone)
 
     def undelete(self, internals: Iterable[int]) -> None:
-        """These are not deleted, contrary to an earlier message: accept messages about them again."""
+        """Accept messages about these providers again: contrary to an earlier message, they are not deleted."""
         for internal in internals:
             self._gone.pop(internal, None)
 

@@ -35,7 +35,7 @@ class Needed(NamedTuple):
 
 
 def needed_by(parts: Sequence[Part]) -> Needed:
-    """The flavor's sizes count for a class that no extra spec asks for."""
+    """The amounts that a request needs. The flavor's sizes count for a class that no extra spec asks for."""
     groups: dict[str, dict[str, int]] = {}
     whole: dict[str, int] = {}
     for part in parts:
@@ -102,7 +102,7 @@ def groups_of(parts: Sequence[Part], needed: Needed) -> tuple[GranularGroup, ...
 
 
 def policy_of(parts: Sequence[Part]) -> str:
-    """Empty if the request has none."""
+    """The request's group policy; empty if it has none."""
     return next((part.policy for part in parts if isinstance(part, GroupPolicy)), "")
 
 

@@ -35,7 +35,7 @@ _WEIGHT = re.compile(r"-?[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 
 
 def read_grouped(field: str, key: str, value: str, vocabulary: Vocabulary) -> Part | None:
-    """None if the key is none of these."""
+    """Read a key such as `resources1:VCPU`, `trait:NAME` or `group_policy`; None if the key has another form."""
     if key == GROUP_POLICY:
         if value in POLICIES:
             return GroupPolicy(value)
@@ -98,7 +98,7 @@ _WEIGHT_REASON = f"a weight is a number from -{WEIGHT_MAX} to {WEIGHT_MAX}, as i
 
 
 def _weight_of(value: str) -> float | None:
-    """The weight of `preferred` is 1; None if the weight makes no sense."""
+    """The weight in a value such as `preferred:2`, 1 if the value names none; None if the weight is not valid."""
     _, colon, weight = value.partition(":")
     if not colon:
         return 1.0

@@ -12,7 +12,7 @@ class Problem(NamedTuple):
 
 
 class DefaultAmount(NamedTuple):
-    """An amount by the flavor's sizes, unless an extra spec asks for the class."""
+    """An amount that the flavor's sizes give. It counts unless an extra spec asks for the class."""
 
     resource: str
     amount: int
@@ -30,7 +30,7 @@ class PreferredClass(NamedTuple):
 
 
 class Trait(NamedTuple):
-    """`word` is required, forbidden or preferred."""
+    """A trait that the request requires, forbids or prefers, as `word` says."""
 
     suffix: str
     name: str

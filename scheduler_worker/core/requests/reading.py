@@ -130,7 +130,7 @@ def _extra_spec(key: str, value: str, vocabulary: Vocabulary, scopes: frozenset[
 
 
 def _image_property(key: str, value: str, vocabulary: Vocabulary, image_keys: frozenset[str]) -> Part:
-    """An image requires or forbids traits of the whole instance."""
+    """Read a property by which the image requires or forbids a trait of the whole instance."""
     field = f"image_properties.{key}"
     part = read_grouped(field, key, value, vocabulary) if key.startswith("trait") else None
     if part is None:
@@ -236,7 +236,7 @@ def _is_for_nodes(build: BuildInstance, needed: Needed) -> bool:
 
 
 def _may_ask_for_a_node(needed: Needed) -> bool:
-    """All resource classes of nodes are custom ones."""
+    """Might this request ask for a bare-metal node? All resource classes of nodes are custom ones."""
     return any(resource.startswith(CUSTOM) for resource in needed.total)
 
 
@@ -256,7 +256,7 @@ def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[Problem]:
 
 
 def _in_order(aggregates: Iterable[AggregateId]) -> tuple[AggregateId, ...]:
-    """Requests that name the same in another order are equal."""
+    """The aggregates in one order: requests that name the same ones in another order are equal."""
     return tuple(sorted(set(aggregates)))
 
 

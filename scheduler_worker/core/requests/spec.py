@@ -67,7 +67,7 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The resource classes that it asks for, whatever the amounts."""
+        """The resource classes that the instance asks for, whatever the amounts."""
         return tuple([resource for resource, _ in self.amounts])
 
     @property

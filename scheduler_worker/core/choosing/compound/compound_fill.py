@@ -22,7 +22,7 @@ class CompoundFill:
         self._found: dict[int, tuple[Sequence[Parts], int]] = {}
 
     def ways(self, host: int) -> Sequence[Parts]:
-        """The ways of this host that have room after all choices, best first."""
+        """The ways to take the amounts from the host's providers that have room after all choices, best first."""
         room, known = self._compounds.room, self._found.get(host)
         if known is not None and (not known[0] or known[1] == room.changes):
             return known[0]
@@ -32,7 +32,7 @@ class CompoundFill:
         return found
 
     def take(self, host: int) -> Parts | None:
-        """Take the amounts for one more instance; None if there is no room left."""
+        """Take the amounts for one more instance from this host's providers; None if they have no room left."""
         found = self.ways(host)
         if not found:
             return None

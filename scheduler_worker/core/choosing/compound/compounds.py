@@ -51,7 +51,7 @@ class Found:
         self.worth = np.zeros(hosts)
 
     def add(self, hosts: Rows, preference: float) -> None:
-        """Each of these hosts has a way of this worth."""
+        """Note that each of these hosts has a way to take the amounts which is worth `preference`."""
         best = np.maximum(self.worth[hosts], preference)
         self.worth[hosts] = np.where(self.flags[hosts], best, preference)
         self.flags[hosts] = True
@@ -96,7 +96,7 @@ class Compounds:
         self._found.clear()
 
     def take_by_columns(self, rows: Rows, times: Ints, amounts: Mapping[str, int]) -> None:
-        """Instances that were placed by the columns alone."""
+        """Count the amounts of instances that were placed by the hosts' columns alone, without a search of providers."""
         if not len(rows):
             return
         for row, count in zip(rows.tolist(), times.tolist(), strict=True):
@@ -107,7 +107,7 @@ class Compounds:
         self._found.clear()
 
     def flags(self, needs: Needs) -> Flags:
-        """The hosts that are searched for these needs."""
+        """The hosts whose providers must be searched for these needs."""
         return self._everyone if needs.groups else self._compound
 
     # One host after another
@@ -126,7 +126,7 @@ class Compounds:
         return ways
 
     def can_give(self, needs: Needs, host: int) -> bool:
-        """Has this host what is needed, be it all from sharing providers?"""
+        """Have the host's providers what is needed, even if all of it comes from sharing providers?"""
         return bool(self._in_tree_of(host, self._trees.ways_of(query_of(needs), 1, may_be_shared_whole=True)))
 
     def known_full(self, needs: Needs) -> Sequence[int]:

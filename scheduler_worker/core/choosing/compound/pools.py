@@ -54,7 +54,7 @@ class Pools:
         return most
 
     def most_at_first(self, resource: str) -> Ints | None:
-        """As of the first question of the batch, and so never too little."""
+        """The answer of `most` when the batch first asked, kept. Room only shrinks in a batch, so it is never too little."""
         if resource not in self._most_at_first:
             self._most_at_first[resource] = self.most(resource)
         return self._most_at_first[resource]
@@ -65,7 +65,7 @@ class Pools:
         return frozenset(trait for row in index.sharing for trait in index.state(row).traits)
 
     def barred_in(self, cell: int) -> frozenset[int]:
-        """Sharing providers of other cells: no claim may take from two cells."""
+        """Sharing providers of other cells, which hosts of this cell may not use: no claim may take from two cells."""
         barred = self._barred.get(cell)
         if barred is None:
             index, name = self._index, self._picture.columns.cells.names[cell]

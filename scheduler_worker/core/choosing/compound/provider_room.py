@@ -56,7 +56,7 @@ class ProviderRoom:
         taken[row] = taken.get(row, 0) + amount
 
     def correct(self, provider: ProviderId, resource: str, free: int) -> None:
-        """Placement says that only so much is free there."""
+        """Lower the free amount of a class on this provider to the amount that placement has stated."""
         row = self._index.row_of(provider)
         if row is not None and resource in self._index.stocks:
             more = self.free(row, resource) - free

@@ -21,7 +21,7 @@ class BySearch(Filter):
     woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def __init__(self, name: str, against: Callable[[Found], Ints], words: str) -> None:
-        """`against` counts what speaks against each host."""
+        """`against` gives a number for each host; the filter removes the hosts for which it is not 0."""
         self.name = name
         self._against = against
         self._words = words

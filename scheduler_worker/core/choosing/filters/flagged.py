@@ -32,7 +32,7 @@ class Flagged(Filter):
 
 
 def _told(why: Callable[[HostState], str], otherwise: str) -> Callable[[Hosts, int], str]:
-    """What follows from the host's state in the registry, if that says anything."""
+    """A function that says why a host is removed: from its state in the registry, or else the text `otherwise`."""
 
     def why_not(hosts: Hosts, at: int) -> str:
         host = hosts.registered(at)

@@ -40,7 +40,7 @@ _CONDITION = re.compile(r"\s*(<=|>=|==|!=|<|>|=)\s*(\d{1,4}(?:\.\d{1,3}){0,2})\s
 
 
 class Condition(NamedTuple):
-    """A comparison of the hypervisor's version, as a number like the host's."""
+    """One comparison with the hypervisor's version, which is a number as hosts report it (1002003 for 1.2.3)."""
 
     operator: str
     version: int
@@ -100,13 +100,13 @@ def _lacks(profile: HostProfile, asked: Mapping[str, str]) -> list[str]:
 
 
 def _plain(name: str, value: str) -> str:
-    """Names of one thing in several spellings."""
+    """The value in one spelling: in lower case, and with one name for each architecture."""
     lowered = value.lower()
     return _ARCHITECTURES.get(lowered, lowered) if name == "architecture" else lowered
 
 
 def _number_of(text: str) -> int:
-    """1.2.3 as hosts report it: 1002003."""
+    """The version as one number, as hosts report it: 1002003 for 1.2.3."""
     major, minor, micro = (*map(int, text.split(".")), 0, 0)[:3]
     return (major * 1000 + minor) * 1000 + micro
 

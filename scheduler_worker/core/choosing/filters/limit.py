@@ -12,7 +12,7 @@ class Limit(Filter):
     woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
 
     def __init__(self, name: str, column: str, words: str, key: str, maximum: int) -> None:
-        """0: no limit, except on hosts whose aggregates name one under this key."""
+        """`maximum` 0 means no limit, except on hosts whose aggregates set a limit under `key`."""
         self.name = name
         self._column = column
         self._words = words

@@ -59,6 +59,6 @@ def _passing_by_columns(hosts: Hosts, spec: InstanceSpec) -> Flags:
 
 
 def _may_pass(hosts: Hosts, spec: InstanceSpec, asked: tuple[str, ...]) -> Flags:
-    """Hosts that would have to be searched pass if they have all traits somewhere."""
+    """The hosts that may have the traits. A host that must still be searched passes if its providers have them all."""
     searched = hosts.are_searched(needs_of(spec))
     return np.where(searched, hosts.may_have_all((*spec.required, *asked)), _passing_by_columns(hosts, spec))

@@ -119,7 +119,7 @@ class Hosts(HostFacts):
         return np.where(self.of(flags), self.of(passed), by_columns)
 
     def are_searched(self, needs: Needs) -> Flags:
-        """Which hosts are searched for these needs?"""
+        """The hosts whose providers must be searched for these needs."""
         compounds = self._draft.searched(needs)
         return ~self.everyone() if compounds is None else self.of(compounds.flags(needs))
 
@@ -136,7 +136,7 @@ class Hosts(HostFacts):
         return self.with_all(tuple([trait for trait in dict.fromkeys(traits) if trait not in of_pools]))
 
     def some_are_searched(self, spec: InstanceSpec) -> bool:
-        """Is any host searched for candidates, since its columns do not say enough?"""
+        """Must the providers of any host be searched for this spec, since the host's columns do not say enough?"""
         return bool(spec.groups) or self._draft.has_compound
 
     def found(self, needs: Needs) -> Found:
@@ -184,7 +184,7 @@ class Hosts(HostFacts):
 
     @property
     def taken(self) -> Ints | int:
-        """How many instances more than now each host has taken."""
+        """How many instances more than now each host is assumed to have."""
         return 0 if self._taken is None else self._taken
 
     # Load

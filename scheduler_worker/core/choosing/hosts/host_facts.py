@@ -30,12 +30,12 @@ class HostFacts:
 
     @property
     def rows(self) -> Rows | slice:
-        """Their rows in the columns."""
+        """The row numbers of these hosts in the picture's columns."""
         return slice(self.columns.rows) if self._rows is None else self._rows
 
     @property
     def are_some(self) -> bool:
-        """Are these some of the hosts, and not all?"""
+        """Does this object have only some of the picture's hosts?"""
         return self._rows is not None
 
     def row(self, at: int) -> int:
@@ -60,7 +60,7 @@ class HostFacts:
     # Facts
 
     def everyone(self) -> Flags:
-        """All true; callers must not write into it."""
+        """A flag for each host, all true; callers must not write into the array."""
         if self._everyone is None:
             everyone = self._draft.everyone
             self._everyone = everyone if self._rows is None else np.ones(len(self), dtype=np.bool_)
@@ -86,7 +86,7 @@ class HostFacts:
         return np.isin(self.of(self.columns.projects), codes)
 
     def in_any_aggregate(self, aggregates: Iterable[AggregateId]) -> Flags:
-        """The hosts whose root provider is in one of these."""
+        """The hosts whose root provider is in one of these aggregates."""
         codes = self._draft.picture.aggregates.sets_with(set(aggregates))
         return np.isin(self.of(self.columns.aggregates), codes)
 
@@ -187,12 +187,12 @@ class HostFacts:
         return self.columns.profiles.names[int(self.columns.profile[self.row(at)])]
 
     def metric(self, name: str) -> Floats:
-        """NaN for a host that does not tell it."""
+        """The value of this metric for each host; NaN for a host that does not report it."""
         column = self.columns.metrics.get(name)
         return np.full(len(self), np.nan) if column is None else self.of(column)
 
     def some_tell(self, names: Iterable[str]) -> bool:
-        """Has any host ever told one of these metrics?"""
+        """Has any host ever reported one of these metrics?"""
         return not self.columns.metrics.keys().isdisjoint(names)
 
     def differ_in(self, column: str) -> bool:
@@ -221,5 +221,5 @@ class HostFacts:
         return self.columns.zones.names[int(self.columns.zone[row])] if self.columns.registered[row] else ""
 
     def registered(self, at: int) -> HostState | None:
-        """The host as the registry has it."""
+        """The state of the host at this position, as the host registry has it."""
         return self._draft.picture.registered(self.row(at))

@@ -30,7 +30,7 @@ class Room(NamedTuple):
 
 
 def room_on(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Room:
-    """`rows` qualify. The draft takes the instances that are tried on compound hosts."""
+    """How many instances fit on the hosts in `rows`, which qualify. The draft takes those tried on compound hosts."""
     counts = _by_columns(draft, spec, plugins, rows)
     filling = draft.filling(spec)
     if filling is None:
@@ -50,7 +50,7 @@ def room_on(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> R
 
 
 def together(counts: Ints, spec: InstanceSpec) -> int:
-    """How many instances fit on hosts with so much room each."""
+    """How many instances fit on hosts with these counts; for an affinity group, only those on one host."""
     if spec.server_group is not None and spec.server_group.policy == "affinity":
         # The first member of an affinity group fixes the host of all.
         return int(counts.max(initial=0))

@@ -24,7 +24,7 @@ def why_no_room(hosts: Hosts, needs: Needs, at: int) -> str:
 
 
 def why_no_traits(hosts: Hosts, needs: Needs, at: int) -> str:
-    """The first group that finds room, but not with its traits."""
+    """Which groups of a request find room on this host, but not with their traits."""
     for alone in needs.one_by_one():
         if not hosts.compounds.can_give(alone, hosts.row(at)):
             return f"{name_of(alone)}: {_missing_traits(hosts, alone, at)}"

@@ -32,25 +32,25 @@ from scheduler_worker.core.instances.rows import FIRST_ATTEMPT
 
 
 class SameHost(Struct, frozen=True):
-    """Only the shape of the host's tree had moved: claim there again."""
+    """Next step: claim on the same host again, since only the shape of its tree had moved."""
 
     reason: str = "its shape moved"
 
 
 class OtherHost(Struct, frozen=True):
-    """This host has no room for the instance."""
+    """Next step: try another host, since this one has no room for the instance."""
 
     reason: str
 
 
 class NewChoice(Struct, frozen=True):
-    """The picture lacked what forbids this host, and it may forbid the alternates, too."""
+    """Next step: choose anew. The picture lacked what forbids this host, and it may forbid the alternates, too."""
 
     reason: str
 
 
 def refused_by_group(verdict: GroupRefused, host: str) -> NewChoice:
-    """`host` is the name of the host where the members are."""
+    """The next step when a server group's policy forbids the claim. `host` is the name of the host where the members are."""
     first = str(verdict.members[0])
     others = f" and {verdict.count - 1} more" if verdict.count > 1 else ""
     limit = f", at most {verdict.max_per_host} on a host" if verdict.policy == "anti-affinity" else ""

@@ -8,7 +8,7 @@ class FewestFragments:
     may_strike = False
 
     def reads(self, needs: Needs) -> bool:
-        """Plain requests take the first way, which costs them nothing."""
+        """Judge only requests with granular groups: plain requests take the first way, at no cost."""
         return bool(needs.groups)
 
     def judge(self, way: Way, _needs: Needs) -> float:

@@ -46,7 +46,7 @@ class Way:
 
 
 class WayJudge(Protocol):
-    """It decides by the way and the needs alone, and keeps no state."""
+    """A plugin that values ways to take the needed amounts from a host's providers. It keeps no state."""
 
     # Does it strike any way? Then refusals and plans ask it about the ways of all hosts, which costs time.
     may_strike: bool

@@ -16,7 +16,7 @@ class Reported(Weigher):
     def __init__(
         self, name: str, column: str, multiplier: float, *, minimum: float | None = None, less: bool = False
     ) -> None:
-        """`less`: a host with less is better."""
+        """Weigh hosts by one of the columns that they report. With `less`, a host with a lower value is better."""
         self.name = name
         self.multiplier = multiplier
         self.minimum = minimum

@@ -53,7 +53,7 @@ def _turns(hosts: Hosts, key: str) -> _Turns:
 
 
 class _SpreadAmong(Weigher):
-    """The weigher for the hosts that qualify for one spec."""
+    """The `spread` weigher, prepared for the hosts that qualify for one spec."""
 
     name = "spread"
 
