@@ -33,7 +33,7 @@ MEANINGS = {
 
 
 class Part(Protocol):
-    """A component of a process. It runs until it is stopped."""
+    """A part of a process. It runs until it is stopped."""
 
     async def run(self) -> None: ...
 

@@ -27,7 +27,7 @@ class About(Struct, frozen=True):
 
 
 class Health:
-    """Reports whether the components of a worker (its parts, and the parts inside them) are healthy and ready."""
+    """Reports whether the parts of a worker, and the parts inside them, are healthy and ready."""
 
     def __init__(self, about: About, parts: Sequence[object]) -> None:
         self.about = about
@@ -54,7 +54,7 @@ class Health:
         return not any(self._has_ended(each.state) for each in statuses(self.parts))
 
     def awaits(self) -> Mapping[str, str]:
-        """The reasons why the worker is not ready yet, by the name of the component; empty if it is ready."""
+        """The reasons why the worker is not ready yet, by the name of the part; empty if it is ready."""
         if self.is_stopping:
             return {"process": "it is stopping"}
         return {each.name: why for each in statuses(self.parts) if (why := each.awaits)}

@@ -137,7 +137,7 @@ class Metrics(Collector):
 
 
 def _of_rooms(parts: Sequence[object]) -> Iterator[Metric]:
-    """The counters that the components of a worker keep themselves. Several components with one metric are summed."""
+    """The counters that the parts of a worker keep themselves. Several parts with one metric are summed."""
     by_metric: dict[str, list[Counts]] = {}
     for part in parts:
         for counts in getattr(part, "counts", ()):

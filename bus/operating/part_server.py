@@ -7,7 +7,7 @@ import uvicorn
 
 
 class PartServer(uvicorn.Server):
-    """An HTTP server that runs as a component of a worker. It leaves signals to the process."""
+    """An HTTP server that runs as a part of a worker. It leaves signals to the process."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

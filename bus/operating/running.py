@@ -79,7 +79,7 @@ async def run_worker(
 
 
 async def _watch(part: Part, told: asyncio.Event) -> None:
-    """Run a component that watches the worker. If it fails, that is a bug, and ends the process too."""
+    """Run a part that watches the worker. If it fails, that is a bug, and ends the process too."""
     try:
         await part.run()
     finally:
@@ -109,7 +109,7 @@ def _introduce(about: About, health_url: str) -> None:
 def tables_first(
     upgrade: Callable[[str, str, D], Coroutine[Any, Any, object]], url: str, package: str, settings: D
 ) -> tuple[Once, ...]:
-    """A component that migrates the tables before the worker does anything else. It retries as long as needed."""
+    """A part that migrates the tables before the worker does anything else. It retries as long as needed."""
 
     async def bring_up() -> None:
         try:

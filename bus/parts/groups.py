@@ -8,10 +8,10 @@ from bus.process import Part
 
 
 class PartGroup:
-    """Several components of a worker that run and stop as one. A bug in one of them ends all."""
+    """Several parts of a worker that run and stop as one. A bug in one of them ends all."""
 
     def __init__(self, *parts: Part, statuses: Sequence[Status] = ()) -> None:
-        """`statuses` are those of work that no component of the group runs."""
+        """`statuses` are those of work that no part of the group runs."""
         self.parts: Sequence[Part | Status] = (*parts, *statuses)
         self._run_parts = parts
 
@@ -26,7 +26,7 @@ class PartGroup:
 
 
 def every_part(parts: Iterable[object]) -> Iterator[object]:
-    """These components of a worker and the components inside them (`parts`), each once."""
+    """These parts of a worker, and those inside them (their `parts`), each once."""
     seen: dict[int, object] = {}
 
     def walk(some: Iterable[object]) -> Iterator[object]:

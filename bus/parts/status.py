@@ -78,7 +78,7 @@ class Status:
 
     @property
     def awaits(self) -> str:
-        """Why this component keeps the worker from being ready; empty if it does not."""
+        """Why this part keeps the worker from being ready; empty if it does not."""
         if self.is_beside:
             return ""
         if self.state is State.FAILING:
@@ -103,7 +103,7 @@ class Status:
         self.well()
 
     def well(self) -> None:
-        """Report that the component works; may be called any number of times."""
+        """Report that the part works; may be called any number of times."""
         if self._told:
             log.info("part %r works again; it has failed %d times so far", self.name, self.failures)
             self._in_a_row, self._told = 0, ""
@@ -119,7 +119,7 @@ class Status:
         return self._pauses.after(self._in_a_row - 1, self._chance)
 
     def left(self, problem: Operational) -> None:
-        """Count and log a failure of work that another component will retry."""
+        """Count and log a failure of work that another part will retry."""
         self.failures += 1
         self.last_error = f"{type(problem).__name__}: {problem}{_advice(problem)}"
         # Ids and numbers differ between tries and do not make an error new.

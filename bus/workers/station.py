@@ -142,7 +142,7 @@ class Station:
 
     @property
     def parts(self) -> Sequence[object]:
-        """The components whose status health and metrics show (bus/parts/)."""
+        """The parts whose status health and metrics show (bus/parts/)."""
         asking = (self._asker.taking_answers,) if self._asker else ()
         return (self.consuming, self._publishing, *asking)
 

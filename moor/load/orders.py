@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
+from uuid import UUID
 
 from msgspec import Struct, structs
 
@@ -52,6 +53,7 @@ class Order(Struct):
 
     kind: Kind
     request: RequestId
+    boot: Boot
     sent_s: float
     ended_s: float = 0.0
     outcome: str = ""
@@ -79,7 +81,8 @@ class OrderRun:
         self.orders: list[Order] = []
         self.ended = 0
         self.instances = {id_: structs.replace(boot) for id_, boot in (boots or {}).items()}
-        self._under_way: dict[InstanceId, Order] = {}
+        # By the integers of instances: a UUID is hashed in Python.
+        self._under_way: dict[int, Order] = {}
         self._idle = deque(
             id_ for id_, boot in self.instances.items() if boot.state and boot.state.state == "active"
         )
@@ -100,29 +103,31 @@ class OrderRun:
             kind = self._kinds[self.sent]
             if kind == "boot":
                 instance = instance_id_of(request, 0)
-                self.instances[instance] = Boot(self._flavors[0])
+                boot = self.instances[instance] = Boot(self._flavors[0])
             elif self._idle:
                 instance = self._idle.popleft()
+                boot = self.instances[instance]
             else:
                 break
-            self._under_way[instance] = order = Order(kind, request, time.perf_counter())
+            self._under_way[instance.int] = order = Order(kind, request, boot, time.perf_counter())
             self.orders.append(order)
-            messages.append(self._message(kind, request, instance))
+            messages.append(self._message(order, instance))
         return messages
 
-    def _message(self, kind: Kind, request: RequestId, instance: InstanceId) -> Message:
+    def _message(self, order: Order, instance: InstanceId) -> Message:
+        kind, request = order.kind, order.request
         if kind == "boot":
             return BuildInstance(
-                request_id=request, flavor=self._flavors[0], project=PROJECT, deadline_s=DEADLINE_S
+                request_id=request, flavor=order.boot.flavor, project=PROJECT, deadline_s=DEADLINE_S
             )
         if kind == "delete":
             return DeleteInstance(instance=instance)
-        flavor = self._other_flavor(instance) if kind == "resize" else None
+        flavor = self._other_flavor(order.boot) if kind == "resize" else None
         return MoveInstance(request_id=request, instance=instance, kind=kind, flavor=flavor, confirm_s=0)
 
-    def _other_flavor(self, instance: InstanceId) -> Flavor:
+    def _other_flavor(self, boot: Boot) -> Flavor:
         small, large = self._flavors
-        return large if self.instances[instance].flavor == small else small
+        return large if boot.flavor == small else small
 
     def hear(self, message: Message) -> None:
         match message:
@@ -130,25 +135,24 @@ class OrderRun:
                 InstanceActive(instance=state)
                 | InstanceFailed(instance=state)
                 | InstanceDeleted(instance=state)
-            ) if (order := self._under_way.get(state.id)) and (outcome := _outcome(order, state)):
-                boot = self.instances[state.id]
-                boot.state = state
+            ) if (order := self._under_way.get(state.id.int)) and (outcome := _outcome(order, state)):
+                order.boot.state = state
                 if order.kind == "resize" and outcome in DONE:
-                    boot.flavor = self._other_flavor(state.id)
+                    order.boot.flavor = self._other_flavor(order.boot)
                 self._end(state.id, outcome)
             case BuildRejected(request_id=request) as rejected:
-                for id_ in [id_ for id_, each in self._under_way.items() if each.request == request]:
-                    if self._under_way[id_].kind == "boot":
+                for number in [id_ for id_, each in self._under_way.items() if each.request == request]:
+                    if self._under_way[number].kind == "boot":
                         raise RuntimeError(f"a request was rejected: {rejected}")
-                    self._end(id_, "rejected")
+                    self._end(InstanceId(UUID(int=number)), "rejected")
             case _:
                 pass
 
     def _end(self, instance: InstanceId, outcome: str) -> None:
-        order = self._under_way.pop(instance)
+        order = self._under_way.pop(instance.int)
         order.outcome, order.ended_s = outcome, time.perf_counter()
         self.ended += 1
-        state = self.instances[instance].state
+        state = order.boot.state
         if state is not None and state.state == "active":
             self._idle.append(instance)
 

@@ -133,7 +133,8 @@ class Builder:
                 build.refusal = await self._claimer.find_together(build.searches)
         if found:
             # Another worker may have been there before, with the same request, another one, or a delete.
-            at_once = [build.as_placed(self._clock()) for build in found]
+            placed_at = self._clock()
+            at_once = [build.as_placed(placed_at) for build in found]
             await _accept(await transaction.begun(), found, at_once)
 
     async def _decide(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
