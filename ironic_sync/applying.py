@@ -35,7 +35,7 @@ TRIES_MAX = 5
 
 
 class NodeWriter:
-    """Writes changes of nodes' rows for all components of the daemon, and calls listeners with the written rows."""
+    """Writes changes of nodes' rows for all parts of the daemon, and calls listeners with the written rows."""
 
     def __init__(
         self, store: NodeStore, policy: NodePolicy, *, skew_us: int, clock_us: Callable[[], int]
