@@ -14,7 +14,7 @@ from compute_sim.core.hosts import Load
 
 
 class _HostLoad(Struct):
-    """The load of one host, and whether it has changed."""
+    """The instances and builds of one host, and whether they have changed since this was last asked."""
 
     host: ProviderId
     # How many attempts each instance has here, by ids as integers: two while it is resized on its host.

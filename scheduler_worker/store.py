@@ -154,7 +154,9 @@ class SchedulerTransaction(Protocol):
         """The rows that exist, locked and up to date, without their orders: a worker that changes a row does not send those."""
 
     async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
-        """Write these over rows that are still accepted. Returns the others as they were decided meanwhile, locked."""
+        """Write these rows, if the stored ones are still `accepted`. Returns the stored rows, locked, that another worker has
+        decided meanwhile.
+        """
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
         """Write these rows, which were locked; a row without a request is new. `Transient` if another worker was quicker."""

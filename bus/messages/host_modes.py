@@ -1,4 +1,6 @@
-"""Messages in a cell about the modes of its hosts (hosts.py): orders of the API level, and what a host that was dead has."""
+"""Messages in a cell about the modes of its hosts (hosts.py): orders of the API level; and how a host that was dead
+tells which attempts it still has, until all that is not its cell's own is destroyed.
+"""
 
 from typing import Annotated
 

@@ -58,8 +58,8 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 class Tell(Struct, frozen=True, gc=False):
-    """A message that is published to its own address. With `kept`, its entity's row keeps it until the broker confirms
-    it.
+    """A message to the address of its type, as opposed to an answer. With `kept` it also stands on the row of the instance, or
+    whatever it is about, until the broker confirms it.
     """
 
     message: Message

@@ -233,7 +233,7 @@ def _is_late(known: AttemptRecord, order: HostOrder) -> bool:
 
 
 def _is_saved(known: AttemptRecord | None, order: StopInstance) -> bool:
-    """Is it saved as this image, or will it be by the work that goes on?"""
+    """Is the instance of this attempt saved as the image that the order names, or is it just being saved?"""
     if known is None or known.image != order.save_as:
         return False
     return known.state is State.STOPPING or not known.failure

@@ -168,7 +168,7 @@ def _after_late_node(row: NodeRow, notified: NodeNotified, rules: Rules) -> Node
 
 
 def _doubts_of(row: NodeRow, notified: NodeNotified) -> list[str]:
-    """Why the node is read again although the notification is believed."""
+    """The reasons to read the node from Ironic, although what the notification says was taken over; empty if there are none."""
     doubts = [notified.doubt] if notified.doubt else []
     known = _known_node(row, notified)
     if known is None:

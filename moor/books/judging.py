@@ -285,12 +285,13 @@ def _text(value: object) -> str:
 
 
 def _are_same(view: View, consumer: BookEntry, wanted: tuple[ResourceAmount, ...], places: Places) -> bool:
-    """Does it hold what its cell counts on? A reshape may move inventories to other providers of a tree, with what is held
-    of them. Then the sums of the tree have to be the same.
+    """Does the consumer hold the amounts that its cell expects (`wanted`)? If the consumer holds exactly what was claimed, both
+    must be equal for each provider. A reshape may since have moved amounts to other providers of the tree: then only the sums
+    of the tree must be equal.
 
-    A claim and a swap raise the generation with the attempt, and never leave it below that. A reshape raises the generation
-    alone. A migration holds a part of the share that its instance had when it moved: it is not compared if that share had been
-    reshaped.
+    A claim or a swap raises the consumer's generation together with its attempt; a reshape raises the generation alone. So
+    where both are equal, nothing was reshaped. A migration holds a part of the share that its instance had before the move:
+    it is not compared if that share had been reshaped.
     """
     held, should = _by_class(consumer.held), _by_class(wanted)
     own = view.consumer

@@ -76,8 +76,8 @@ class Membership:
         remove: Mapping[str, ProviderId],
         check: Callable[[Collection[str]], Awaitable[Problem | None]],
     ) -> Problem | None:
-        """Add and remove these. `check` says whether the hosts that are still to be added may be; it is asked before each
-        write, since what it goes by may have changed.
+        """Add hosts to the aggregate, and remove others. `check` tells a problem with the hosts that are not added yet; it is asked
+        before each write, since other writes may have changed its answer.
         """
         for _ in range(TRIES_MAX):
             writes = {

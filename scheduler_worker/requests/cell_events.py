@@ -23,8 +23,9 @@ Repeat = Callable[[Sequence[Received[CellEvent]]], list[Said]]
 def cell_event_handlers(
     clock: Callable[[], datetime], *, skipped: Collection[str], repeat: Repeat
 ) -> Handlers:
-    """`skipped` names the cells whose events are written elsewhere. The others are repeated whether they are news or
-    not, since a crash repeats them anyway: listeners go by the sequence.
+    """Handlers of cells' events about instances: they write the events on the instances' rows, and publish them again by
+    `repeat`, even those that are not new. A crash would repeat them anyway, so listeners compare sequences. `skipped` names the
+    cells whose events other handlers write.
     """
 
     async def on_events(asks: Sequence[Received[CellEvent]], transaction: OutboxTransaction) -> list[Said]:

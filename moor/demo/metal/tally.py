@@ -41,7 +41,7 @@ class MetalTally(Tally):
         self.flipping[node] = time.monotonic()
 
     def read(self, rows: Iterable[NodeRow]) -> None:
-        """Store rows of the daemons' database, and note when other daemons have taken over a killed daemon's nodes."""
+        """Take over rows that were read from the daemons' database. Note when other daemons own all nodes of a killed one."""
         for row in rows:
             self.rows[row.id] = row
         if not self.killed:

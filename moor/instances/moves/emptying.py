@@ -125,7 +125,7 @@ class _Moves:
             allowed = min(at_once, allowed + self._take_ends())
 
     async def _order(self, count: int) -> int:
-        """Order the next moves; return how many of them are beyond a limit, and wait again."""
+        """Order the next moves. Those that the cloud's limits of moves refuse wait again; returns their number."""
         some = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
         orders = [
             MoveInstance(request_id=id_, instance=state.id, kind=kinds[0], hosts=self._hosts, confirm_s=0)

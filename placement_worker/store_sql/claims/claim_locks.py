@@ -94,7 +94,7 @@ class ClaimLocks(ABC, Generic[AnyTransaction]):
         return len(rows)
 
     async def _add_groups(self, locked: LockedClaims, known: Sequence[ServerGroup]) -> None:
-        """The members are read when the groups are locked: nothing joins them until this transaction ends."""
+        """Add server groups that are locked, with their members: no consumer joins these groups until this transaction ends."""
         judged = [each.id for each in known if each.policy in HARD]
         locked.add_groups(known, await rows_of(self._transaction, _READ_MEMBERS, judged))
 

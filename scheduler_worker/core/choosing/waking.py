@@ -20,8 +20,8 @@ SEARCHED_FIRST = 64
 def hosts_with_room(
     picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, among: Collection[int] | None
 ) -> list[set[int]]:
-    """For each spec, the rows of the hosts that may have room by their columns: none is searched yet. Only of hosts `among`
-    these, None for all.
+    """For each spec (the demands of a request), the rows of the hosts that may have room by their columns: none is searched yet.
+    `among` names the rows that are looked at; None stands for all.
     """
     draft = Draft(picture, plugins.way_judges)
     rows = np.arange(draft.columns.rows) if among is None else np.array(sorted(among), dtype=np.intp)

@@ -99,8 +99,9 @@ class Hosts(HostFacts):
         return np.full(len(self), -1, dtype=np.int64) if most is None else self.of(most)
 
     def decided(self, by_columns: Flags, needs: Needs, *, by_room_alone: bool = False) -> Flags:
-        """The columns decide about most hosts, and the search about compound ones. With `taken`, compound hosts pass: each
-        is searched when an instance takes it. A host whose search was cut passes, too. `by_room_alone`: whatever the traits.
+        """The hosts that have what is needed. About most of them the columns say it (`by_columns`), about compound ones a search.
+        With `taken` all compound hosts are returned: each is searched when an instance takes it. So is a host whose search
+        ended early because it took too many steps: another filter tells that. With `by_room_alone` traits do not count.
         """
         compounds = self._draft.searched(needs)
         if compounds is None:
