@@ -130,15 +130,36 @@ async def test_to_become_active_writes_no_index() -> None:
             await store.close()
 
         # A few rows may find no free space beside the old version.
-        changed, in_place = await _updates(url)
+        changed, in_place = await _updates(url, "requested_instances")
         assert changed == 200
         assert in_place > 150
 
 
-async def _updates(url: str) -> tuple[int, int]:
+async def test_claims_write_no_index_of_providers() -> None:
+    """A page of providers has room for the versions that claims write, while a reader still needs the old ones."""
+    numbers = range(1, 401)
+    async with empty_database("postgresql") as url:
+        await upgrade(url, "placement_worker")
+        store, reader = SqlPlacementStore(url), await _connected(url)
+        try:
+            await add_hosts(store, numbers)
+            await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            await reader.fetch("SELECT id FROM providers")
+            await claim_and_release(store, numbers)
+        finally:
+            await reader.close()
+            await store.close()
+
+        changed, in_place = await _updates(url, "providers")
+        assert changed == 2 * 400
+        assert in_place > 600
+
+
+async def _updates(url: str, table: str) -> tuple[int, int]:
+    """How many rows of a table were updated, and how many of these without writing an index."""
     connection = await _connected(url)
     changed, in_place = await connection.fetchrow(
-        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'requested_instances'"
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", table
     )
     await connection.close()
     return changed, in_place
