@@ -108,7 +108,9 @@ class RingStore(Protocol):
         """The ring as this daemon needs to see it; `unread` is a page as NodeStore has them."""
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
-        """The owners of all nodes, or only of the nodes of these owners, in the order of the nodes' ids."""
+        """For each node the daemon that owns it, in the order of the nodes' ids. With `names`, only the nodes that these daemons
+        own.
+        """
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
         """The nodes that moved, as they are now: each has the next epoch and version, and must be read. A node is left

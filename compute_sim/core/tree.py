@@ -1,8 +1,8 @@
 """The provider tree of a host, as its driver edits it.
 
 A driver gets the tree that placement last accepted, and returns the tree as it is now. Providers and traits that others have
-added to it in placement are not in it, and a report leaves them alone. Aggregates stay as they are unless the driver makes
-them a set. It may also join some, and leave the others as they are.
+added to it in placement are not in it, and a report leaves them alone. A driver that gives a
+provider a set of `aggregates` replaces all that it is in. With None they stay as they are, and it only joins those in `joins`.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Rows between their columns and their values, alike on both databases."""
+"""Convert rows to the columns of their tables and back, alike on both databases."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

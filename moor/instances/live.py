@@ -69,7 +69,9 @@ def matches(state: InstanceState, wanted: Mapping[str, str]) -> bool:
 
 
 async def live_view(asking: Client, listed: Listed, wanted: Mapping[str, str], within_s: float) -> LiveView:
-    """Ask every cell for all that it has; of a project, and without a cell that is named, only the cells that have instances."""
+    """Ask cells for the instances that they have, and compare. Asked is the wanted cell alone; else each cell, or for one project
+    only the cells of the instances that are listed.
+    """
     if wanted["cell"]:
         cells = {wanted["cell"]}
     else:

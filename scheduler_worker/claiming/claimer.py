@@ -313,7 +313,9 @@ class Claimer:
         return needs_more
 
     def _other_way(self, one: Search, chosen: Chosen, verdict: ClaimVerdict) -> Choice | None:
-        """Another way on the same host, if its amounts alone were refused: the numbers of the verdict correct the picture."""
+        """Another way on the same host, if placement refused the claim only since providers have too little free. How much they
+        have is in the verdict, and corrects the picture.
+        """
         if not isinstance(verdict, DoesNotFit) or verdict.full is not None:
             return None
         if len(one.shortfalls) >= self._settings.claims_max:

@@ -23,7 +23,9 @@ OrderStep = Callable[[InstanceRow | None], InstanceRow | BuildRejected]
 
 
 class Ordered(NamedTuple):
-    """A step about an instance, and the user that ordered it; empty for the events of cells."""
+    """A change that is to be applied to an instance's row, and the user who ordered it (`by`: empty if an event of a cell
+    causes it).
+    """
 
     instance: InstanceId
     step: Step

@@ -155,8 +155,8 @@ class Waker(Periodic):
                     self._specs.succeeded(digest)
 
     async def _decide(self, batch: Sequence[WaitingInstance], searches: Sequence[Search]) -> None:
-        """Compare and set, as for a new request. A row that no longer waits was decided by another worker: its own messages
-        release what this search claimed for it.
+        """Write the results of the searches on the rows that still wait. Another worker has decided a row that no longer waits;
+        then the messages that this row sends release what the search has claimed for it.
         """
         ids = sorted((each.id for each in batch), key=_by_number)
         by_id = {search.instance: search for search in searches}

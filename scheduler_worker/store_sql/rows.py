@@ -200,7 +200,9 @@ _OTHER = struct.Struct(">16sQ")
 
 
 def note_values(rows: Sequence[InstanceRow]) -> Values:
-    """The values of a note: its time, the ids of placed rows, and the ids of other rows, each with its sequence."""
+    """The values of a note about these rows: the time of their last change; the ids of those that are placed; the ids of all others,
+    each with its sequence.
+    """
     return (
         max(row.told.changed_at or row.issued_at for row in rows),
         b"".join([row.id.bytes for row in rows if row.told.state == PLACED]),

@@ -19,7 +19,9 @@ _BLOCK_BYTES, _SEEN_BYTES, _PATTERN_BYTES, _PER_SLOT_BYTES = 400, 150, 500, 300
 
 
 class Columns(NamedTuple):
-    """The pattern of a solution, the place of each column, and the column of each slot."""
+    """The candidates of one solution (slot_solver.py) as a table. The pattern says which slots take from the same provider. Each
+    column is for one provider of the tree (its place). Each slot takes from one column.
+    """
 
     pattern: CandidatePattern
     places: tuple[int, ...]

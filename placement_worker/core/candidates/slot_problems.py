@@ -1,4 +1,6 @@
-"""The problem to solve for each class of trees: what the columns say about its places, as sets of places."""
+"""The problem to solve for each class of equal trees: for each slot of the query, the places (providers) of the tree that suit
+it, read from the columns of all providers. slot_solver.py solves it, and explains slots and places.
+"""
 
 from collections.abc import Sequence
 

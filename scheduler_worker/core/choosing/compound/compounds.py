@@ -1,13 +1,13 @@
-"""The providers of a compound host that an instance takes its amounts from, found by placement's own search.
+"""Find the providers of a compound host that an instance takes its amounts from, by placement's own search.
 
 A host is compound if its tree has more than a root, or if a provider shares with that tree. The sums in its columns say
 how good it is, but not what it can give: two NUMA cells with room for one each have no room for two. So the search for
 candidates decides whether it qualifies, and the share of each instance. The choice of a host searches single hosts, the best
 first; a refusal, a plan and preferred traits need a search of all trees at once. The search counts as taken what this
-scheduler's unanswered choices hold there, and what the draft has chosen.
+scheduler's unanswered choices hold there, and what this batch has chosen so far (its draft).
 
 A request with granular groups is searched on every host: the columns know the sums, and not what one provider gives to
-several groups. From the first such request of a batch on, what is taken on hosts without children is counted here, too.
+several groups. From the first such request of a batch on, amounts taken on hosts without children are counted by provider, too.
 
 A flavor and a tree may make a search that takes far too long, and the whole batch would wait for it. So a batch has a
 budget, in steps: a host whose search is cut is not chosen, and the funnel says so.
@@ -126,7 +126,9 @@ class Compounds:
         return ways
 
     def can_give(self, needs: Needs, host: int) -> bool:
-        """Have the host's providers what is needed, even if all of it comes from sharing providers?"""
+        """Can the host's own providers, or the pools that share with them, give what is needed? Yes also if the pools alone give
+        all of it.
+        """
         return bool(self._in_tree_of(host, self._trees.ways_of(query_of(needs), 1, may_be_shared_whole=True)))
 
     def known_full(self, needs: Needs) -> Sequence[int]:

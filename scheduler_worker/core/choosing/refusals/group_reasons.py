@@ -45,7 +45,9 @@ def _named(suffix: str) -> str:
 
 
 def shortfalls_of_compound(hosts: Hosts, amounts: Amounts, at: int) -> str:
-    """For each class the shortfall at the provider with the most free amount; empty if some provider has room for each."""
+    """For each class of which no provider has enough: how much is missing at the provider that has most. Empty if there is no
+    such class.
+    """
     said = [_shortfall_of_compound(hosts, resource, amount, at) for resource, amount in amounts]
     return "; ".join(filter(None, said))
 
