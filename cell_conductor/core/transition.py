@@ -71,7 +71,7 @@ class Transition:
             changes.setdefault("state_ends_at", None)
         self.row = structs.replace(self.row, **changes)
 
-    # What a row has in the states in which these are asked for
+    # Fields that may be None, but not in the states in which decisions read them here
 
     @property
     def order(self) -> PlaceInCell:

@@ -14,8 +14,8 @@ PORTS = {"amqp": 5672, "amqps": 5671, "postgresql+asyncpg": 5432, "postgresql": 
 
 
 def listener_of(url: str, names: tuple[str, ...]) -> int | str:
-    """The process that listens at this URL's address, if its name starts with one of `names`; otherwise, why it is not known:
-    it is on another machine, or this user may not inspect it.
+    """The process that listens at this URL's address, if its name starts with one of `names`. Otherwise the reason why it is not
+    known: it is on another machine, or this user may not inspect it.
     """
     parts = urlsplit(url)
     host, port = parts.hostname, parts.port or PORTS.get(parts.scheme)

@@ -21,7 +21,7 @@ from placement_worker.tables import consumers, holders, inventories, providers
 Pair = tuple[int, int]
 
 
-# What is used of a provider and how many consumers live on it: as stored, or the right numbers. By internal ids.
+# The usage of a provider, and how many consumers live on it: as stored, or as it should be.
 _Numbers = tuple[Used, int]
 
 

@@ -38,7 +38,7 @@ class LiveRelay:
     ) -> None:
         self._clock = clock
         self._numbers = itertools.count(1)
-        # Open questions, by their names: the cell, and who waits for what it tells.
+        # Open questions, by their names: the cell, and the future that its answer ends.
         self._asked: dict[str, tuple[str, asyncio.Future[LiveTold]]] = {}
         self._station = station
         self._stations = stations_of_cells

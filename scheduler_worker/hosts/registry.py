@@ -150,8 +150,8 @@ class HostRegistry:
         return [host.name for host in self._hosts.values()]
 
     def doubted(self) -> tuple[ProviderId, ...]:
-        """The hosts that placement has and this process has no row of, and those that may not be used as they are set: another
-        worker may have just written the row, or set the host up.
+        """The hosts that placement has and this process has no row of, and those whose mode forbids to use them. Another worker
+        may have just written such a row, or set such a host up.
         """
         not_up = [host.id for host in self._hosts.values() if host.setting.mode != "up" or host.must_clean]
         return (*self._picture.unregistered(), *not_up)

@@ -59,7 +59,7 @@ class ProviderQuery(Struct, frozen=True):
 
 def provider_query(query: Query, version: Version) -> ProviderQuery:
     last, values = dict(query), _by_key(query)
-    # Of these the last value counts, and no other is looked at.
+    # The last value of these keys counts; earlier ones are not even checked.
     values |= {key: [last[key]] for key in ("resources", "in_tree") if key in last}
     return ProviderQuery(
         name=last.get("name", ""),

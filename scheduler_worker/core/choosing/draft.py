@@ -61,8 +61,8 @@ class Draft:
         return Compounds(self.picture, self._judges)
 
     def members(self, group: ServerGroup) -> tuple[Ints, Sequence[GroupMember]]:
-        """How many members of the group each host has, with those that the batch has chosen; and the members without those,
-        of which some may be on hosts that the picture does not have.
+        """How many members of the group each host has, counting those that the batch has chosen. And the members that were there
+        before the batch: some may be on hosts that the picture does not have.
         """
         found = self._groups.get(group.id.int)
         if found is None:
