@@ -1,4 +1,4 @@
-"""A conductor's heartbeats: that it lives, and whether it can work, which it cannot without its database."""
+"""A conductor's heartbeats, which tell schedulers that it lives, and whether it can work: it cannot without its database."""
 
 import asyncio
 import random
@@ -13,7 +13,10 @@ TROUBLE_LENGTH_MAX = 1000
 
 
 class Heartbeats(Periodic):
-    """A part of a conductor. A heartbeat that has not left when the next one is due is withdrawn: it would tell of the past."""
+    """A part of a conductor that sends heartbeats.
+
+    One that has not left when the next one is due is withdrawn: it would tell of the past.
+    """
 
     def __init__(
         self,

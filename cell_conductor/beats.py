@@ -1,7 +1,7 @@
-"""Hears the heartbeats of the cell's hosts, and knows which are silent. It needs nothing of the API level.
+"""Hears the heartbeats of the cell's hosts, and knows which hosts are silent. It needs nothing of the API level.
 
-Silence counts only while this process listens: after it has connected again, or was suspended, each host counts as heard just
-now. Hosts are judged one by one and not row by row: only when a host is lost, the rows that wait are read once.
+Silence counts only while this process listens: after it has connected again, or was suspended, each host counts as heard
+just now.
 """
 
 import asyncio
@@ -66,11 +66,15 @@ class Beats(FeedListener):
         return self._is_silent(self._since_s)
 
     def miss(self, hosts: Iterable[ProviderId]) -> None:
-        """Note hosts that are needed: those that were never heard count as silent. Call it only after `has_listened_long`."""
+        """Count those of these hosts as silent that were never heard. Only to be called once `has_listened_long` is true."""
         self._never_heard.update(host.int for host in hosts if host.int not in self._heard)
 
     def silent(self) -> Collection[int]:
-        """The hosts that are silent now. Called often: after a pause, silence is counted anew."""
+        """The hosts that are silent now.
+
+        It expects to be called often. After a pause between calls this process was suspended, and each host counts as
+        heard just now.
+        """
         now_s = self._clock_s()
         was_suspended = now_s - self._judged_s > self._down_after.total_seconds() / 2
         self._judged_s = now_s

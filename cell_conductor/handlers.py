@@ -36,8 +36,10 @@ def handlers(
     expect: Callable[[Sequence[Instance]], None],
     hosts: Callable[[], HostStates],
 ) -> Handlers:
-    """Which handler takes which message. `expect` is told of rows that are about to be saved and may have timeouts. `hosts` is
-    what this process knows of the hosts.
+    """The handlers of orders and of hosts' messages, by message type.
+
+    `expect` is called with rows that are about to be saved, so that timers know their due times. `hosts` returns what
+    this process knows of the hosts.
     """
 
     async def on_messages(received: Sequence[Received[CellMessage]], tx: ConductorTransaction) -> list[Said]:
@@ -63,7 +65,7 @@ def handlers(
 
 
 def of_cell(cell: CellName, received: Sequence[Received[M]]) -> tuple[list[Received[M]], list[Said]]:
-    """The messages that name this cell; and for each of the others, its move to the dead-letter queue."""
+    """Separate the messages that name this cell from the others, each of which is to go to the dead-letter queue."""
     ours = [each for each in received if each.message.cell == cell]
     if len(ours) == len(received):
         return ours, []

@@ -1,4 +1,6 @@
-"""Handles words about hosts: how the API level sets them, and what a host has that was dead."""
+"""Handles the orders that set the mode of a host, and a host's answer to the question what it still has after it was
+dead.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -13,10 +15,15 @@ from cell_conductor.handlers import of_cell
 from cell_conductor.store import ConductorTransaction
 
 
-def host_handlers(cell: CellName, expect_word: Callable[[], None]) -> Handlers:
-    """Handlers of orders that set the modes of hosts. `expect_word` is called before such orders ("words") are saved."""
+def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handlers:
+    """The handlers of messages about hosts, by message type.
 
-    async def on_words(received: Sequence[Received[SetHostInCell]], tx: ConductorTransaction) -> list[Said]:
+    `expect_setting` is called in each transaction that saves the modes of hosts.
+    """
+
+    async def on_settings(
+        received: Sequence[Received[SetHostInCell]], tx: ConductorTransaction
+    ) -> list[Said]:
         ours, said = of_cell(cell, received)
         hosts = dict(await tx.lock_hosts([each.message.host for each in ours]))
         changed: dict[int, CellHost] = {}
@@ -25,7 +32,7 @@ def host_handlers(cell: CellName, expect_word: Callable[[], None]) -> Handlers:
             if (host := newer(hosts.get(word.host), word)) is not None:
                 changed[word.host.int] = hosts[word.host] = host
         await tx.save_hosts([*changed.values()])
-        expect_word()
+        expect_setting()
         return said
 
     async def on_holds(received: Sequence[Received[HostHolds]], tx: ConductorTransaction) -> list[Said]:
@@ -56,4 +63,4 @@ def host_handlers(cell: CellName, expect_word: Callable[[], None]) -> Handlers:
                 said.append(Tell(HostCleaned(cell=cell, host=holds.host, number=holds.number), item))
         return said
 
-    return {SetHostInCell: on_words, HostHolds: on_holds}
+    return {SetHostInCell: on_settings, HostHolds: on_holds}

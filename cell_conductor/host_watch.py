@@ -1,5 +1,7 @@
-"""Watches the hosts of the cell. Rows that wait for a lost host go on. A host that returns after it was dead is asked what
-it has, and must destroy the attempts that are not its own any more.
+"""Watches the hosts of the cell, so that instances that wait for a lost host go on.
+
+A host that is heard again after it was dead is asked what it has, and must destroy the attempts that are not its own any
+more.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,7 +21,9 @@ from cell_conductor.timers import Timers
 
 
 class HostWatch(PartGroup):
-    """A part. Every conductor of the cell has one: what the others have done already changes nothing. `states` is what this
+    """A part of a conductor that watches the cell's hosts. If a cell has several conductors, each has one.
+
+    They need not know of each other: what another conductor has done already changes nothing. `states` is what this
     process knows of the hosts; decisions read it.
     """
 
@@ -49,19 +53,19 @@ class HostWatch(PartGroup):
         self._unclean: Sequence[CellHost] = ()
         self._writes_read = 0
         self._has_listened_long = False
-        # A word about a host is being saved.
-        self._expects_word = False
+        # The mode of a host is being saved.
+        self._expects_setting = False
         # How often the rows that wait must still be read: once more after each change, since another batch may just
         # have decided by what was known before.
         self._readings_left = 0
 
-    def expect_word(self) -> None:
-        """Note that an order to set a host's mode is about to be saved."""
-        self._expects_word = True
+    def expect_setting(self) -> None:
+        """Note that the mode of a host is about to be saved."""
+        self._expects_setting = True
 
     def saved(self) -> None:
-        if self._expects_word:
-            self._expects_word = False
+        if self._expects_setting:
+            self._expects_setting = False
             self._watching.wake()
 
     async def _look(self) -> None:
@@ -79,8 +83,9 @@ class HostWatch(PartGroup):
             self._readings_left -= 1
 
     async def _read_set(self) -> None:
-        """Read the hosts that are set, if any was set since the last look: a word reaches one conductor of the cell, and the
-        others find it here.
+        """Read the modes that operators have set for hosts, if any was written since the last look.
+
+        An order to set a mode reaches only one conductor of the cell. The others find it here.
         """
         writes = await self._store.host_writes()
         if writes != self._writes_read:
@@ -96,7 +101,10 @@ class HostWatch(PartGroup):
                 await self._timers.carry_out(concerned)
 
     async def _miss_hosts(self, states: HostStates) -> None:
-        """This process may have started after a host fell silent: a host that a row waits for, and that was never heard, is silent."""
+        """Find the silent hosts that this process has never heard, since it may have started after they fell silent.
+
+        Only hosts that some row waits for are needed, so only those are looked for.
+        """
         async for page in self._waiting():
             self._beats.miss(
                 host.share.host for row in page if (host := awaited(row)) is not None and host.kind != NODE
@@ -106,7 +114,7 @@ class HostWatch(PartGroup):
             self._readings_left = 2
 
     async def _waiting(self) -> AsyncIterator[tuple[Instance, ...]]:
-        """Every row that waits for a host is due within the longest of these times."""
+        """All rows that wait for a host, in pages: those that are due within the longest time for which a row waits."""
         rules = self._rules
         longest: timedelta = max(
             *(rules.attempt_timeout, rules.destroy_timeout, rules.deploy_timeout, rules.undeploy_timeout),
@@ -120,7 +128,7 @@ class HostWatch(PartGroup):
             after = (last.due_at, last.id)
 
     async def _check_returned(self) -> None:
-        """Ask hosts that were dead, and are heard, what they have. The answer decides what they must destroy."""
+        """Ask hosts that were dead, and are heard again, what they have. The answer decides what they must destroy."""
         orders = [
             CheckHost(cell=self._rules.cell, host=host.word.host, number=host.word.setting.number)
             for host in self._unclean

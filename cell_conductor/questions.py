@@ -1,4 +1,6 @@
-"""Tells schedulers what the cell itself has, and an audit what its rows count on."""
+"""Answers questions for a cell's own rows: a scheduler's for its instances, and an audit's for the claims and hosts
+behind them.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -48,7 +50,10 @@ async def _booked(store: ConductorStore, rules: Rules, question: AskCellBooks) -
 
 
 async def _told(cell: str, store: ConductorStore, asked: TellLive) -> LiveTold:
-    """The next page begins after the last row that was read, of whatever project it is."""
+    """Answer a scheduler's question for the instances of the cell, as many as fit into one message.
+
+    The next page begins after the last row that was read, even if that is of another project than the one asked for.
+    """
     # One more than asked tells whether there is another page.
     rows = await store.booked(asked.instances, asked.after, asked.limit + 1)
     page = rows[: asked.limit]
@@ -62,6 +67,6 @@ async def _told(cell: str, store: ConductorStore, asked: TellLive) -> LiveTold:
 
 
 def _live_state(row: Instance, cell: str) -> InstanceState:
-    """The row as it is now: with the cell's own state, and the host of the attempt that is under way."""
+    """The instance as the cell sees it now: with the row's own state, and with the host of the attempt that is under way."""
     host = row.host.name if row.host and row.state not in _OVER else ""
     return structs.replace(state_of(row, cell, row.sequence), state=row.state, host=host)

@@ -18,7 +18,7 @@ ChoiceRef = int | Choice
 
 
 class StoredMessage(Struct, array_like=True, gc=False):
-    """A stored message that is not confirmed. Without a message it is the spawn order that follows from the row."""
+    """An unconfirmed message as a row stores it. Without a message it is the spawn order that follows from the row."""
 
     sequence: int
     at: datetime
@@ -26,8 +26,10 @@ class StoredMessage(Struct, array_like=True, gc=False):
 
 
 class Body(Struct, array_like=True, gc=False):
-    """The part of a row that changes. `placed_at` is when its order was issued, which identifies the order. Without
-    `alternates` these are all alternates of the order.
+    """The part of a row that changes.
+
+    `placed_at` is the time at which the row's order was issued, and identifies that order. If `alternates` is None, all
+    alternates of the order are left.
     """
 
     instance: Instance

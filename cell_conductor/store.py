@@ -45,7 +45,9 @@ class ConductorTransaction(Protocol):
         self, rows: Sequence[Instance], forgotten: Sequence[InstanceId], said: Sequence[MessageKey]
     ) -> OutboxKey | None:
         """Save rows: loaded ones are replaced, others are new (`Transient` if another process created them first).
-        Returns the key under which the messages in `said` are kept until they are confirmed; None if there are none.
+
+        The rows in `forgotten` are deleted. `said` names the messages on these rows that are sent now. Returns the key of
+        the note that lists them until they are confirmed; None if there are none.
         """
 
     async def lock_hosts(self, hosts: Sequence[ProviderId]) -> Mapping[ProviderId, CellHost]:
@@ -56,17 +58,23 @@ class ConductorTransaction(Protocol):
 
 
 class ConductorStore(Protocol):
-    """The rows of one cell; also the outbox of its worker."""
+    """The rows of one cell. For the conductor's worker it is also the outbox, from which unconfirmed messages are sent
+    again.
+    """
 
     def transaction(self) -> AbstractAsyncContextManager[ConductorTransaction]:
         """A transaction: commits at the end, rolls back on an exception. Any step may raise `Transient`: try again."""
 
     async def clear(self, tx: ConductorTransaction, said: Sequence[OutboxKey]) -> None:
-        """The messages under these keys are confirmed. Part of the transaction, and its last step."""
+        """Delete the notes with these keys, since their messages are confirmed.
+
+        This is a part of the transaction, and is done as its last step, whenever it is called.
+        """
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
-        """A page of unconfirmed messages after this key; empty at the end. A process that starts reads all of them;
-        later it skips those that were sent just now.
+        """A page of unconfirmed messages with their keys, after the given key; empty at the end.
+
+        The first reading of a process has all of them. Later readings leave out those that were sent just now.
         """
 
     async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
@@ -75,21 +83,26 @@ class ConductorStore(Protocol):
     async def booked(
         self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
     ) -> Sequence[Instance]:
-        """The next rows behind `after`, in the order of their ids, not locked: of these instances, or of all if none are
-        named. They still have the messages that are confirmed.
+        """The rows of these instances, or of all if none are named, that follow `after` in the order of their ids. Not
+        locked.
+
+        Each row has all messages that it stores, also the confirmed ones.
         """
 
     async def host_writes(self) -> int:
-        """How often rows of hosts were written, by all processes. It only grows: if it has not, `hosts` has not changed."""
+        """How often rows of hosts were written, by all processes. While this number is the same, `hosts` returns the
+        same.
+        """
 
     async def hosts(self) -> Sequence[CellHost]:
-        """All hosts of the cell that were set once."""
+        """All hosts of the cell whose mode an operator has ever set."""
 
     async def waiting(
         self, until: datetime, after: tuple[datetime, InstanceId] | None = None
     ) -> tuple[Instance, ...]:
-        """A page of the rows that are due until then, the earliest first, after this row; empty at the end. Not locked, and
-        without their messages.
+        """A page of the rows that are due by `until`, the earliest first, after the given row; empty at the end.
+
+        They are not locked, and have no messages.
         """
 
     async def close(self) -> None: ...

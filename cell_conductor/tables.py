@@ -55,7 +55,7 @@ cell_notes = Table(
 cell_hosts = Table(
     "cell_hosts",
     metadata,
-    # Only hosts that were set once have a row. It stays: a word that comes late must not count.
+    # Only hosts whose mode was ever set have a row. It stays: an older order that comes late must not count.
     Column("id", Id, primary_key=True),
     Column("cell", String(40), primary_key=True),
     # How often the row was written. The sum tells a conductor whether another one has written any row.

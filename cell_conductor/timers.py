@@ -71,7 +71,7 @@ class Timers:
         self._background = Background()
 
     def expect(self, rows: Sequence[Instance]) -> None:
-        """These rows are about to be saved: remember when they are due, but do nothing before the commit (`saved`)."""
+        """Note when these rows are due. They are about to be saved, so nothing is done before the commit (`saved`)."""
         self._expected += self._due_soon(rows)
 
     def saved(self) -> None:
@@ -115,8 +115,10 @@ class Timers:
         return 0.0 if self._has_more else self._settings.poll_ms / 1000
 
     async def _until_rested(self) -> None:
-        """Pause after a check. Rows fall due one by one, and checking one costs nearly as much as checking many, here
-        and in placement; so rows that fall due soon after a check are collected. A single one is handled at once.
+        """Pause after a check, so that rows which fall due soon after it are handled by one further check.
+
+        Checking one row costs nearly as much as checking many, here and in placement. After a longer time without due
+        rows, a single one is handled at once.
         """
         rest_s = self._rests_until_s - asyncio.get_running_loop().time()
         if rest_s > 0:
@@ -151,7 +153,7 @@ class Timers:
             raise problem
 
     async def carry_out(self, inputs: Sequence[SwapAnswered | HostsLost]) -> None:
-        """Decide on these rows, save them, and send what was decided."""
+        """Decide what follows from these inputs, save the changed rows, and send what was decided."""
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(Transient),
             stop=tenacity.stop_after_attempt(SAVING_TRIES_MAX),
@@ -176,7 +178,7 @@ class Timers:
     async def _answers_to(
         self, swaps: Sequence[Question]
     ) -> tuple[Sequence[SwapAnswered], Operational | None]:
-        """The verdict on each swap as far as it is known, and the error if one is not."""
+        """Ask placement for these swaps, and return its verdicts. If one is missing, the error is returned, too."""
         try:
             answers = await self._ask(swaps)
         except Operational as nobody:
@@ -198,7 +200,10 @@ class Timers:
 
 
 async def _with_status(status: Status, work: Callable[[], Awaitable[None]]) -> None:
-    """A failure is left for later: the row, the sweep and the next check will retry it."""
+    """Run this work, and show in `status` whether it failed.
+
+    A failure is not retried here: the row falls due again, and unconfirmed messages are sent again by the worker.
+    """
     try:
         await work()
     except Operational as problem:

@@ -61,7 +61,7 @@ def conductor_parts(
         f"conductor.{cell}.work",
         {
             **handlers(rules, clock, timers.expect, lambda: watch.states),
-            **host_handlers(cell, watch.expect_word),
+            **host_handlers(cell, watch.expect_setting),
         },
         Notifying(store, saved),
         outbox=store,

@@ -31,7 +31,10 @@ from placement_worker.store import PlacementTransaction, Records
 
 
 def write_handlers(vocabulary: Vocabulary, clock: Callable[[], datetime]) -> Handlers:
-    """Writes of one kind share a handler, so that neighbours in the queue are written together."""
+    """The handlers of administrators' writes, by message type.
+
+    Writes of one kind share a handler, so that neighbours in the queue are written in one batch.
+    """
 
     def by(batch: WriteBatch) -> Handler:
         async def on_writes(asks: Sequence[Received[Write]], tx: PlacementTransaction) -> list[Said]:
@@ -78,7 +81,10 @@ async def _usages(records: Records, ask: AskUsages) -> UsagesFound:
 
 
 async def _holders(records: Records, ask: AskHolders) -> HoldersFound:
-    """As many holders as fit into one message; the next page starts after the last of them."""
+    """Answer which consumers hold something of a provider: as many as fit into one message.
+
+    The next page starts after the last consumer of this one.
+    """
     holders = await records.holders_of(ask.provider, ask.after, ask.limit + 1)
     fit = max(1, how_many_fit(map(bytes_of_holder, holders[: ask.limit])))
     if fit >= len(holders):

@@ -74,8 +74,10 @@ async def write_names(
 async def write_reshapes(
     tx: PlacementTransaction, writes: Sequence[Reshape], vocabulary: Vocabulary, now: datetime
 ) -> Verdicts:
-    """One after another, under the locks of all: otherwise the second reshape would lock its consumers after the first has
-    locked its trees, and could deadlock with another writer.
+    """Decide and write reshapes one after another in one transaction, which first takes the locks of all of them.
+
+    Otherwise the second reshape would lock its consumers after the first one has locked its trees, and the transaction
+    could deadlock with another writer.
     """
     if len(writes) > 1:
         await lock_reshapes(tx, writes)
@@ -91,7 +93,10 @@ async def write_reshapes(
 
 
 async def lock_reshapes(tx: PlacementTransaction, reshapes: Sequence[Reshape]) -> None:
-    """Lock what these reshapes change: first consumers and providers of allocations, then provider trees."""
+    """Lock what these reshapes change.
+
+    First come the consumers and the providers that their allocations name, then the trees whose inventories change.
+    """
     shares = [allocation_keys_of(reshape) for reshape in reshapes]
     await tx.lock_allocations(
         keys_of_shares(

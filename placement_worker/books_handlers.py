@@ -49,7 +49,10 @@ def books_handlers(store: PlacementStore, vocabulary: Vocabulary, clock: Callabl
 
 
 async def _page(store: PlacementStore, ask: AskBooks, now: datetime) -> BooksFound:
-    """As many consumers as fit into one message; the next page starts after the last of them."""
+    """Answer an audit's question for consumers: as many as fit into one message.
+
+    The next page starts after the last consumer of this one.
+    """
     if ask.consumers:
         new_since = now - timedelta(seconds=ask.new_s) if ask.new_s else None
         wanted = [each for each in ask.consumers if ask.after is None or each > ask.after]

@@ -95,7 +95,9 @@ async def first_page(
 
 
 def _found_pages(index: ProviderIndex, budget: Budget, query: CandidatesQuery) -> tuple[UUID, list[bytes]]:
-    """Search for candidates. Returns the answer's id, which is made of its content, and the answer's pages."""
+    """Search for candidates, and encode them as pages. Returns the answer's id, which is made of the pages, and the
+    pages.
+    """
     found = find_candidates(index, query, budget=budget)
     slots = sum(max(1, len(group.resources)) for group in query.groups)
 
@@ -124,7 +126,10 @@ async def later_page(kept: KeptAnswers, ask: AskMoreCandidates) -> Verdict:
 def pages_of(
     candidates: Iterable[Candidate], room: int = ROOM, tell: Callable[[int], None] = lambda _: None
 ) -> list[bytes]:
-    """Pages as large as a message may be; the first one may be empty. `tell` counts the bytes that are written."""
+    """Encode candidates as JSON lists, each as long as a message may be. Without candidates there is one empty list.
+
+    `tell` is called with the length of each candidate's text, so that a budget can count it.
+    """
     pages: list[bytes] = []
     page: list[bytes] = []
     size = 0
@@ -146,7 +151,7 @@ def _page(texts: Iterable[bytes]) -> bytes:
 
 
 def _flaws(ask: AskCandidates) -> Iterator[NotAllowed]:
-    """The errors in the query itself, whatever is stored."""
+    """The errors of a query that show without looking at any provider."""
     seen: set[str] = set()
     in_subtrees = {suffix for each in ask.same_subtree for suffix in each}
     for place, group in enumerate(ask.groups):
@@ -207,7 +212,11 @@ def _group(group: RequestGroup) -> Group:
 
 
 def _candidate(index: ProviderIndex, found: Found) -> Candidate:
-    """The consumer's host is the tree that gives to it. A sharing provider is a host only if nothing else gives."""
+    """Translate a candidate that the search found into the form that messages have.
+
+    Its host is the root of the first provider that gives something and does not share with other trees. If all of them
+    share, it is the root of the first one.
+    """
     givers = [_standing(index, amount.provider) for amount in found.amounts]
     host = next((giver for giver in givers if SHARES not in giver.traits), givers[0])
     return Candidate(

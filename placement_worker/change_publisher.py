@@ -1,8 +1,8 @@
-"""Publishes what was written, as `ProvidersChanged`, from the change log and never from a handler.
+"""Publishes the change log as messages `ProvidersChanged`. Handlers only write the log, and publish nothing of it.
 
-One process leads and publishes. Positions count its messages, and a new leader starts a new term, so a reader sees each
-gap. The log is marked only after its messages are confirmed. A crash between the two repeats them; readers merge by
-revision and do not notice.
+One process is the leader and publishes. The messages of a leader are numbered by positions, and each new leader starts a
+new term, so a reader notices when it has missed a message. The log is marked as published only after the broker has
+confirmed the messages. A crash between the two repeats them. Readers drop what they know already, by its revision.
 """
 
 import asyncio
@@ -30,19 +30,20 @@ CHANGES_ROOM = (ROOM - 3 * HOLDERS_PER_MESSAGE * 100) // 2
 
 
 def rest_s(unpublished: Unpublished, took_s: float, max_s: float) -> float:
-    """The pause after publishing this.
+    """How long to wait after these changes were published, which took `took_s`, before the log is read again.
 
-    After the changes of several providers it lets the next ones gather, often of the same providers. After a short
-    publication it is short, so publishing never takes all the time. Changes that come one by one do not wait: a single slow
-    publication would delay the next change three times.
+    The pause lets further changes gather, since several often concern the same providers. It grows with the time that
+    publishing took, up to `max_s`. After the change of a single provider there is no pause: it would add twice the time
+    of a slow publication to the delay of the next change.
     """
     is_lone = len(unpublished.providers) + len(unpublished.usage) <= 1
     return 0.0 if is_lone else min(max_s, RESTS_PER_MESSAGE * took_s)
 
 
 class ChangePublisher(Supervised):
-    """A part of a placement worker: publishes the log while no other process does. It needs one publisher for each broker
-    with listeners.
+    """A part of a placement worker that publishes the change log, whenever no other process is the leader that does so.
+
+    It needs one publisher for each broker on which readers listen for changes.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ChangePublisher(Supervised):
         self._written = asyncio.Event()
 
     def written(self) -> None:
-        """Call after a commit: the log is read at once, without waiting for the next poll."""
+        """Wake the publisher after a commit, so that it reads the change log at once and not at its next poll."""
         self._written.set()
 
     async def _take_part(self) -> None:
@@ -75,7 +76,9 @@ class ChangePublisher(Supervised):
         self._written.set()
 
     async def _lead(self, feed: ChangeFeed) -> None:
-        """Publish the changes of the change log until stopped. Everything written before the stop is published."""
+        """As the leader, publish the change log until this part is stopped. All changes written before the stop are still
+        published.
+        """
         log.info("leading the feed", extra={"term": feed.published.term})
         loop = asyncio.get_running_loop()
         while True:
@@ -106,13 +109,12 @@ class ChangePublisher(Supervised):
 
 
 def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:
-    """The changes, in as many messages as they need, each at the next position.
+    """Split changes into messages `ProvidersChanged`. The first one gets the position that follows `after`.
 
-    Members of server groups come first, so that a picture does not lose sight of a member when it drops its own copy of
-    the claim.
-
-    A usage refers to a state of its provider, so it comes after the whole providers. Claims that were taken or ended come
-    last: a picture that drops its own copy of a claim must already know the usage.
+    The order serves schedulers, which drop their own copy of a claim as soon as they read that the claim was taken or
+    ended. By then they must know everything that the copy stood for. So members of server groups come first. Whole
+    providers follow, then the usage of other providers, which refers to states that were published before. Claims come
+    last.
     """
     position = after.position
     providers, gone, usage = unpublished.providers, unpublished.gone, unpublished.usage
@@ -144,7 +146,10 @@ def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[Provid
 
 
 def _messages_of_members(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:
-    """Members that joined come before those that left, which may be the same. Their claims follow, and so does the cursor."""
+    """The messages with members of server groups: first those that joined, then those that left.
+
+    A consumer may be among both. The claims of these members, and the cursor, are in later messages.
+    """
     position, joined, left = after.position, unpublished.joined, unpublished.left
     while joined or left:
         position += 1

@@ -60,7 +60,7 @@ def handlers(
     vocabulary: Vocabulary,
     clock: Callable[[], datetime],
 ) -> Handlers:
-    """Which handler takes which message."""
+    """The handlers of all messages that placement takes, by message type."""
 
     async def on_claims(asks: Sequence[Received[ClaimOrder]], tx: PlacementTransaction) -> list[Said]:
         ledger = await tx.lock_claims([ask.message for ask in asks])
@@ -100,8 +100,10 @@ def handlers(
 
 
 async def _page(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
-    """As much of a page as fits into a message: of changes, if the log has them and reading all providers would not be
-    cheaper; otherwise of all.
+    """Answer a question for a page of providers, cut so that it fits into one message.
+
+    The page has only what changed since the asker's cursor, if the change log reaches back so far and the changes are
+    few. Otherwise it is a page of all providers.
     """
     if ask.since:
         changes = await store.changes_page(ask.since, ask.after, ask.limit)
@@ -114,7 +116,7 @@ async def _page(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
 
 
 def fitting(page: SnapshotPage) -> SnapshotPage:
-    """Cut the page where it would not fit into one message; the next page starts after the cut."""
+    """Cut a page of providers so that it fits into one message. The next page then starts at the cut."""
     members = MEMBER_BYTES_MAX * (len(page.joined) + len(page.left))
     fit = how_many_fit(
         map(bytes_of_provider, page.providers), ROOM - GONE_BYTES_MAX * len(page.gone) - members
@@ -128,7 +130,9 @@ def fitting(page: SnapshotPage) -> SnapshotPage:
 async def _trees_of(
     verdicts: Sequence[ClaimJudgement], tx: PlacementTransaction
 ) -> Mapping[ProviderId, list[ProviderState]]:
-    """The new state of each tree that has moved, read once for the whole batch."""
+    """Read the trees that differ from what claims have seen, by their roots. They are read once for all claims of the
+    batch.
+    """
     roots = dict.fromkeys(
         root for verdict in verdicts if isinstance(verdict, MovedRoots) for root in verdict.roots
     )
@@ -153,7 +157,10 @@ def _claim_answered(
 
 
 def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]]) -> ShapeMoved:
-    """With the new state of as many trees as fit into one message; the caller reads the others itself."""
+    """The refusal for a claim whose trees have changed, with their new state, so that the sender need not ask for it.
+
+    Only as many trees as fit into one message are included. The sender reads the others itself.
+    """
     states: list[ProviderState] = []
     for root in verdict.roots:
         if how_many_fit(map(bytes_of_provider, (*states, *trees[root]))) == len(states) + len(trees[root]):
@@ -162,10 +169,10 @@ def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]])
 
 
 def _refusal(ask: Received[ReportInventory], verdict: ReportVerdict) -> tuple[Tell, ...]:
-    """Most reporters wait for no answer, so a refused report is published as an event.
+    """The event `InventoryRefused` for a refused report, since most reporters do not wait for an answer.
 
-    An outdated report is no refusal: redelivery looks like that. A reporter that asks which owner keeps a tree waits for
-    the answer.
+    There is none for an outdated report, which may be a redelivered one, nor for `TreeKept`: only a reporter that waits
+    for the answer gets that verdict.
     """
     if isinstance(verdict, ReportAccepted | ReportOutdated | TreeKept):
         return ()

@@ -1,7 +1,7 @@
 """Placement over HTTP, as one part of a process: alone in `moor run placement-api`, with others in `moor up`.
 
-Any number of them serve one database and need nothing else. Each reads what others have written before it answers. The
-placement workers publish what it writes, from the change log.
+Any number of these processes may serve one database, and they need nothing else. Each reads what others have written
+before it answers a request. Its own writes are in the change log, which the placement workers publish.
 """
 
 import ssl

@@ -1,4 +1,4 @@
-"""How many parts of an answer fit into one message. No message may be larger than its readers accept."""
+"""How much of an answer fits into one message. No message may be larger than its readers accept."""
 
 from collections.abc import Iterable
 from itertools import accumulate, takewhile
@@ -14,7 +14,7 @@ ROOM = PARCEL_BYTES_MAX - ENVELOPE_BYTES_MAX
 
 
 def bytes_of_provider(provider: ProviderState) -> int:
-    """An upper bound of the provider's size as JSON, without writing it: each part counts at its longest."""
+    """An upper bound of the provider's size as JSON. It is computed without encoding the provider."""
     return (
         740
         + 6 * len(provider.name)  # a character may be escaped
@@ -42,5 +42,5 @@ def bytes_of_usage(usage: ProviderUsage) -> int:
 
 
 def how_many_fit(sizes: Iterable[int], room: int = ROOM) -> int:
-    """How many parts of these sizes, from the first one on, fit into one message."""
+    """How many items of these sizes, counted from the first, fit into one message."""
     return len([*takewhile(room.__ge__, accumulate(sizes))])

@@ -1,8 +1,8 @@
-"""All providers, in memory: reads are answered from here.
+"""A copy of all providers in memory, from which reads are answered.
 
-The columns that candidates are searched in have each provider as the store last described it, and find it by id and tree;
-here it is also found by name. A write that changed only usage, as nearly all writes do, replaces one value and moves
-nothing else.
+`ProviderIndex` has the providers in columns, by which candidates are searched, and finds them by id and by tree.
+`Replica` adds the names, and applies changes. Nearly all changes are of usage only: each replaces one provider's values
+and rebuilds nothing else.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,8 +28,8 @@ class Replica:
 
     @contextmanager
     def reading(self) -> Iterator[ProviderIndex]:
-        """The current index, for a reader that lets other tasks run in between. It stays unchanged: a write during the read
-        goes into a copy.
+        """Keep the current index unchanged for a reader that lets other tasks run in between: writes during that time go
+        into a copy.
         """
         index = self.index
         self._readers += 1
@@ -51,7 +51,7 @@ class Replica:
         return None if provider is None else self.get(provider)
 
     def tree_of(self, provider: ProviderId) -> list[ProviderState]:
-        """All providers of the tree that it is in; empty if it does not exist."""
+        """All providers of the tree that has this provider; empty if the provider does not exist."""
         state = self.get(provider)
         return self.index.states_in_tree(state.root) if state else []
 
@@ -67,7 +67,7 @@ class Replica:
         return self.index
 
     def tell(self, states: Iterable[ProviderState]) -> None:
-        """Apply these states; skip those that are older than what is known."""
+        """Take over these states of providers, except for those that are older than the known ones."""
         for state in states:
             known = self.get(state.id)
             if known is not None:
@@ -79,7 +79,10 @@ class Replica:
             self._by_name[state.name] = state.id
 
     def use(self, usages: Iterable[ProviderUsage]) -> bool:
-        """Apply these usages. False if one refers to a state that was never received."""
+        """Take over these usages of providers, unless newer ones are known.
+
+        False if a usage was written upon a state of its provider that this replica never received.
+        """
         all_stand = True
         for usage in usages:
             known = self.get(usage.id)

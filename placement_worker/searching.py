@@ -33,11 +33,13 @@ Search = Callable[[ProviderIndex, Budget], Done]
 
 
 class _TakesLongError(Exception):
-    """The search does not finish in its first slice."""
+    """Ends a search that was begun without taking turns, and that needs more than `STEPS_AT_ONCE` steps."""
 
 
 class Searcher:
-    """Runs searches so that long ones let other tasks run in between. `turns` counts how often they did."""
+    """Runs searches so that long ones let other tasks of the process run in between. `turns` counts how often that
+    happened.
+    """
 
     def __init__(self, limits: SearchLimits = DEFAULT_LIMITS, waiting_max: int = WAITING_MAX) -> None:
         self._limits = limits
@@ -47,8 +49,10 @@ class Searcher:
         self.turns = 0
 
     async def done(self, replica: Replica, search: Search[Done]) -> Done | TooCostly:
-        """Returns the search's result for the current providers, or for those at the time when its turn comes. Raises
-        Unavailable when too many searches wait.
+        """Run the search and return its result. It sees the providers of now, or if it has to wait, those of the time
+        when it runs.
+
+        Raises Unavailable if too many searches wait already.
         """
         try:
             try:

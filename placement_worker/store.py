@@ -48,29 +48,38 @@ class PlacementTransaction(Protocol):
     """One transaction on placement's tables: all or nothing. Its writes appear in the change log when it commits."""
 
     async def lock_claims(self, orders: Sequence[ClaimOrder]) -> Ledger:
-        """Lock everything that these orders touch, then read it."""
+        """Lock all rows that these orders need, then read them."""
 
     async def keep_page(self, claim: UUID, page: int, body: bytes) -> None:
-        """Store a page of a claim until its last page comes; do nothing if it is stored already. Comes before all locks."""
+        """Store a page of a large claim until the claim's last page comes; do nothing if it is stored already.
+
+        In a transaction this comes before all locks.
+        """
 
     async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
         """The stored pages of a claim, by their numbers."""
 
     async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
-        """Lock everything that these allocation writes touch, then read it."""
+        """Lock all rows that administrators' writes of allocations need, then read them."""
 
     async def write_claims(self, changes: ClaimChanges) -> None: ...
 
     async def recount(self) -> None:
-        """Bring the stored usages, counts of consumers and holders in line with what consumers hold. It locks the trees
-        that have a wrong one, and must be alone in its transaction.
+        """Correct the numbers that follow from consumers' holdings: usages, counts of consumers by host, and the table of
+        holders.
+
+        It locks the trees that have a wrong number, and must be alone in its transaction.
         """
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
-        """Lock the trees of the named providers, then read them whole. Comes after `lock_allocations`, if both are needed."""
+        """Lock the trees of the named providers, then read whole trees. If `lock_allocations` is needed, too, it comes
+        first.
+        """
 
     async def write_trees(self, changes: TreeChanges) -> None:
-        """Write whole providers. Claims in the same transaction write other providers."""
+        """Write whole providers with their usage. `write_claims` in the same transaction must not write the usage of
+        these again.
+        """
 
     async def lock_names(self, keys: NameKeys) -> StoredNames:
         """Lock these custom names of classes and traits, as far as they exist, then read which providers use them."""
@@ -82,9 +91,10 @@ class PlacementTransaction(Protocol):
 
 
 class Unpublished(Struct, frozen=True):
-    """Everything written since the feed's last mark: whole providers, and those of which only the usage changed.
+    """The changes in the log since a cursor: whole providers, and the usage of those of which nothing else changed.
 
-    `cursor` is in the store's own format: how far this reading came. `is_cut`: it reached its limit, so there may be more.
+    `cursor` says how far this reading came, in the store's own format. `is_cut`: the reading stopped at its limit, so
+    there may be more.
     """
 
     cursor: str
@@ -99,7 +109,9 @@ class Unpublished(Struct, frozen=True):
 
 
 class ChangeFeed(Protocol):
-    """The change log, as its one publisher reads it. A new leader starts a new term."""
+    """The change log, as the one process reads it that publishes it. Each process that becomes the leader starts a new
+    term.
+    """
 
     @property
     def published(self) -> LogPosition:
@@ -128,15 +140,20 @@ class Records(Protocol):
         """Consumers that hold something of this provider, each with everything it holds, ordered by id."""
 
     async def books_page(self, after: ConsumerId | None, limit: int) -> tuple[BookEntry, ...]:
-        """Consumers that hold something, ordered by id."""
+        """A page of the consumers that hold something, in the order of their ids."""
 
     async def book_entries(
         self, consumers: Sequence[ConsumerId], new_since: datetime | None
     ) -> tuple[BookEntry, ...]:
-        """Those of these consumers that have a row, ordered by id. They are new if the log has a claim of them since then."""
+        """Those of the named consumers that have a row, in the order of their ids.
+
+        An entry `is_new` if the change log has a claim of its consumer since `new_since`.
+        """
 
     async def usages(self, project: str, user: str) -> tuple[TypeUsage, ...]:
-        """The holdings of a project's consumers, or with `user` those of one of its users, by consumer type."""
+        """The holdings of a project's consumers, summed up by consumer type. If `user` is given, only that user's
+        consumers count.
+        """
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
         """A page of the custom names of this kind after this one, sorted by bytes."""
@@ -163,13 +180,16 @@ class PlacementStore(Records, KeptAnswers, Protocol):
     async def snapshot_page(self, after: int, limit: int) -> SnapshotPage: ...
 
     async def changes_page(self, since: str, after: int, limit: int) -> SnapshotPage | None:
-        """A page of providers that changed since this cursor, and all members of server groups that joined or left. None if the log does not reach back so far, or if the cursor is
-        of another database.
+        """A page of the providers that changed since this cursor, and all members of server groups that joined or left.
+
+        None if the log does not reach back so far, or if the cursor comes from another database.
         """
 
     async def changes_since(self, since: str) -> Unpublished | None:
-        """All changes at once; for providers that only claims changed, only their usage. It does not name the consumers that
-        claimed or ended. None where `changes_page` returns None.
+        """Everything that changed since this cursor, at once. If only claims changed a provider, only its usage is
+        included.
+
+        None where `changes_page` returns None.
         """
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage: ...
@@ -178,19 +198,22 @@ class PlacementStore(Records, KeptAnswers, Protocol):
         """The members of all server groups, a page at a time. `after` is the `next` of the page before."""
 
     def lead_feed(self) -> AbstractAsyncContextManager[ChangeFeed | None]:
-        """Become the process that publishes the log, as long as this is open; None if another process is."""
+        """Become the leader that publishes the change log, for as long as this context is open; None if another process
+        leads.
+        """
 
     async def prune(self, ended_before: datetime, logged_before: datetime) -> int:
-        """Delete ended consumers, tombstones, published log rows and stored pages older than these times. Server groups
-        without members are deleted, too. Returns how many rows were deleted.
+        """Delete ended consumers, tombstones, published log rows and stored pages older than these times.
 
-        When a tombstone is deleted, the shapes of its tree are forgotten, and the next tree there counts from the start.
-        Messages for the old tree were sent before it was deleted. For an unknown consumer they are refused as too old; for a
-        known one, mostly by their attempt.
+        Server groups without members are deleted, too. Returns how many rows were deleted.
 
-        Three cases are left, all of messages that were on their way for this whole time. A swap is not checked for its age,
-        and neither is a claim of a later attempt of an ended consumer. If the new tree has just the shape that they name,
-        they are judged by what is free. A report creates its tree again.
+        When a tombstone is deleted, the shapes of its tree are forgotten, and a new tree with the same root counts from
+        the start. Messages for the old tree were sent before that. For an unknown consumer they are refused as too old;
+        for a known one, mostly by their attempt.
+
+        Three kinds of messages are not refused if they were under way for this whole time: a swap, a claim with a later
+        attempt of an ended consumer, and a report. The first two are judged by the free amounts, if the new tree happens
+        to have the shape that they name. The report creates the old tree again.
         """
 
     async def audit(self) -> tuple[str, ...]:

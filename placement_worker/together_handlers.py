@@ -1,7 +1,8 @@
-"""Answer claims for many consumers: keep the pages of each, and decide it when its last page comes.
+"""Answer claims that one request makes for many consumers. Each comes in one or several pages.
 
-The asker sends the last page when all others are answered, so they are committed by then, whichever worker got them. Pages are
-deleted after a time, as pages of long answers are. A claim whose pages are gone is asked again from its first page.
+All pages but the last one are stored, and the claim is decided when the last page comes. The sender sends that page when
+all others are answered. So they are committed by then, whichever workers got them. Stored pages are deleted after a time,
+as pages of long answers are. If pages are gone, the sender sends the claim again from its first page.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,7 +67,11 @@ def _weight(page: ClaimTogether) -> int:
 
 
 async def _keep(pages: Sequence[ClaimTogether], tx: PlacementTransaction) -> None:
-    """In one order, so that two workers with the same pages do not wait for each other in a circle."""
+    """Store the pages that are not the last one of their claim.
+
+    They are stored in the order of their ids, so that two workers with the same pages do not wait for each other in a
+    circle.
+    """
     earlier = {(page.claim.int, page.page): page for page in pages if page.page < page.pages}
     for _, page in sorted(earlier.items()):
         await tx.keep_page(page.claim, page.page, _encode(page))
@@ -75,8 +80,9 @@ async def _keep(pages: Sequence[ClaimTogether], tx: PlacementTransaction) -> Non
 async def _whole(
     ask: Received[ClaimTogether], tx: PlacementTransaction
 ) -> list[SentOrder] | PageKept | PagesMissing | NotAllowed:
-    """The single claims of a large claim, if this is its last page and all others are stored; or why it has to wait or
-    fail.
+    """The single claims of a large claim, if this is its last page and all other pages are stored.
+
+    Otherwise the answer to this page: it is stored, pages are missing, or the claim is not allowed.
     """
     last = ask.message
     if last.page < last.pages:
@@ -97,7 +103,9 @@ async def _whole(
 
 
 def _told(judgement: TogetherJudgement) -> AllClaimed | NoneClaimed:
-    """As many of the refused consumers as one message has room for; the others are only counted."""
+    """The verdict as it is sent. It names as many of the refused consumers as one message has room for, and counts all of
+    them.
+    """
     if isinstance(judgement, AllClaimed):
         return judgement
     refused = [_refused(consumer, each) for consumer, each in judgement]

@@ -33,7 +33,10 @@ class Books(Protocol):
 
 
 class View:
-    """Keeps a copy of all providers in memory. `readings` counts its readings, `readings_of_all` those of all providers."""
+    """Keeps a copy of all providers in memory.
+
+    `readings` counts how often it read from the database, and `readings_of_all` how often it read all providers.
+    """
 
     def __init__(self, books: Books, page: int = PAGE) -> None:
         self._books = books

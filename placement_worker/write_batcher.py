@@ -6,8 +6,9 @@ transaction. A batch that fails is written again one by one, so that a bad write
 retried before that.
 
 Callers that write again as soon as they are answered would split into two halves, each waiting for the other's batch. So
-after a batch, the next one waits for as many writes as were in that batch and behind it. It does not wait long, since those
-callers come back at once, or not at all. The batch is soon complete, costs the database half, and all of them are answered sooner.
+after a batch, the next one waits until it has as many writes as were in the last batch and behind it together. It does
+not wait long, since those callers come back at once, or not at all. The batch is soon complete, costs the database half,
+and all of the callers are answered sooner.
 """
 
 import asyncio
@@ -54,11 +55,14 @@ class WriteBatcher:
         self.batches = 0
 
     async def ask(self, write: Write) -> WriteVerdict:
-        """Write it, and return the verdict. Raises `Transient` if the database cannot be reached: then nothing was written."""
+        """Write this with others of its kind, and return its verdict.
+
+        Raises `Transient` if the database cannot be reached: then nothing was written.
+        """
         return await self._queues[WRITES[type(write)]].ask(write)
 
     async def write(self, batch: WriteBatch, writes: Sequence[Write]) -> tuple[WriteVerdict, ...]:
-        """Write all of these, which are of one kind, in one transaction."""
+        """Write these writes, which are of one kind, in one transaction."""
         verdicts: tuple[WriteVerdict, ...] = await retrying(self._tries_max)(self._write_once, batch, writes)
         self.batches += 1
         return verdicts
@@ -135,7 +139,7 @@ class _WriteQueue:
         self._until_s = ended_s + (ended_s - began_s) * LINGER_SHARE
 
     def _next(self) -> list[_PendingWrite]:
-        """The next batch, without writes whose callers have given up."""
+        """Take the writes of the next batch from the queue, without those whose callers have given up."""
         batch: list[_PendingWrite] = []
         while self._waiting and len(batch) < self._size_max:
             asked = self._waiting.popleft()

@@ -37,7 +37,7 @@ def entry_of(row: Instance, rules: Rules) -> CellEntry:
 
 
 def expected_claims(row: Instance, rules: Rules) -> Iterator[ExpectedClaim]:
-    """The claims that the cell counts on. A consumer that is not here must not hold anything."""
+    """The claims that the cell counts on. Other consumers of this instance must not hold anything."""
     cleaning_up = [held for each in row.cleanups for held in each.release]
     if row.state in _HOLDS:
         assert row.host is not None, "an attempt has a host"
@@ -58,7 +58,10 @@ def expected_claims(row: Instance, rules: Rules) -> Iterator[ExpectedClaim]:
 
 
 def _way_back(row: Instance, rules: Rules) -> ExpectedClaim | None:
-    """While the instance waits to be confirmed, its migration holds what the source gave beyond what the destination needs."""
+    """The claim of the migration, if the instance waits for its move to be confirmed or reverted; otherwise None.
+
+    It holds what the source gave beyond what the destination needs, so that the instance can go back.
+    """
     moving = row.moving
     if row.state != "moved" or moving is None or row.host is None:
         return None
@@ -84,7 +87,10 @@ def _by_class(share: Share) -> Counter[tuple[ProviderId, str]]:
 
 
 def _on_hosts(row: Instance) -> Iterator[HostEntry]:
-    """The hosts that may have something of it; the one that has the instance comes first."""
+    """The hosts that may have something of the instance, with the attempt by which they know it.
+
+    The host that has the instance comes first.
+    """
     if row.host is not None and (row.state in _HOLDS or row.state in _MAY_HOLD):
         yield HostEntry(row.id, row.host.share.host, row.host_attempt)
     if row.moving is not None:

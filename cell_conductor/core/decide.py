@@ -76,7 +76,7 @@ class Due(Struct, frozen=True):
 
 
 class HostsLost(Struct, frozen=True):
-    """An input: a host that this row waits for is lost (host_states.py)."""
+    """An input: this row waits for a host that is lost (host_states.py)."""
 
     instance: InstanceId
 
@@ -166,7 +166,7 @@ def decide(
 
 
 def _new_row(each: Input, now: datetime) -> Instance | None:
-    """A new row, for messages that may be the first about an instance."""
+    """A row for an instance that has none yet, if this message may be the first about it."""
     match each:
         case PlaceInCell() | RemoveFromCell():
             return Instance(id=each.instance, request_id=each.request_id, state="unknown", changed_at=now)
@@ -175,7 +175,7 @@ def _new_row(each: Input, now: datetime) -> Instance | None:
 
 
 def _answers_without_row(each: Input, cause: int, rules: Rules) -> dict[tuple[int, int], DecidedMessage]:
-    """There has been no row for long: nothing waits for what was built there, so order its removal."""
+    """Order a host to remove what it has built for an instance that has no row: nothing waits for it."""
     if not isinstance(each, InstanceSpawned | DeployProgressed):
         return {}
     kind = each.kind if isinstance(each, InstanceSpawned) else NODE
@@ -266,7 +266,10 @@ def _on_spawned(transition: Transition, spawned: InstanceSpawned) -> None:
 
 
 def _on_progressed(transition: Transition, progressed: DeployProgressed) -> None:
-    """Only bare-metal nodes report progress. If nothing waits for the node's work it is stopped, since it takes long."""
+    """Go on waiting for a bare-metal node that reports progress, or end its work if nothing waits for that.
+
+    Only nodes report progress, since their work takes long.
+    """
     row = transition.row
     if not _is_current(row, progressed):
         transition.answer_by_destroy(progressed.attempt, progressed.host, NODE)
@@ -291,7 +294,10 @@ def _is_current(row: Instance, word: InstanceSpawned | SpawnFailed | DeployProgr
 
 
 def _on_host_lost(transition: Transition) -> None:
-    """The host that must do the next step is lost by now: it may have something of an attempt, unless it is dead."""
+    """Give up the host that must do the instance's next step, if it is lost.
+
+    Unless the host is dead, it may still have something of its attempt.
+    """
     host = awaited(transition.row)
     if host is None or not (why := transition.hosts.why_lost(host)):
         return
@@ -313,7 +319,9 @@ def _end_cleanups_of_dead_hosts(transition: Transition) -> None:
 
 
 def _on_clean(transition: Transition, attempt: int, host: ProviderId) -> None:
-    """End the cleanup of this attempt, since nothing of it is left on the host, and release its claims."""
+    """End the cleanup of this attempt, since nothing of it is left on the host, and release the claims that waited for
+    that.
+    """
     row = transition.row
     done = [each for each in row.cleanups if (each.attempt, each.host) == (attempt, host)]
     if not done:
@@ -349,8 +357,10 @@ def _on_own_share_free(transition: Transition, attempt: int) -> None:
 def _with_claims_at(
     host: ProviderId, cleanups: tuple[Cleanup, ...], claims: tuple[HeldClaim, ...]
 ) -> tuple[Cleanup, ...]:
-    """A host that must still destroy another attempt of the instance, from before a resize in place, has nothing free yet:
-    these claims are released with that one.
+    """The other cleanups, where one on the same host takes over these claims, to be released when it ends.
+
+    After a resize in place, a host may have to destroy two attempts of an instance. Nothing is free there before both are
+    gone.
     """
     return tuple(
         structs.replace(each, release=tuple(dict.fromkeys((*each.release, *claims))))
@@ -389,7 +399,9 @@ def _on_due(transition: Transition) -> tuple[Question, ...]:
 
 
 def _on_delete_unanswered(transition: Transition) -> None:
-    """The delete ends now. The share of a host that may still have the instance stays held."""
+    """End a delete that the host has not confirmed in time. If the host may still have the instance, its share stays
+    held.
+    """
     host = transition.row.host
     if host is not None:
         transition.end_deleted(

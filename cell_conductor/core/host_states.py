@@ -1,8 +1,8 @@
-"""The hosts of a cell as its conductor knows them: how they are set, and which of them are silent.
+"""A conductor's knowledge of the cell's hosts: the modes that operators have set, and which hosts are silent.
 
-A host is lost if it is silent, or set down or dead. Attempts on it end at once and take their alternates. Bare-metal nodes
-are never lost by silence: Ironic works on while their daemons are away. After `dead` it is certain that nothing runs on a
-host, so nobody waits for it to clean up.
+A host is lost if it is silent, or set down or dead. Attempts on it end at once and take their alternates. Bare-metal
+nodes are never lost by silence: Ironic works on while their daemons are away. After `dead` it is certain that nothing
+runs on a host, so nobody waits for it to clean up.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,10 @@ from cell_conductor.core.instance import Instance
 
 
 class CellHost(Struct, frozen=True):
-    """A host of the cell that was set once. `cleaned` is the number of the setting for which it was found clean."""
+    """A host whose mode an operator has set, by the order `word`. Each setting has a number.
+
+    `cleaned` is the number of the setting under which the host was found to have nothing that is not its own.
+    """
 
     word: SetHostInCell
     cleaned: int = 0
@@ -30,12 +33,12 @@ class CellHost(Struct, frozen=True):
 
     @property
     def must_clean(self) -> bool:
-        """Must it still destroy what is not its own, before it may be used again?"""
+        """Must the host still destroy attempts that are not its own, before it may be used again?"""
         return self.mode == "dead" or (self.word.must_clean and self.cleaned < self.word.setting.number)
 
 
 class HostStates(Struct, frozen=True):
-    """The hosts that were set, and those that are silent, by their ids as integers."""
+    """The hosts whose mode was set, and the hosts that are silent. Both have the hosts' ids as integers."""
 
     set: Mapping[int, CellHost] = {}
     silent: AbstractSet[int] = frozenset()
@@ -62,7 +65,9 @@ class HostStates(Struct, frozen=True):
         return self.why_lost(choice)
 
     def lost(self) -> frozenset[int]:
-        """The hosts that are silent, or set down or dead. Rows that wait for a host are looked at when it becomes lost."""
+        """The hosts that are silent, or set down or dead. When a host becomes one of these, the rows that wait for it are
+        looked at.
+        """
         return frozenset(
             {host for host, known in self.set.items() if known.mode in ("down", "dead")} | self.silent
         )
@@ -79,7 +84,7 @@ def _because(known: CellHost) -> str:
 
 
 def newer(known: CellHost | None, word: SetHostInCell) -> CellHost | None:
-    """The host after this order to set its mode; None if a later order is known."""
+    """The host after this order to set its mode; None if an equal or later order is known already."""
     if known is not None and known.word.setting.number >= word.setting.number:
         return None
     return CellHost(word)
@@ -94,7 +99,10 @@ def concerns(row: Instance, hosts: HostStates) -> bool:
 
 
 def awaited(row: Instance) -> Choice | None:
-    """The host that must do the next step of a build, a rebuild or a move. A source that is to run the instance again is waited for."""
+    """The host that must do the next step of a build, a rebuild or a move; None if the row waits for no host.
+
+    A source that is to run the instance again does not count: it is waited for even if it is lost.
+    """
     if row.state in ("building", "rebuilding"):
         return row.host
     if row.state != "moving" or row.moving is None:

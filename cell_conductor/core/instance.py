@@ -82,7 +82,7 @@ ORDERS = (*SPAWNS, *DESTROYS, *REBUILDS, *MOVES)
 
 
 class Pending(Struct, frozen=True, gc=False):
-    """A message that was sent and may not be confirmed."""
+    """A message that was sent, and that the broker may not have confirmed yet."""
 
     sequence: int
     at: datetime
@@ -90,15 +90,16 @@ class Pending(Struct, frozen=True, gc=False):
 
 
 class HeldClaim(Struct, frozen=True, gc=False):
-    """The claim of a consumer by one attempt, and by no later one."""
+    """The claim of a consumer by one attempt. Releasing it does not affect a later attempt."""
 
     consumer: ConsumerId
     attempt: int
 
 
 class Cleanup(Struct, frozen=True, gc=False):
-    """A host that may still have something of an attempt. The claims in `release` stay held until it confirms the
-    removal.
+    """A host that may still have something of an attempt, and must destroy it.
+
+    The claims in `release` stay held until the host confirms that it has done so.
     """
 
     attempt: int
@@ -111,13 +112,15 @@ Step = Literal["claiming", "stopping", "freeing", "receiving", "leaving", "retur
 
 
 class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A move under way. `source` has the instance as `source_attempt`. The heir of `heir_attempt` holds the
-    rest of the source's share; 0: placement has granted no destination yet.
+    """A move of an instance until it has ended, also while it waits to be confirmed.
 
-    `is_stopped`: the source was ordered to stop it. `has_asked`: placement may yet grant the next attempt, by a late copy of a
-    question that it refused at first. `outcome` is set when the move is to end, and no other choice is tried;
-    `reason` says why. `was`: the instance's state before the move; `rebuilding`, too, if its host is asked how a rebuild has
-    ended.
+    `source` is the host from which the instance moves, and knows it by `source_attempt`. `was` is the state before the
+    move; it is `rebuilding`, too, if the host is still asked how a rebuild has ended. `heir_attempt` names the heir that
+    holds the rest of the source's share; 0 if placement has granted no destination yet.
+
+    `is_stopped`: the source was ordered to stop the instance. `has_asked`: placement was asked for the next attempt, and
+    may yet grant a late copy of that question, even if it refused it at first. `outcome` is set once it is decided how
+    the move ends, and `reason` says why; then no other choice is tried.
     """
 
     step: Step
@@ -132,14 +135,17 @@ class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A row. `attempt` is the one whose share the instance holds, as far as the cell knows; during a swap the next may
-    already hold it. The host has the instance as `attempt`, or as `kept_attempt` after a move that came back: then the share
-    was claimed anew, but nothing was built.
+    """The row of an instance.
 
-    `order` is None if the instance was removed before it was placed. `alternates` are those not tried yet. `host` is None also
-    when the instance was offloaded, and holds nothing. `saved` is the image that it was saved as, until it runs again.
-    `was_silent`: the host of the attempt did not answer, so it is unknown what it has. `is_clean`: it confirmed that it
-    has nothing. `rebuild` and `move` are the last ones that were ordered. `flavor` is set after a resize, and `image` after a rebuild.
+    `attempt` is the attempt whose share the instance holds, as far as the cell knows. While a swap is asked, it may hold
+    that of the next attempt already. The host knows the instance by `attempt`. After a move that came back it knows it by
+    `kept_attempt`: the share was claimed anew, but nothing was built anew.
+
+    `order` is None if the instance was removed before the order to place it arrived. `alternates` are those not tried
+    yet. `host` is also None while the instance is offloaded and holds nothing. `saved` is the image that it was saved as,
+    until it runs again. `was_silent`: the host was given up without an answer, so it is unknown what it has. `is_clean`:
+    the host that was given up has nothing. `rebuild` and `move` are the last ones that were ordered. `flavor` is set
+    after a resize, and `image` after a rebuild.
     """
 
     id: InstanceId
@@ -182,18 +188,18 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def last_attempt(self) -> int:
-        """The highest attempt that placement may have granted."""
+        """The highest attempt that placement may have granted to this instance."""
         return self.attempt + 1 if self.is_asking else self.attempt
 
     @property
     def is_asking(self) -> bool:
-        """May placement have granted the next attempt without the cell knowing?"""
+        """Is placement asked for the next attempt? Then it may have granted it without the cell knowing."""
         step = self.moving.step if self.moving is not None else ""
         return self.state == "swapping" or step in ("claiming", "returning")
 
     @property
     def ends_by(self) -> datetime:
-        """The deadline of what is built now: of the request, or of the move by which the instance is unshelved."""
+        """The time by which the instance must be built: the deadline of the request, or of the move that unshelves it."""
         if self.saved and self.move is not None:
             return self.move.ends_by
         assert self.order is not None, "an instance that is built was placed"
@@ -206,12 +212,12 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def keeps_share(self) -> bool:
-        """Does a silent host hold back the instance's own share, until it has cleaned up?"""
+        """Does the instance's own claim stay held because a silent host has not cleaned up yet?"""
         return any(held.consumer == self.id for each in self.cleanups for held in each.release)
 
     @property
     def host_attempt(self) -> int:
-        """The attempt by which the host knows the instance."""
+        """The attempt by which the current host knows the instance."""
         return self.kept_attempt or self.attempt
 
 
@@ -220,7 +226,7 @@ def flavor_of(row: Instance, order: PlaceInCell) -> Flavor:
 
 
 def spawn_order(row: Instance, order: PlaceInCell, host: Choice) -> Spawn:
-    """The order to the host of the attempt to build the instance."""
+    """The order to this host to build the instance, as the row's attempt."""
     if host.kind == NODE:
         return _deploy_order(row, order, host)
     return SpawnInstance(
@@ -254,7 +260,7 @@ def _deploy_order(row: Instance, order: PlaceInCell, node: Choice) -> DeployInst
 
 
 def rebuild_order(row: Instance, order: PlaceInCell, host: Choice, rebuild: Rebuild) -> Rebuilding:
-    """The order to the host of the attempt to build it anew from this image; everything else is as it was."""
+    """The order to this host to build the instance anew from the rebuild's image; everything else stays as it was."""
     if host.kind == NODE:
         return _redeploy_order(row, order, host, rebuild)
     return RespawnInstance(
@@ -286,7 +292,10 @@ def _redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Re
 
 
 def kind_of(row: Instance, host: ProviderId) -> str:
-    """The kind of a host of this instance. Every node is a choice of its order: only instances on hypervisors move."""
+    """The kind of a host that has or had this instance: a bare-metal node, or a hypervisor (empty, if it is unknown).
+
+    A node is always among the hosts that the order to place the instance names, since only instances on hypervisors move.
+    """
     return next((each.kind for each in choices_of(row.order) if each.share.host == host), "")
 
 
@@ -295,7 +304,7 @@ def choices_of(order: PlaceInCell | None) -> tuple[Choice, ...]:
 
 
 class Rules(Struct, frozen=True):
-    """The operator's settings, and a function that names the consumer which inherits the share of an attempt."""
+    """The settings by which a conductor decides. `heir` gives the id of the heir of an instance's attempt."""
 
     cell: str
     attempt_timeout: timedelta
@@ -312,9 +321,9 @@ class Rules(Struct, frozen=True):
     heir: Callable[[InstanceId, int], ConsumerId]
 
     def time_to_build(self, host: Choice) -> timedelta:
-        """How long an attempt on this host may last without a message about it."""
+        """How long to wait for this host's next message about an attempt, before it is given up."""
         return self.deploy_timeout if host.kind == NODE else self.attempt_timeout
 
     def time_to_destroy(self, host: Choice | None) -> timedelta:
-        """How long a delete waits for this host."""
+        """How long a delete waits for this host to destroy the instance."""
         return self.undeploy_timeout if host is not None and host.kind == NODE else self.destroy_timeout

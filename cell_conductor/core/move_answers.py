@@ -1,4 +1,4 @@
-"""Answers to the questions and orders of a move (moving.py), from placement and from hosts; and what follows if none comes."""
+"""Continues a move (moving.py) after an answer of placement or of a host, or after a time without an answer."""
 
 from msgspec import structs
 
@@ -35,7 +35,11 @@ from cell_conductor.core.transition import Transition
 
 
 def next_move_swap(transition: Transition) -> SwapClaim:
-    """The move's next question to placement: swap the claim to the destination, or back. Each repeat is equal."""
+    """The question to placement that a move asks next: move the instance's claim to the next destination, or back to the
+    source.
+
+    If the question is repeated, the repetition is equal, so placement grants it at most once.
+    """
     row, moving, rules = transition.row, transition.moving, transition.rules
     transition.change(
         tries=row.tries + 1,
@@ -163,7 +167,10 @@ def on_stopped(transition: Transition, word: InstanceStopped) -> None:
 
 
 def on_moving_spawned(transition: Transition, word: InstanceSpawned) -> bool:
-    """Returns whether the message is about an attempt of the move: nothing else is to be done about it then."""
+    """Go on with a move after a host has reported that it runs the instance.
+
+    Returns whether the report is about the move's source or destination. If so, it needs no other answer.
+    """
     row, moving = transition.row, transition.moving
     is_source = (word.attempt, word.host) == (moving.source_attempt, moving.source.share.host)
     is_host = row.host is not None and (word.attempt, word.host) == (row.host_attempt, row.host.share.host)
@@ -194,14 +201,16 @@ def on_moving_failed(transition: Transition, word: SpawnFailed) -> None:
 
 
 def _is_of_this_move(transition: Transition, word: InstanceSpawned | SpawnFailed | InstanceStopped) -> bool:
-    """Does the source answer this move? Its late words may be about an earlier one, or about its build."""
+    """Is this a message of the source about the current move? It may also be a late one about an earlier move, or about
+    the build.
+    """
     moving = transition.moving
     source = (moving.source_attempt, moving.source.share.host, transition.move.number)
     return (word.attempt, word.host, word.number) == source
 
 
 def on_moving_destroyed(transition: Transition) -> None:
-    """Go on with a move after the host of the current attempt has destroyed everything of it."""
+    """Go on with a move after the destination, which the instance was to leave, has destroyed everything of it."""
     moving = transition.moving
     if moving.step == "leaving":
         return_claim(transition, moving.outcome, moving.reason, was_silent=False)

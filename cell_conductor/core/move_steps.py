@@ -35,12 +35,15 @@ def stop(transition: Transition) -> None:
 
 
 def image_of(instance: InstanceId, move: Move) -> str:
-    """The image that this move saves the instance as: another one than those of earlier moves."""
+    """The name of the image as which a move saves an instance. Each move has another one."""
     return f"{instance}-{move.number}"
 
 
 def free(transition: Transition, saved: str) -> None:
-    """The host destroys what it has, and only then the share is free. There is no way back."""
+    """Begin the last step of an offload: the host destroys the instance, which is saved by now.
+
+    The instance's share is freed only when the host has done so. From this step on there is no way back.
+    """
     row = transition.row
     transition.clean_up(HeldClaim(row.id, row.attempt))
     _go_to(transition, "freeing")
@@ -91,7 +94,10 @@ def arrive(transition: Transition) -> None:
 
 
 def confirm(transition: Transition) -> None:
-    """The source destroys what it has, and only then the rest of its share is free."""
+    """End a move at its destination, and order the source to destroy what it has.
+
+    The heir keeps the rest of the source's share until the source has done so.
+    """
     row, moving, move = transition.row, transition.moving, transition.move
     transition.clean_up_host(
         moving.source_attempt, moving.source.share.host, transition.heir_claim(moving.heir_attempt)
@@ -107,14 +113,18 @@ def confirm(transition: Transition) -> None:
 
 
 def leave(transition: Transition, outcome: Outcome, reason: str) -> None:
-    """Order the destination to destroy the instance, before it runs on the source again."""
+    """Order the destination to destroy the instance, as the first step of the way back to the source."""
     decide_end(transition, outcome, reason)
     transition.clean_up()
     _go_to(transition, "leaving", until=transition.rules.time_to_destroy(transition.host))
 
 
 def return_claim(transition: Transition, outcome: Outcome, reason: str, *, was_silent: bool) -> None:
-    """Move the claim back. A silent destination keeps what the source does not need, until it has cleaned up."""
+    """Begin to move the instance's claim from the destination back to the source, if the destination has one.
+
+    If the destination was silent, an heir keeps what the destination gave beyond the source's share, until the
+    destination has cleaned up.
+    """
     moving = transition.moving
     decide_end(transition, outcome, reason)
     transition.withdraw(MOVES, attempt=moving.source_attempt)
@@ -146,7 +156,10 @@ def send_start(transition: Transition) -> None:
 
 
 def wait_for_source(transition: Transition, reason: str) -> None:
-    """The source is asked again and again: the instance is active as soon as it runs."""
+    """End a move as broken, because the source does not run the instance again.
+
+    The source is asked again and again. As soon as it runs the instance, the instance is active.
+    """
     moving = transition.moving
     transition.change(
         move=structs.replace(transition.move, outcome=moving.outcome, failure=moving.reason), alternates=()
@@ -157,7 +170,10 @@ def wait_for_source(transition: Transition, reason: str) -> None:
 
 
 def end(transition: Transition, outcome: Outcome, reason: str) -> None:
-    """The instance is where it was, as it was; if it was stopped, it runs again."""
+    """End a move that has not led to another host: the instance is where it was, in the state from before.
+
+    If it was stopped, it runs again by now, and is active.
+    """
     moving = transition.moving
     move = structs.replace(transition.move, outcome=outcome, failure=reason)
     transition.change(moving=None, alternates=(), move=move)
@@ -180,7 +196,9 @@ def tell_end(transition: Transition, was: str, reason: str) -> None:
 
 
 def go_on(transition: Transition) -> None:
-    """The instance holds the source's share alone: try the next choice, or end the move here."""
+    """Go on with a move whose instance holds only the share of its source: try the next destination, or end the move
+    there.
+    """
     if transition.now >= transition.move.ends_by:
         decide_end(transition, "failed", "its time is up")
     elif not transition.row.alternates:
@@ -202,7 +220,7 @@ def go_on(transition: Transition) -> None:
 def _go_to(
     transition: Transition, step: Step, *, until: timedelta = timedelta(0), is_stopped: bool = False
 ) -> None:
-    """The next step, which times out then. Steps that ask placement are due at once."""
+    """Go to a step of the move, which times out after `until`. The steps that ask placement are due at once."""
     moving = transition.moving
     transition.change(
         state="moving",
@@ -213,7 +231,7 @@ def _go_to(
 
 
 def decide_end(transition: Transition, outcome: Outcome, reason: str) -> None:
-    """The move ends so, unless its end was decided before: no other choice is tried."""
+    """Note how and why the move is to end, unless that was decided before. No other destination is tried then."""
     moving = transition.moving
     if not moving.outcome:
         transition.change(moving=structs.replace(moving, outcome=outcome, reason=reason))

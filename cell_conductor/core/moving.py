@@ -95,7 +95,10 @@ def on_move(transition: Transition, order: MoveInCell) -> None:
 
 
 def _state_before(transition: Transition) -> State:
-    """The state to which a failed move leads back. A host that is still asked how a rebuild has ended is rebuilding."""
+    """The state to which the instance returns if its move fails.
+
+    That is `rebuilding` for a broken instance whose host is still asked how a rebuild has ended.
+    """
     row = transition.row
     is_asked = row.state == "broken" and row.state_ends_at is not None and row.moving is None
     return "rebuilding" if is_asked else row.state
@@ -146,8 +149,9 @@ def _abort(transition: Transition) -> None:
 
 
 def free_both_hosts(transition: Transition) -> None:
-    """The instance is deleted while it moves. Its claim, which may be that of the next attempt by now, is released when
-    the last host has cleaned up.
+    """Order source and destination to destroy an instance that is deleted while it moves.
+
+    Its claim is released when the last of them has cleaned up. The claim may be that of the next attempt already.
     """
     row, moving = transition.row, transition.moving
     own = HeldClaim(row.id, row.last_attempt)

@@ -76,7 +76,7 @@ def on_rebuild_time_up(transition: Transition) -> None:
 
 
 def leave_rebuild(transition: Transition, reason: str) -> None:
-    """Nobody knows how the rebuild has ended: the host is asked until it says so."""
+    """Give up a rebuild of which nobody knows how it has ended. The host is asked again and again until it says so."""
     _end_failed(transition, reason, is_active=False)
     transition.change(state_ends_at=transition.now + transition.rules.remind_every)
 

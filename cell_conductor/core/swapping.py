@@ -1,8 +1,8 @@
 """Moves an instance from a failed host to the next alternate. The claim moves first, in one transaction of placement's.
 
-Every try to leave an attempt asks for the same next attempt, whichever alternate it names. If two questions arrive, one
-late and one repeated, placement grants one of them. It answers the other with the share that is really held, which the
-conductor then uses.
+Whichever alternate a question to placement names, it asks for the attempt after the current one. If two such questions
+arrive, one late and one repeated, placement grants only one. It answers the other with the share that is really held, and
+the conductor builds there.
 """
 
 from datetime import datetime
@@ -40,7 +40,10 @@ Question = SwapClaim | ClaimResources
 
 
 class SwapAnswered(Struct, frozen=True):
-    """Placement's verdict on a swap, or on the claim of an instance that was offloaded; None if placement could not be asked or did not answer."""
+    """Placement's verdict on a swap, or on the first claim for an instance that is to be unshelved.
+
+    The verdict is None if placement could not be asked or did not answer.
+    """
 
     instance: InstanceId
     swap: Question
@@ -48,8 +51,10 @@ class SwapAnswered(Struct, frozen=True):
 
 
 def build(transition: Transition) -> None:
-    """Order the host of the attempt to build the instance. A host that is lost is left at once: it has nothing of it. So is
-    an alternate on which nothing may be built any more.
+    """Order the current host to build the instance, or leave the host at once if it is lost: it has nothing of the
+    instance.
+
+    An alternate is also left if nothing may be built there any more, since it is draining or must clean up.
     """
     is_alternate = transition.row.attempt != transition.order.attempt
     why_not = transition.hosts.why_not_next if is_alternate else transition.hosts.why_lost
@@ -61,7 +66,7 @@ def build(transition: Transition) -> None:
 
 
 def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None:
-    """Give up the attempt: try the next alternate, or end without a host."""
+    """Give up the attempt on the current host: ask for the next alternate, or end the build if there is none."""
     row, host = transition.row, transition.host
     if transition.hosts.is_dead(host.share.host):
         # It has nothing that it could clean up.
@@ -88,13 +93,13 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
 
 
 def pass_over_lost(transition: Transition) -> None:
-    """Drop the next alternates, as far as nothing may be built there now."""
+    """Drop alternates, from the next one on, until one is found that may be built on now."""
     while transition.row.alternates and (why := transition.hosts.why_not_next(transition.row.alternates[0])):
         drop_next(transition, why)
 
 
 def drop_next(transition: Transition, reason: str) -> None:
-    """Drop the next alternate, since it cannot be had for this reason."""
+    """Drop the next alternate, and note the reason among the instance's failures."""
     row = transition.row
     transition.failed(row.alternates[0].name, reason, attempt=row.attempt + 1)
     transition.change(alternates=row.alternates[1:], tries=0, state_ends_at=transition.now)
@@ -107,7 +112,10 @@ def end_if_none_left(transition: Transition) -> None:
 
 
 def next_swap(transition: Transition) -> Question:
-    """The question to placement. It is equal in every repeat, and belongs to this process until its lease ends."""
+    """The question to placement for the next alternate.
+
+    If it is repeated, the repetition is equal. Until its lease ends, no other process of the cell asks it.
+    """
     row, order = transition.row, transition.order
     transition.change(
         tries=row.tries + 1, state_ends_at=min(transition.now + transition.rules.ask_lease, row.ends_by)
@@ -163,12 +171,11 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
 
 
 def with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
-    """The alternate with the current shape of its host, if the host still is what it was chosen for. None if it is not,
-    or if that is unknown.
+    """The alternate with the current shape of its host, if the host is still what the scheduler has chosen it for;
+    otherwise None.
 
-    A cell knows neither the flavor's extra specs nor filters, so it cannot choose again. But the scheduler's reasons
-    were either properties of the tree, which the fingerprint shows to be unchanged, or amounts, which placement checks
-    itself.
+    A cell knows neither the flavor's extra specs nor filters, so it cannot choose again. But the scheduler's reasons were
+    either properties of the tree, which the fingerprint shows to be unchanged, or amounts, which placement checks itself.
     """
     share = alternate.share
     if not alternate.fingerprint or moved.gone or moved.roots != (share.host,) or not moved.trees:
@@ -182,14 +189,18 @@ def with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
 
 
 def _is_asked(row: Instance, swap: Question) -> bool:
-    """Does the row wait for this swap? Another process may have asked it too, and been faster."""
+    """Does the row wait for the answer to this swap? Another process may have asked it, too, and have saved the answer
+    already.
+    """
     return (
         row.state == "swapping" and row.attempt + 1 == swap.attempt and row.alternates[0].share == swap.share
     )
 
 
 def wait_for_placement(transition: Transition, ends_by: datetime | None) -> None:
-    """Set the time of the next question to placement: after a pause that grows, at the latest at the deadline."""
+    """Set the time at which placement is asked again: after a pause that grows with each try, but not later than the
+    deadline.
+    """
     row, rules = transition.row, transition.rules
     # The exponent is limited: for a request that waits for days the delay must not overflow.
     delay = min(rules.retry_delay_first * 2 ** min(row.tries - 1, 30), rules.retry_delay_max)
@@ -211,7 +222,7 @@ def _take_host(transition: Transition, host: Choice) -> None:
 
 
 def choice_of(row: Instance, held: Share) -> Choice:
-    """The host of the share that is really held. It may be an alternate that was refused before."""
+    """The host of the share that placement says is held. It may be an alternate that was refused before."""
     known = (*row.alternates, *choices_of(row.order))
     name = next((each.name for each in known if each.share.host == held.host), str(held.host))
     return Choice(name=name, share=held, kind=kind_of(row, held.host))
@@ -220,7 +231,7 @@ def choice_of(row: Instance, held: Share) -> Choice:
 def why_not(  # noqa: PLR0911 - one for each verdict
     verdict: DoesNotFit | GroupRefused | ShapeMoved | Superseded | TooOld | Released | NotAllowed,
 ) -> str:
-    """The refusal as one line, for the instance's list of failures."""
+    """A refusal of placement as one line, for the list of the instance's failures."""
     match verdict:
         case DoesNotFit():
             full = [verdict.full] if verdict.full else []

@@ -1,5 +1,6 @@
-"""One step of one instance: the row is replaced while the step is decided, and messages are collected. A kept message
-goes onto the row with a sequence of its own, and stays there until the broker confirms it.
+"""One step of one instance: the changes of its row, and the messages that they cause.
+
+A message that is kept goes onto the row with a sequence of its own. It stays there until the broker confirms it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -101,7 +102,10 @@ class Transition:
     # Changes
 
     def continue_from(self, sequence: int) -> None:
-        """The API level has counted up to here: its readers drop states with lower sequences."""
+        """Number the instance's messages on from this sequence, which the API level has reached.
+
+        Readers drop states with lower sequences.
+        """
         self.change(sequence=max(self.row.sequence, sequence))
 
     def send(self, message: OutboxMessage, **changes: Any) -> None:
@@ -111,7 +115,10 @@ class Transition:
         self.change(sequence=pending.sequence, outbox=(*self.row.outbox, pending), **changes)
 
     def withdraw(self, orders: tuple[type[HostOrder], ...], *, attempt: int) -> None:
-        """Drop these orders: they were answered, so they have arrived, whether confirmed or not; or they are withdrawn."""
+        """Drop orders of these kinds about this attempt from the row, so that they are not sent again.
+
+        They have been answered, so they have arrived; or they do not apply any more.
+        """
         outbox = self.row.outbox
         kept = [
             each
@@ -124,12 +131,12 @@ class Transition:
     # Orders
 
     def spawn(self) -> None:
-        """Order the host to build, until the timeout of the attempt or the deadline of the request."""
+        """Order the current host to build the instance, within the time for an attempt and by the deadline."""
         ends_at = min(self.now + self.rules.time_to_build(self.host), self.row.ends_by)
         self.send(spawn_order(self.row, self.order, self.host), state="building", state_ends_at=ends_at)
 
     def wait_longer(self, ends_by: datetime) -> None:
-        """The host still builds: start the timeout again, at most until the deadline of the request."""
+        """Start the time that the host has for its next message again, but end it at the deadline."""
         self.change(state_ends_at=min(self.now + self.rules.time_to_build(self.host), ends_by))
 
     def destroy(self, attempt: int, host: ProviderId) -> None:
@@ -140,16 +147,19 @@ class Transition:
             self.send(order)
 
     def answer_by_destroy(self, attempt: int, host: ProviderId, kind: str) -> None:
-        """Order a host of this kind to destroy an attempt that nothing waits for."""
+        """Order a host to destroy an attempt which it has reported, and which nothing waits for.
+
+        This order is not kept on the row: if it is lost, the repeated report causes it again.
+        """
         if order := self._missing_destroy(attempt, host, kind):
             self.answers.append(order)
 
     def wait_for_destroy(self) -> None:
-        """Go to `deleting`, until the host confirms the removal or times out."""
+        """Go to the state `deleting`, which ends when the host confirms the removal, or does not do so in time."""
         self.change(state="deleting", state_ends_at=self.now + self.rules.time_to_destroy(self.row.host))
 
     def _missing_destroy(self, attempt: int, host: ProviderId, kind: str) -> Destroy | None:
-        """The order to destroy this attempt; None if the order is on its way."""
+        """The order to a host to destroy this attempt; None if the row has the same order, unconfirmed, already."""
         order = destroy_order(self.rules.cell, self.row.id, attempt, host, kind)
         return None if any(pending.message == order for pending in self.row.outbox) else order
 
@@ -167,11 +177,14 @@ class Transition:
     # Cleaning up hosts
 
     def clean_up(self, *release: HeldClaim) -> None:
-        """Order the host of the attempt to destroy it, and release these claims only when it has."""
+        """Order the current host to destroy the instance. These claims are released when it has done so."""
         self.clean_up_host(self.row.host_attempt, self.host.share.host, *release)
 
     def clean_up_host(self, attempt: int, host: ProviderId, *release: HeldClaim) -> None:
-        """As `clean_up`. A claim that several hosts are to release is released when the last of them has cleaned up."""
+        """Order this host to destroy an attempt of the instance. These claims are released when it has done so.
+
+        A claim that waits for several hosts is released when the last of them has cleaned up.
+        """
         before = self.row.cleanups
         others = tuple(each for each in before if (each.attempt, each.host) != (attempt, host))
         self.change(
@@ -183,11 +196,13 @@ class Transition:
             self.destroy(attempt, host)
 
     def free_share(self) -> bool:
-        """Free the instance's share: now if its host has nothing of it, otherwise when the host has cleaned up. Returns
-        whether it is done.
+        """Free the instance's share: at once if its host has nothing of it, otherwise when the host has cleaned up.
 
-        A swap may have been granted without the cell knowing. So the next attempt is ended, which covers both. While a
-        silent host may still have the old share, neither the cleanup consumer nor the instance releases it.
+        Returns whether the share is free already.
+
+        While a swap is asked, placement may have granted it without the cell knowing. So the next attempt is released,
+        which covers both. If a silent host may still have the old share, both its heir's claim and the instance's wait
+        for that host.
         """
         row = self.row
         own = HeldClaim(row.id, row.last_attempt)
@@ -203,11 +218,13 @@ class Transition:
         return False
 
     def heir_claim(self, attempt: int) -> HeldClaim:
-        """The claim of the consumer that inherits what this attempt held."""
+        """The claim of the heir of this attempt."""
         return HeldClaim(self.rules.heir(self.row.id, attempt), attempt)
 
     def hold_nothing(self, attempt: int) -> None:
-        """Its claims are released up to this attempt: the next one is a later one."""
+        """Note that the instance has no host, and that its claims are released up to this attempt: the next claim needs a
+        later one.
+        """
         self.change(attempt=attempt, host=None, kept_attempt=0)
 
     # Ends
@@ -264,7 +281,7 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
 
 
 def destroy_order(cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str) -> Destroy:
-    """The order to a host of this kind to remove everything of the attempt."""
+    """The order to a host, of this kind, to remove everything of the attempt."""
     if kind == NODE:
         return UndeployInstance(cell=cell, instance=instance, attempt=attempt, host=host)
     return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host)

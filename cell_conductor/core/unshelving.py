@@ -3,11 +3,11 @@
     offloaded ──▶ swapping ◀──▶ building ──▶ active      done
                       └────────────┴──▶ offloaded        no host took it in time, or the move was aborted
 
-It holds nothing, so the first host is claimed and each further one swapped. Each try has an attempt that no earlier one had:
-placement has ended the last attempt, and refuses late copies of what was asked for it.
+An offloaded instance holds nothing. So the first host is claimed, and each further one is asked for by a swap. Each claim
+has an attempt that no earlier one had: placement has ended the last attempt, and refuses late copies of questions for it.
 
-If it is offloaded again while a silent host may have it, its last attempt holds the share until that host has cleaned up. The
-next move to unshelve it then begins with a swap, as if the alternates had never run out.
+If the instance is offloaded again while a silent host may have it, its last attempt holds the share until that host has
+cleaned up. The next move that unshelves it then begins with a swap, as if there had always been another alternate.
 """
 
 from msgspec import structs
@@ -41,7 +41,10 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
 
 
 def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Cleanup:
-    """The cleanup with the instance's claim replaced by `heir`, which now holds the amounts on this host."""
+    """The cleanup of a host, in which the heir's claim takes the place of the instance's.
+
+    The heir holds what the instance held on this host, so that the instance can hold a share elsewhere.
+    """
     release = [heir if held.consumer == instance else held for held in cleanup.release]
     return structs.replace(cleanup, release=tuple(dict.fromkeys(release)))
 

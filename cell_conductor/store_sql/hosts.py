@@ -1,4 +1,6 @@
-"""The rows of hosts that were set once, written once for both databases: they change rarely."""
+"""Reads and writes the modes that operators have set for hosts. They change rarely, so both databases share the
+statements.
+"""
 
 from collections.abc import Sequence
 
@@ -29,7 +31,7 @@ def lock_hosts(connection: Connection, cell: str, hosts: Sequence[ProviderId]) -
 
 
 def save_host(connection: Connection, cell: str, host: CellHost, before: CellHost | None) -> bool:
-    """Whether it is saved: another process may have written a row where there was none."""
+    """Write the row of a host. False if it was missing before, and another process has inserted it by now."""
     id_, body = host.word.host, _encode(host)
     if before is not None:
         query = sa.update(table).where(table.c.cell == cell, table.c.id == id_)

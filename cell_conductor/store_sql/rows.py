@@ -18,8 +18,9 @@ _SPOKEN = struct.Struct(">16sQ")
 
 
 def values(row: Instance, body: bytes, *, has_order: bool) -> Values:
-    """The values in the order that all statements use, after the cell. The order to place is written only once, so it
-    is left out for a row that has it.
+    """The values of a row's columns, in the order that all statements use. The cell is not among them.
+
+    The order to place the instance is written only once, so it is left out for a row that has it.
     """
     due_at = row.due_at
     return (

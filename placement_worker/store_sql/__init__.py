@@ -133,8 +133,9 @@ class SqlPlacementTransaction:
 def _reads_named(
     query: Callable[Concatenate[Connection, CachedVocabulary, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Make a method that runs this query in a transaction, as `reads` does; the query gets the names of classes and
-    traits.
+    """Make a method of the store that runs this query in a reading transaction, as `bus.sql.reads` does.
+
+    The query also gets the cached names of classes and traits.
     """
 
     async def read(self: "SqlPlacementStore", /, *values: P.args, **named: P.kwargs) -> T:
@@ -239,7 +240,10 @@ class SqlPlacementStore:
 
 
 def _prune(connection: Connection, ended_before: datetime, logged_before: datetime) -> int:
-    """Skip rows that another transaction has locked: they can wait, and no order of locks has to be kept."""
+    """Delete old rows, except for rows that another transaction has locked.
+
+    Those are deleted another time. So nothing is waited for, and the locks need no order.
+    """
     over = sa.select(consumers.c.id).where(consumers.c.ended_at < ended_before)
     over = over.with_for_update(skip_locked=True)
     forgotten = connection.execute(sa.delete(consumers).where(consumers.c.id.in_(over)))

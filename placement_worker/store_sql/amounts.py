@@ -1,6 +1,6 @@
-"""Amounts in one column each, as compact JSON: what is used of a provider, and what a consumer holds.
+"""Compact JSON for amounts by resource class, which one column stores: the usage of a provider, or what a consumer holds.
 
-With one row for each class, every claim would have to find and write a row for each class. To sum over many providers or
+With a table row for each class, every claim would have to find and write several rows. To sum over many providers or
 consumers, the database unfolds the JSON into rows.
 """
 
@@ -28,7 +28,7 @@ def encode_amounts(amounts: Used | Held) -> str:
 
 
 def used_amounts(connection: Connection) -> Subquery:
-    """Rows of provider_id, class_id, used: one for each class."""
+    """A subquery with the usage of all providers: one row of provider_id, class_id and used for each class."""
     used = _each(connection, providers.c.used, "used_of")
     return (
         sa.select(
@@ -42,7 +42,10 @@ def used_amounts(connection: Connection) -> Subquery:
 
 
 def held_amounts(connection: Connection) -> Subquery:
-    """Rows of consumer_id, provider_id, class_id, amount: one for each class of each provider that a consumer holds."""
+    """A subquery with what all consumers hold, one row for each class of each provider.
+
+    Its columns are consumer_id, provider_id, class_id and amount.
+    """
     of_consumer = _each(connection, consumers.c.held, "held_by")
     of_provider = _each(connection, of_consumer.c.value, "held_of")
     return (

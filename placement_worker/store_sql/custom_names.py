@@ -27,7 +27,7 @@ _USES: Mapping[KindOfNames, sa.Column[Any]] = {
 
 
 def existing_names(connection: Connection, table: Table, names: Iterable[str]) -> frozenset[str]:
-    """Those of the custom names that exist; they are locked, and so exist until the transaction ends."""
+    """Those of the custom names that exist. They are locked, so they stay until the transaction ends."""
     custom = custom_of(names)
     if not custom:
         return frozenset()

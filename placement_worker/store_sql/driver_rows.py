@@ -49,5 +49,8 @@ async def rows_of(
 
 
 def id_of(found: UUID | str) -> UUID:
-    """SQLite has ids as text. asyncpg's are of its own type, which is slower to hash and to compare."""
+    """An id as a plain UUID, from what a driver returned: SQLite has text, asyncpg a type of its own.
+
+    asyncpg's type is slower to hash and to compare.
+    """
     return UUID(found) if isinstance(found, str) else UUID(int=found.int)

@@ -15,8 +15,10 @@ ON_SQLITE = "INSERT INTO change_log (written_by, at, body) VALUES (0, ?, ?)"
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
-    """Internal ids of the providers that changed; `used` are those of which claims changed only the usage. Their states are
-    read when the entry is published, so that many writes make one message.
+    """The changes of one write, as the change log stores them, with the internal ids of providers.
+
+    `used` are providers of which only the usage changed, by claims; `providers` are those that changed otherwise. Their
+    states are read when the entry is published, so that many writes to a provider make one message.
     """
 
     providers: tuple[int, ...] = ()

@@ -42,7 +42,10 @@ class CachedNames:
         self._add(connection.execute(sa.select(table.c.id, table.c.name)))
 
     def make(self, connection: Connection, names: Collection[str]) -> None:
-        """Give numbers to these names. In alphabetical order, so that two transactions never wait for each other."""
+        """Insert those of these names that have no row yet, and cache the numbers of all.
+
+        Rows are inserted in alphabetical order, so that two transactions never wait for each other in a circle.
+        """
         missing = sorted(set(names) - self.ids.keys())
         if not missing:
             return

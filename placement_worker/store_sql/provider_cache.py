@@ -1,16 +1,17 @@
 """A cache of providers: their internal id, their tree, and their inventories.
 
-Most claims of a batch go to providers of a recent batch, and of these usually one row changes. So two things are taken
-from the cache, and all others are read:
+Most claims of a batch go to providers of a recent batch, and of such a provider only one row has changed since, the one
+with its usage. So these two things are taken from the cache, and everything else is read:
 
 - The internal id of a provider never changes, and no other provider ever gets it.
-- Inventories and cell change only with `base`. Each batch reads `base`: if it has moved, they are read again.
+- Inventories and cell change only together with the column `base`, the revision at which they were last written. Each batch
+  reads `base`, and reads them again if it differs from the cached one.
 
 The cached root only says what to lock. After locking, the batch reads the rows. If a provider is in a tree that is not
 locked, its entry is dropped and the batch starts again.
 
-A transaction keeps what it reads to itself until it commits. Its writes may be rolled back, and then the same ids and bases
-may come again with other contents.
+A transaction keeps what it reads to itself until it commits. Its writes may be rolled back, and then the same ids and
+bases may come again with other contents.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,8 +36,10 @@ NO_BASE = -1
 
 
 class CachedProvider(Struct, frozen=True, gc=False):
-    """A provider at revision `base`. If only its ids were read, `base` is NO_BASE, and `cell`, `classes` and `limits` are
-    not known. `classes` are the names of the resource classes in its inventory, by class id.
+    """A provider as it was at the revision `base`. If only its ids were read, `base` is NO_BASE.
+
+    `cell`, `classes` and `limits` are then not known. `classes` has the names of the resource classes of its inventories,
+    by class id.
     """
 
     number: int
@@ -49,7 +52,10 @@ class CachedProvider(Struct, frozen=True, gc=False):
 
 
 class ProviderCache:
-    """What committed transactions know, by internal id and by the integer of the public id (a UUID is hashed in Python)."""
+    """The providers that committed transactions have read, by internal id and by public id.
+
+    Public ids are keys as integers, since Python computes the hash of a UUID at each lookup.
+    """
 
     def __init__(self) -> None:
         self.by_number: dict[int, CachedProvider] = {}
@@ -77,7 +83,10 @@ class CachedProviders:
         self._learned: dict[int, CachedProvider] = {}
 
     def by_id(self, provider: int) -> CachedProvider | None:
-        """By the integer of its public id; without the providers that this transaction found itself."""
+        """The cached provider with this public id (as an integer), or None.
+
+        Providers that this transaction itself has just looked up are not found here, only by `by_number`.
+        """
         return self._see(self._known.by_id.get(provider))
 
     def by_number(self, number: int) -> CachedProvider | None:
@@ -88,14 +97,14 @@ class CachedProviders:
         return self._seen[number]
 
     def found(self, rows: Iterable[FoundRow]) -> None:
-        """Add providers that were looked up; afterwards `by_number` has them and their roots."""
+        """Add providers, and their roots, that were looked up in the database. Afterwards `by_number` finds them."""
         for number, uuid, root, root_uuid in rows:
             for one, id_ in ((number, uuid), (root, root_uuid)):
                 if self.by_number(one) is None:
                     self._learn(CachedProvider(one, ProviderId(id_of(id_)), root))
 
     def read(self, bases: Mapping[int, int], rows: Iterable[StockRow], names: Mapping[int, str]) -> None:
-        """Cache the inventories that were read. `bases` has the revision of each provider since which they are valid."""
+        """Cache the inventories of providers that were read, together with each provider's current `base`."""
         cells: dict[int, str] = {}
         stocks: dict[int, dict[int, InventoryState]] = {number: {} for number in bases}
         for number, cell, class_id, *stock in rows:

@@ -1,8 +1,9 @@
-"""Recount what placement stores beside the holdings that it follows from: the usage of each provider, the number of
-consumers that live on it, and the table of holders.
+"""Compute again what placement stores beside the holdings of consumers although it follows from them.
 
-Claims lock the root of each tree that they touch before they write. So when the roots are locked here, each claim on these
-trees is either committed, and counted, or not begun.
+That is each provider's usage, the number of consumers whose host it is, and the table of holders.
+
+Claims lock the root of each tree that they touch before they write. So when the roots are locked here, each claim on
+these trees is either committed, and counted, or has not begun to write.
 """
 
 from collections import Counter
@@ -94,7 +95,10 @@ def _right_numbers(connection: Connection) -> dict[int, _Numbers]:
 
 
 def _holder_rows(connection: Connection) -> tuple[set[Pair], set[Pair]]:
-    """Pairs of provider and consumer that are stored although the consumer holds nothing there; and the missing pairs."""
+    """The wrong rows of the table of holders, as pairs of provider and consumer.
+
+    First the stored pairs whose consumer holds nothing of the provider, then the pairs that are missing.
+    """
     held = held_amounts(connection)
     same = sa.and_(holders.c.provider_id == held.c.provider_id, holders.c.consumer_id == held.c.consumer_id)
     stale = sa.select(holders.c.provider_id, holders.c.consumer_id).outerjoin(held, same)

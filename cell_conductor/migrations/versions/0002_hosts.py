@@ -1,4 +1,4 @@
-"""The hosts of a cell that were set once."""
+"""Adds the table of hosts whose mode an operator has set."""
 
 import sqlalchemy as sa
 from alembic.operations import Operations

@@ -8,8 +8,9 @@ from placement_worker.api.values.request_parts import Headers
 
 class Authentication(Protocol):
     async def caller(self, headers: Headers) -> Caller:
-        """The sender of these headers. Raises ApiError 401 if the headers do not prove one, and Unavailable if it cannot be
-        found out now.
+        """Find out who sent a request with these headers.
+
+        Raises ApiError 401 if the headers do not prove it, and Unavailable if it cannot be found out now.
         """
         ...
 

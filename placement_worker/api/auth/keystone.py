@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 10.0
 
 
 class KeystoneAccount(Struct, frozen=True, kw_only=True):
-    """Where Keystone is, and the service user that asks it."""
+    """The address of Keystone, and the service user by which this service asks it."""
 
     # "https://cloud.example.com/identity": the part before /v3.
     url: str
@@ -144,7 +144,7 @@ class KeystoneAuthentication:
 
 
 def keystone_client(ca_file: Path | None = None) -> httpx.AsyncClient:
-    """`ca_file`: the certificates that Keystone's one is checked against, if not those of the system."""
+    """An HTTP client for Keystone, which checks Keystone's certificate by those in `ca_file`, or by the system's."""
     return httpx.AsyncClient(timeout=TIMEOUT_S, verify=ssl.create_default_context(cafile=ca_file))
 
 

@@ -108,7 +108,7 @@ def _consumer_in(consumer: UUID, said: dict[str, Any], version: Version) -> Cons
 
 
 def uuid_key(text: str) -> UUID:
-    """A key that must be a UUID: the schema's pattern allows hyphens anywhere, so it is checked here."""
+    """Parse a key of a body that must be a UUID. The schema does not check this: its pattern allows hyphens anywhere."""
     key = uuid_in(text)
     if key is None:
         raise bad_request(f"JSON does not validate: {text!r} is not a 'uuid'")
@@ -129,7 +129,10 @@ def _amounts_in(said: dict[str, Any]) -> tuple[ResourceAmount, ...]:
 
 
 def _by_provider(listed: list[dict[str, Any]]) -> dict[str, Any]:
-    """In the form that bodies have from 1.12 on. If a provider is listed twice, the last one counts."""
+    """The list of allocations that bodies have before 1.12, in the form that they have from 1.12 on: a table by provider.
+
+    If a provider is listed twice, the last one counts.
+    """
     return {one["resource_provider"]["uuid"]: {"resources": one["resources"]} for one in listed}
 
 

@@ -77,7 +77,10 @@ class Candidates:
 
 
 def _all_giving(found: Found, index: ProviderIndex, query: CandidatesQuery, budget: Budget) -> Rows:
-    """Before 1.29 a limit cuts candidates, but the summaries still have all providers in the trees that are left."""
+    """The providers that the summaries need before 1.29, if a limit has cut the list of candidates.
+
+    The search runs again without the limit. All providers found count that are in a tree with a remaining candidate.
+    """
     every = find_candidates(index, structs.replace(query, limit=CANDIDATES_MAX), budget=budget)
     giving: Rows = np.intersect1d(every.giving, index.in_trees_of(found.giving))
     return giving

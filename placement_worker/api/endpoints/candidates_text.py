@@ -1,8 +1,8 @@
 """Writes candidates directly as text: an answer may have ten thousand of them, so no objects are built first.
 
-Candidates of one pattern are written by one template, thousands at a time. The summary of a provider is written once and
-cached until the provider changes. Nothing needs escaping: ids, classes, traits and suffixes are letters, digits, hyphens
-and underscores.
+Candidates that differ only in their providers are written by one template, thousands at a time. The summary of a provider
+is written once and cached until the provider changes. Nothing needs escaping: ids, classes, traits and suffixes are
+letters, digits, hyphens and underscores.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -33,7 +33,10 @@ _encode = msgspec.json.encode
 
 
 def requests_text(found: Candidates, index: ProviderIndex, version: Version, budget: Budget) -> Iterator[str]:
-    """In parts, to be joined with commas. The length is charged to the budget before any of it is written."""
+    """The allocation requests of an answer as JSON, in parts which the caller joins with commas.
+
+    The length of all is charged to the budget before any of them is written.
+    """
     blocks = list(_templates(found, version, budget))
     budget.tell(
         sum(len(rows) * (len(template) + _UUID_MORE * len(columns)) for rows, template, columns in blocks)
@@ -64,7 +67,7 @@ def _block_text(rows: Rows, template: str, columns: list[int], index: ProviderIn
 
 
 def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[int]]:
-    """The text of one candidate, with `%s` for each provider; and the column of each placeholder."""
+    """The JSON text of one candidate with `%s` in place of each provider, and the pattern's column for each `%s`."""
     giving = [column for column, amounts in enumerate(pattern.amounts) if amounts]
     if version < _BY_PROVIDER:
         rows = [
@@ -84,7 +87,10 @@ def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[in
 
 
 class Summaries:
-    """A cache of summaries by row, each with the row's change count at that time."""
+    """Writes summaries of providers, and caches those from version 1.29 on, each until its provider changes.
+
+    A cached summary has the row's change count of the time when it was written.
+    """
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -94,8 +100,10 @@ class Summaries:
     def texts(
         self, giving: Rows, index: ProviderIndex, version: Version, classes: Collection[str], budget: Budget
     ) -> Iterator[str]:
-        """In parts, to be joined with commas: summaries of all providers in the trees that give something; before 1.29, only
-        of those that give something.
+        """The summaries of an answer as JSON, in parts which the caller joins with commas.
+
+        From 1.29 on these are all providers of the trees that give something, before that only the providers that give
+        something.
         """
         if version < TREES:
             rows = giving.tolist()
@@ -117,7 +125,9 @@ class Summaries:
             yield text
 
     def _kept(self, rows: list[int], index: ProviderIndex, version: Version) -> tuple[int, list[str]]:
-        """The number of summaries that were written anew, and all summaries. Unchanged ones come from the cache."""
+        """The summaries of these rows, from the cache as far as they have not changed; before them, how many were written
+        anew.
+        """
         texts, written, changes = self._texts, self._changes, index.changes
         changed = [row for row in rows if written[row] != changes[row]]
         for row in changed:
@@ -126,7 +136,10 @@ class Summaries:
         return len(changed), [texts[row] for row in rows]
 
     def _begin(self, index: ProviderIndex) -> None:
-        """Make room in the cache for new providers. Clear it first if the index is not a successor of the last one."""
+        """Make room in the cache for new providers.
+
+        It is cleared first if this index is unrelated to the one that the cached summaries were written from.
+        """
         if index.lineage is not self._lineage:
             self._texts, self._changes, self._lineage = [], [], index.lineage
         more = index.rows - len(self._texts)

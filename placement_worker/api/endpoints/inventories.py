@@ -133,7 +133,10 @@ async def _check_capacity(
     seen: int | None,
     doing: str,
 ) -> None:
-    """A client whose provider is gone, or was changed since it was read, learns that first."""
+    """Refuse inventories without capacity.
+
+    A client whose provider is gone, or was changed since the client has read it, gets that error first.
+    """
     wrong = _without_capacity(inventories, request.version)
     if not wrong:
         return
@@ -144,8 +147,10 @@ async def _check_capacity(
 
 
 async def _replaced(books: Backend, order: SetInventories, doing: str) -> int:
-    """The provider's new generation. If a class in use would go, the verdict names one; the answer names all, as they are a
-    moment later.
+    """Replace all inventories of a provider. Returns its new generation.
+
+    If a class in use would be removed, the verdict names one such class. The error names all, as a moment later they are
+    found.
     """
     verdict = await books.writer.ask(order)
     if isinstance(verdict, ProviderWritten):

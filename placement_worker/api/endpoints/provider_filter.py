@@ -21,7 +21,7 @@ def providers_that(replica: Replica, query: ProviderQuery) -> Iterator[ProviderS
 
 
 def _found(replica: Replica, query: ProviderQuery) -> Iterable[ProviderState]:
-    """The providers with the requested id, name and tree; the other conditions are checked later. These three leave few."""
+    """The providers with the requested id, name and tree. Few are left to which the other conditions must be applied."""
     in_tree = query.group.in_tree
     found: Iterable[ProviderState | None] = replica if in_tree is None else replica.tree_of(in_tree)
     if query.id is not None:
@@ -39,7 +39,7 @@ def _found(replica: Replica, query: ProviderQuery) -> Iterable[ProviderState]:
 
 
 def _having(index: ProviderIndex, group: Group) -> Flags | None:
-    """For each row, whether it has what is asked for; None if nothing is asked."""
+    """For each row of the index, whether that provider has what the query asks for; None if it asks for nothing."""
     rows = index.rows
     conditions: list[Flags] = []
     for resource, amount in group.resources.items():

@@ -1,4 +1,4 @@
-"""What endpoints share: where they read and write, and the provider that a path names."""
+"""`Backend`, through which all endpoints read and write; and the id of the provider that a path names."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -30,8 +30,10 @@ PAGE = 1_000
 
 
 class Backend(Struct, frozen=True):
-    """Where endpoints read and write. `records` are read from the store each time: there is too much of them for memory, or
-    they are needed too rarely.
+    """Where endpoints read and write.
+
+    Providers are read from memory (`view`). `records` are read from the database each time: there is too much of them for
+    memory, or they are needed too rarely.
     """
 
     writer: WriteBatcher
@@ -42,7 +44,10 @@ class Backend(Struct, frozen=True):
     async def write(
         self, order: Write, doing: str, special: Refusals = AS_USUAL, **words: str
     ) -> Done | ProviderWritten:
-        """Raises the refusal of the verdict, by the table `special` or else by the usual one. `words` are for the texts of `special`."""
+        """Have this order written. If placement refuses it, raise the HTTP error for that verdict.
+
+        The error is the one that `refusal` chooses.
+        """
         verdict = await self.writer.ask(order)
         if isinstance(verdict, Done | ProviderWritten):
             return verdict
@@ -78,7 +83,7 @@ class Backend(Struct, frozen=True):
 
 
 def path_provider(request: Request) -> ProviderId:
-    """The id in the path; an id that is not a UUID is a 404."""
+    """The provider's id in the path. A text that is no UUID names no provider: a 404."""
     provider = uuid_in(request.params["uuid"])
     if provider is None:
         raise no_such_provider(request.params["uuid"])

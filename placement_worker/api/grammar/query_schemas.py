@@ -17,7 +17,7 @@ _POLICY: Schema = {"type": "string", "enum": ["none", "isolate"]}
 
 
 def _growing(added: Mapping[Version, dict[str, Schema]], *, required: tuple[str, ...] = ()) -> Schemas:
-    """Each version has the keys that it adds, and those of all versions before it."""
+    """The schemas of a query to which versions add keys: at each version it has that version's keys and all earlier ones."""
     keys = accumulate(added.values(), dict.__or__)
     return {since: record(each, required=required) for since, each in zip(added, keys, strict=True)}
 
@@ -47,7 +47,7 @@ USAGES = VersionedValidators(
 
 
 def _grouped(suffix: str, grouped: tuple[str, ...], **others: Schema) -> Schema:
-    """The schema of a query for candidates. Each key in `grouped` may have a suffix."""
+    """The schema of a query for candidates from 1.25 on. Each key in `grouped` may end in a suffix that names a group."""
     return record({"limit": _LIMIT, "group_policy": _POLICY, **others}) | {
         "patternProperties": {f"^{key}({suffix})?$": TEXT for key in grouped}
     }

@@ -49,7 +49,11 @@ IN_USE: Final = "Inventory for '{resource}' on resource provider '{provider}' in
 
 
 class Refusal(Struct, frozen=True):
-    """`text` has the verdict's fields in braces; `{doing}` says what was tried, and begins the sentence."""
+    """The HTTP error for one kind of verdict.
+
+    In `text`, names in braces stand for the verdict's fields; `{doing}` is the beginning of the sentence, which says what
+    the client tried.
+    """
 
     status: HTTPStatus
     text: str
@@ -122,7 +126,10 @@ _UNKNOWN_IN_BODY: Final[Mapping[str, Refusal]] = {
 
 
 def refusal(verdict: WriteVerdict, doing: str, special: Refusals = AS_USUAL, **words: str) -> ApiError:
-    """The error for this verdict, by the table `special` or else by the usual one. `words` are for the texts of `special`."""
+    """The HTTP error for a verdict that refuses. An endpoint's own errors, in `special`, come before the usual ones.
+
+    `doing` says what the client tried. `words` fill further names in braces, which only texts in `special` have.
+    """
     said = special.get(type(verdict)) or _USUAL.get(type(verdict))
     if isinstance(verdict, UnknownProvider):
         said = _UNKNOWN_IN_BODY.get(verdict.field, said)

@@ -96,8 +96,10 @@ def error_body(request_id: str, problem: ApiError, version: Version | None) -> b
 
 
 def detail_text(problem: ApiError) -> str:
-    """Placement's layout: the kind of error, an empty line, and one last line that says what is wrong. The `openstack` client
-    prints only the last line.
+    """The `detail` of an error in Placement's form: the kind of error, an empty line, and one line that says what is
+    wrong.
+
+    The `openstack` client prints only the last line.
     """
     general = _IN_GENERAL.get(problem.status, f"{problem.status.phrase}.")
     return f"{general}\n\n{_LINE_BREAK.sub(' ', problem.detail.strip())}"

@@ -47,7 +47,9 @@ class Match(Struct, frozen=True):
 
 
 class Router:
-    """Tries one path of the table after another; the table is small and does not change."""
+    """Finds the route for a request by trying one path of the route table after another. The table is small and never
+    changes.
+    """
 
     def __init__(self, routes: Iterable[Route]) -> None:
         of_path: dict[str, list[Route]] = {}

@@ -103,7 +103,7 @@ class Validator:
 
 
 class VersionedValidators:
-    """The validators of one kind of body or query."""
+    """The validators of one kind of body or query, for all versions of the API."""
 
     def __init__(self, schemas: Schemas) -> None:
         self._newest_first = tuple(
@@ -155,8 +155,10 @@ def _check_nul(value: object) -> None:
 
 
 class _WithNul(Struct):
-    """A string with a NUL, and the steps that lead to it, innermost first. The path is put together only for the one that is
-    found: keys may be megabytes long, beside tens of thousands of values.
+    """A text of a body that has a NUL, and the path that leads to it, innermost step first.
+
+    The steps are joined only when such a text is found: keys may be megabytes long, and there may be tens of thousands of
+    values.
     """
 
     text: str
@@ -186,7 +188,10 @@ def _with_nul(value: object) -> _WithNul | None:
 
 
 def _ending_exactly(schema: Any) -> Any:
-    """The schema for the fast validator, with exact ends: its `$` would also match before a trailing line break."""
+    r"""A copy of the schema for the compiled validator, in which `\Z` replaces `$` at the end of patterns.
+
+    In Python, `$` also matches before a line break at the end.
+    """
     match schema:
         case dict():
             return {
@@ -208,7 +213,7 @@ def _exact(pattern: str) -> str:
 
 
 def _matches(_: object, pattern: str, value: object, __: object) -> Iterator[jsonschema.ValidationError]:
-    r"""Check a JSON schema's `pattern` with `\Z` as its end: `$` would also match before a trailing line break."""
+    r"""Check a JSON schema's `pattern` with `\Z` in place of `$`, which would also match before a line break at the end."""
     if isinstance(value, str) and not re.search(_exact(pattern), value):
         yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
 

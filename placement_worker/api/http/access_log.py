@@ -21,7 +21,10 @@ def is_kept() -> bool:
 
 
 def note(call: Call, answer: Answer, took_s: float) -> None:
-    """Writes the record directly: to look up the caller's position in the code would cost more than the rest."""
+    """Log one answered request.
+
+    The log record is made here: to let `logging` find out the calling line would cost more than everything else.
+    """
     query = call.scope["query_string"].decode("latin-1")
     # The id of another service's request that caused this one. Another form stays out of the log.
     cause = call.headers.get("x-openstack-request-id", "")

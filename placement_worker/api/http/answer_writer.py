@@ -7,9 +7,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 
 class AnswerWriter:
-    """Sends head and body in one write, since a second write costs as much as everything else of a small answer. Only the
-    first piece of a long body goes with the head, which states the length of all pieces. Each later piece waits until the
-    client has read.
+    """Sends an answer's head and body in one write, since a second write costs as much as the rest of a small answer.
+
+    If a body is long, only its first piece goes with the head, which states the length of all pieces. Each later piece
+    waits until the client has read the ones before.
     """
 
     def __init__(self, cycle: RequestResponseCycle, close: Callable[[], None]) -> None:

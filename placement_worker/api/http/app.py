@@ -164,7 +164,7 @@ def _check_media(route: Route, headers: Headers) -> None:
 
 
 def _located(reply: Reply, call: Call) -> Reply:
-    """Handlers give a location as a path; clients get it with the host that they asked."""
+    """The reply with a full URL as its location, at the host that the client asked. Handlers give only a path."""
     location = reply.headers.get("location")
     if location is None:
         return reply

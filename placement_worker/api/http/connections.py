@@ -47,7 +47,9 @@ class Connections:
         self._unlogged = 0
 
     def opened(self, connection: Connection, now: float) -> bool:
-        """May the new connection stay? If necessary, another one that is idle is closed for it."""
+        """Add a new connection. Returns whether it may stay; if too many are open, the one that is idle longest is closed
+        for it.
+        """
         address = connection.address
         self.open += 1
         self._of_address[address] += 1
@@ -80,7 +82,9 @@ class Connections:
         self._idle[connection] = None
 
     def note_closed(self, connection: Connection, why: Closed, now: float) -> None:
-        """Counts each time, but logs only now and then: an attacker must not fill the log."""
+        """Count a connection that the server closed. Only now and then this is logged, since an attacker must not fill
+        the log.
+        """
         self.closed[why] += 1
         self._unlogged += 1
         if now - self._logged_at < LOGGED_EVERY_S:

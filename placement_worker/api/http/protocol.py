@@ -1,6 +1,7 @@
-"""One connection, on uvicorn and httptools. Input that is not HTTP, or is too long, is refused with the API's own errors.
+"""One connection of a client, on uvicorn and httptools.
 
-The application never sees these, since the parser stops before there is a request.
+Input that is not HTTP, or is too long, is refused here with the same form of errors as the API's own. The application
+never gets it, since the parser stops before there is a request.
 """
 
 import asyncio
@@ -32,7 +33,10 @@ _TOO_MANY_CONNECTIONS: Final = ApiError(
 
 
 def protocol_for(settings: ApiSettings, shared: Connections) -> type[HttpToolsProtocol]:
-    """A class with these limits: uvicorn makes an instance for each connection, and passes no arguments of ours."""
+    """A protocol class that has these settings and connections as attributes.
+
+    uvicorn makes an instance of it for each connection, and passes no further arguments.
+    """
 
     class Limited(PlacementProtocol):
         limits = settings
@@ -42,8 +46,10 @@ def protocol_for(settings: ApiSettings, shared: Connections) -> type[HttpToolsPr
 
 
 class PlacementProtocol(HttpToolsProtocol):
-    """uvicorn has a timer for kept-alive connections, which stops at any byte. A second timer runs whenever the first does not
-    and no request is in progress, so that no connection stays open for long without use.
+    """One connection of a client, with limits on time and size.
+
+    uvicorn has a timer for kept-alive connections, which stops at any byte that arrives. A second timer runs whenever
+    uvicorn's does not and no request is in progress, so that no connection stays open for long without use.
     """
 
     limits = ApiSettings()
@@ -157,7 +163,7 @@ class PlacementProtocol(HttpToolsProtocol):
             self._answer_due = None
 
     def close(self) -> None:
-        """Close, after the rest of the output is sent, if the client reads it in time."""
+        """Close the connection after the rest of the output is sent. A client that does not read it in time is cut off."""
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self.loop.call_later(self.limits.answer_s_max, self.transport.abort)
@@ -191,7 +197,9 @@ class PlacementProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, answered_at_once)
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn while the parser's error is handled; only that error says what is wrong."""
+        """Refuse input that the parser could not read. uvicorn calls it while the parser's error, which tells what is
+        wrong, is handled.
+        """
         self._refuse(_problem(sys.exception(), msg))
 
     def _refuse(self, problem: ApiError) -> None:

@@ -63,7 +63,10 @@ def read_certificate(chain: Path, key: Path) -> ssl.SSLContext:
 
 
 class HttpServer:
-    """Binds its address when it is made, so that an address in use is reported before anything else starts."""
+    """Serves the application at one address.
+
+    The constructor binds the address, so that an address in use is reported before anything else starts.
+    """
 
     def __init__(
         self,

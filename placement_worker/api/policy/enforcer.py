@@ -1,7 +1,8 @@
-"""oslo.policy: reads rules, judges them, and finds ours for the `oslopolicy-*` tools. No other module imports it.
+"""Reads and judges rules by oslo.policy, and serves oslo's `oslopolicy-*` tools. No other module imports oslo.policy.
 
-oslo.policy only logs a rule that it cannot read, denies every request by it, and starts. Its `check_rules` looks for missing and
-circular rules, but not behind `not`, where a missing rule allows everything. So `read_rules` checks the parsed rules itself.
+oslo.policy only logs a rule that it cannot read, denies every request by it, and starts. Its `check_rules` looks for
+missing and circular rules, but not behind `not`, where a missing rule allows everything. So `read_rules` checks the
+parsed rules itself.
 """
 
 import ast
@@ -23,7 +24,9 @@ _OPERATORS: Final = frozenset(("and", "or", "not"))
 
 
 def read_rules(rules: Mapping[str, str]) -> oslo.Enforcer:
-    """Raises BadPolicyError for a rule that cannot be read, that refers to a missing one, or that refers to itself.
+    """Check these rules, and make an enforcer that judges by them.
+
+    Raises BadPolicyError for a rule that cannot be read, that refers to a missing one, or that refers to itself.
 
     The enforcer has a configuration of its own and never reads a file again: a file that an operator edits while the
     server runs would take effect unchecked.
@@ -78,7 +81,10 @@ def _referred_rules(name: str, text: str) -> frozenset[str]:
 
 
 def _words(text: str) -> list[str]:
-    """As oslo.policy splits a rule: parentheses count only around a word, and operators in any case."""
+    """Split the text of a rule into words, to compare rules regardless of parentheses and of the case of operators.
+
+    It splits as oslo.policy does: parentheses count only around a word.
+    """
     words = (word.strip("()") for word in text.split())
     return [word.lower() if word.lower() in _OPERATORS else word for word in words if word]
 

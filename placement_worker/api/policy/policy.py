@@ -49,7 +49,10 @@ class Policy:
             )
 
     def _is_allowed(self, rule: str, caller: Caller, project: str) -> bool:
-        """Names that are too long for a project are not cached: they may be as long as a request."""
+        """Judge the request, or take the cached judgement of an equal one.
+
+        Names that are too long for a project are judged without the cache: they may be as long as a request.
+        """
         allows = self._allows if len(project) <= PROJECT_CHARACTERS_MAX else self._judged
         return allows(rule, caller, project)
 
@@ -65,12 +68,18 @@ class Policy:
 
 
 def _present(**values: str) -> dict[str, str]:
-    """Without the empty ones: nothing equals nothing, and a caller without a project would own what has none."""
+    """The values that are not empty.
+
+    Rules compare values: a caller without a project would otherwise own everything that has no project.
+    """
     return {name: value for name, value in values.items() if value}
 
 
 def policy_named(name: str) -> Policy:
-    """`legacy`, `secure`, `open`, or the path of a YAML or JSON file, whose rules replace legacy's one by one."""
+    """The policy that an operator names: `legacy`, `secure`, `open`, or the path of a YAML or JSON file.
+
+    The rules of a file replace those of `legacy` one by one.
+    """
     if name in BY_NAME:
         return Policy(BY_NAME[name])
     overrides = _file(Path(name))

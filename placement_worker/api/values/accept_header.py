@@ -14,7 +14,10 @@ _RANGE: Final = re.compile(rf"\s*{_WORD}/{_WORD}(\s*;\s*{_WORD}=({_WORD}|\"[^\"]
 # Few clients, which send the same header again and again.
 @lru_cache(maxsize=256)
 def accepts(header: str, media: str) -> bool:
-    """Without an Accept header any media type will do; so does a header that cannot be parsed, as in Placement."""
+    """Does a client with this Accept header take this media type?
+
+    An empty header accepts every type, and so does a header that cannot be parsed, as in Placement.
+    """
     if not header.strip() or not all(_RANGE.fullmatch(part) for part in header.split(",") if part.strip()):
         return True
     whole = media.partition("/")[0] + "/*"
@@ -26,7 +29,7 @@ def accepts(header: str, media: str) -> bool:
 
 
 def _ranges(header: str) -> list[tuple[str, bool]]:
-    """Each media range, and whether it is accepted at all; a weight of 0 means that it is not."""
+    """The media ranges of the header, each with whether the client accepts it: a weight of 0 means that it does not."""
     found = []
     for part in header.split(","):
         media, *parameters = (piece.strip().lower() for piece in part.split(";"))

@@ -26,7 +26,7 @@ class Pieces(Struct, frozen=True):
 
 
 def pieces_of(parts: Iterable[bytes], size: int = PIECE_BYTES) -> Pieces:
-    """Join short parts: each piece but the last one has at least so many bytes."""
+    """Join short parts to pieces of at least `size` bytes; only the last piece may be shorter."""
     return Pieces((*_joined(parts, size),))
 
 

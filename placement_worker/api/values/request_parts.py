@@ -63,7 +63,10 @@ def query_of(scope: Scope, settings: ApiSettings) -> tuple[tuple[str, str], ...]
 
 
 async def body_of(headers: Headers, receive: Receive, settings: ApiSettings) -> bytes:
-    """The whole body. A body that is stated to be too long is not read at all; a slow sender is not waited for."""
+    """Read the whole body of a request.
+
+    A body whose stated length is too long is not read at all. One that does not arrive in time is refused.
+    """
     _check_length(_stated_length(headers.get("content-length", "0")), settings)
     try:
         async with asyncio.timeout(settings.body_s_max):
@@ -106,7 +109,10 @@ def _check_length(length: int, settings: ApiSettings) -> None:
 
 
 def _check_values(body: bytes, settings: ApiSettings) -> None:
-    """Runs before the body is parsed: to count separators is a thousand times as fast as to parse the values."""
+    """Refuse a body with too many values, before it is parsed.
+
+    Counting its commas is a thousand times as fast as parsing it.
+    """
     if len(body) <= settings.body_values_max:
         return
     values = body.count(b",") + 1

@@ -1,4 +1,7 @@
-"""Pages of providers keep room for two more versions of each row, as claims write them. Pages that are full stay so."""
+"""PostgreSQL's pages of the table of providers keep room for two more versions of each row, as claims write them.
+
+Pages that are full already stay so.
+"""
 
 from alembic.operations import Operations
 

@@ -63,7 +63,10 @@ _NOTHING_HELD: Held = {}
 
 
 class LockedClaims:
-    """The rows that a transaction has locked, by internal ids. Makes the ledger of them, and rows of its changes."""
+    """The rows that a transaction has locked for claims, by internal ids.
+
+    It makes the `Ledger` of them by which claims are decided, and translates the changes back into rows.
+    """
 
     def __init__(self, keys: ClaimKeys, classes: CachedNames, providers: CachedProviders) -> None:
         self.keys = keys
@@ -79,7 +82,7 @@ class LockedClaims:
     # From rows to the ledger
 
     def unknown(self) -> list[ProviderId]:
-        """The providers named by the claims whose internal ids are not in the cache."""
+        """Those of the providers named by the claims whose internal ids are not in the cache."""
         return self._not_cached(self.keys.providers)
 
     def _not_cached(self, providers: Collection[ProviderId]) -> list[ProviderId]:
@@ -128,7 +131,7 @@ class LockedClaims:
                 self._rows[consumer] = ConsumerRecord(kept.row, tuple(self._amounts_of(kept.held)), kept.held)
 
     def unknown_hosts(self) -> list[ProviderId]:
-        """Hosts that count a consumer of this batch, and whose internal id is not in the cache."""
+        """The hosts of this batch's consumers whose internal ids are not in the cache. They count these consumers."""
         rows = [kept.row for kept in self._rows.values() if kept.held]
         return self._not_cached({row.host: None for row in rows if row.host is not None})
 
@@ -143,7 +146,10 @@ class LockedClaims:
                 yield ResourceAmount(provider=known.id, resource=names[class_id], amount=amount)
 
     def add_roots(self, rows: Iterable[UsageRow]) -> None:
-        """An administrator's write names no host, so its consumer may live at any root of these rows from now on."""
+        """If administrators write allocations, note the roots of these providers as possible hosts of their consumers.
+
+        Such a write names no host, so one of these roots may become it.
+        """
         if self.keys.allocations:
             self.found({row[1] for row in rows})
 
@@ -185,7 +191,7 @@ class LockedClaims:
     # From changes back to rows
 
     def optimistic_rows(self) -> list[ConsumerRecord]:
-        """Each consumer as it will be if it is new and its claim is granted, as most are."""
+        """The row of each consumer as it will be if the consumer is new and its claim is granted, as most are."""
         return [self._optimistic_row(consumer) for consumer in self.keys.consumers]
 
     def _optimistic_row(self, consumer: ConsumerId) -> ConsumerRecord:
@@ -224,7 +230,7 @@ class LockedClaims:
     def consumer_writes(
         self, changes: ClaimChanges, optimistic_rows: Mapping[int, ConsumerRecord]
     ) -> "ConsumerWrites":
-        """The consumers' rows to write, without those that were inserted in their final state already."""
+        """What to write about consumers, without the rows that were inserted in their final state already."""
         kept = ConsumerWrites([], [])
         held = {consumer.int: amounts for consumer, amounts in changes.held}
         for row in changes.consumers:

@@ -47,8 +47,10 @@ def holders_of(
 def usages(
     connection: Connection, vocabulary: CachedVocabulary, project: str, user: str
 ) -> tuple[TypeUsage, ...]:
-    """From one pass over the consumers. The database counts those that hold the same, and the JSON is read here: that costs
-    less than to let the database unfold it into a row for each amount.
+    """Sum up what the consumers of a project, or of one of its users, hold, by consumer type.
+
+    The database counts consumers that hold the same, and their JSON is read here. That costs less than to let the
+    database unfold the JSON into a row for each amount.
     """
     theirs = [consumers.c.held != NOTHING, consumers.c.project_id == project]
     if user:
@@ -106,8 +108,9 @@ def _claimed_since(connection: Connection, since: datetime) -> frozenset[Consume
 def _read(
     connection: Connection, vocabulary: CachedVocabulary, query: sa.Select[Any]
 ) -> list[tuple[Row[Any], tuple[ResourceAmount, ...]]]:
-    """Each consumer's row, and what it holds, without what is held of providers that do not exist: the audit of the tables
-    reports these.
+    """The rows of these consumers, each with what it holds.
+
+    Amounts of providers that do not exist are left out: the audit of the tables reports them.
     """
     rows = [(row, decode_held(row.held)) for row in connection.execute(query)]
     if vocabulary.classes.lack({one for _, held in rows for used in held.values() for one in used}):

@@ -114,7 +114,7 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
     _made_groups: Mapping[int, ServerGroup] = {}
 
     async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
-        """A group is inserted as the batch first defines it. Most times it is there already."""
+        """Lock server groups by inserting those that have no row yet, as the batch first defines each."""
         new = await self._transaction.fetch(_MAKE_GROUPS, *_group_columns(groups))
         made = {id_of(row[0]).int for row in new}
         self._made_groups = {each.id.int: each for each in groups if each.id.int in made}

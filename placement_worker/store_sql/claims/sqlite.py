@@ -59,7 +59,7 @@ _HOLD = "INSERT INTO holders (provider_id, consumer_id) VALUES (?, ?)"
 
 
 class SqliteClaims(ClaimLocks[SqliteTransaction]):
-    """BEGIN IMMEDIATE is the only lock, so no rows have to be inserted in order to be locked."""
+    """Reads and writes claims on SQLite. BEGIN IMMEDIATE has locked the whole file, so no rows are locked here."""
 
     async def _lock_groups(self, groups: Sequence[ServerGroup]) -> Sequence[ServerGroup]:
         rows = await rows_of(self._transaction, _READ_GROUPS, [group.id for group in groups])
@@ -110,7 +110,7 @@ def _write(connection: Connection, locked: LockedClaims, changes: ClaimChanges) 
 
 
 def _add_consumers(driver: sqlite3.Connection, locked: LockedClaims, new: Sequence[ConsumerRecord]) -> None:
-    """Ids are given here: SQLite returns the id of only one inserted row at a time."""
+    """Insert new consumers, with ids that are chosen here: SQLite returns the id of only one inserted row at a time."""
     if not new:
         return
     (last,) = driver.execute(_LAST_CONSUMER).fetchone()

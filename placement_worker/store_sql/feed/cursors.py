@@ -43,7 +43,7 @@ class Snapshot(Struct, frozen=True):
 
 
 def has_seen(cursor: str, forgotten: str) -> bool:
-    """Has the reader with this cursor seen everything that was pruned, according to feed.forgotten?"""
+    """Has the reader with this cursor seen all log rows that were pruned? `forgotten` covers these rows."""
     seen, gone = Snapshot.of(cursor), Snapshot.of(forgotten or NOTHING_SEEN)
     return seen is not None and gone is not None and seen.sees_all_of(gone)
 

@@ -105,7 +105,10 @@ def _log_of_file(connection: Connection, since: str, entries_max: int) -> LogRea
 
 
 async def unpublished(transaction: Transaction, vocabulary: CachedVocabulary, read: LogRead) -> Unpublished:
-    """The changed providers, as they are now. After claims alone, which is the usual case, one statement reads it."""
+    """The providers that these log entries name, with their current state, and everything else in the entries.
+
+    After claims alone, which is the usual case, this takes one statement.
+    """
     entry, changed = read.entry, set(read.entry.providers)
     return Unpublished(
         cursor=read.cursor,

@@ -88,8 +88,9 @@ def members_page(connection: Connection, after: int, limit: int) -> MembersPage:
 
 
 def prune_groups(connection: Connection) -> int:
-    """Delete server groups without members. First they are locked, then looked at again: a claim may have joined one while
-    the first statement waited.
+    """Delete server groups without members.
+
+    They are locked first, and then looked at again: a claim may have joined one while the first statement waited.
     """
     is_empty = ~sa.exists().where(consumers.c.server_group == server_groups.c.uuid)
     empty = connection.scalars(
@@ -126,7 +127,10 @@ def prune_log(connection: Connection, logged_before: datetime) -> int:
 
 
 def _forgotten_by(published: str, forgotten: str, last: int) -> Snapshot:
-    """Only published rows are pruned, so no transaction that this snapshot missed wrote any of them."""
+    """A snapshot that covers all log rows pruned so far, the last of them written by transaction `last`.
+
+    It is a part of the publisher's snapshot: only rows that the publisher has seen are pruned.
+    """
     seen, before = Snapshot.of(published), Snapshot.of(forgotten or NOTHING_SEEN)
     assert seen is not None
     assert before is not None
@@ -134,6 +138,6 @@ def _forgotten_by(published: str, forgotten: str, last: int) -> Snapshot:
 
 
 def _reach(connection: Connection) -> tuple[LogPosition, str]:
-    """How far the log is published, and a cursor that covers everything this transaction sees."""
+    """How far the log is published, and a cursor that covers everything this transaction sees of it."""
     term, position = connection.execute(sa.select(feed.c.term, feed.c.position)).one()
     return LogPosition(term=term, position=position), come_to(connection)

@@ -72,7 +72,10 @@ def _look_beyond(
     names: Collection[str],
     keys: ForestKeys,
 ) -> Forest:
-    """Add to the locked trees what the writes name beside them: tombstones, other providers, and names in use."""
+    """The locked trees, together with what else the batch must know.
+
+    That is tombstones, the trees of other named providers, the owners of provider names, and which custom names exist.
+    """
     tombstones = lock_tombstones(connection, keys.trees - trees.keys())
     return Forest(
         {**tombstones, **trees},
@@ -84,7 +87,11 @@ def _look_beyond(
 
 
 def _elsewhere(connection: Connection, keys: Collection[ProviderId]) -> dict[ProviderId, ProviderId]:
-    """Read without locks, since the batch can only be refused. A provider created meanwhile ends as a duplicate."""
+    """The roots of these providers, which are outside of the locked trees.
+
+    They are read without locks, since a batch that names one can only be refused. If a provider is created meanwhile, the
+    batch fails when it inserts the same one.
+    """
     if not keys:
         return {}
     rows = connection.execute(

@@ -1,7 +1,8 @@
-"""Trees of one provider that keep their classes, such as nodes that become reserved or free: one statement writes them.
+"""Write trees of one provider that keep their resource classes, such as nodes that become reserved or free, by one
+statement.
 
-In a running cloud most reports are of this kind. Until they are written, a scheduler may choose a host that it must not
-choose.
+In a running cloud most reports are of this kind. Until such a report is written, a scheduler may choose a host that it
+must not choose.
 """
 
 from collections.abc import Iterator, Sequence

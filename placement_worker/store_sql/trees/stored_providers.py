@@ -1,6 +1,7 @@
 """Read providers with all their contents, by the drivers' own statements.
 
-Each statement sees what was committed when it began (in a reading transaction, all see the same), so a deciding caller locks first.
+Outside of a reading transaction each statement sees what was committed when it began. So a caller that decides by what it
+reads locks first.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -118,7 +119,7 @@ def tree_books(stored: Iterable[StoredProvider], vocabulary: CachedVocabulary) -
 
 
 def state_of(stored: StoredProvider, vocabulary: CachedVocabulary) -> ProviderState:
-    """The state of a stored provider for messages. These do not tell an operator's traits from the reporter's."""
+    """The state of a stored provider, as messages have it: operators' traits and reported traits are one list there."""
     classes, traits = vocabulary.classes.names, vocabulary.traits.names
     return ProviderState(
         internal=stored.number,
@@ -154,7 +155,10 @@ def _book(stored: StoredProvider, vocabulary: CachedVocabulary) -> ProviderBook:
 async def _read(
     transaction: Transaction, vocabulary: CachedVocabulary, rows: Sequence[Any]
 ) -> list[StoredProvider]:
-    """The providers of these rows, with their inventories. Afterwards the cache has the names of their classes and traits."""
+    """Complete these rows of providers with their inventories.
+
+    Afterwards the cache has the names of all their resource classes and traits.
+    """
     stocks = await rows_of(transaction, _STOCKS, [row[0] for row in rows])
     used = {row[0]: decode_used(row[14]) for row in rows}
     inventories: dict[int, dict[int, InventoryState]] = {number: {} for number in used}

@@ -18,7 +18,10 @@ _COUNTERS = ("cell", "shape", "epoch", "sequence")
 
 
 def lock_tombstones(connection: Connection, roots: Collection[ProviderId]) -> dict[ProviderId, TreeBook]:
-    """Read them after the roots are locked: a tree that was deleted during that wait has its tombstone by now."""
+    """Lock and read the tombstones of these trees. The caller has locked the roots before.
+
+    If a tree was deleted while the caller waited for its root, the tombstone is found here.
+    """
     if not roots:
         return {}
     rows = connection.execute(
@@ -57,11 +60,12 @@ def write_tombstones(connection: Connection, trees: Iterable[TreeBook]) -> None:
 
 
 def clear_tombstones(connection: Connection, recreated: Collection[TreeBook]) -> None:
-    """Delete the tombstones of trees that exist again. Their provider rows are written already, so until this transaction
-    ends no other one can create or delete a tree there.
+    """Delete the tombstones of trees that exist again.
 
-    A tombstone that is not older than its tree was not read before, since a missing row cannot be locked: another
-    transaction has created and deleted a tree there meanwhile.
+    The providers of these trees are written already, so until this transaction ends no other one can create or delete a
+    tree with the same root. But one may have done both before. It has left a tombstone that this transaction could not
+    read and lock in time, because there was no row. Such a tombstone has at least the shape of the new tree: then the
+    batch is tried again.
     """
     if not recreated:
         return

@@ -1,4 +1,4 @@
-"""Write trees of providers, with one code for PostgreSQL and SQLite."""
+"""Write trees of providers, by the same statements on PostgreSQL and SQLite."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ from placement_worker.tables import (
 def write_trees(
     connection: Connection, vocabulary: CachedVocabulary, changes: TreeChanges, locked: Collection[int]
 ) -> None:
-    """Write the differences, and log which providers changed."""
+    """Write what changed in these trees, and add the changed providers to the change log."""
     try:
         gone = _remove(connection, changes.removed)
         stored = _stored(connection, changes, locked)
@@ -110,7 +110,7 @@ def _stored(
 
 
 def _number(connection: Connection, new: Sequence[ProviderId]) -> dict[ProviderId, int]:
-    """Internal ids for new providers. They are needed before the rows, which refer to each other by them."""
+    """Choose internal ids for new providers, before their rows are inserted: the rows refer to each other by these ids."""
     if not new:
         return {}
     if connection.dialect.name == "postgresql":
@@ -179,8 +179,10 @@ def _write_providers(
 
 
 def _living_on(connection: Connection, new: Collection[ProviderId]) -> dict[ProviderId, int]:
-    """How many consumers live on each new provider. They lived there before the provider was deleted, and hold something
-    elsewhere in its tree, which had another root by then.
+    """How many consumers already name each of these new providers as their host.
+
+    Such a provider existed before. When it was deleted, its consumers still held something of its tree, which had another
+    root by then.
     """
     if not new:
         return {}
@@ -193,7 +195,9 @@ def _living_on(connection: Connection, new: Collection[ProviderId]) -> dict[Prov
 
 
 def _free_names(connection: Connection, ids: Collection[int]) -> None:
-    """Two providers may exchange their names, and names are unique at each moment: take the old ones away first."""
+    """Give these providers temporary names, before they get new ones. Two of them may exchange their names, which are
+    unique.
+    """
     if ids:
         nameless = sa.literal("renaming ") + sa.cast(providers.c.id, sa.String)
         connection.execute(
@@ -207,7 +211,10 @@ _BY_KEY = sa.update(providers).where(providers.c.id == sa.bindparam("key"))
 def _write_numbers(
     connection: Connection, changes: TreeChanges, stored: Mapping[ProviderId, Row[Any]]
 ) -> None:
-    """Write the numbers of reports that changed nothing else of the root. A tombstone's root may be in another tree by now."""
+    """Write the epoch and sequence of the last report on roots that are not changed otherwise.
+
+    Trees without providers are skipped: their root may be in another tree by now.
+    """
     changed = set(changes.changed)
     numbers = [
         {"key": before.id, "epoch": tree.epoch, "sequence": tree.sequence}
@@ -229,8 +236,10 @@ def _write_contents(
     books: Sequence[Numbered],
     before: Mapping[ProviderId, ProviderBook],
 ) -> None:
-    """Write only the differences: a batch that changes one thing of each needs a statement or two. A new provider has no
-    contents yet: those of a deleted one were deleted with it.
+    """Write the inventories, traits and aggregates of providers as far as they differ from what is stored.
+
+    So a batch that changes one thing of each provider needs a statement or two. A new provider has nothing stored: what a
+    deleted one with its id had was deleted with it.
     """
     old = [(number, before[book.id]) for number, book in books if book.id in before]
     _rewrite(connection, inventories, _inventory_rows(vocabulary, old), _inventory_rows(vocabulary, books))
