@@ -1,1 +1,1 @@
-"""Messages, topology, the broker port with its three brokers, the publisher and the worker loop."""
+"""What all workers share: messages, queues and rights, three kinds of broker, sending, and the loop that runs handlers."""

@@ -1,4 +1,4 @@
-"""The deliveries that wait for their reader: the same for the consumers of every broker."""
+"""A consumer's deliveries while they wait for their reader. Consumers of every kind of broker use this code."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,10 @@ class Arrivals:
         self._changed.set()
 
     def end(self, why: Exception) -> None:
-        """End this series of deliveries. Readers get the waiting deliveries first, then the first reason given."""
+        """Accept no more deliveries. The reader still gets those that wait, and after them `why`, raised as an error.
+
+        If this is called several times, the first reason counts.
+        """
         self.why_over = self.why_over or why
         self._changed.set()
 
@@ -29,12 +32,15 @@ class Arrivals:
         self.end(why)
 
     def check(self) -> None:
-        """Raise the reason of the end: a new exception each time, since one that is raised twice grows its traceback."""
+        """Raise the reason if the deliveries have ended.
+
+        Each call raises a new exception, since an exception that is raised twice grows its traceback.
+        """
         if self.why_over is not None:
             raise type(self.why_over)(*self.why_over.args)
 
     async def take(self) -> Sequence[Delivery]:
-        """All waiting deliveries, at least one."""
+        """Remove and return all waiting deliveries. Waits until there is at least one; raises the reason of the end."""
         while not self._waiting:
             self.check()
             self._changed.clear()

@@ -98,8 +98,9 @@ class Publishing(Protocol):
     """A channel to publish on. Many parcels may be under way; they reach the broker in the order of the calls."""
 
     async def publish(self, parcel: Parcel) -> Receipt:
-        """Publish one parcel and wait for the broker's answer, as long as the broker is blocked. A `Refusal`
-        is about this parcel and may have closed the channel.
+        """Publish one parcel and wait for the broker's answer. While the broker is blocked, this waits without limit.
+
+        A `Refusal` is about this parcel and may have closed the channel.
         """
 
     async def close(self) -> None: ...
@@ -109,7 +110,7 @@ class Consuming(Protocol):
     """A channel on which one queue is consumed."""
 
     async def receive(self) -> Sequence[Delivery]:
-        """All waiting deliveries, at least one, in order. Raises `Interrupted` when no more will come."""
+        """Wait for deliveries, and return all that have arrived, in order. Raises `Interrupted` when no more will come."""
 
     async def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
         """Acknowledge this delivery; with `multiple`, all deliveries up to it."""
@@ -126,7 +127,7 @@ class Connection(Protocol):
 
     @property
     def blocked(self) -> str:
-        """Why the broker takes nothing from publishers now. Empty if it does."""
+        """Why the broker takes nothing from publishers now. Empty if it takes parcels."""
 
     async def until_unblocked(self) -> None:
         """Wait until the broker takes parcels again, or this connection is lost."""

@@ -4,7 +4,10 @@ from collections.abc import Iterator, Sequence
 
 
 def chunks(weights: Sequence[int], weight_max: int) -> Iterator[slice]:
-    """As few chunks as possible, in order. An element that is too heavy has its own."""
+    """Cut elements with these weights, in their order, into as few chunks of at most `weight_max` as possible.
+
+    An element that is heavier than `weight_max` is a chunk by itself.
+    """
     first = weight = 0
     for n, each in enumerate(weights):
         if weight + each > weight_max and n > first:

@@ -1,4 +1,4 @@
-"""The wall clock of every worker. What decides takes the time as an argument instead."""
+"""The wall clock of every worker. Functions that make decisions do not read it: they get the time as an argument."""
 
 from datetime import UTC, datetime
 

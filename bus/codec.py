@@ -152,7 +152,7 @@ class Codec:
         return upgraded if wrong is None else _unreadable(line, wrong, wrapped, typed)
 
     def _too_far_in(self, envelope: Envelope[Message]) -> FieldProblem | None:
-        """The first timestamp in this message that is too far away to calculate with, as a problem; None without one."""
+        """Describe the first timestamp in this message that is too far in the past or future. None if all can be used."""
         if (sent_at := envelope.sent_at) is not None and not YEAR_MIN <= sent_at.year <= YEAR_MAX:
             return too_far((".sent_at", sent_at))
         finder = self._moments.get(type(envelope.message))
@@ -169,13 +169,14 @@ encode: Callable[[Envelope[Message]], bytes] = _encoder.encode
 
 
 def encode_lines(envelopes: Sequence[Envelope[Message]]) -> bytes:
-    """Several messages, one per line."""
+    """Encode several messages as the body of one parcel: one JSON object on each line."""
     return _encoder.encode_lines(envelopes)[:-1]
 
 
 def with_attempts(line: bytes, attempts: int) -> bytes:
-    """The line with so many attempts counted. A message keeps the fields that this release does not know; a line that cannot
-    be read stays as it is.
+    """Change the number of attempts in the envelope of an encoded message.
+
+    The message keeps the fields that this release does not know. A line that cannot be read stays as it is.
     """
     try:
         return _encoder.encode(structs.replace(_wrapped.decode(line), attempts=attempts))
@@ -188,7 +189,7 @@ def with_attempt_counted(line: bytes) -> bytes:
 
 
 def attempts_of(line: bytes) -> int:
-    """The attempts counted in this line; 0 if the line cannot be read."""
+    """The number of attempts in the envelope of an encoded message; 0 if the line cannot be read."""
     try:
         return _wrapped.decode(line).attempts
     except NOT_JSON:
@@ -211,7 +212,7 @@ def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:
 
 
 def known_messages(parcel: Parcel, codec: Codec) -> list[Envelope[Message]]:
-    """The messages that can be read. For readers of answers and feeds, which skip the others."""
+    """Decode the messages of a parcel, and skip those that cannot be read. For readers of answers and feeds."""
     if parcel.envelopes:
         return [*parcel.envelopes]
     lines = lines_of(parcel)

@@ -55,7 +55,10 @@ def _look_at(moment: datetime | None) -> TooFar | None:
 
 
 def _of_union(types: tuple[inspect.Type, ...]) -> Finder | None:
-    """One finder for a union: structs by their class, and at most one other type beside None."""
+    """A finder for a union type: it looks at the value's class, and then at the timestamps of that class.
+
+    A union may have several structs, None, and at most one other type.
+    """
     by_class = {
         each.cls: finder for each in types if isinstance(each, inspect.StructType) and (finder := _of(each))
     }

@@ -1,8 +1,10 @@
-"""The topology in RabbitMQ's format: users and permissions as `rabbitmqctl import_definitions` reads them,
-and the arguments that give each kind of queue its properties on RabbitMQ 3.10.
+"""The topology in RabbitMQ's format.
+
+Users and permissions are written as `rabbitmqctl import_definitions` reads them. Queues get the arguments that
+give each kind of queue its properties on RabbitMQ 3.10.
 
 Pure: passwords and salt are arguments, and nothing is sent. The rights come from bus/permissions.py; the
-memory broker enforces the same ones.
+memory broker enforces the same rights.
 """
 
 import base64
@@ -41,8 +43,9 @@ def definitions_of(
     applications: Iterable[Application] = (),
     limits: Mapping[str, int] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The definitions of the users that have a password here, on a broker with these exchanges and cells: the users, their
-    rights, and RabbitMQ's limits on what each may take of the broker.
+    """The definitions of the users in `passwords`, for a broker that has these exchanges and serves these cells.
+
+    They contain the users, their rights, and RabbitMQ's limits on what each user may take of the broker.
     """
     rights = rights_by_user(exchanges, cells, sites, applications)
     strangers = sorted(passwords.keys() - rights.keys())
@@ -92,8 +95,10 @@ def rights_by_user(
     sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
 ) -> dict[str, Rights]:
-    """All users of a broker with these exchanges: one for each role, or one for each cell where the role belongs to a
-    cell. A broker that does not serve all sites has only the roles that belong to its sites. Applications come on top.
+    """The rights of all users of a broker that has these exchanges and serves these cells and sites.
+
+    There is a user for each role that belongs to one of the sites, and one for each application. A role of cells has
+    a user in each cell.
     """
     names, cell_names = tuple(exchange.name for exchange in exchanges), tuple(cells)
     there = {*sites}
@@ -107,7 +112,10 @@ def rights_by_user(
 
 
 def _has_user(role: Role, sites: set[Site]) -> bool:
-    """A role has a user on the sites that it belongs to; on a broker of Ironic's own, if it reads a queue there."""
+    """Whether a role needs a user on a broker that serves these sites.
+
+    It does if the role belongs to one of them. On the broker of Ironic it does if the role reads a queue there.
+    """
     if role.site in sites or (role.site is Site.BOTH and sites & {Site.API, Site.CELL}):
         return True
     return any(

@@ -1,5 +1,7 @@
-"""The headers of a parcel: ours, on messages that a worker returned or buried; the broker's, on parcels that it
-dead-lettered.
+"""The names of the headers that a parcel may have.
+
+A worker sets ours on a message that it returns to a queue or dead-letters. The broker sets its own on a parcel
+that it dead-letters.
 """
 
 REASON = "moor-reason"

@@ -32,7 +32,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def begin_to_log(environment: Mapping[str, str], *, level: str = "INFO") -> None:
-    """Configure logging from MOOR_LOG_LEVEL and MOOR_LOG_FORMAT. `level` is the default of the first."""
+    """Configure logging from MOOR_LOG_LEVEL and MOOR_LOG_FORMAT. `level` counts if MOOR_LOG_LEVEL is not set."""
     level = _one_of("MOOR_LOG_LEVEL", environment.get("MOOR_LOG_LEVEL") or level, LEVELS, str.upper)
     form = _one_of("MOOR_LOG_FORMAT", environment.get("MOOR_LOG_FORMAT") or "text", FORMATS, str.lower)
     handler = logging.StreamHandler()

@@ -45,13 +45,16 @@ class StrictMessage(Message, frozen=True):
 
 
 class CellMessage(Message, frozen=True):
-    """A message of this cell: the name ends its routing key."""
+    """A message that belongs to one cell. The cell's name is the last word of its routing key."""
 
     cell: CellName
 
 
 class ProjectMessage(StrictMessage, frozen=True, kw_only=True):
-    """A message for this project: the name ends its routing key. Without it for all projects, which needs the right to all."""
+    """A message about one project, or about all. The project's name is the last word of its routing key.
+
+    A message without a project is about all projects. Its sender needs the right to all of them.
+    """
 
     project: Project = ""
 

@@ -1,9 +1,9 @@
-"""The origin of a message: its first sender, exchange and key, and where its answer goes. It is kept on every detour.
+"""The origin of a message: its first sender, exchange and key, and where its answer goes.
 
-A worker that returns a message to its queue, or buries it, publishes it again as itself, so the broker then verifies
-that worker. The first sender, exchange and key travel in headers. These headers are trusted only on retry exchanges and
-among dead letters, where a user can write for its own queues alone. Elsewhere only the broker's data counts, whatever
-the headers say.
+A worker that returns a message to its queue, or dead-letters it, publishes it again under the worker's own user. So
+the broker verifies the worker, and no longer the first sender. Therefore the first sender, exchange and key travel in
+headers. These headers are trusted only on retry exchanges and among dead letters, where a user can write for its own
+queues alone. Elsewhere only the broker's data counts, whatever the headers say.
 """
 
 from msgspec import Struct
@@ -14,9 +14,11 @@ from bus.topology import DEAD, is_retry_exchange
 
 
 class Origin(Struct, frozen=True):
-    """`sender` is a user, empty if the message named none. `reply_to` is an answer queue, empty if no answer is wanted.
-    `exchange` and `key` are where the message was first published. `astray` is the queue that the message was
-    dead-lettered from, if that is not a valid way to arrive here.
+    """Where a message comes from, and where its answer goes.
+
+    `sender` is a user, empty if the message named none. `reply_to` is an answer queue, empty if no answer is wanted.
+    `exchange` and `key` are where the message was first published. `astray` is set if the broker has dead-lettered the
+    message and it arrived outside the dead-letter queue: it is the queue that the message came from.
     """
 
     sender: str = ""
@@ -37,8 +39,10 @@ def origin_of(delivery: Delivery) -> Origin:
 
 
 def _origin_of_letter(delivery: Delivery) -> Origin:
-    """The first sender of this dead letter, and where that sent it. If the broker itself dead-lettered the parcel, the parcel's
-    properties and the broker's headers tell; if a worker did, the worker's headers.
+    """The origin of a dead letter.
+
+    If the broker dead-lettered the parcel, the origin is in the parcel's properties and in the broker's headers. If a
+    worker did, it is in the worker's headers.
     """
     parcel = delivery.parcel
     if not _was_dead_lettered(parcel):

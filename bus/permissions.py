@@ -1,5 +1,5 @@
-"""The rights of each user on a broker, derived from the topology. As regular expressions they ensure that cells never
-send to the API level.
+"""The rights of each user on a broker, as regular expressions. They follow from the topology, and keep cells from
+sending to the API level.
 
 RabbitMQ gets these rights (`moor broker declare --users`), and the memory broker enforces the same ones. So a
 simulation refuses a cell exactly where the real broker would.
@@ -126,13 +126,15 @@ def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
 
 
 def key_pattern(grant: Grant, cell: str = "") -> re.Pattern[str]:
-    """A regular expression of the routing keys that a grant allows, in this cell or, without one, in any cell."""
+    """A regular expression of the routing keys that a grant allows: in this cell, or in any cell if `cell` is empty."""
     return re.compile(_any_of(_pattern(in_cell(each, cell or "*")) for each in grant.patterns))
 
 
 def _inboxes(role: Role, exchanges: tuple[str, ...]) -> tuple[Queue, ...]:
-    """The inboxes of a role on a broker with these exchanges. Its processes bind an inbox again when the exchange of
-    the other program was deleted and created again.
+    """The inboxes that a role reads on a broker with these exchanges. An inbox takes the messages of another program.
+
+    The role's processes need the right to bind an inbox again, since that program may delete its exchange and create
+    it anew.
     """
     return tuple(
         queue

@@ -50,7 +50,7 @@ def run_process(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def exiting_if_wrong(prefix: str = "", *, setting: type[ValueError] = ValueError) -> Iterator[None]:
-    """Inside, the error for a wrong setting ends the process, with the reason on stderr and exit code 2."""
+    """A context in which the error for a wrong setting ends the process: with the reason on stderr and exit code 2."""
     try:
         yield
     except setting as wrong:
@@ -59,7 +59,7 @@ def exiting_if_wrong(prefix: str = "", *, setting: type[ValueError] = ValueError
 
 
 def make_ready(environment: Mapping[str, str], *needed: str) -> None:
-    """Start logging. Raises ValueError if the environment lacks a needed variable."""
+    """Start logging, and check that the environment has the needed variables. Raises ValueError if one is missing."""
     begin_to_log(environment)
     if missing := [name for name in needed if not environment.get(name)]:
         what = ", and ".join(MEANINGS[name] for name in missing)

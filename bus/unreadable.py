@@ -104,7 +104,7 @@ def nul_in(line: bytes) -> FieldProblem | None:
 
 
 def without_nul(text: str) -> str:
-    """The text as an answer may say it: with a NUL, the answer itself could not be read."""
+    """Replace NUL characters, so that a message may quote this text: messages with a NUL character are rejected."""
     return text.replace(NUL, r"\0")
 
 
@@ -142,7 +142,7 @@ def _text_with(mark: str, value: Any) -> tuple[str, str] | None:
 
 
 def _field(path: str) -> str:
-    """The path of a field as the sender of the message knows it, without the envelope's part."""
+    """The path of a field inside the message, without the `message` of the envelope: as the sender knows it."""
     return path.removeprefix(".message").lstrip(".")[:VALUE_SHOWN_MAX]
 
 
@@ -154,7 +154,10 @@ def request_id_in(raw: msgspec.Raw) -> UUID | None:
 
 
 def _unread(value: Any, kind: inspect.Type, at: str) -> Iterator[tuple[tuple[str, type], str, Any]]:
-    """Every key that is not a field, with its path and the type of its object."""
+    """Find the keys in this decoded JSON that are no fields of its type.
+
+    Each is found with the path and the type of the object that contains it, and with its value.
+    """
     match kind:
         case inspect.StructType(cls=struct) if isinstance(value, dict):
             fields = _fields(struct)

@@ -1,4 +1,4 @@
-"""From a URL to a broker, so that only wiring code knows its kind."""
+"""Finds the broker that a URL names, so that other code need not know which kind of broker it uses."""
 
 from urllib.parse import urlsplit
 
@@ -6,8 +6,9 @@ from bus.broker import Broker
 
 
 def broker_at(url: str) -> Broker:
-    """The broker of an `amqp://`, `amqps://` or `unix:///path` URL. A memory broker has no URL: its creator passes it
-    on.
+    """The broker of an `amqp://`, `amqps://` or `unix:///path` URL.
+
+    A memory broker has no URL: the code that creates it hands the object to its users.
     """
     scheme = urlsplit(url).scheme
     match scheme:

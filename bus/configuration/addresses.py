@@ -26,7 +26,7 @@ class BadSetting(ValueError):  # noqa: N818 - named for what it is
 
 
 class Stated(Struct, frozen=True):
-    """A value and where it was set: a flag, a variable, a file."""
+    """The value of one address setting, and where it was set: a flag, a variable, a file."""
 
     value: Value
     where: str
@@ -172,14 +172,17 @@ def _cell(name: str) -> str:
 
 
 def _mapping(stated: Mapping[str, Stated], key: str) -> tuple[dict[str, str], str]:
-    """A setting with several values, empty if it is not set, and where it was set."""
+    """The value of a setting that maps names to values, and where it was set. Empty if it is not set."""
     found = stated.get(key, Stated({}, ""))
     assert isinstance(found.value, dict), f"{key} was read as {found.value!r}"
     return found.value, found.where
 
 
 def _urls_of_cells(stated: Mapping[str, Stated], key: str, check: "Check") -> dict[str, str]:
-    """If the setting `cells` lists all cells, a cell outside the list is a typing error."""
+    """Check a setting that maps cells to URLs, such as `cell_bus_urls`, and return it.
+
+    If the setting `cells` lists all cells, a cell outside that list is a typing error.
+    """
     urls, where = _mapping(stated, key)
     named = stated["cells"].value if "cells" in stated else ()
     for cell in urls:
@@ -190,7 +193,7 @@ def _urls_of_cells(stated: Mapping[str, Stated], key: str, check: "Check") -> di
 
 
 def _cells_by_name(stated: Mapping[str, Stated], key: str) -> dict[str, str]:
-    """The cell for each conductor group or shard."""
+    """Check a setting that maps Ironic's conductor groups or shards to cells, and return it."""
     cells, where = _mapping(stated, key)
     return {name: _checked(_cell, key, cell, where) for name, cell in cells.items()}
 
@@ -204,7 +207,7 @@ def _names(text: str, _key: str, _where: str) -> tuple[str, ...]:
 
 
 def _pairs(text: str, key: str, where: str) -> dict[str, str]:
-    """`cell=url` pairs, separated by commas or white space (so write a comma in a URL as %2C)."""
+    """Parse `cell=url` pairs, separated by commas or white space. A comma in a URL is written as %2C."""
     pairs: dict[str, str] = {}
     for pair in re.split(r"[,\s]+", text.strip(", \t\n")):
         cell, equals, url = pair.partition("=")

@@ -12,8 +12,10 @@ CONSUMER_TIMEOUT_S = 1800.0
 
 
 class DatabaseSettings(Struct, frozen=True):
-    """Every wait for a server has a limit. When it passes, the work is tried again: the server or the network
-    may have failed silently, and another session may hold a lock for ever.
+    """The limits of all waits for a database server.
+
+    When a limit is reached, the work is tried again later: the server or the network may have failed silently, or
+    another session may hold a lock for ever.
     """
 
     # Opening a session: connect, log in, first statements. A session that does not answer for as long when a

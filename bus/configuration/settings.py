@@ -89,7 +89,7 @@ class BusSettings(Struct, frozen=True):
 
 
 def require_positive(settings: Struct, fields: Iterable[str]) -> None:
-    """Each of these settings must be more than 0."""
+    """Raise ValueError if one of these settings is not more than 0."""
     for field in fields:
         value = getattr(settings, field)
         if value <= 0:

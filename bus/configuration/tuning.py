@@ -28,7 +28,7 @@ _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 class Section(Struct, Generic[S], frozen=True):
-    """A settings struct and the name of its table in a file."""
+    """A settings struct, the name of its table in a settings file, and how its environment variables are read."""
 
     name: str
     kind: type[S]
@@ -95,7 +95,7 @@ def settings_of(base: S, section: Section[S], stated: Mapping[str, Tuned]) -> S:
 
 
 def settings_in(environment: Mapping[str, str], section: Section[S]) -> S:
-    """The settings of this section from the environment variables; the others have their defaults. No file is read."""
+    """The settings of a section, from environment variables alone. A setting without a variable has its default."""
     return settings_of(section.kind(), section, tuned_in(section, environment))
 
 
@@ -137,7 +137,10 @@ def _checked(section: Section[Any], field: str, value: object, where: str, *, st
 
 
 def text_of(value: object) -> str:
-    """A setting's value as a variable has it. An empty variable would count as not set, so an empty list is a comma."""
+    """Write a setting's value as the text of an environment variable, from which it can be read again.
+
+    An empty list is written as a comma, since an empty variable counts as not set.
+    """
     return (",".join(value) or ",") if isinstance(value, tuple) else str(value)
 
 
@@ -157,7 +160,11 @@ def _named(kind: Any) -> str:
 
 
 def _contradiction(section: Section[Any], stated: Mapping[str, Tuned], broken: str) -> BadSetting:
-    """The error names those set values that the text mentions; if it mentions none, all of them."""
+    """The error for limits that contradict each other, as the text `broken` says.
+
+    It shows the values of the fields that the text mentions and where they were set. If the text mentions none of
+    the fields that were set, it shows all of these.
+    """
     named = [field for field in dict.fromkeys(re.findall(r"\w+", broken)) if field in stated] or [*stated]
     first, *others = named
     beside = "".join(

@@ -113,8 +113,9 @@ class MemoryConsuming:
         self._finished(self)
 
     def let_go(self, why: Interrupted) -> list[QueuedParcel]:
-        """First half of ending: stop, and hand out what was held. When several consumers end at once, none may receive
-        what another one held.
+        """Stop this consumer, and return its unacknowledged parcels. The caller puts them back into their queue.
+
+        When several consumers end at once, all of them stop first. So none receives parcels that another one had.
         """
         self._arrivals.drop(why)
         self.queue.detach(self)
@@ -144,7 +145,10 @@ class MemoryConsuming:
             raise Refusal(problem)
 
     def _look_at_the_clock(self) -> None:
-        """One timer for all deliveries: it checks the oldest, and is set again to when that one is due."""
+        """Cancel the consumer if it has held its oldest delivery for too long. Otherwise check again when it would have.
+
+        One timer is enough for all deliveries, since the oldest one is due first.
+        """
         self._timer = None
         oldest = next(iter(self._held.values()), None)
         if oldest is None:

@@ -15,7 +15,7 @@ from bus.topology import DEAD_LETTERS, Binding, Limits, Objects, Queue, QueueKin
 
 
 class ConnectionListener(Protocol):
-    """Is told what happens to a connection: the server that relays it to another process."""
+    """Is told when a connection is blocked or lost. The server of the Unix socket tells that to the other process."""
 
     def blocked_changed(self, why: str) -> None: ...
 
@@ -83,7 +83,7 @@ class MemoryConnection:
             self._listener.blocked_changed(self._host.blocked)
 
     def let_go(self, why: str) -> list[tuple[MemoryQueue, list[QueuedParcel]]]:
-        """First half of ending: stop everything, and hand out the unacknowledged parcels, to be requeued."""
+        """Stop everything on this connection, and return the unacknowledged parcels, for `take_back`."""
         if self._wire.lost:
             return []
         self._wire.cut(why)
@@ -96,7 +96,7 @@ class MemoryConnection:
         return held
 
     def take_back(self, held: Iterable[tuple[MemoryQueue, list[QueuedParcel]]]) -> None:
-        """Second half of ending: put these parcels back into their queues, where other consumers may get them."""
+        """Put the parcels that `let_go` returned back into their queues, where other consumers may get them."""
         self._host.delete_queues_of(self)
         for queue, returned in held:
             self._host.take_back(queue, returned)
@@ -165,7 +165,10 @@ class MemoryConnection:
 
 
 def end_connections(connections: Iterable[MemoryConnection], why: str) -> None:
-    """End all of these at once: none of them may receive what another one held."""
+    """End several connections at once: all consumers stop before any parcel goes back into its queue.
+
+    So none of them receives parcels that another one had.
+    """
     held = [(connection, connection.let_go(why)) for connection in connections]
     for connection, returned in held:
         connection.take_back(returned)

@@ -51,7 +51,10 @@ class Journal:
     # Events
 
     def declared(self, objects: Callable[[], bytes]) -> None:
-        """The durable objects have changed. `objects` returns them; it is called once for many changes."""
+        """Note that durable exchanges or queues have changed. `objects` returns all of them, encoded, for the file.
+
+        It is called when the notes are written, once for many changes.
+        """
         self._notes.objects = objects
         self._write_later()
 
@@ -100,7 +103,7 @@ class Journal:
         await waiting
 
     def close(self) -> None:
-        """Write the notes and release the file. The broker must not change any more."""
+        """Write the notes that are not written yet, and release the file. Afterwards the broker must not change any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._closed = True

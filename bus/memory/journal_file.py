@@ -52,7 +52,7 @@ class JournalWriteError(OSError):
 
 
 class About(Struct, frozen=True, array_like=True):
-    """A parcel without its body, and its sender."""
+    """The sender and all fields of a parcel except its body, as the journal stores them."""
 
     exchange: str
     routing_key: str

@@ -93,7 +93,7 @@ class MemoryQueue:
             self._waiting.remove(consumer)
 
     def has_room(self, consumer: "MemoryConsuming") -> None:
-        """Deliver to this consumer again: it was full, and has acknowledged parcels since."""
+        """Note that this consumer can take parcels, and deliver some if any are ready. It is new, or was full before."""
         self._waiting.append(consumer)
         self._serve()
 

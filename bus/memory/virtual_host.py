@@ -156,7 +156,7 @@ class MemoryVirtualHost:
             queue.expire_unless_used(self._expire)
 
     def bury_all_discarded(self) -> None:
-        """Dead-letter again the parcels that found no dead-letter exchange before; it may exist now."""
+        """Try again to dead-letter parcels that came back too often. The dead-letter exchange may not have existed before."""
         for queue in [*self._queues.values()]:
             self._bury_discarded(queue)
 
@@ -183,7 +183,10 @@ class MemoryVirtualHost:
         return self._exchange(exchange).route(routing_key)
 
     def _bury_discarded(self, queue: MemoryQueue) -> None:
-        """Move discarded parcels to the dead-letter queue. Each leaves its queue only when it is stored there."""
+        """Move the parcels that came back too often to the dead-letter queue.
+
+        A parcel leaves its own queue only when the dead-letter queue has stored it.
+        """
         while queue.discarded and DEAD in self.exchanges:
             stored = queue.discarded[0]
             letter = _dead_letter(queue.name, stored, DEAD, headers.DELIVERY_LIMIT)
@@ -192,7 +195,7 @@ class MemoryVirtualHost:
             queue.done_with((queue.discarded.popleft(),))
 
     def _report_drops(self, queue: MemoryQueue) -> None:
-        """Dead-letter the parcels that a full queue dropped: at most once, as RabbitMQ's classic queues do it."""
+        """Dead-letter the parcels that a full queue dropped. If that fails they are lost, as from RabbitMQ's classic queues."""
         unreported, queue.unreported = queue.unreported, []
         for stored in unreported if MISSED in self.exchanges else ():
             self.store(_dead_letter(queue.name, stored, MISSED, headers.MAXLEN), stored.sender)

@@ -99,8 +99,9 @@ class DropInventory(StrictMessage, frozen=True, tag="inventory.drop"):
 
 
 class SetTraits(ProviderChange, frozen=True, tag="traits.set"):
-    """Replaces all traits of the provider. A later report of its reporter keeps the traits that the reporter does not
-    know.
+    """Replaces all traits of the provider.
+
+    If the provider is reported by a compute or a daemon, later reports keep the traits that the reporter does not know.
     """
 
     traits: Traits
@@ -233,7 +234,7 @@ class UnknownConsumer(Variant, frozen=True, tag="unknown_consumer"):
 
 
 class GenerationMoved(Variant, frozen=True, tag="generation_moved"):
-    """The provider was changed since: `current` is its generation now."""
+    """The write names an old generation of the provider. `current` is its generation now."""
 
     provider: ProviderId
     seen: int
@@ -241,7 +242,7 @@ class GenerationMoved(Variant, frozen=True, tag="generation_moved"):
 
 
 class ConsumerMoved(Variant, frozen=True, tag="consumer_moved"):
-    """The consumer was changed since: `current` is its generation now, null if there is no such consumer."""
+    """The write names an old generation of the consumer. `current` is its generation now, null if it does not exist."""
 
     consumer: ConsumerId
     seen: int | None
@@ -356,13 +357,13 @@ class AskConsumer(StrictMessage, frozen=True, tag="consumer.query"):
 
 
 class ConsumerFound(Message, frozen=True, tag="consumer.found"):
-    """`consumer` is null if it holds nothing."""
+    """The consumer that was asked for, with what it holds. `consumer` is null if it holds nothing."""
 
     consumer: ConsumerState | None
 
 
 class AskHolders(StrictMessage, frozen=True, tag="holders.query"):
-    """Asks which consumers hold resources of this provider, in the order of their ids, after `after`."""
+    """Asks for a page of the consumers that hold resources of this provider: in the order of their ids, after `after`."""
 
     provider: ProviderId
     after: ConsumerId | None = None
@@ -390,7 +391,7 @@ class UsagesFound(Message, frozen=True, tag="usages.found"):
 
 
 class AskNames(StrictMessage, frozen=True, tag="names.query"):
-    """Asks for custom resource classes or custom traits, in the order of their names, after `after`."""
+    """Asks for a page of custom resource classes or custom traits: in the order of their names, after `after`."""
 
     of: KindOfNames
     after: Label = ""

@@ -53,7 +53,7 @@ class SetAggregate(StrictMessage, frozen=True, tag="aggregate.set"):
 
 
 class AggregateSet(Message, frozen=True, tag="aggregate.was_set"):
-    """Done. `aggregate` is its state now."""
+    """The order about an aggregate is done. `aggregate` is the aggregate's state now."""
 
     aggregate: AggregateState
 
@@ -67,7 +67,7 @@ class DeleteAggregate(StrictMessage, frozen=True, tag="aggregate.delete"):
 
 
 class AggregateDeleted(Message, frozen=True, tag="aggregate.was_deleted"):
-    """Done. `was_there`: there was such an aggregate."""
+    """There is no such aggregate any more. `was_there` says whether there was one before the order."""
 
     aggregate: AggregateId
     was_there: bool
@@ -84,7 +84,10 @@ class AskAggregates(StrictMessage, frozen=True, tag="aggregate.query"):
 
 
 class AggregatesFound(Message, frozen=True, tag="aggregate.found"):
-    """Only the answer for one aggregate lists `hosts`. `next` starts the next page, empty on the last one."""
+    """A page of aggregates, or of the hosts of one aggregate; only the latter lists `hosts`.
+
+    `next` is the name after which the next page begins, empty on the last page.
+    """
 
     aggregates: tuple[AggregateState, ...]
     next: Label = ""

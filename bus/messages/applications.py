@@ -20,9 +20,10 @@ class KnownApplication(Value, frozen=True):
 
 
 class SetApplication(StrictMessage, frozen=True, tag="application.set"):
-    """An operator registers an application with exactly these projects, or `removed` it. Of several orders about one
-    application the one with the latest `sent_at` in its envelope counts, so that must be given; a late older order
-    changes nothing.
+    """Registers an application with exactly these projects, or removes it if `removed` is set. Operators send it.
+
+    Of several orders about one application, the one with the latest `sent_at` in its envelope counts. So `sent_at` must
+    be given. An older order that arrives late changes nothing.
     """
 
     name: ApplicationName
@@ -32,7 +33,7 @@ class SetApplication(StrictMessage, frozen=True, tag="application.set"):
 
 
 class ApplicationSet(Message, frozen=True, tag="application.was_set"):
-    """Done. `application` is its state now, null if it was removed."""
+    """The order about an application is done. `application` is its state now, null if it was removed."""
 
     application: KnownApplication | None
 

@@ -42,8 +42,10 @@ class AskBooks(StrictMessage, frozen=True, tag="books.query"):
 
 
 class BookEntry(Value, frozen=True):
-    """A consumer as placement has it. `ended`: its attempt has ended. `is_new`: the change log has a claim of it within
-    the time that the question names.
+    """A consumer as placement has it.
+
+    `ended` says that its attempt has ended. `is_new` says that placement's change log has a claim of this consumer from
+    the last `new_s` seconds, as the question asked.
     """
 
     id: ConsumerId
@@ -61,7 +63,7 @@ class BookEntry(Value, frozen=True):
 
 
 class BooksFound(Message, frozen=True, tag="books.found"):
-    """`next` starts the next page, null on the last one."""
+    """A page of consumers as placement has them. `next` is where the next page begins, null on the last page."""
 
     consumers: tuple[BookEntry, ...]
     next: ConsumerId | None = None
@@ -93,8 +95,10 @@ class SeenConsumer(Value, frozen=True):
 
 
 class MendedClaim(Value, frozen=True):
-    """The share that a consumer must hold, and the facts that its row must state. The shapes of `share` are not checked.
-    Without a place, it is neither a consumer of that host nor a member of a group there.
+    """The share that a consumer must hold after an audit's order, and the facts that its row must state.
+
+    The shapes of `share` are not checked. Without `has_place`, the consumer counts neither as a consumer of that host nor
+    as a member of a server group there.
     """
 
     cell: CellName
@@ -108,8 +112,10 @@ class MendedClaim(Value, frozen=True):
 
 
 class MendConsumer(StrictMessage, frozen=True, tag="books.mend"):
-    """Make this consumer hold exactly `claim`; without `claim`, end it and free everything. Refused if its row is not as
-    `seen` any more (null: it had none), or if what it takes more does not fit.
+    """Make this consumer hold exactly `claim`; without `claim`, end it and free everything.
+
+    Refused if the consumer's row is no longer as in `seen` (null: it had no row). Also refused if it would hold more than
+    before and that does not fit.
     """
 
     consumer: ConsumerId
@@ -138,8 +144,11 @@ class AskCellBooks(StrictMessage, frozen=True, tag="cell.books.query"):
 
 
 class ExpectedClaim(Value, frozen=True):
-    """A claim that the cell counts on. Without `share` its consumer may hold something, or nothing: the cell waits for an
-    answer, or for a host to clean up. A migration on the host where its instance stays has no place of its own there.
+    """A claim that placement must have, by what the cell knows.
+
+    Without `share` both are right, that its consumer holds something and that it holds nothing: the cell waits for an
+    answer, or for a host to clean up. Without `has_place`, the consumer is a migration on the host where its instance
+    stays: it does not count as a consumer of that host.
     """
 
     consumer: ConsumerId
@@ -150,7 +159,7 @@ class ExpectedClaim(Value, frozen=True):
 
 
 class HostEntry(Value, frozen=True, array_like=True):
-    """A host has something of this attempt of an instance: it runs, or it is being built."""
+    """An attempt of an instance that a host has something of: the instance runs there, or is being built."""
 
     instance: InstanceId
     host: ProviderId
@@ -158,8 +167,11 @@ class HostEntry(Value, frozen=True, array_like=True):
 
 
 class CellEntry(Value, frozen=True):
-    """An instance as its cell has it. `kind` is that of its host. `on_hosts` are the hosts that may have something of it; the
-    one that has the instance comes first. `stirred_at` is when the cell last changed its row, or sent a message about it.
+    """An instance as its cell has it.
+
+    `kind` is the kind of its host. `on_hosts` are the hosts that may have something of the instance; the host that has
+    the instance itself comes first. `stirred_at` is when the cell last changed the instance's row, or sent a message
+    about the instance.
     """
 
     instance: InstanceState
@@ -173,7 +185,7 @@ class CellEntry(Value, frozen=True):
 
 
 class CellBooksFound(Message, frozen=True, tag="cell.books.found"):
-    """`next` starts the next page, null on the last one."""
+    """A page of the instances of a cell. `next` is where the next page begins, null on the last page."""
 
     entries: tuple[CellEntry, ...]
     next: InstanceId | None = None
@@ -192,8 +204,9 @@ class AskHostBooks(StrictMessage, frozen=True, tag="host.books.query"):
 
 
 class HostBooksFound(Message, frozen=True, tag="host.books.found"):
-    """The instances of the hosts that work normally. `asked` are those of the question's hosts that could be asked. `next`
-    starts the next page, null on the last one.
+    """A page of the instances on a cell's hosts, without the hosts that do not work normally.
+
+    `asked` are the hosts of the question that could be asked. `next` is where the next page begins, null on the last page.
     """
 
     entries: tuple[HostEntry, ...]

@@ -128,8 +128,8 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     """Build one instance, or `count` equal ones. The client chooses `request_id`. A repeated request with the same
     content gets the same answer. Instance ids are derived from it unless they are given.
 
-    Only bare-metal nodes support `config_drive` and `ports`: a request with one of them gets a node, or no host. So does
-    one with an `image` whose flavor asks for classes of nodes alone.
+    Only bare-metal nodes support `config_drive` and `ports`: a request with one of them gets a node, or no host. The same
+    is true for a request with an `image` whose flavor asks only for resource classes of nodes.
     """
 
     request_id: RequestId | None = None
@@ -272,14 +272,15 @@ MoveEnd = Literal["confirm", "revert", "abort"]
 
 
 class Move(Value, frozen=True):
-    """The last move of an instance to another host, or that it was shelved, offloaded or unshelved. Later moves have a higher
-    `number`. `source` and `destination` are the names of the hosts; the destination is empty while none has granted its
-    share, and the source of an instance that was offloaded is empty.
+    """The last move of an instance to another host. To shelve, offload or unshelve an instance counts as a move too.
 
-    A resize has the new `flavor`. After the arrival, the client confirms or reverts the move; it confirms itself after
-    `confirm_s` seconds, at `confirm_by`. To shelve, to offload and to unshelve need no confirmation, and are `done`. `asked` is
-    the end that a client asked for. `outcome` is empty while the move goes on;
-    `failure` says why it failed.
+    Later moves have a higher `number`. `source` and `destination` are the names of the hosts. The destination is empty
+    as long as the instance has no share of a new host. The source is empty for an instance that was offloaded.
+
+    A resize has the new `flavor`. After the arrival, the client confirms or reverts the move. If it does neither within
+    `confirm_s` seconds, until `confirm_by`, the move is confirmed. To shelve, offload or unshelve needs no confirmation,
+    and ends as `done`. `asked` is the end that a client asked for. `outcome` is empty while the move goes on; `failure`
+    says why it failed.
     """
 
     request_id: RequestId
@@ -356,7 +357,10 @@ class InstanceActive(InstanceEvent, frozen=True, tag="instance.active"):
 
 
 class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):
-    """By its state: the instance is `moved`, and waits to be confirmed or reverted; or it is `shelved` or `offloaded`."""
+    """A move has reached its end on the host: the instance's state is `moved`, `shelved` or `offloaded`.
+
+    If it is `moved`, the instance waits for the client to confirm or to revert the move.
+    """
 
 
 class InstanceFailed(InstanceEvent, frozen=True, tag="instance.error"):
@@ -384,8 +388,10 @@ class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
 
 
 class CellHeard(Value, frozen=True):
-    """A cell as one scheduler has heard it. `heard_at`: the last heartbeat of a conductor that can work. `life` is `unknown`
-    as long as no such conductor was heard, unless the cell is down.
+    """Whether a cell is up, as far as one scheduler knows.
+
+    `heard_at` is the time of the last heartbeat of a conductor that can work. `life` is `unknown` if no such heartbeat has
+    come yet, and the time after which the cell would be down has not passed.
     """
 
     cell: Label
@@ -395,8 +401,9 @@ class CellHeard(Value, frozen=True):
 
 
 class InstancesFound(Message, frozen=True, tag="instance.found"):
-    """`next` starts the next page, null on the last one. `cells` are the cells of these instances: the states are the last
-    that each of them has told.
+    """A page of instances, each with the last state that its cell has told. `cells` are the cells of these instances.
+
+    `next` is where the next page begins, null on the last page.
     """
 
     instances: tuple[InstanceState, ...]

@@ -42,9 +42,9 @@ class AskCandidates(StrictMessage, frozen=True, tag="candidates"):
     """Asks which providers could satisfy all groups together. At most `limit` candidates are found, and returned in
     pages.
 
-    With `isolate`, no two groups with suffixes use the same provider. The providers for the groups of each list in
-    `same_subtree` are in the subtree of one of them. `root_required` and `root_forbidden` are about the root of the
-    tree.
+    With `isolate`, no two groups with suffixes use the same provider. Each list in `same_subtree` names groups by their
+    suffixes: one of the providers for these groups must be an ancestor of all the others. `root_required` and
+    `root_forbidden` are traits that the root of the tree must have, or must not have.
     """
 
     groups: Annotated[tuple[RequestGroup, ...], Meta(min_length=1, max_length=64)]
@@ -65,15 +65,17 @@ class AskMoreCandidates(StrictMessage, frozen=True, tag="candidates.more"):
 
 
 class NextPage(Value, frozen=True):
-    """The next page of an answer, for `candidates.more`."""
+    """The values for a `candidates.more` that asks for the next page of an answer."""
 
     answer: UUID
     page: int
 
 
 class Candidate(Value, frozen=True):
-    """A share as a claim needs it, with the current shapes; the providers used by each group; and the sum of the
-    weights of the preferred traits that are met.
+    """One way to satisfy the request.
+
+    `share` can be claimed as it is: it has the current shapes. `mappings` has the providers that each group uses.
+    `preference` is the sum of the weights of the preferred traits that are met.
     """
 
     share: Share

@@ -40,7 +40,7 @@ class Choice(Value, frozen=True, array_like=True):
 
 
 class InstanceMessage(CellMessage, frozen=True):
-    """About one instance of a cell."""
+    """A message about one instance of a cell."""
 
     instance: InstanceId
 
@@ -103,7 +103,7 @@ class EndMoveInCell(InstanceMessage, frozen=True, tag="settle"):
 
 
 class AttemptMessage(InstanceMessage, frozen=True):
-    """About one try to have this instance on this host. `attempt` identifies the try in all messages about it."""
+    """A message about one try to have an instance on a host. `attempt` identifies the try in all messages about it."""
 
     attempt: Attempt
     host: ProviderId
@@ -134,13 +134,15 @@ class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
 
 
 class DestroyInstance(AttemptMessage, frozen=True, tag="destroy"):
-    """Order to a host: remove everything of this attempt. Also confirmed where there is nothing."""
+    """Order to a host: remove everything of this attempt. A host that has nothing of it confirms the order too."""
 
 
 class StopInstance(AttemptMessage, frozen=True, tag="stop"):
-    """Order to a host: stop the instance, and keep what it has of it. `number` is that of the move. An order that arrives
-    after one of a later number, or after the order to start of its own, is not obeyed. With `save_as`, the host also uploads
-    the disk as the image of this name, even if the instance is stopped already.
+    """Order to a host: stop the instance, and keep what the host has of it. `number` is the number of the move.
+
+    The host does not obey if it has already obeyed an order with a later number, or the order to start with the same
+    number. With `save_as`, the host also uploads the disk as the image of this name, even if the instance is stopped
+    already.
     """
 
     number: Counter
@@ -148,8 +150,9 @@ class StopInstance(AttemptMessage, frozen=True, tag="stop"):
 
 
 class StartInstance(AttemptMessage, frozen=True, tag="start"):
-    """Order to a host: run the instance again that the order with this number has stopped, or stops when it arrives later.
-    Answered as a spawn order.
+    """Order to a host: run the instance again that a `stop` order has stopped. Both orders have the same `number`.
+
+    If the `stop` order arrives later, the host does not obey it. The answer is that to a spawn order.
     """
 
     number: Counter
@@ -179,8 +182,9 @@ class DeployInstance(BuildOrder, frozen=True, tag="deploy"):
 
 
 class UndeployInstance(AttemptMessage, frozen=True, tag="undeploy"):
-    """Order to the daemons for bare-metal nodes: remove everything of this attempt from the node. Also confirmed where
-    there is nothing.
+    """Order to the daemons for bare-metal nodes: remove everything of this attempt from the node.
+
+    The order is also confirmed if the node has nothing of this attempt.
     """
 
 
@@ -204,8 +208,10 @@ class DeployProgressed(AttemptMessage, frozen=True, tag="deploy.progress"):
 
 
 class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
-    """The instance runs on the host. `kind` is the host's: a conductor that has no row of the instance needs it to
-    order its removal. `number` is that of the last order to stop or to start it that the host has obeyed; 0: there was none.
+    """The instance runs on the host.
+
+    `kind` is the kind of the host: a conductor without a row for the instance needs it to order the removal. `number` is
+    the number of the last order to stop or to start the instance that the host has obeyed; 0 if there was none.
     """
 
     kind: Label = ""
@@ -213,8 +219,10 @@ class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
 
 
 class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
-    """The host could not create or receive the instance, and has cleaned up. Or it could not start it again: then it still has
-    the instance, unless the reason says that there is none. `number` is as in `spawned`; that of the order, if it was refused.
+    """The host could not create or receive the instance, and has cleaned up. Or it could not start the instance again.
+
+    In the second case the host still has the instance, unless the reason says that there is none. `number` is the
+    number of an order that the host refused; otherwise it is as in `spawned`.
     """
 
     reason: str
@@ -226,9 +234,10 @@ class InstanceDestroyed(AttemptMessage, frozen=True, tag="destroyed"):
 
 
 class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
-    """The host has stopped the instance. `failure` says why it could not: the instance runs on, if the host has it. If it was
-    to be saved, it may be stopped all the same. `saved` is the image that was made of it since it was stopped. `number` is as
-    in `spawn.failed`.
+    """The host has stopped the instance, or could not: then `failure` says why.
+
+    After a failure the instance still runs, if the host has it. But if the failure was to save its disk, it may be
+    stopped. `saved` is the image that was made of the instance since it was stopped. `number` is as in `spawn.failed`.
     """
 
     failure: str = ""

@@ -1,4 +1,4 @@
-"""Messages about cells as wholes: are their conductors alive, what is in them, and what do they have themselves."""
+"""Messages about whole cells: whether their conductors are alive, what the API level knows of them, and what they have."""
 
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
@@ -75,7 +75,10 @@ class AskLive(ProjectMessage, frozen=True, tag="live.query"):
 
 
 class TellLive(CellMessage, frozen=True, tag="live.tell"):
-    """Order to the conductors of this cell: tell what `live.query` asks, with this `question`. It is obeyed soon or not at all."""
+    """Order to the conductors of this cell: publish what a `live.query` asks for, as `live.told`.
+
+    `question` identifies the `live.query` in both messages. A conductor obeys the order soon, or not at all.
+    """
 
     question: Label
     asked_at: Moment
@@ -86,7 +89,10 @@ class TellLive(CellMessage, frozen=True, tag="live.tell"):
 
 
 class LiveTold(CellMessage, frozen=True, tag="live.told"):
-    """The cell's instances, as in `live.found`. It is an event, since cells send nothing to schedulers."""
+    """A page of the instances that a cell has, published for the scheduler that asked by `live.tell`.
+
+    It is an event, since cells have no right to send messages to schedulers.
+    """
 
     question: Label
     instances: tuple[InstanceState, ...] = ()
@@ -111,5 +117,5 @@ _encode = msgspec.json.Encoder().encode
 
 
 def page_that_fits(values: Sequence[T]) -> tuple[T, ...]:
-    """The first of these values, as many as one message has room for, and at least one: a funnel may be long."""
+    """The first of these values, as many as one message has room for, and at least one: a single state may be large."""
     return tuple(values[next(chunks([len(_encode(each)) + 1 for each in values], VALUES_BYTES_MAX))])

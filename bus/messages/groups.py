@@ -47,7 +47,10 @@ class AskGroups(ProjectMessage, frozen=True, tag="group.query"):
 
 
 class PlacedMember(Value, frozen=True):
-    """A member and its host. It is an instance; or what cleans up after one on a silent host."""
+    """A member of a server group, and its host.
+
+    It is an instance, or a consumer of type CLEANUP that takes the place of an instance on a silent host.
+    """
 
     consumer: ConsumerId
     host: Label
@@ -68,7 +71,7 @@ class GroupState(Value, frozen=True):
 
 
 class GroupsFound(Message, frozen=True, tag="group.found"):
-    """`next` starts the next page, null on the last one."""
+    """A page of server groups. `next` is where the next page begins, null on the last page."""
 
     groups: tuple[GroupState, ...]
     next: GroupId | None = None

@@ -1,5 +1,7 @@
-"""Messages in a cell about the modes of its hosts (hosts.py): orders of the API level; and how a host that was dead
-tells which attempts it still has, until all that is not its cell's own is destroyed.
+"""Messages in a cell about the modes of its hosts (hosts.py).
+
+The API level tells the cell each new mode. A host that was dead tells its conductor which attempts of instances it
+still has. The conductor has it destroy all attempts that the cell no longer counts on.
 """
 
 from typing import Annotated
@@ -15,8 +17,10 @@ ATTEMPTS_PER_MESSAGE_MAX = 2000
 
 
 class SetHostInCell(CellMessage, frozen=True, tag="host.mode"):
-    """The mode of a host, for the conductors of its cell. The setting with the highest number counts. With `must_clean` the
-    host was dead: the cell says when nothing foreign is left on it.
+    """Tells the conductors of a cell the mode of a host. The setting with the highest number counts.
+
+    With `must_clean` the host was dead. The cell reports when the host has destroyed everything that the cell no longer
+    counts on (`host.cleaned`).
     """
 
     host: ProviderId
@@ -26,7 +30,10 @@ class SetHostInCell(CellMessage, frozen=True, tag="host.mode"):
 
 
 class CheckHost(CellMessage, frozen=True, tag="host.check"):
-    """Order to a host: say what you have, after this instance. `number` is that of the host's setting."""
+    """Order to a host: report a page of the attempts of instances that it has, from behind the instance `after`.
+
+    `number` is the number of the host's setting.
+    """
 
     host: ProviderId
     number: Counter
@@ -41,9 +48,10 @@ class HeldAttempt(Value, frozen=True, array_like=True):
 
 
 class HostHolds(CellMessage, frozen=True, tag="host.holds"):
-    """A page of all attempts that a host has, in the order of their instances. `after` and `number` are those of the order,
-    `next` those of the order for the next page; none on the last one. The conductor orders the host to destroy the attempts
-    that are not its own any more.
+    """A page of all attempts that a host has, in the order of their instances. It answers a `host.check`.
+
+    `after` and `number` repeat those of the order. `next` is the `after` for the next page, null on the last page. The
+    conductor orders the host to destroy the attempts that the cell no longer counts on.
     """
 
     host: ProviderId
@@ -54,7 +62,7 @@ class HostHolds(CellMessage, frozen=True, tag="host.holds"):
 
 
 class HostCleaned(CellMessage, frozen=True, tag="host.cleaned"):
-    """Nothing foreign is left on this host, which was dead before the setting with this number."""
+    """A host that was dead before the setting with this number has destroyed all attempts that its cell no longer has."""
 
     host: ProviderId
     number: Counter

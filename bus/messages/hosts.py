@@ -1,4 +1,4 @@
-"""Messages about hosts beside their providers: are they up, may they be used, how busy are they."""
+"""Messages about hosts that are not about resources: whether a host is up, may be used, and how busy it is."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar
@@ -59,7 +59,7 @@ class HostDescription(Value, frozen=True, kw_only=True):
 
 
 class HostFacts(HostDescription, frozen=True):
-    """A host in a report. Each may have its own `epoch` and `sequence`, which count instead of the report's."""
+    """A host in a report (`host.state`). If it has an `epoch` and a `sequence` of its own, these replace the report's."""
 
     epoch: Counter = 0
     sequence: Counter = 0
@@ -121,7 +121,10 @@ HostMode = Literal["up", "down", "draining", "dead"]
 
 
 class HostSetting(Value, frozen=True, kw_only=True):
-    """The mode that an operator gave a host, or too many failed builds. `number` rises with each setting of the host."""
+    """The mode of a host. An operator sets it, or the scheduler after too many failed builds there.
+
+    `number` rises with each setting of the host.
+    """
 
     mode: HostMode = "up"
     reason: Label = ""
@@ -168,26 +171,26 @@ class AskHosts(StrictMessage, frozen=True, tag="host.query"):
 
 
 class HostsFound(Message, frozen=True, tag="host.found"):
-    """`next` starts the next page, empty on the last one."""
+    """A page of hosts. `next` is the name after which the next page begins, empty on the last page."""
 
     hosts: tuple[HostState, ...]
     next: Label = ""
 
 
 class HostSet(Message, frozen=True, tag="host.was_set"):
-    """Done. `host` is its state now."""
+    """The host has its new mode. `host` is the host's state now."""
 
     host: HostState
 
 
 class HostChanged(CellMessage, frozen=True, tag="host.changed"):
-    """The setting of a host has changed, or a host that was dead has cleaned up. `host` is its state now."""
+    """The setting of a host has changed, or a host that was dead has cleaned up. `host` is the host's state now."""
 
     host: HostState
 
 
 def in_messages(facts: Sequence[H]) -> list[tuple[H, ...]]:
-    """Splits the facts, or the metrics, into few messages, none with too many or too large ones."""
+    """Split values about many hosts into as few messages as possible, none with too many hosts or too many bytes."""
     share = HOSTS_BYTES_MAX // HOSTS_PER_MESSAGE_MAX
     sizes = [max(len(msgspec.json.encode(each)) + 1, share) for each in facts]
     return [tuple(facts[part]) for part in chunks(sizes, HOSTS_BYTES_MAX)] if facts else []

@@ -38,8 +38,9 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
 
 
 class EndMove(ProjectMessage, frozen=True, tag="move.end"):
-    """End the move with this `request_id`: `confirm` or `revert` it after it has arrived, or `abort` it before. It is not
-    reverted while its first host is down. The answer is as that to a move.
+    """End the move with this `request_id`: `confirm` or `revert` it after the instance has arrived, or `abort` it before.
+
+    A move is not reverted while its source host is down. The answer is the same as to a `move.request`.
     """
 
     request_id: RequestId
@@ -69,7 +70,7 @@ class Change(Value, frozen=True):
 
 
 class AskHistory(ProjectMessage, frozen=True, tag="history.query"):
-    """Asks what was ordered for an instance: a page in the order of the numbers, behind `after`.
+    """Asks for the orders that an instance was given: a page of changes in the order of their numbers, after `after`.
 
     With `project`, only of an instance of that project. Without it, of any, which needs the right to all projects.
     """
@@ -80,7 +81,10 @@ class AskHistory(ProjectMessage, frozen=True, tag="history.query"):
 
 
 class HistoryFound(Message, frozen=True, tag="history.found"):
-    """`instance` is its state now; null if there is none. `next` is the number that starts the next page; 0 on the last one."""
+    """A page of the changes of an instance. `instance` is the instance's state now; null if there is no such instance.
+
+    `next` is the number after which the next page begins; 0 on the last page.
+    """
 
     instance: InstanceState | None
     changes: tuple[Change, ...] = ()
@@ -88,7 +92,7 @@ class HistoryFound(Message, frozen=True, tag="history.found"):
 
 
 class MovePlace(Value, frozen=True):
-    """The place of a move in the list of all moves."""
+    """Identifies a move in the list of all moves, which are ordered by the time of their request."""
 
     asked_at: Moment
     instance: InstanceId
@@ -106,7 +110,7 @@ class AskMoves(StrictMessage, frozen=True, tag="migration.query"):
 
 
 class MovesFound(Message, frozen=True, tag="migration.found"):
-    """`next` is the place behind which the next page begins; null on the last one."""
+    """A page of moves. `next` is the move after which the next page begins; null on the last page."""
 
     moves: tuple[Change, ...]
     next: MovePlace | None = None

@@ -93,7 +93,7 @@ class Share(Value, frozen=True, array_like=True):
 
 
 class ConsumerMessage(Message, frozen=True):
-    """About an attempt of a consumer. `issued_at` is when the attempt was first made; it stays the same in repeats."""
+    """A message about an attempt of a consumer. `issued_at` is when the attempt was first made, also in repeated messages."""
 
     cell: Label
     consumer: ConsumerId
@@ -131,14 +131,14 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     """Move the consumer from the share of one attempt to another share, as a later attempt: completely, or not at all.
     The swap of a member names its server group.
 
-    Without `heir`, the old share is freed. Otherwise this consumer takes it over. On another host than the new share's,
-    it counts as a consumer of the old host and as a member of the group there. A MIGRATION on the same host does not
-    count: the instance counts there.
+    Without `heir`, the old share is freed. Otherwise the heir takes it over. If the new share is on another host, the
+    heir counts as a consumer of the old host and as a member of the group there. A MIGRATION on the same host does not
+    count, since the instance counts there.
 
-    `returns` is the way back. It names the MIGRATION of an earlier swap, which ends by this one; `share` is the share
-    that the instance had before. It is granted whatever the units, shapes and limits are by now, as long as the
-    instance and the migration together still hold it. Otherwise it is judged like any other swap. A CLEANUP as the heir
-    then takes over what only the destination needed, if the host there still has to clean up.
+    `returns` is set if the instance goes back to the share that it had before a move. It names the MIGRATION of the
+    earlier swap, which ends by this swap. Such a swap is granted whatever the units, shapes and limits are by now, as
+    long as the instance and the migration together still hold `share`. Otherwise it is judged like any other swap. If
+    the host that the instance leaves still has to clean up, a CLEANUP as the heir takes over what was needed only there.
     """
 
     held_attempt: Attempt
@@ -167,7 +167,7 @@ class Shortfall(Value, frozen=True):
 
 
 class ReportedInventory(Value, frozen=True):
-    """One inventory: the total and the limits of a request."""
+    """One inventory: how much there is, and the limits for the amount of a single allocation."""
 
     total: Natural
     reserved: Natural = 0
@@ -184,10 +184,11 @@ class InventoryState(ReportedInventory, frozen=True):
 
 
 class ProviderState(Value, frozen=True):
-    """The full state of one provider. `internal` is never reused. `revision` orders the states of a provider.
+    """The full state of one provider. `revision` orders its states.
 
-    `shape` is that of its tree, stored on the root and repeated on each provider of the tree. `consumers` counts those
-    that live on it: they hold resources, and their claims named it as their host.
+    `internal` is a number that placement gives the provider and never gives to another one. `shape` is the shape of the
+    provider's tree, stored on the root and repeated on each provider of the tree. `consumers` counts the consumers that
+    hold resources and whose claims named this provider as their host.
     """
 
     internal: int
@@ -251,9 +252,10 @@ class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
 
 
 class GroupRefused(Variant, frozen=True, tag="group_refused"):
-    """The policy of the server group forbids the host. `host` is where the members are that stand against it, and
-    `members` are the first ten of these; `count` is how many there are. With anti-affinity they are on the host that was
-    asked for, with affinity they are on another one.
+    """The policy of the server group forbids the host, because of members of the group that placement already has.
+
+    These members are on `host`: with anti-affinity it is the host that was asked for, with affinity another one.
+    `members` are the first ten of them, and `count` says how many there are.
     """
 
     group: GroupId
@@ -276,7 +278,10 @@ class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
 
 
 class Superseded(Variant, frozen=True, tag="superseded"):
-    """A later attempt was seen, or this one has ended. `attempt` is the highest one seen, 0 if none is known."""
+    """Placement has seen a later attempt of this consumer, or this attempt has ended.
+
+    `attempt` is the highest attempt of the consumer that placement has seen, 0 if it knows none.
+    """
 
     attempt: int
     ended: bool
@@ -350,10 +355,10 @@ class ReportInventory(CellMessage, frozen=True, tag="inventory.report"):
     reports of one term (0: in the order of arrival). A report older than an accepted one is refused. The whole report
     is accepted, or nothing of it.
 
-    `foreign` asks whether something else keeps the tree: it was written by name and never reported, or it is in another
-    cell. In that case both `leave` and `take` are answered by `TreeKept`; but `take` takes over a tree of no cell, or
-    of this one. A reporter that asks so reports for all cells: its numbers are compared across them, and also after the
-    tree is removed.
+    `foreign` says what to do with a tree that something else keeps: one that was written by name and never reported, or
+    one in another cell. With `leave`, such a tree is not changed, and the answer is `TreeKept`. With `take`, a tree of no
+    cell or of this cell is taken over; for a tree of another cell the answer is `TreeKept`. A reporter that sets
+    `foreign` reports for all cells: its numbers are compared across them, and also after the tree is removed.
     """
 
     root: ProviderId
@@ -439,10 +444,10 @@ class AskSnapshot(Message, frozen=True, tag="snapshot"):
 class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
     """One page of providers as they are now. `next` starts the next page, null on the last one.
 
-    `published` is how far the stream of changes had come when the page was read; `cursor` how far the books had: the
-    page has everything committed by then, published or not. `since` repeats the question's cursor if these are only the
-    changes, with deleted providers in `gone`. It is empty if the log does not reach back so far: then this is a page of
-    everything.
+    `published` is how far the stream of changes had come when the page was read. `cursor` is how far the books had come:
+    the page has everything that was committed by then, published or not. `since` repeats the question's cursor if the page
+    has only the providers that changed after it, with deleted providers in `gone`. `since` is empty if the log does not
+    reach back so far: then this is a page of all providers.
 
     The first page of changes also has the consumers that joined and left server groups, as `ProvidersChanged` has them.
     A page of everything has no members: ask for them (`AskMembers`).

@@ -37,7 +37,7 @@ class Relaxation(Value, frozen=True):
 
 
 class ExhaustedPool(Value, frozen=True):
-    """A sharing provider that ran out: so many hosts would take this class from it alone."""
+    """A sharing provider that has too little of a class. `hosts` counts the hosts that could take it only from there."""
 
     pool: str
     resource: str
@@ -48,8 +48,10 @@ class ExhaustedPool(Value, frozen=True):
 
 
 class PlanFound(Message, frozen=True, tag="plan.found"):
-    """`funnel`: the hosts that its steps leave qualify, `qualify` in number. `fit` is how many more instances fit on
-    these, and more may fit if `is_cut`: counting on to the end would have cost too much.
+    """The answer to a plan. `qualify` is how many hosts the filters leave, and `funnel` says what each filter removed.
+
+    `fit` is how many more instances fit on the hosts that qualify. If `is_cut` is set, more may fit: to count all of them
+    would have cost too much.
     """
 
     qualify: Natural
@@ -83,7 +85,7 @@ class HostVerdict(Value, frozen=True):
 
 
 class ReasonsFound(Message, frozen=True, tag="reasons.found"):
-    """`next` starts the next page, empty on the last one."""
+    """A page of verdicts on hosts. `next` is the name after which the next page begins, empty on the last page."""
 
     hosts: tuple[HostVerdict, ...]
     next: Label = ""
@@ -157,8 +159,10 @@ class ExplanationsFound(Message, frozen=True, tag="explain.found"):
 
 
 class AskCapabilities(StrictMessage, frozen=True, tag="capability.query"):
-    """Asks which hosts have this: a trait, a resource class, or a fact such as `zone`; with `value`, only those with this
-    value. Without `having`: what there is, and on how many hosts. Pages go on after `after`, a host's name or a capability's.
+    """Asks for the hosts that have a capability: a trait, a resource class, or a fact such as `zone`.
+
+    `having` is its name; with `value`, only the hosts with this value are meant. Without `having`, it asks which
+    capabilities there are, and on how many hosts. Pages go on after `after`, the name of a host or of a capability.
     """
 
     having: Label = ""
@@ -168,8 +172,10 @@ class AskCapabilities(StrictMessage, frozen=True, tag="capability.query"):
 
 
 class Capability(Value, frozen=True):
-    """`kind` is trait, class or fact. A trait has no value; that of a class is the host's capacity. `values` is how many
-    values there are, where only one is shown.
+    """Something that hosts have, and on how many hosts. `kind` is trait, class or fact.
+
+    A trait has no value. The value of a class is the capacity of a host. `values` is how many different values there are
+    if only one of them is shown.
     """
 
     name: str

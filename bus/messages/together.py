@@ -30,7 +30,7 @@ PAGES_MAX = 1000
 
 
 class TemplateAmount(Value, frozen=True, array_like=True):
-    """An amount of one class from the provider with this number in a `ClaimPlace`."""
+    """An amount of one class. `provider` is an index into the `providers` of a `ClaimPlace`."""
 
     provider: Natural
     resource: Label
@@ -38,8 +38,9 @@ class TemplateAmount(Value, frozen=True, array_like=True):
 
 
 class ShareTemplate(Value, frozen=True, array_like=True):
-    """What many shares have in common: everything but the providers. `roots` are the numbers of the providers whose trees
-    have the shapes of a `ClaimPlace`, in the same order.
+    """What many shares have in common: everything but the providers, which each `ClaimPlace` names.
+
+    `roots` are indexes into the `providers` of a `ClaimPlace`: of the roots whose trees have its `shapes`, in their order.
     """
 
     cell: Label
@@ -49,8 +50,10 @@ class ShareTemplate(Value, frozen=True, array_like=True):
 
 
 class ClaimPlace(Value, frozen=True, array_like=True):
-    """One consumer, and the providers of its share in the order in which the template with this number counts them; the
-    first one is the host.
+    """One consumer of a claim for many, and the providers of its share.
+
+    `template` is the index of its `ShareTemplate`, whose amounts refer to the providers by their indexes. The first
+    provider is the host.
     """
 
     consumer: ConsumerId
@@ -95,8 +98,9 @@ class RefusedPlace(Value, frozen=True):
 
 
 class NoneClaimed(Variant, frozen=True, tag="none_claimed"):
-    """Nothing is claimed. `refused` are the first of `count` consumers for which it could not be; `ShapeMoved` has no trees
-    here.
+    """Nothing is claimed, since `count` consumers could not have their shares. `refused` are the first of them.
+
+    Their `ShapeMoved` verdicts have no trees.
     """
 
     refused: tuple[RefusedPlace, ...]
@@ -104,7 +108,7 @@ class NoneClaimed(Variant, frozen=True, tag="none_claimed"):
 
 
 class PageKept(Variant, frozen=True, tag="page_kept"):
-    """The page is kept until the last page comes."""
+    """Placement keeps this page of a claim for many consumers, and decides when the last page comes."""
 
 
 class PagesMissing(Variant, frozen=True, tag="pages_missing"):

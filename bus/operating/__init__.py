@@ -1,1 +1,1 @@
-"""A worker process for its operators: start and end, health and metrics."""
+"""What operators see of a worker process: its start and end, its health and its metrics."""

@@ -85,7 +85,7 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: names need not be checked before an event loop exists to read the parts in."""
+        """Describe no metrics in advance: prometheus_client would otherwise read the parts before they run."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

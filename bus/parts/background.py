@@ -1,4 +1,4 @@
-"""Tasks beside a part."""
+"""Tasks that a part of a worker starts and that run beside the part's own loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

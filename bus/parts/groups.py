@@ -11,7 +11,7 @@ class PartGroup:
     """Several parts of a worker that run and stop as one. A bug in one of them ends all."""
 
     def __init__(self, *parts: Part, statuses: Sequence[Status] = ()) -> None:
-        """`statuses` are those of work that no part of the group runs."""
+        """`statuses` belong to work beside the group's parts. Health and metrics show them with the group."""
         self.parts: Sequence[Part | Status] = (*parts, *statuses)
         self._run_parts = parts
 
@@ -48,7 +48,10 @@ def statuses(parts: Iterable[object]) -> list[Status]:
 
 
 def set_beside(parts: Iterable[object], what: str) -> None:
-    """These parts keep the worker from nothing; `what` tells them from equal parts, such as those for another cell."""
+    """Mark these parts as ones whose failure does not make the worker unready, such as those for one of many cells.
+
+    `what` is added to their names, since other parts may have the same ones.
+    """
     for status in statuses(parts):
         status.is_beside = True
         status.name = f"{status.name} ({what})"

@@ -1,4 +1,4 @@
-"""Runs that are shared by all callers that come before they begin."""
+"""Runs of a function that are shared: all callers that come before a run begins wait for that run."""
 
 import asyncio
 import random
@@ -45,8 +45,9 @@ def mark_seen(done: "asyncio.Future[None]") -> None:
 
 
 class SingleFlight(SharedRuns):
-    """Shared runs, as a part. A run is retried until it succeeds, so no caller needs to wait for it. The part raises a
-    bug of the runs.
+    """Shared runs as a part of a worker. Each run is retried until it succeeds, so no caller needs to wait for it.
+
+    If a run fails by a bug, the part ends with that exception.
     """
 
     def __init__(

@@ -30,8 +30,9 @@ class Pauses(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """Counters of a room's own for its metrics: one metric, with a count for each value of its label. A part has them as
-    `counts`.
+    """A metric that a room defines itself: a counter with one label, and a count for each value of the label.
+
+    A part of a worker lists its own metrics in its attribute `counts`.
     """
 
     metric: str
@@ -48,7 +49,7 @@ class State(Enum):
 
 
 class Status:
-    """One part's name, state and counters, for health and metrics. Nothing is computed until these ask."""
+    """The name, state and counters of one part, for health and metrics."""
 
     def __init__(
         self,

@@ -9,10 +9,10 @@ from bus.parts.status import Pauses, Status, Work
 
 
 class Supervised:
-    """A part that runs one coroutine, again after each failure. The coroutine calls `status.well()` when it has started
-    up.
+    """A part that runs one coroutine, and runs it again after each operational failure.
 
-    `stop` cancels the coroutine. Without `is_cut_short`, the coroutine itself checks `stopping` and returns.
+    The coroutine calls `status.well()` when it has started up. `stop` cancels the coroutine if `is_cut_short` is set.
+    Otherwise the coroutine checks the event `stopping` itself, and returns.
     """
 
     def __init__(
@@ -62,8 +62,10 @@ class Supervised:
 
 
 class Periodic(Supervised):
-    """A part that calls a function at an interval, and at once when woken. It finishes the current run before it stops,
-    unless it `is_cut_short`. `has_run` is set when a run has succeeded.
+    """A part that calls a function at an interval, and at once when `wake` is called.
+
+    `stop` lets the current call finish, or cancels it if `is_cut_short` is set. The event `has_run` is set when a call
+    has succeeded.
     """
 
     def __init__(

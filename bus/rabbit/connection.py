@@ -106,9 +106,10 @@ class RabbitConnection:
         return self._answers.get(queue) or self._feeds.get(queue, queue)
 
     async def _named(self, queue: Queue, limits: Limits) -> str:
-        """RabbitMQ itself names queues of answers and feeds, so that no user needs the right to such names
-        (bus/permissions.py says why). An answer queue belongs to its connection alone; a feed is kept for a while
-        without one.
+        """The name of this queue on RabbitMQ. A queue of answers or a feed is declared here, and RabbitMQ chooses its name.
+
+        So no user needs the right to declare queues by name (bus/permissions.py says why). An answer queue belongs to
+        its connection alone. A feed outlives its connection for a while.
         """
         if queue.kind not in NAMED_BY_RABBITMQ:
             return queue.name

@@ -41,7 +41,7 @@ def fail(future: asyncio.Future[Any], why: Exception) -> None:
 
 
 async def bounded(closing: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> None:
-    """Wait for a close for a limited time, whatever its outcome."""
+    """Wait until a channel or connection is closed, for a limited time. Failures to close are only logged."""
     task = asyncio.ensure_future(closing)
     try:
         await asyncio.wait((task,), timeout=CLOSE_S_MAX)

@@ -54,7 +54,11 @@ def _publish_frame(exchange: str, routing_key: str, mandatory: bool, channel: in
 
 
 def _properties_of(parcel: Parcel, number: int, user: str) -> bytes:
-    """The message id is the parcel's number: it identifies a parcel that comes back as unroutable."""
+    """Encode the AMQP properties of a parcel.
+
+    The message id is the number of the parcel on its channel. By it, the publisher recognises a parcel that the
+    broker returns as unroutable.
+    """
     mode = _PERSISTENT if parcel.persistent else _TRANSIENT
     if parcel.headers:
         return commands.Basic.Properties(
@@ -72,8 +76,9 @@ def _properties_of(parcel: Parcel, number: int, user: str) -> bytes:
 
 @lru_cache(maxsize=256)
 def _properties_around_name(content_type: str, mode: int, reply_to: str, user: str) -> tuple[bytes, bytes]:
-    """The encoded properties of a parcel before and after its name. They are cached: only the name differs between
-    parcels, and the rest is expensive to encode.
+    """The encoded AMQP properties of a parcel before and after its message id.
+
+    They are cached: only the message id differs between parcels, and the rest is expensive to encode.
     """
     name = "the number comes here"
     whole = commands.Basic.Properties(
@@ -136,6 +141,9 @@ def _first_death_key(headers: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _returns(headers: Mapping[str, Any]) -> int:
-    """How often a redelivered parcel came back. A classic queue does not count, so a count there would be the sender's."""
+    """How often a redelivered parcel was returned to its queue before; 1 if the headers have no count.
+
+    Only quorum queues count. On a classic queue, a count can only come from the sender of the parcel.
+    """
     count = headers.get(_RETURNS)
     return count if isinstance(count, int) and count > 0 else 1

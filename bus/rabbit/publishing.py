@@ -71,8 +71,10 @@ class RabbitPublishing(Listener):
         self._returned.difference_update(numbers)
 
     def on_end(self, why: Exception) -> None:
-        """The channel has ended. A refusal is about one parcel; its text is cut off by the broker and cannot say which.
-        So it is only reported as such if a single parcel was under way.
+        """Tell all callers that wait for a confirm that the channel has ended.
+
+        The broker ends a channel when it refuses one parcel, and does not say which. So `Refusal` is reported only if a
+        single parcel was under way. Otherwise all callers get `OneWasRefused`.
         """
         if not isinstance(why, Refusal):
             why = ConnectionLost(f"not confirmed before the channel ended: {why}")

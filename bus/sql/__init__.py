@@ -1,17 +1,17 @@
 """Access to the workers' databases: PostgreSQL by asyncpg, SQLite in the event loop and a thread.
 
-Most work is a plain function of a SQLAlchemy connection, written once for both databases: `await transaction.run(work,
-...)` calls it where the driver runs. Hot statements use the driver's own connection. Failures that a retry may cure are
-raised as `Transient`. This package knows no table of any worker. The time limits are in bus/configuration/database_settings.py, so
-that commands without a database load no driver.
+Most work is a plain function of a SQLAlchemy connection, written once for both databases. `await transaction.run(work,
+...)` calls it in the thread that the driver needs. Hot statements use the driver's own connection. Failures that a retry
+may cure are raised as `Transient`. This package knows no table of any worker. The time limits are in
+bus/configuration/database_settings.py, so that commands without a database load no driver.
 
-    database.py     the interface of both databases, and choosing one by its URL
-    postgresql.py   pooled sessions, and transactions begun by our own statements
-    sqlite.py       one connection that writes, one that reads
-    migrations.py   table migrations, under a lock
-    statements.py   differences between the two SQL dialects
-    types.py        column types
-    errors.py       which errors are transient, and whether the server is down
+    database.py     the interface of both databases, and choosing one by its URL.
+    postgresql.py   pooled sessions, and transactions begun by our own statements.
+    sqlite.py       one connection that writes, one that reads.
+    migrations.py   table migrations, under a lock.
+    statements.py   differences between the two SQL dialects.
+    types.py        column types.
+    errors.py       which errors are transient, and whether the server is down.
 """
 
 from bus.configuration.database_settings import SECTION as DATABASE

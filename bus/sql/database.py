@@ -1,4 +1,4 @@
-"""Both databases under one name, and a function from a URL to one of them. Connects to neither."""
+"""One type for both databases, PostgreSQL and SQLite, and short ways to run one query. Opens no connection itself."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -45,7 +45,10 @@ async def write_once(
 def reads(
     query: Callable[Concatenate[Connection, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A method of a store: it runs this query as a transaction of its own. The store has a `_database`."""
+    """Make a method of a store class from this query. The method runs the query as a transaction of its own.
+
+    The store has its database in `_database`.
+    """
 
     async def read(self: Any, /, *values: P.args, **named: P.kwargs) -> T:
         return await read_once(self._database, query, *values, **named)
@@ -56,7 +59,10 @@ def reads(
 def runs(
     work: Callable[Concatenate[Connection, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A method of a store's transaction: it calls this function with the connection. It has a database's `_transaction`."""
+    """Make a method of a store's transaction class from this function of a connection.
+
+    The class has the database's transaction in `_transaction`, and the function runs in it.
+    """
 
     async def run(self: Any, /, *values: P.args, **named: P.kwargs) -> T:
         done: T = await self._transaction.run(work, *values, **named)

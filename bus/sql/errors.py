@@ -43,8 +43,10 @@ def transients() -> Iterator[None]:
 
 @contextmanager
 def connecting() -> Iterator[None]:
-    """For code that only connects. Every error of the operating system is then about the way to the server: no route,
-    no such name, a timeout, no socket at this path. Every error of the server is a refused login.
+    """A context for code that only connects to PostgreSQL: failures are raised as `Unavailable`.
+
+    In such code, every error of the operating system is about the way to the server: no route, no such name, a
+    timeout, no socket at this path. The server's own errors are refused logins, except an error in our statements.
     """
     try:
         yield
@@ -85,7 +87,7 @@ def transient_kind(error: BaseException) -> type[Transient] | None:
 
 
 def is_duplicate(error: IntegrityError) -> bool:
-    """Was a unique name or id already taken?"""
+    """Did a statement fail because a unique name or id is already in the table?"""
     if isinstance(error.orig, sqlite3.Error):
         return _sqlite_code(error.orig) in {
             sqlite3.SQLITE_CONSTRAINT_UNIQUE,

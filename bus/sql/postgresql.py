@@ -116,12 +116,12 @@ class PostgresTransaction:
         return (await self._begun()).driver
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        """The rows that a statement of asyncpg's returns."""
+        """Run a statement of asyncpg's, and return its rows."""
         rows: list[Any] = await (await self._begun()).driver.fetch(statement, *values)
         return rows
 
     async def change(self, statement: str, *values: Any) -> int:
-        """How many rows a statement of asyncpg's has changed."""
+        """Run a statement of asyncpg's. Returns how many rows it has changed."""
         # The command tag ends with it: INSERT 0 5.
         done: str = await (await self._begun()).driver.execute(statement, *values)
         return int(done.rpartition(" ")[2])

@@ -96,7 +96,7 @@ _writers: WeakValueDictionary[str, _Writer] = WeakValueDictionary()
 
 
 class SqliteTransaction:
-    """A transaction that begins with its first call of `run`. A writer waits for other processes for `busy_s`."""
+    """A transaction that begins with its first call of `run`. A writer waits up to `busy_s` for other processes."""
 
     def __init__(self, session: _Session, busy_s: float, *, writes: bool, is_lazy: bool = False) -> None:
         self._session = session
@@ -121,11 +121,11 @@ class SqliteTransaction:
             return await self._session.aside(begun_work)
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        """The rows that a statement of sqlite3's returns."""
+        """Run a statement of sqlite3's, and return its rows."""
         return await self.run(lambda connection: driver_of(connection).execute(statement, values).fetchall())
 
     async def change(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-        """How many rows a statement of sqlite3's has changed, which runs once for each of these values."""
+        """Run a statement of sqlite3's once for each of these values. Returns how many rows it has changed."""
         return await self.run(lambda connection: driver_of(connection).executemany(statement, rows).rowcount)
 
     async def _begin_writing(self) -> None:

@@ -13,8 +13,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 def among(
     connection: Connection, column: sa.ColumnElement[Any], values: Collection[Any]
 ) -> sa.ColumnElement[bool]:
-    """The column is one of these values. They are one parameter, however many there are, so the statement stays the
-    same.
+    """An SQL condition: the column has one of these values.
+
+    All values are one parameter of the statement, so the text of the statement is the same for any number of values.
     """
     if connection.dialect.name == "postgresql":
         return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(column.type)))
@@ -29,8 +30,9 @@ def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.I
 
 
 def columns_of(rows: Sequence[Sequence[Any]], plain: int, *, ids: int = 0) -> tuple[Any, ...]:
-    """Rows as columns for PostgreSQL's `unnest`, one parameter per column: first the columns of ids, then `plain` ones
-    that are sent as text, then the others.
+    """Turn rows into columns for PostgreSQL's `unnest`: one parameter of the statement for each column.
+
+    The first `ids` columns are ids. The next `plain` columns are sent as text (`array_of`), and the others as lists.
     """
     columns = list(zip(*rows, strict=True))
     plain += ids
@@ -38,8 +40,10 @@ def columns_of(rows: Sequence[Sequence[Any]], plain: int, *, ids: int = 0) -> tu
 
 
 def array_of(column: Sequence[Any]) -> str:
-    """A text for `$1::text::bigint[]` from numbers, times or plain words. asyncpg would handle each element of a list
-    in Python, which takes several times as long as msgspec. Ids are better sent as `$1::uuid[]`: PostgreSQL needs 1.5
-    µs to parse one from text, four times as long as everything else it does with it.
+    """Encode numbers, times or plain words as the text of a PostgreSQL array, for a parameter `$1::text::bigint[]`.
+
+    asyncpg would encode each element of a list in Python, which takes several times as long as msgspec. Ids are better
+    sent as lists, for a parameter `$1::uuid[]`: PostgreSQL needs 1.5 µs to parse an id from text, four times as long as
+    everything else it does with the id.
     """
     return "{" + msgspec.json.encode(column)[1:-1].decode() + "}"

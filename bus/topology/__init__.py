@@ -1,18 +1,19 @@
 """The topology as data: exchanges, queues, routes of messages, roles and their rights.
 
-This one table has several uses. Objects are declared and users and permissions generated from it (bus/permissions.py);
-messages are routed by it; and each arriving message is judged by it (bus/workers/authority.py).
+Everything about who may send what follows from these tables. Brokers get their exchanges and queues from them.
+Users and their permissions are generated from them (bus/permissions.py). The publisher looks up where a message goes.
+The reader looks up whether a message counts that has arrived (bus/workers/authority.py).
 
-Tests, the simulation and the broker check its promise that cells never send to the API level.
+The tables promise that cells never send to the API level. Tests, the simulation and the broker check that promise.
 
-A pattern is an AMQP topic pattern; `{cell}` in a pattern or name is replaced by the cell's name.
+A pattern is an AMQP topic pattern. `{cell}` in a pattern or name is replaced by the cell's name.
 
-    names.py      the names of exchanges, and the forms of names
-    values.py     what the tables are made of
-    routes.py     the route of each message type
-    queues.py     exchanges and queues
-    roles.py      roles and applications, their rights and their users
-    declared.py   the objects of one broker
+    names.py      the names of exchanges, and the forms of names.
+    values.py     what the tables are made of.
+    routes.py     the route of each message type.
+    queues.py     exchanges and queues.
+    roles.py      roles and applications, their rights and their users.
+    declared.py   the objects of one broker.
 """
 
 from bus.topology.declared import is_retry_exchange, objects_of, retry_exchange_of

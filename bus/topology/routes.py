@@ -168,7 +168,7 @@ class Destination(Struct, frozen=True):
 
 
 def destination_of(message: Message) -> Destination:
-    """The destination of a message. An answer goes to its asker instead, which the bus knows."""
+    """The exchange and the routing key of a message that is no answer. An answer goes to the queue of its asker."""
     return _destination(type(message), end_of(message))
 
 

@@ -11,10 +11,11 @@ DELIVERIES_MAX_LEAST = 20
 
 
 class Site(Enum):
-    """The broker on which an object exists. By default there is one broker with all objects, each once.
+    """The kind of broker on which an exchange, a queue or a role's user exists.
 
-    IRONIC is the broker on which Ironic publishes its notifications. It is often a separate one, with nothing else of
-    ours.
+    API is the API level's broker, and CELL the broker of a cell. By default one broker serves as all of them, and has
+    each object once. IRONIC is the broker on which Ironic publishes its notifications. It is often a separate broker,
+    with nothing else of ours.
     """
 
     API = "api"
@@ -175,10 +176,10 @@ class Grant(Struct, frozen=True):
 
 
 class Role(Struct, frozen=True):
-    """A role of processes. It has these rights and what follows from them, nothing else.
+    """A role of processes, and the rights of its user on a broker.
 
-    A role reads its queues, may return or bury their messages, and may bind its inboxes again. With `asks` it has one
-    answer queue per process, with `listens` its own feeds; with `answers` it may write to answer queues.
+    A role reads its queues, may return or dead-letter their messages, and may bind its inboxes again. With `asks` each
+    of its processes has an answer queue, and with `listens` a feed queue. With `answers` it may write to answer queues.
     """
 
     name: str

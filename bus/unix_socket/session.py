@@ -111,7 +111,7 @@ class Session:
             return None
 
     async def _answer(self, request: Request, connection: MemoryConnection) -> None:
-        """A wrong or late acknowledgement has no answer. It ends its consumer, and the client is told that."""
+        """Carry out one request, and answer it. A wrong or late acknowledgement has no answer: it ends its consumer."""
         try:
             reply: Reply = Done(request.id, await self._do(request, connection))
         except (Refusal, Interrupted) as problem:

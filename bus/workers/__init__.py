@@ -1,1 +1,1 @@
-"""Workers and those who ask them: the loop of a worker, its intake, questions and answers, what it publishes."""
+"""The code above the broker port: the loop of a worker, receiving, publishing, asking questions, dead letters."""

@@ -150,7 +150,10 @@ class Asker:
         return self._settings.ask_again_ms * 2.0 ** min(tries, ASK_AGAIN_DOUBLINGS_MAX) / 1000
 
     def _due_in_s(self, batch: _Batch, tries: int) -> float:
-        """Seconds until the questions are repeated; or until the next check, if their last copy has not left yet."""
+        """Seconds until the questions of a batch are asked again.
+
+        If their last copy has not left this process yet, it is the time until this is checked again.
+        """
         pause_s = self._pause_s(tries)
         if batch.left_at_s is None or self._publisher.is_held or not self._open.is_set():
             return pause_s
@@ -159,7 +162,10 @@ class Asker:
         return since_s + pause_s - asyncio.get_running_loop().time()
 
     def _ask_all_again(self) -> None:
-        """Ask from the new queue. Copies that have not left yet still name the old one, so they are withdrawn first."""
+        """Ask all open questions again, with the new answer queue as their reply address.
+
+        Copies that have not left yet name the old queue. They are withdrawn first.
+        """
         for batch in dict.fromkeys(self._asked.values()):
             self._ask(batch)
 

@@ -96,7 +96,10 @@ def waits_of(parcel: Parcel) -> int:
 
 
 def read(delivery: Delivery) -> DeadLetter:
-    """Reads any bytes and headers: a letter that cannot be read could not be dropped either."""
+    """Make a dead letter from a delivery, whatever its bytes and headers are.
+
+    If this failed for a letter, an operator could not drop that letter either.
+    """
     said = delivery.parcel.headers
     brokers_reason = f"the broker gave up on it: {said.get(headers.BROKER_REASON) or 'no reason given'}"
     return DeadLetter(
@@ -122,7 +125,9 @@ class OpenedDeadLetters(Struct):
     letters: dict[int, DeadLetter]
 
     async def drop(self, tags: Sequence[int]) -> None:
-        """Acknowledge the longest prefix at once, and the others a few at a time. RabbitMQ forgets some of hundreds of
+        """Remove these letters from the queue for good.
+
+        The longest prefix is acknowledged at once, and the others a few at a time. RabbitMQ forgets some of hundreds of
         single acknowledgements if the consumer leaves before the queue has them, and then these letters come back.
         """
         dropped = set(tags)
@@ -179,8 +184,10 @@ async def open_dead_letters(connection: Connection, letters_max: int) -> AsyncIt
 
 
 async def _given_back(connection: Connection, count: int) -> None:
-    """RabbitMQ returns the letters some time after their reader left, and the next reader does not see them
-    before. If another reader takes them in between, the wait ends at its limit.
+    """Wait until the queue has the returned letters again, so that the next reader sees them.
+
+    RabbitMQ returns them some time after their reader has left. If another reader takes them in between, the wait ends
+    at its limit.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):

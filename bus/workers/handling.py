@@ -58,8 +58,10 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 class Tell(Struct, frozen=True, gc=False):
-    """A message to the address of its type, as opposed to an answer. With `kept` it also stands on the row of the instance, or
-    whatever it is about, until the broker confirms it.
+    """A message to publish at the address of its type; an answer goes to its asker instead (`Answer`).
+
+    With `kept`, the message is also stored with the entity that it is about, such as an instance, until the broker
+    confirms it.
     """
 
     message: Message
@@ -70,7 +72,10 @@ class Tell(Struct, frozen=True, gc=False):
 
 
 class Bury(Struct, frozen=True):
-    """This message can never be handled: dead-letter it. The others of its batch are done."""
+    """The handler's result for a message that can never be handled: dead-letter it, with this reason.
+
+    All other messages of its batch count as handled.
+    """
 
     item: Received[Message]
     reason: str
@@ -140,7 +145,7 @@ class GiveUp(Struct, frozen=True):
 def after_failure(
     problem: Exception, *, items: int, attempts: int, settings: BusSettings, others_succeed: bool = True
 ) -> OneByOne | PutBack | GiveUp:
-    """What to do with a failed batch of this many messages, or with one message after this many attempts.
+    """Decide what to do with a batch of `items` messages that failed, or with one message after so many `attempts`.
 
     The worker has already retried transient errors in place. An attempt is not counted if the message is not to blame:
     otherwise a server that does not answer would turn good messages into dead letters.
@@ -166,5 +171,5 @@ def jittered_ms(delay_ms: float, chance: random.Random) -> float:
 
 
 def describe(problem: Exception) -> str:
-    """The text of our own errors is enough. For other exceptions the type is half of the information."""
+    """Describe an exception as the reason of a dead letter. Our own errors need no type: their text says everything."""
     return str(problem) if isinstance(problem, Failure) else f"{type(problem).__name__}: {problem}"

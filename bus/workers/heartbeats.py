@@ -1,4 +1,4 @@
-"""Sends heartbeats for hosts: one worker reports many hosts in one message; and the rule when a host is silent."""
+"""Heartbeats of hosts: a worker sends them for many hosts in one message. A host without heartbeats becomes silent."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping
@@ -14,15 +14,17 @@ BEATS_PER_MESSAGE = 5000
 
 
 def is_silent(unheard_for: timedelta, down_after: timedelta) -> bool:
-    """Is a host down that was not heard for so long? Schedulers and conductors judge by this rule, and by one setting
-    (`BusSettings.host_down_s`).
+    """Whether a host counts as down because no heartbeat of it came for this time.
+
+    Schedulers and conductors all use this rule, with the same setting (`BusSettings.host_down_s`).
     """
     return unheard_for >= down_after
 
 
 class HostHeartbeats(Periodic):
-    """A periodic part. `alive` returns the hosts of each cell that are alive now. A heartbeat that has not
-    left when the next is due is withdrawn: it would report an old state as the current one.
+    """A part that sends the heartbeats of hosts at an interval. `alive` returns the hosts of each cell that are alive now.
+
+    A heartbeat that has not left when the next is due is withdrawn: it would report an old state as the current one.
     """
 
     def __init__(

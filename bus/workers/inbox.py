@@ -214,7 +214,7 @@ async def _reading(connection: Connection, inbox: Inbox, prefetch: int) -> Async
 
 
 async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
-    """Checked before declaring: where an operator declares the queues, a reader has no right to."""
+    """Whether both queues of an inbox exist. A reader declares them only otherwise: it may have no right to declare."""
     try:
         for queue in inbox.queues:
             await connection.depth(queue.name)
@@ -224,8 +224,9 @@ async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
 
 
 async def _is_bound(connection: Connection, inbox: Inbox) -> bool:
-    """Bind the inbox, repeatedly: an exchange that was deleted and created again has lost its bindings. False if there
-    is no such exchange.
+    """Bind the inbox to its exchange. Returns False if there is no such exchange.
+
+    This is repeated, since an exchange that was deleted and created again has lost its bindings.
     """
     if inbox.creates_exchange:
         await connection.declare(Objects((Exchange(inbox.exchange, durable=False),)))

@@ -169,7 +169,10 @@ class Intake:
         return ()
 
     async def _until_all_suspects_have_arrived(self) -> None:
-        """Parcels that come back together arrive one after the other. Choosing earlier would always choose the first."""
+        """Wait until no more suspect parcels arrive, so that one of all of them is chosen at random.
+
+        Parcels that come back together arrive one after the other. An earlier choice would always be the first one.
+        """
         arrived = 0
         while self._last_batch and arrived < len(self._suspects):
             arrived = len(self._suspects)
@@ -211,7 +214,7 @@ class Intake:
     # Receiving
 
     def _open_some(self) -> None:
-        """Decode as many as one batch takes: parcels that wait as bytes cost almost nothing."""
+        """Decode waiting parcels until there are enough messages for one batch. Others wait as bytes, which cost little."""
         while self._unopened and len(self._ready) < self._settings.batch_items_max:
             self._take(*self._unopened.popleft())
 
@@ -257,8 +260,10 @@ class Intake:
     def _judged(
         self, place: int, envelope: Envelope[Message], held: OpenParcel, returns: int
     ) -> Received[Any] | None:
-        """The message if it counts. If it does not, and its sender may be told why, a stand-in with the reason;
-        otherwise the message is buried here.
+        """The message as a handler gets it, if it counts (bus/workers/authority.py).
+
+        If it does not count and its sender may be told why, the handler gets a stand-in with the reason. Otherwise the
+        message is dead-lettered here, and the result is None.
         """
         message = envelope.message
         refused = None if isinstance(message, Unreadable) else judge(message, held.origin, self._facts)
@@ -291,9 +296,10 @@ class Intake:
         return self._judged(place, read, held, returns)
 
     def _bury_spent(self, place: int, line: bytes, held: OpenParcel, returns: int, attempts: int) -> None:
-        """The message has used up its attempts. Decoding it may be what kills the worker, so it is decoded only where a
-        claim may have been taken for it. That is tried a few times, since the cause may be something else. Then it is
-        buried unread.
+        """Dead-letter a message that has used up its attempts.
+
+        Decoding it may be what kills the worker. So it is decoded only where a claim may have been taken for it. That is
+        tried a few times, since the cause may be something else. Then it is dead-lettered without being decoded.
         """
         why = f"came back {attempts} times: the worker that had it died or lost its connection"
         is_read = self.before_burial is not None and attempts < self._settings.attempts_max + SPENT_READS_MAX
@@ -320,7 +326,7 @@ class Intake:
         self._bury_unread(held, Unreadable(newer.line, what))
 
     def _is_from_a_worker(self, sender: str) -> bool:
-        """Where the broker has no users of the topology, a sender with our own user may be a worker."""
+        """Whether this user may belong to a worker. On a broker without users of the topology, our own user counts too."""
         speaker = broker_user_of(sender)
         return sender == self._link.broker.user if speaker is None else speaker.is_worker
 
@@ -376,8 +382,9 @@ class Intake:
     async def _until_done(
         self, work: Callable[[], Awaitable[None]], held: OpenParcel, status: Status
     ) -> bool:
-        """Retry until it succeeds. False if the broker will deliver the parcel again: the connection broke, or the
-        worker stops.
+        """Retry this work for a parcel until it succeeds. Returns False if the broker will deliver the parcel again.
+
+        That is the case if the connection broke, or if the worker stops.
         """
         while self._open.get(held.tag) is held:
             pause_s = await status.tried(work)
@@ -390,7 +397,10 @@ class Intake:
         return False
 
     async def _complete(self, parcels: Sequence[OpenParcel]) -> None:
-        """One message of each of these is done. Acknowledge the longest complete prefix at once, the others one by one."""
+        """Note that one more message of each of these parcels is done, and acknowledge the parcels that are complete.
+
+        The longest complete prefix is acknowledged at once, the others one by one.
+        """
         complete: dict[int, OpenParcel] = {}
         for held in parcels:
             held.left -= 1

@@ -31,11 +31,11 @@ async def listen(
     codec: Codec,
     status: Status | None = None,
 ) -> AsyncGenerator[Sequence[Received[Message]], None]:
-    """Yields batches of the events under these keys until the caller stops. The first batch is empty: it says that the
-    queue exists, and that later events will arrive.
+    """Yields batches of the events whose routing keys `grants` allow, until the caller stops.
 
-    Messages that do not count (bus/workers/authority.py) are left out. `status` is the status of the listening part and counts
-    interruptions.
+    The first batch is empty: it says that the queue exists, and that later events will arrive. So is the first one
+    after each interruption. Messages that do not count (bus/workers/authority.py) are left out. `status` is the status
+    of the listening part and counts interruptions.
     """
     queue = feed_queue(link.broker.user or "anyone", process, grants)
     status = status or Status(f"feed {queue.name}", pauses=pauses_of(settings))

@@ -28,7 +28,7 @@ class Outgoing(Struct, frozen=True, gc=False):
 
 
 class Waiter(Struct, eq=False):
-    """The messages of one call. The future is done when the last of them is confirmed."""
+    """A call that sent messages, and how many of them are not confirmed yet. `done` is set when the last of them is."""
 
     left: int
     done: asyncio.Future[None]
@@ -71,7 +71,7 @@ class Bucket(Struct, eq=False):
             waiter.settle(count, problem)
 
     def parcels(self, bytes_max: int) -> Iterator[tuple[Parcel, Mapping[Waiter, int]]]:
-        """As few parcels as possible; with each, how many messages of each waiting call it has."""
+        """Make as few parcels as possible of these messages. With each comes how many messages of each call it has."""
         body = encode_lines(self.envelopes)
         if len(body) <= bytes_max or len(self.envelopes) == 1:
             yield self._parcel(body, slice(None))

@@ -56,7 +56,7 @@ ProjectOf = Callable[[Message], str]
 
 
 def _with_copies(outgoing: Sequence[Outgoing], project_of: ProjectOf) -> Sequence[Outgoing]:
-    """These messages, and copies of events for the feeds of their projects."""
+    """Add copies of events to these messages: one for the feed of the project that an event is about."""
     copies = [
         structs.replace(each, feed=project, id="")
         for each in outgoing
@@ -160,7 +160,7 @@ class Publisher:
             )
 
     async def send_within(self, seconds: float, messages: Sequence[Message]) -> bool:
-        """Send these messages, and withdraw what has not left by then. Returns whether all were confirmed."""
+        """Send these messages, and withdraw those that have not left when the time is up. Were all of them confirmed?"""
         sent = self.send_all([Outgoing(message) for message in messages])
         try:
             await asyncio.wait((sent,), timeout=seconds)
@@ -198,7 +198,7 @@ class Publisher:
         return {each for kept in self._kept.values() for each in kept}
 
     async def until_room(self) -> None:
-        """Wait until at most half of the allowed number of unsent messages wait."""
+        """Wait until at most half as many messages wait to be sent as `messages_waiting_max` allows."""
         while self.waiting > self._settings.messages_waiting_max // 2 and not self._is_closed:
             self._has_room.clear()
             await self._has_room.wait()
@@ -248,7 +248,7 @@ class Publisher:
         return None
 
     def _schedule(self) -> None:
-        """Full parcels leave now; others at the end of this loop turn, or when they have lingered."""
+        """Publish full parcels now, and set the timer for other messages: the end of this loop turn, or a short wait."""
         while self._full and self._may_start():
             self._dispatch(self._full.popleft())
         if self._timer is None and not self._is_late and (self._buckets or self._full):
@@ -259,7 +259,7 @@ class Publisher:
                 self._timer = loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Messages that may not leave yet stay in their bucket, which can fill up further."""
+        """Publish all messages that may leave now. The others stay in their buckets, which can fill up further."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

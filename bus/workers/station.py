@@ -1,5 +1,4 @@
-"""A station: everything that one process has on one broker, namely its connections, its publisher and its asker; and the part
-that hears its feed.
+"""A station: a process's connections to one broker, and its publisher and asker there. And the part that hears a feed.
 
 Consuming and publishing have a connection each (bus/workers/link.py says why). A process that serves several brokers has a
 station on each: a placement worker, for example, answers every cell on the cell's own broker.
@@ -90,9 +89,12 @@ class Station:
         says_by: Publisher | None = None,
         before_burial: Mapping[type[Message], Sequence[Handler]] | None = None,
     ) -> Worker[Tx]:
-        """A worker loop for one queue of this broker. It sweeps its outbox, unless another loop does. Its messages are published by this station, or by another's
-        publisher (`says_by`). `before_burial` has handlers that release what was claimed for a message that will be
-        buried; the first that succeeds is enough.
+        """A worker loop for one queue of this broker.
+
+        It publishes messages again that its outbox has unconfirmed, unless `sweeps` is false: another loop of this
+        outbox then does that. Its results are published by this station, or by the publisher `says_by` of another one.
+        `before_burial` has handlers for messages that will be dead-lettered: they release what was claimed for such a
+        message. The first handler that succeeds is enough.
         """
         return Worker(
             queue,
@@ -132,7 +134,7 @@ class Station:
         return self._asker.asked_again if self._asker else 0
 
     async def run(self) -> None:
-        """Receive answers until stopped. Without questions to ask, only wait."""
+        """Receive the answers to this process's questions until stopped. A station that asks none only waits."""
         await (self._asker.taking_answers.run() if self._asker else self._stopping.wait())
 
     async def stop(self) -> None:
@@ -158,8 +160,9 @@ class Station:
 
 
 class FeedListener(Supervised):
-    """A part that hears the events under these keys, in batches. The first batch, and the first after each interruption, is
-    `()`: only later events are heard.
+    """A part that calls `hear` with batches of the events whose routing keys `grants` allow.
+
+    The first batch, and the first one after each interruption, is `()`: events before it may be missing.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class Outbox(Protocol[Tx_contra]):
     """A store that keeps published messages on the rows of their entities until the broker has confirmed them."""
 
     async def clear(self, tx: Tx_contra, said: Sequence[OutboxKey]) -> None:
-        """These are confirmed and can be dropped. Part of a batch's transaction, never a transaction of its own."""
+        """Drop the messages with these keys, which the broker has confirmed. Runs in the transaction of the next batch."""
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
         """A page of unconfirmed messages after this key, in the order of their keys; empty at the end."""
@@ -200,7 +200,10 @@ class Worker(Generic[Tx]):
         task.add_done_callback(self._settled)
 
     async def _in_tries(self, work: Callable[[], Awaitable[Sequence[Said]]]) -> Sequence[Said]:
-        """Try again in place after transient failures. Single messages are then retried by way of the queue."""
+        """Run this work, and again after a pause whenever it fails transiently.
+
+        It is tried a few times; but while a server is down, until that answers. Then the error is raised.
+        """
         tries = 0
         while True:
             tries += 1
@@ -286,7 +289,10 @@ class Worker(Generic[Tx]):
                 self.intake.bury(items[0], reason)
 
     async def _give_back(self, buried: Received[Any]) -> None:
-        """Release what was claimed for a message that will be buried, by the first of its handlers that succeeds."""
+        """Release what was claimed for a message that will be dead-lettered.
+
+        The handlers in `before_burial` for its type are tried in turn, until one succeeds.
+        """
         for handler in self._before_burial.get(type(buried.message), ()):
             try:
                 leaving = _Leaving(await self._in_tries(partial(self._saved_for, handler, buried)))
@@ -311,7 +317,7 @@ class Worker(Generic[Tx]):
         return False
 
     async def _say_what_is_kept(self) -> None:
-        """Publish again the messages that are stored in the database and unconfirmed: at start, and at intervals."""
+        """Publish the messages again that the outbox still has unconfirmed. Runs at the start and at intervals."""
         assert self._outbox is not None, "only a worker with an outbox sweeps"
         # One page at a time, confirmed before the next is read. Messages already on their way are skipped.
         after: OutboxKey | None = None
@@ -325,8 +331,9 @@ class Worker(Generic[Tx]):
 
 
 class _Leaving:
-    """A handler's results, sorted: messages to publish, keys of those kept on rows, and messages to bury with the
-    reasons. An answer without a reply address is dropped.
+    """A handler's results, sorted into messages to publish and messages to dead-letter with their reasons.
+
+    It also has the outbox keys of the messages to publish. Answers without a reply address are dropped.
     """
 
     __slots__ = ("buried", "kept", "outgoing")
