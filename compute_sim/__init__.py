@@ -1,1 +1,1 @@
-"""Simulates many hypervisors, reliable and faulty ones, behind the update_provider_tree contract."""
+"""The compute of a cell: it controls hypervisors through drivers. So far the hypervisors are simulated, faults too."""

@@ -46,7 +46,9 @@ async def run(
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
-    """MOOR_BUS_URL and MOOR_CELL must be set. If MOOR_CELL_BUS_URLS names this cell, the simulator uses that broker
+    """Run the simulated hosts of one cell, with the settings in the environment.
+
+    MOOR_BUS_URL and MOOR_CELL must be set. If MOOR_CELL_BUS_URLS names this cell, the simulator uses that broker
     instead. MOOR_COMPUTE_HOSTS is the number of hosts, MOOR_COMPUTE_FAULTS the path of a fault script. The other
     MOOR_COMPUTE_* and MOOR_BUS_* variables are the settings.
     """

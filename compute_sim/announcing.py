@@ -1,6 +1,7 @@
-"""Publishes facts and cached images of the hosts when they change, their metrics, and heartbeats of all hosts, many in one message.
+"""Publishes facts and cached images of hosts when they change, and regularly their metrics and heartbeats.
 
-Sequence numbers are taken from the clock, so that they keep rising after a restart without being stored.
+One message tells of many hosts. Sequence numbers are taken from the clock, so that they keep rising after a restart without
+being stored.
 """
 
 import random

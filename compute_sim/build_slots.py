@@ -1,4 +1,4 @@
-"""Which builds begin now: each host has so many at once, and the others wait for their turn."""
+"""Decides which builds begin now: each host has a limited number at once, and further ones wait for their turn."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,10 @@ from compute_sim.store import ComputeTransaction
 
 
 class BuildSlots:
-    """The slots of all hosts in one transaction: those that the store knows, less what the transaction has changed."""
+    """Counts the builds of each host within one transaction, to tell whether the host may begin another one.
+
+    A count is what the store had before the transaction, and the changes that the transaction has made since.
+    """
 
     def __init__(self, tx: ComputeTransaction, fleet: Fleet, most: int) -> None:
         """`most` is how many builds a host has at once; 0 means any number."""
@@ -38,7 +41,10 @@ class BuildSlots:
     def begin_waiting(
         self, known: Mapping[AttemptKey, AttemptRecord], at_s: float
     ) -> Iterable[AttemptRecord]:
-        """Begin what waits on hosts that have slots again. `known` has the attempts as this transaction has left them."""
+        """Begin attempts that wait on hosts where a build has ended, as far as these hosts have free slots.
+
+        `known` has the attempts that this transaction has changed.
+        """
         for host in self._freed:
             of_host = {each.key: each for each in self._tx.waiting(host)}
             of_host |= {key: each for key, each in known.items() if each.host == host}

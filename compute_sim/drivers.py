@@ -1,8 +1,9 @@
 """The contract between a compute and its drivers. A new kind of hypervisor brings a driver, and nothing else changes.
 
-Inventories go by `update_provider_tree`, as in Nova's drivers, but over values: a driver gets the known tree and returns
-an edited copy, and the diff is reported. Instances go by orders: a driver begins the work, and is asked later how far it
-is. Every driver must pass tests/contracts/driver_contract.py; simulated/driver.py has the one of the simulated hosts.
+A driver tells of inventories by `update_provider_tree`, as Nova's drivers do. But here trees are immutable: the driver gets
+the known tree and returns an edited copy, and the compute reports the difference. A driver builds, moves and destroys
+instances by orders: it begins the work, and is asked later how far the work is. Every driver must pass
+tests/contracts/driver_contract.py; simulated/driver.py has the one of the simulated hosts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ class Driver(Reported, Protocol):
         """The host's description."""
 
     def next_change_s(self, at_s: float) -> float | None:
-        """When to ask for the tree again, after `at_s`, though nothing was ordered; None: never."""
+        """The time after `at_s` at which the tree changes by itself, so that it is asked for again; None if never."""
 
     def metrics(self, at_s: float) -> Mapping[str, float]:
         """Values that the host measures now, by names that weights of the scheduler use; empty: nothing is told."""
@@ -61,6 +62,6 @@ class Driver(Reported, Protocol):
         """
 
     def look_at(self, attempt: AttemptRecord, at_s: float) -> Work:
-        """How far the work for an attempt is. It is asked when the time that the last answer said is over, and after a
-        restart of the process.
+        """How far the work for an attempt is. The compute asks when the time that the last `Work` named is over, and after
+        a restart of its process.
         """

@@ -55,7 +55,10 @@ class Fleet:
         return self._reported[root.int].update_provider_tree(known, at_s)
 
     def well(self, roots: Iterable[ProviderId], at_s: float) -> list[ProviderId]:
-        """Those of these hosts and pools that can send. Stored instances may be on hosts that were not started again."""
+        """Those of these hosts and pools that work and can send messages.
+
+        Unknown ids are left out: stored instances may be on hosts that this process was not started with again.
+        """
         here = [root for root in roots if root.int in self._reported]
         return [root for root in here if self._reported[root.int].condition(at_s) == WELL]
 

@@ -1,5 +1,6 @@
-"""Handles orders to hosts: load, decide, save, send. The rules are in core/attempts.py. And answers an audit's questions about
-the instances that this process's hosts have.
+"""Handles the orders of conductors to hosts, and an audit's questions about the instances on them.
+
+The attempts of a batch of orders are loaded, decided and saved together. The rules are in core/attempts.py.
 
 An order is acknowledged when it is saved, not when the instance is built, received or stopped. Unacknowledged, it would fill
 the prefetch for minutes, could not be delivered to another process (its host is here), and would hold back the other
@@ -122,7 +123,10 @@ def _ordered(
     slots: BuildSlots,
     at_s: float,
 ) -> AttemptRecord | None:
-    """The attempt after the order; None if the order is refused. `attempts` has the known ones, and the sources of moves."""
+    """The attempt as this order leaves it; None if the host refuses the order.
+
+    `attempts` has the known attempts, and those on the sources of moves.
+    """
     order = item.message
     known = attempts.get(key_of(order))
     step = next_step(known, order)
@@ -146,7 +150,7 @@ def books_handlers(fleet: Fleet, store: ComputeStore) -> Handlers:
 
 
 async def _books_found(fleet: Fleet, store: ComputeStore, question: AskHostBooks) -> HostBooksFound:
-    """A host that is silent or dead cannot be asked, so nothing is said of it."""
+    """Answer an audit: the attempts on hosts that work. A silent or dead host cannot be asked, and is left out."""
     attempts = await store.living(question.instances, question.after, question.limit)
     at_s = fleet.clock_s()
     named = {*question.hosts, *[each.host for each in attempts]}

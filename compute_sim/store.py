@@ -26,8 +26,9 @@ class ComputeTransaction(Protocol):
     async def save(self, attempts: Iterable[AttemptRecord]) -> None: ...
 
     async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
-        """Ended attempts whose answers are not confirmed yet. This process sees their new state; its successor finds
-        the old one, and so finds them due.
+        """Keep the state of attempts that have ended, for this process only, until the broker confirms their answers.
+
+        A successor of this process finds them as they were before, and so finds them due.
         """
 
     def building(self, host: ProviderId) -> int:
@@ -37,10 +38,13 @@ class ComputeTransaction(Protocol):
         """The attempts that wait for their turn on this host, as of before the transaction; the earliest first."""
 
     async def of_host(self, host: ProviderId) -> Sequence[AttemptRecord]:
-        """All attempts of which this host has something: those that are not over, and those that are being destroyed."""
+        """All attempts that this host still has, and those that are over but whose last answer is still due."""
 
     async def replace(self, pairs: Iterable[tuple[AttemptRecord, AttemptRecord]]) -> None:
-        """Save the second of each pair, if the first, the same object, is still the known state."""
+        """Replace the first attempt of each pair by the second, if it has not changed since it was read.
+
+        It has not changed if the store still has the same object.
+        """
 
 
 class ComputeStore(Protocol):
@@ -61,8 +65,9 @@ class ComputeStore(Protocol):
     async def living(
         self, instances: Collection[InstanceId], after: InstanceId | None, limit: int
     ) -> Sequence[AttemptRecord]:
-        """The attempts of which a host has something, of these instances or of all, behind `after`; in the order of their
-        instances' ids, then of attempts. At most `limit` and the others of the last instance.
+        """The attempts that hosts have: of these instances, or of all if none is named; only ids after `after`.
+
+        They are in the order of their instances' ids, then of attempts: at most `limit`, and the others of the last instance.
         """
 
     async def take_changed(self) -> Sequence[ProviderId]:

@@ -14,7 +14,7 @@ from compute_sim.core.hosts import Load
 
 
 class _HostLoad(Struct):
-    """The instances and builds of one host, and whether they have changed since this was last asked."""
+    """The instances and builds of one host, and whether they have changed since the last `take_changed`."""
 
     host: ProviderId
     # How many attempts each instance has here, by ids as integers: two while it is resized on its host.
@@ -25,7 +25,10 @@ class _HostLoad(Struct):
 
 
 class MemoryComputeStore:
-    """Nothing here awaits, and a batch saves once at its end: so each transaction is atomic and isolated."""
+    """Keeps a compute's attempts in memory, and finds those that are due.
+
+    No method waits for anything, and a batch saves once, at its end: so each transaction is atomic and isolated.
+    """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s

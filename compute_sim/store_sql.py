@@ -53,7 +53,7 @@ class _Transaction:
 
 
 class SqlComputeStore:
-    """Created by `open_compute_store`, which reads the table."""
+    """Keeps a compute's attempts in memory and in a table. `open_compute_store` creates it and reads the table."""
 
     def __init__(self, database: Database, cell: str, memory: MemoryComputeStore) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Starts the `moor` command. Its imports take a moment, and Ctrl-C must end it without a traceback then, too."""
+"""Starts the `moor` command. Ctrl-C ends it without a traceback, also while its modules are still imported."""
 
 import sys
 from importlib import import_module

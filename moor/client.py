@@ -69,7 +69,7 @@ Feed = AsyncGenerator[Sequence[Received[Message]], None]
 
 
 def check_readable(message: Message) -> None:
-    """Decode the message as its reader will: what cannot be read comes from a wrong option, and need not be sent."""
+    """Check that the receiver could decode this message. If not, an option has a wrong value: raise BadParameter."""
     read = CODEC.decode(encode(Envelope(message=message)))
     if isinstance(read, Unreadable):
         why, *_ = read.reason.partition(" - at `$")
@@ -97,7 +97,7 @@ P = TypeVar("P", bound=Page)
 
 
 async def answer_of(asking: Asks, question: Message, kind: type[T]) -> T:
-    """Ask a question and return the answer, which must be of this type."""
+    """Ask a question and return its answer, of type `kind`. If the answer is a rejection, end the command."""
     return granted(question, await asking.ask(question), kind)
 
 
@@ -109,7 +109,7 @@ def granted(question: Message, answer: Message, kind: type[T]) -> T:
 
 
 async def answers_of(asking: "Client", questions: Sequence[Message], kind: type[T]) -> list[T]:
-    """The answers, which must be of this type. Of many questions, some hundred are under way at once."""
+    """Ask many questions, ASKED_AT_ONCE_MAX at a time, and return their answers, each of type `kind`."""
     answers: list[T] = []
     for some in batches_of(questions, ASKED_AT_ONCE_MAX):
         answered = zip(some, await asking.ask_all(some), strict=True)
@@ -159,7 +159,10 @@ async def until_choosable(
 
 
 async def during(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, object]) -> T:
-    """Return the result of `work`. If one of the watches fails before, cancel the work and raise that failure."""
+    """Return the result of the coroutine `work`, while the coroutines `watches` run beside it.
+
+    If one of `watches` fails first, cancel `work` and raise that failure.
+    """
     working = asyncio.create_task(work)
     watching = [asyncio.create_task(each) for each in watches]
     try:
@@ -178,7 +181,10 @@ async def during(work: Coroutine[Any, Any, T], *watches: Coroutine[Any, Any, obj
 async def running(
     parts: Sequence[Part], drain_s_max: float = DRAIN_S_MAX
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Run the parts while this context is open, then drain them. The task ends earlier if a part fails."""
+    """Run the parts of a process while this context is open, then drain them.
+
+    Yields the task that runs the parts. If a part fails, this task ends before the context does.
+    """
     stop = asyncio.Event()
     task = asyncio.create_task(run_until(stop, parts, drain_s_max))
     try:
@@ -201,7 +207,10 @@ async def station_on(
 
 @asynccontextmanager
 async def feed_of(station: Station, grant: Grant) -> AsyncIterator[Feed]:
-    """The events of this grant. The first batch is empty: it says that the subscription is active."""
+    """Subscribe to the exchange and the routing keys that `grant` names, and yield the feed of batches.
+
+    The first batch is empty: it says that the subscription is active.
+    """
     link = Link(station.consuming.broker, station.settings)
     feed = listen(link, (grant,), process=station.name, settings=station.settings, codec=CODEC)
     try:
@@ -264,10 +273,10 @@ class Client:
             yield page
 
     async def listen(self, *patterns: str, project: str = "") -> AsyncGenerator[Sequence[Message], None]:
-        """Events with these keys, from now on. The first batch is empty: it says that the subscription is active.
+        """Yield batches of events whose routing keys match `patterns`, from now on.
 
-        With a project, only events about its instances. An application receives them from the project's feed, which the
-        schedulers publish.
+        The first batch is empty: it says that the subscription is active. If a project is named, only events about its
+        instances are yielded. An application receives them from the project's feed, which the schedulers publish.
         """
         speaker = broker_user_of(self._station.consuming.broker.user)
         matches = key_pattern(Grant(EVENTS, patterns)).fullmatch
@@ -310,7 +319,7 @@ def ask_bus(bus: str, work: Callable[[Client], Awaitable[T]], *, operates: bool 
 
 
 def asked(bus: str, question: Message, kind: type[T], *, operates: bool = True) -> T:
-    """Ask a question on this bus and return the answer, which must be of this type."""
+    """Ask one question on this bus, as a whole command, and return its answer, of type `kind`."""
     return ask_bus(bus, lambda asking: answer_of(asking, question, kind), operates=operates)
 
 
@@ -322,7 +331,10 @@ def asked_for_all(
 
 
 class InstanceFollower:
-    """Keeps the states of these instances up to date by events and by polling. `ids` may change meanwhile."""
+    """Keeps the states of the instances in `ids` up to date, by events and by polling.
+
+    The caller may add ids and remove them meanwhile.
+    """
 
     def __init__(self, client: Client, ids: Collection[InstanceId], project: str = "") -> None:
         self.states: States = {}
@@ -343,7 +355,10 @@ class InstanceFollower:
     async def until(
         self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None], by_s: float
     ) -> bool:
-        """Show changes until `is_over` holds for all instances. Return False if it is `by_s` on the event loop's clock before."""
+        """Call `show` at each change, until `is_over` holds for all instances. Return False if time is up before.
+
+        Time is up at `by_s` on the event loop's clock.
+        """
         try:
             async with asyncio.timeout_at(by_s):
                 await self._follow(

@@ -174,7 +174,7 @@ def read_uuid(text: str) -> UUID:
 
 @contextmanager
 def wrong_value(prefix: str = "") -> Iterator[None]:
-    """Report a value that cannot be used as a wrong flag or setting, with exit code 2."""
+    """Turn a ValueError in this context into an error of the command, whose exit code is 2."""
     try:
         yield
     except ValueError as wrong:
@@ -182,7 +182,7 @@ def wrong_value(prefix: str = "") -> Iterator[None]:
 
 
 def log_as(environment: Mapping[str, str], *, level: str = "INFO") -> None:
-    """Start logging, with the format and level that these variables set."""
+    """Start logging as MOOR_LOG_FORMAT and MOOR_LOG_LEVEL in `environment` say; `level` is the default level."""
     with wrong_value():
         begin_to_log(environment, level=level)
 
@@ -212,21 +212,22 @@ def use_config(file: Path | None) -> None:
 
 
 def flags_in_file() -> Mapping[str, object]:
-    """The values that the settings file has for commands' flags, by its keys."""
+    """The settings file's values for flags of single commands, such as `listen`, by their keys in the file."""
     with wrong_value():
         return of_commands(os.environ, config=_config.get(), here=Path.cwd())
 
 
 def defaults_of(command: Any, written: Mapping[str, object]) -> dict[str, Any]:
-    """The file's values for the flags of this command, or of each command of a group. They count if neither the flag nor its
-    variable is given.
+    """The settings file's values for a command's flags; for a group of commands, also those of each command in it.
+
+    A value counts if neither the flag nor its variable is given.
     """
     own = {each.name: written[key] for each in command.params if (key := key_of(each)) in written}
     return own | {name: defaults_of(part, written) for name, part in getattr(command, "commands", {}).items()}
 
 
 def key_of(flag: Any) -> str:
-    """The flag's key in the settings file; empty for a flag without a variable."""
+    """The key of a flag in the settings file: its variable without MOOR_, in lower case. Empty without a variable."""
     variable = getattr(flag, "envvar", None)
     return str(variable).removeprefix("MOOR_").lower() if variable else ""
 
@@ -275,7 +276,10 @@ def tuned_cloud(
     scheduler: Sequence[str] | None = None,
     pools: Sequence[str] | None = None,
 ) -> CloudSettings:
-    """The settings of all workers in this process; `base` has the command's own defaults, the others are flags."""
+    """The settings of all workers in this process: flags, then variables, then the settings file, then `base`.
+
+    `base` has the command's own defaults; `scheduler` and `pools` are its flags --scheduler and --pool.
+    """
     flags = {SCHEDULER.name: scheduler_flags(scheduler), COMPUTE.name: pool_flags(pools)}
     with wrong_value():
         return tuning().of_cloud(base or CloudSettings(), flags)

@@ -156,7 +156,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 def settings_from(
     flags: Mapping[str, str], environment: Mapping[str, str], *, config: Path | None = None, here: Path
 ) -> Settings:
-    """`flags` maps keys to values, empty for flags that were not given. `here` is the directory of ./moorage.toml."""
+    """The settings of one command: its flags, then `MOOR_*` variables, then the settings file, then the defaults.
+
+    `flags` maps keys to values, empty for flags that were not given. `here` is the directory of ./moorage.toml.
+    """
     file, written = _written(config, environment, here)
     stated = {key: Stated(value, str(file)) for key, value in written.items() if key in _SHAPES}
     stated |= stated_in(environment)
@@ -179,13 +182,13 @@ def settings_from(
 def of_commands(
     environment: Mapping[str, str], *, config: Path | None = None, here: Path
 ) -> Mapping[str, object]:
-    """The file's values for flags of single commands, by key."""
+    """The settings file's values for flags of single commands, such as `listen`, by key (OF_COMMANDS)."""
     _, written = _written(config, environment, here)
     return {key: value for key, value in written.items() if key in OF_COMMANDS}
 
 
 def tuning_from(environment: Mapping[str, str], *, config: Path | None = None, here: Path) -> Tuning:
-    """The workers' settings from the variables and the file."""
+    """The workers' settings that are set by `MOOR_*` variables or in the settings file."""
     _, written = _written(config, environment, here)
     return Tuning(environment, {key: value for key, value in written.items() if key in SECTIONS})
 
@@ -193,7 +196,7 @@ def tuning_from(environment: Mapping[str, str], *, config: Path | None = None, h
 def _written(
     config: Path | None, environment: Mapping[str, str], here: Path
 ) -> tuple[Path | None, dict[str, Any]]:
-    """The settings file, if there is one, and the checked values in it."""
+    """The path of the settings file and the checked values in it; None and no values if there is no file."""
     home = _home(environment, "XDG_CONFIG_HOME", ".config")
     named = config or environment.get("MOOR_CONFIG", "")
     usual = (each for each in (here / "moorage.toml", home / "moorage" / "config.toml") if each.is_file())
@@ -208,7 +211,10 @@ def _written(
 
 
 def _home(environment: Mapping[str, str], variable: str, usual: str) -> Path:
-    """The directory in this variable, or else the usual one. As the XDG specification says, a relative path is ignored."""
+    """The directory that an XDG variable names, or else its default `usual` in the user's home directory.
+
+    As the XDG specification says, a relative path in the variable is ignored.
+    """
     stated = Path(environment.get(variable, ""))
     if stated.is_absolute():
         return stated

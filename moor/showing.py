@@ -68,7 +68,7 @@ def print_all(found: Sequence[T], columns: Columns[T], nothing: str = "", *, as_
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """At most LINES_MAX lines, and how many more there are."""
+    """The first LINES_MAX of these lines; if there are more, also a line that says how many."""
     more = len(lines) - LINES_MAX
     return [*lines[:LINES_MAX], *([f"and {more} more"] if more > 0 else [])]
 
@@ -211,7 +211,7 @@ def _supported(kind: Supported) -> str:
 
 
 def grid_of(*rows: tuple[str, str]) -> Table:
-    """One line per label and value; empty values are left out."""
+    """A table with one row for each label and its value; rows with an empty value are left out."""
     grid = Table.grid(padding=(0, GAP))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")

@@ -19,8 +19,9 @@ GAP = 2
 
 
 class Columns(Struct, Generic[T], frozen=True):
-    """The columns of a table of such items: by its heading, the cell of an item, as markup. The columns in `prose` may be
-    wrapped; the cells of those in `lists` have several lines.
+    """How a table shows items of one type: for each heading, the function that makes the cell of an item.
+
+    A cell is markup or `Text`. The columns in `prose` may be wrapped; the cells of columns in `lists` have several lines.
     """
 
     cells: Mapping[str, Callable[[T], str | Text]]
@@ -97,7 +98,10 @@ def _text(cell: str | Text) -> Text:
 
 
 def _shared_out(room: int, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Share the room: narrow columns get what they need, the others equal parts, but at least PROSE_WIDTH."""
+    """Divide the width `room` among columns of prose: narrow ones get all they need, the others equal parts.
+
+    A column that needs more than PROSE_WIDTH gets at least that.
+    """
     shares = {}
     for left, (name, whole) in zip(
         range(len(wanted), 0, -1), sorted(wanted.items(), key=lambda each: each[1]), strict=True

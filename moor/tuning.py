@@ -67,8 +67,9 @@ class Tuning(Struct, frozen=True):
         return {**self.written.get(section.name, {}), **tuned_in(section, self.environment)}
 
     def of(self, section: Section[S], base: S | None = None, flags: Mapping[str, Tuned] | None = None) -> S:
-        """The settings of one section. `base` has this command's defaults where they differ from the worker's. May raise
-        BadSetting.
+        """The settings of one section: `flags`, then variables, then the settings file, then `base`.
+
+        `base` has the running command's own defaults; without it, the worker's count. A wrong value raises BadSetting.
         """
         return settings_of(base or section.kind(), section, {**self.stated(section), **(flags or {})})
 
@@ -86,8 +87,9 @@ class Tuning(Struct, frozen=True):
 
 
 def environment_of(settings: CloudSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings as variables, for worker processes, which read no file and no flags; without those that they read in this
-    `environment`, or have by default.
+    """The variables that give these settings to worker processes, which read no settings file and no flags.
+
+    A setting is left out if the processes have it anyway, from `environment` or as a default.
     """
     variables: dict[str, str] = {}
     for each in structs.asdict(settings).values():

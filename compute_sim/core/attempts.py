@@ -1,7 +1,8 @@
-"""The life of an attempt to have an instance on a host: built there or received from another host, stopped and started
-again, rebuilt from another image, destroyed; and the answers.
+"""The states of an attempt to have an instance on a host, and the host's answers to orders.
 
-An attempt is identified by its host, instance and number. The host's answer to an order follows from the attempt's state:
+An attempt is built on the host or received from another host. Later it may be stopped and started again, rebuilt from
+another image, and destroyed. It is identified by its host, instance and number. The host's answer to an order follows from
+the attempt's state:
 
     state      | spawn, receive | stop    | save    | start   | respawn | destroy
     -----------|----------------|---------|---------|---------|---------|--------
@@ -36,8 +37,9 @@ An instance that could not be stopped is `built`, and one that could not be star
 why. The next order to stop or to start it begins the work once more. An instance that could not be rebuilt is `broken`: its old
 disk is gone, and nothing runs. The next rebuild begins anew.
 
-A host has so many builds at once, and what it receives or rebuilds counts as a build. Further attempts wait for their turn, the earliest
-first; the conductor's deadline for an attempt runs on meanwhile, and a destroyed attempt waits no more.
+A host has a limited number of builds at once; an attempt that it receives or rebuilds counts as a build, too. Further
+attempts wait for their turn, the earliest first; the conductor's deadline for an attempt runs on meanwhile, and a destroyed
+attempt waits no more.
 
 A host forgets attempts: all of them when it restarts, unless its store keeps them; finished ones after a long time. It builds
 or receives an unknown attempt when ordered to, and confirms that it is gone when ordered to destroy it. So a spawn order that
@@ -117,12 +119,12 @@ class State(Enum):
 
 
 class AttemptRecord(Struct, frozen=True, gc=False):
-    """An attempt on its host. Its answer is due at `due_s`; None after it was sent.
+    """An attempt on its host, as the store keeps it.
 
-    `cause` and `trace` are those of the order that will be answered. `order` is kept while the attempt waits. `rank` is that
-    of the last order to stop, to start or to rebuild that was obeyed. `rebuild` is the number of the rebuild that the attempt
-    answers for, until it is stopped or started. `image` is what the instance is saved as since it was stopped; with a `failure`,
-    it is not.
+    Its answer is due at `due_s`; None after the answer was sent. `cause` and `trace` are those of the order that will be
+    answered. `order` is kept while the attempt waits for its turn. `rank` is the `rank_of` the last order to stop, to start
+    or to rebuild that was obeyed. `rebuild` is the number of the rebuild that the answer is about; 0 after the attempt was
+    stopped or started. `image` names the image as which the stopped instance is saved; with a `failure`, it was not saved.
     """
 
     cell: str
@@ -200,8 +202,9 @@ def why_not_received(source: AttemptRecord | None, order: ReceiveInstance) -> st
 
 
 def rank_of(order: HostOrder) -> int:
-    """The order's place among those to stop, to start and to rebuild this attempt: a move stops the instance, and then may
-    start it.
+    """The place of this order among all orders to stop, to start or to rebuild its attempt; -1 for other orders.
+
+    Each move or rebuild has a number. A move stops the instance first, and then may start it.
     """
     match order:
         case StopInstance(number=number) | RespawnInstance(number=number):
@@ -213,7 +216,7 @@ def rank_of(order: HostOrder) -> int:
 
 
 def next_step(known: AttemptRecord | None, order: HostOrder) -> Step:
-    """The host's way to handle this order."""
+    """How the host handles this order, in a word of this module's table: `begins`, `later`, `again` or `refused`."""
     steps = _STEPS[known.state if known is not None else None]
     if known is not None and _is_late(known, order):
         return steps[0]
@@ -222,7 +225,7 @@ def next_step(known: AttemptRecord | None, order: HostOrder) -> Step:
 
 
 def _is_late(known: AttemptRecord, order: HostOrder) -> bool:
-    """Was this order of a move or a rebuild obeyed before, or a later one?"""
+    """Has the host obeyed a later order to stop, to start or to rebuild before, or this same rebuild?"""
     match order:
         case RespawnInstance(number=number) if number == known.rebuild:
             return True
@@ -261,7 +264,7 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
 def failed(
     order: BuildOrder, failure: str, at_s: float, *, cause: str = "", trace: str = ""
 ) -> AttemptRecord:
-    """The record of an attempt that has failed since its driver cannot begin."""
+    """The record of an attempt that has failed before its driver began any work."""
     building = begun(order, Work(failure=failure), at_s, cause=cause, trace=trace)
     return structs.replace(building, state=State.FAILED)
 
@@ -271,7 +274,7 @@ def _rebuild_of(order: HostOrder) -> int:
 
 
 def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRecord:
-    """The record of an attempt that waits to be built, since its host has enough builds."""
+    """The record of an attempt that waits for its turn: its host has as many builds as it may have at once."""
     return AttemptRecord(
         cell=order.cell,
         host=order.host,
@@ -287,7 +290,7 @@ def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRe
 
 
 def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
-    """A known attempt after an order that the answer to the work under way answers, too."""
+    """The attempt after an order that begins nothing: the answer to the work under way will answer it, too."""
     rank = rank_of(order)
     return known if rank <= known.rank else structs.replace(known, rank=rank)
 
@@ -295,7 +298,10 @@ def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
 def answered_again(
     known: AttemptRecord, order: HostOrder, at_s: float, *, cause: str = "", trace: str = ""
 ) -> AttemptRecord:
-    """A known attempt after an order that changes nothing. A later order to stop or to start asks no more for a rebuild."""
+    """The attempt after an order that changes nothing on the host: its answer is due again, at once.
+
+    If the order to stop or to start is later than a rebuild, the answer is no longer about that rebuild.
+    """
     rank = rank_of(order)
     return structs.replace(
         known,
@@ -349,9 +355,10 @@ def _why_refused(known: AttemptRecord | None, order: HostOrder) -> str:
 def due(
     attempt: AttemptRecord, condition: Condition, work: Work, at_s: float
 ) -> tuple[AttemptRecord, Message | None]:
-    """A due attempt after its driver was asked how far the `work` is, and its answer.
+    """A due attempt after its driver has told how far the `work` is, and the host's answer, if there is one now.
 
-    There is no answer while the work goes on. A silent host gives none, or it is sent later.
+    There is no answer while the work goes on. A silent host gives no answer, or gives it later; a dead host loses the
+    attempt.
     """
     if isinstance(condition, Dead):
         # It was lost with its host.

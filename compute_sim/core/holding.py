@@ -1,4 +1,4 @@
-"""Pages of the attempts that a host has."""
+"""Makes the pages of the list of attempts that a host has."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -10,7 +10,7 @@ from compute_sim.core.attempts import AttemptRecord
 def holdings(
     order: CheckHost, attempts: Iterable[AttemptRecord], page: int = ATTEMPTS_PER_MESSAGE_MAX
 ) -> HostHolds:
-    """The page of these attempts that is asked for. Attempts of one instance are never on two pages."""
+    """The page that `order` asks for of the host's attempts. Attempts of one instance are never on two pages."""
     later = sorted(
         (each for each in attempts if order.after is None or each.instance > order.after),
         key=lambda each: (each.instance, each.attempt),

@@ -1,8 +1,8 @@
 """The provider tree of a host, as its driver edits it.
 
 A driver gets the tree that placement last accepted, and returns the tree as it is now. Providers and traits that others have
-added to it in placement are not in it, and a report leaves them alone. A driver that gives a
-provider a set of `aggregates` replaces all that it is in. With None they stay as they are, and it only joins those in `joins`.
+added to it in placement are not in it, and a report leaves them alone. If a driver gives a provider a set of `aggregates`,
+these replace all aggregates of the provider. With None they stay as they are, and the provider only joins those in `joins`.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class ProviderTree(Struct, frozen=True):
 
 
 def flaw_of(given: ProviderTree, edited: ProviderTree) -> str | None:
-    """Finds what a driver's tree must not be, and describes it as a sentence; None if there is nothing wrong."""
+    """A sentence that says what is wrong with the tree that a driver has returned; None if nothing is wrong."""
     if edited.root != given.root:
         return f"the tree of {given.root} has another root now"
     own = edited.providers

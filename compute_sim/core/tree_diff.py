@@ -64,7 +64,7 @@ def report_of_changes(
 def after_answer(
     report: ReportInventory, tree: ProviderTree, verdict: ReportVerdict
 ) -> Accepted | MustReportAll | Refused:
-    """The reporter's new state after placement's verdict on a report of this tree, or the refusal."""
+    """What placement's verdict on a report of this tree means: the new reporting state of the host, or the refusal."""
     match verdict:
         case ReportAccepted():
             return Accepted(ReportState(tree, report.sequence))

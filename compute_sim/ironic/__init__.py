@@ -3,55 +3,55 @@
 Its messages are byte-compatible with messages captured from Ironic 39 (tests/data/ironic_captures). The interface:
 
     SimulatedIronic(nodes, clock_s, publish, settings, script=..., chance=...)
-        nodes      the nodes at the start: `available_nodes(count)` creates equal ones, `nodes_in_groups(count, groups)`
-                   distributes them over conductor groups; or `Node(...)` by hand
-        clock_s    the time, in seconds since 1970: `time.time`, or a clock that a test moves
-        publish    called as publish(routing_key, properties, body) for every notification; it must not block
-        settings   IronicSimSettings: delays, automated cleaning, host names, users of the API
-        script     IronicScript: which faults happen, when, on which nodes (core/script.py); `ironic.script = ...` replaces it
-      .advance()          do all work that is due by the clock; a test moves its clock and calls this
-      .run(), .stop()     do that in real time: SimulatedIronic is a part of a process
-      .next_due_s         when the next work is due, None if there is none
-      .node(name or uuid) the node as it is now, or None; .nodes: all of them
+        nodes      The nodes at the start: `available_nodes(count)` creates equal ones, `nodes_in_groups(count, groups)`
+                   distributes them over conductor groups. A test may also make each by `Node(...)`.
+        clock_s    The time, in seconds since 1970: `time.time`, or a clock that a test moves.
+        publish    Called as publish(routing_key, properties, body) for every notification. It must not block.
+        settings   IronicSimSettings: delays, automated cleaning, host names, users of the API.
+        script     IronicScript (core/script.py): which faults happen, when, on which nodes. `ironic.script = ...` replaces it.
+      .advance()          Do all work that is due by the clock. A test moves its clock and calls this.
+      .run(), .stop()     Do the work in real time: SimulatedIronic is a part of a process.
+      .next_due_s         When the next work is due; None if there is none.
+      .nodes, .node(name or uuid)
+                          All nodes as they are now, or one of them; None if there is none.
       .create, .patch, .set_maintenance, .set_traits, .provision, .set_power, .delete, .attach_vif, .allocate ...
-                          the operations of the API, without HTTP; each returns Ironic's answer or raises `Refused`
+                          The operations of the API, without HTTP. Each returns Ironic's answer or raises `Refused`.
       .change_power_out_of_band(uuid, power)
-                          an event of the hardware itself; a script says which BMCs are silent
-      .resume_work()      after a start with the nodes of a killed process: its unfinished work continues
+                          An event of the hardware itself. A script says which BMCs are silent.
+      .resume_work()      After a start with the nodes of a killed process: its unfinished work continues.
       .go_away(for_s, refuses=...), .come_back()
-                          the API answers 503, or takes no connections
-      .published, .lost   how many notifications were published, and how many the script lost
+                          The API answers 503, or takes no connections.
+      .published, .lost   How many notifications were published, and how many the script lost.
 
-    ironic_app(ironic)         the REST API as an ASGI application
-    IronicTransport(ironic)    an httpx transport to it inside this process; refuses connections while Ironic is away
-    IronicServer(ironic)       the REST API on a loopback port, as a part of a process: `.url`, `.run()`, `.stop()`
-    NotificationSender(broker) a part of a process whose `.publish` puts notifications on the exchange `ironic` of a
-                               broker of bus/broker.py; like Ironic's own sender it loses what it cannot send
-    NodeFile(path)             stores nodes in a file that survives `kill -9`
+    ironic_app(ironic)         The REST API as an ASGI application.
+    IronicTransport(ironic)    An httpx transport to the API inside this process. It refuses connections while Ironic is away.
+    IronicServer(ironic)       The REST API on a loopback port, as a part of a process: `.url`, `.run()`, `.stop()`.
+    NotificationSender(broker) A part of a process. Its `.publish` puts notifications on the exchange `ironic` of a broker of
+                               bus/broker.py. Like Ironic's own sender it loses those that it cannot send.
+    NodeFile(path)             Stores nodes in a file that survives `kill -9`.
     simulated_ironic(broker, nodes, settings, ..., file=...)
-                               creates all of these: `.ironic`, `.url`, `.parts`
+                               Creates all of these: `.ironic`, `.url`, `.parts`.
 
-`python -m compute_sim.ironic` runs one alone: MOOR_IRONIC_BUS_URL, MOOR_IRONIC_SIM_NODES, MOOR_IRONIC_SIM_GROUPS,
-MOOR_IRONIC_SIM_LISTEN, MOOR_IRONIC_SIM_PACE, MOOR_IRONIC_SIM_SCRIPT.
+`python -m compute_sim.ironic` runs one alone, with settings from the environment (__main__.py). The modules:
 
-    core/states.py        the table of states and verbs
-    core/node.py          a node with all its fields
-    core/node_events.py   a node before and after an event, and the notification of it
-    core/work.py          the conductor's jobs on a node, and how each ends
-    core/changes.py       creating, patching and deleting: what is allowed
-    core/json_patch.py    JSON Patch on a node's fields
-    core/orders.py        provision and power orders: what is allowed, and how they begin
-    core/allocations.py   Ironic's own allocation API
-    core/payloads.py      the fields of each notification
-    core/script.py        the faults of a script
-    notifications.py      notifications as bytes
-    announcing.py         publishes them, or loses and delays them as the script says
-    node_file.py          the file of nodes
-    node_table.py         the current nodes and allocations
-    conductor.py          jobs that end when they are due, and the power sync
-    allocating.py         finds nodes for allocations
-    simulated.py          SimulatedIronic
-    api/                  the REST API
+    core/states.py        The table of states and verbs.
+    core/node.py          A node with all its fields.
+    core/node_events.py   A node before and after an event, and the notification of the event.
+    core/work.py          The conductor's jobs on a node, and how each ends.
+    core/changes.py       Creating, patching and deleting nodes: what is allowed.
+    core/json_patch.py    JSON Patch on a node's fields.
+    core/orders.py        Provision and power orders: what is allowed, and how they begin.
+    core/allocations.py   Ironic's own allocation API.
+    core/payloads.py      The fields of each notification.
+    core/script.py        The faults of a script.
+    notifications.py      Notifications as bytes.
+    announcing.py         Publishes notifications, or loses and delays them as the script says.
+    node_file.py          The file of nodes.
+    node_table.py         The current nodes and allocations.
+    conductor.py          Jobs that end when they are due, and the power sync.
+    allocating.py         Finds nodes for allocations.
+    simulated.py          SimulatedIronic.
+    api/                  The REST API.
 """
 
 from compute_sim.ironic.api.app import ironic_app

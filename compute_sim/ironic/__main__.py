@@ -53,7 +53,9 @@ async def run(broker: Broker, bus_url: str, options: Options, *, health_at: str)
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
-    """MOOR_IRONIC_BUS_URL must be set. MOOR_IRONIC_SIM_NODES is the number of nodes, MOOR_IRONIC_SIM_GROUPS their
+    """Run a simulated Ironic, with the settings in the environment.
+
+    MOOR_IRONIC_BUS_URL must be set. MOOR_IRONIC_SIM_NODES is the number of nodes, MOOR_IRONIC_SIM_GROUPS their
     conductor groups, MOOR_IRONIC_SIM_LISTEN the address of the REST API. MOOR_IRONIC_SIM_PACE multiplies the duration
     of all work. MOOR_IRONIC_SIM_SCRIPT is the path of a fault script.
     """
@@ -67,7 +69,7 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
 
 
 def read_listen(text: str, variable: str = "MOOR_IRONIC_SIM_LISTEN") -> tuple[str, int]:
-    """Raises ValueError if the text is not host:port. `variable` is named in the error."""
+    """Parse an address, host:port. Raise ValueError for any other text; the error names `variable`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
         raise ValueError(f"{variable} is {text!r}: write host:port, as {LISTEN}")

@@ -18,7 +18,10 @@ _NEEDS_BMC = frozenset({"verify", "power"})
 
 
 class Conductor:
-    """`at` schedules an action. `periodic` is the request id of the conductor's own periodic work."""
+    """Runs the jobs of nodes and the power sync, as an Ironic conductor does.
+
+    `at` schedules an action for a time. Notifications of the conductor's own work have the request id `periodic`.
+    """
 
     def __init__(
         self,

@@ -11,8 +11,9 @@ from compute_sim.ironic.core.node import Node
 
 
 class Change(Struct, frozen=True, array_like=True):
-    """A changed node or allocation; without either it was deleted. A line of the file of nodes is one change; an older file
-    has only nodes, and lines that end with the node.
+    """A changed node or allocation. If both fields are None, the one with this uuid was deleted.
+
+    A line of the file of nodes is one change. A file of an older release has only nodes, and lines that end with the node.
     """
 
     uuid: str
@@ -26,7 +27,10 @@ Keep = Callable[[Sequence[Change]], None]
 
 
 class NodeTable:
-    """The nodes and allocations of the simulated Ironic. At first it has these allocations and no nodes."""
+    """The present nodes and allocations of the simulated Ironic. `keep` stores each change of them.
+
+    A new table has no nodes, and the allocations that its creator gives it.
+    """
 
     def __init__(
         self, conductor_groups: Collection[str], keep: Keep, allocations: Iterable[Allocation] = ()

@@ -27,7 +27,7 @@ def routing_key(payload: Payload) -> str:
 
 
 def body_of(payload: Payload, at_us: int, host: str, request_id: str, chance: random.Random) -> bytes:
-    """The bytes of the message, with the keys and order of the captured ones."""
+    """The bytes of a notification, whose keys are those of the captured messages, in the same order."""
     message: dict[str, Any] = {
         "message_id": new_uuid(chance),
         "publisher_id": f"ironic-{payload.service}.{host}",

@@ -44,7 +44,7 @@ def nodes_in_groups(count: int, groups: Sequence[str], **fields: Any) -> tuple[N
 
 
 def with_start_times(node: Node, at_s: float) -> Node:
-    """A node at the start, with missing times filled in."""
+    """A node at the start of the simulation: missing times are filled in, and the power that its BMC reports."""
     at = second(at_s)
     provisioned_at = None if node.provision_state == states.ENROLL else at
     return structs.replace(

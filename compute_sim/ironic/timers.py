@@ -7,7 +7,7 @@ Action = Callable[[float], None]
 
 
 class Timers:
-    """An action is called with the time at which it was due, however late it runs."""
+    """Runs actions when they are due. An action is called with its due time, however late it runs."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Action]] = []

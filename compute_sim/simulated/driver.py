@@ -117,7 +117,7 @@ class SimulatedDriver:
         ]
 
     def _its_own(self, inventories: dict[str, ReportedInventory]) -> dict[str, ReportedInventory]:
-        """Inventories without anything in them are not reported, nor those of classes that a pool has."""
+        """The inventories that the host reports itself: those that are not empty, and whose class no pool shares."""
         return {
             resource: each
             for resource, each in inventories.items()

@@ -16,8 +16,9 @@ from compute_sim.core.attempts import WELL, Condition, Dead, Silent, Work
 
 
 class TimedFault(Variant, frozen=True, kw_only=True):
-    """A fault is active from `after_s` (since the process began) for `for_s`, and again every `every_s`. 0 means for ever,
-    and only once.
+    """A fault that is active for `for_s` seconds, from `after_s` after the start of the process, and again every `every_s`.
+
+    If `for_s` is 0, the fault never ends; if `every_s` is 0, it comes only once.
     """
 
     after_s: float = 0.0
@@ -92,25 +93,25 @@ class FailsToStart(WorkFault, frozen=True, kw_only=True, tag="fails_to_start"):
 
 
 class BuildsSlowly(WorkFault, frozen=True, kw_only=True, tag="builds_slowly"):
-    """Builds and rebuilds take this long."""
+    """Builds and rebuilds take `spawn_ms`."""
 
     spawn_ms: float
 
 
 class ReceivesSlowly(WorkFault, frozen=True, kw_only=True, tag="receives_slowly"):
-    """Instances take this long to arrive."""
+    """Instances take `receive_ms` to arrive from another host."""
 
     receive_ms: float
 
 
 class StopsSlowly(WorkFault, frozen=True, kw_only=True, tag="stops_slowly"):
-    """Instances take this long to stop."""
+    """Instances take `stop_ms` to stop."""
 
     stop_ms: float
 
 
 class StartsSlowly(WorkFault, frozen=True, kw_only=True, tag="starts_slowly"):
-    """Stopped instances take this long to start again."""
+    """Stopped instances take `start_ms` to start again."""
 
     start_ms: float
 
@@ -120,7 +121,7 @@ class FallsSilent(HostFault, frozen=True, kw_only=True, tag="falls_silent"):
 
 
 class ComesBackLate(HostFault, frozen=True, kw_only=True, tag="comes_back_late"):
-    """The host cannot send either, but its answers are kept and sent when this time ends."""
+    """The host receives orders and works, but cannot send; its answers are kept, and sent when this time ends."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +139,7 @@ class Dies(HostFault, frozen=True, kw_only=True, tag="dies"):
 
 
 class Changes(HostFault, frozen=True, kw_only=True, tag="changes"):
-    """The host's inventory, traits or metrics differ during this time."""
+    """The host's inventory, traits or metrics differ while the fault is active."""
 
     vcpus: int = 0
     ram_mb: int = 0
@@ -179,8 +180,10 @@ WorkOrder = SpawnInstance | ReceiveInstance | StopInstance | StartInstance | Res
 
 
 class WorkKind(Struct, frozen=True):
-    """The work for one kind of order: the field that has its time, in a script and in `slows`; and its faults. `name` is part
-    of what random choices are derived from.
+    """The parts of a fault script that are about the work for one kind of order.
+
+    `time` is the field with the duration of the work, in the script and in faults of the type `slows`. `fails` is the type
+    of the faults that let the work fail. Random choices are derived from `name`, among others.
     """
 
     name: str
@@ -229,7 +232,7 @@ def condition_of(faults: Sequence[Fault], at_s: float) -> Condition:
 def work_of(
     script: FaultScript, kind: WorkKind, faults: Sequence[WorkFault], order: WorkOrder, at_s: float
 ) -> Work:
-    """How the work that this order begins will end on a host with these faults of it."""
+    """How long the work for this order takes on a host with these faults, and why it fails, if it does."""
     takes_ms, failure = getattr(script, kind.time), ""
     # An attempt may be rebuilt often.
     which = order.number if isinstance(order, RespawnInstance) else order.attempt
@@ -268,8 +271,9 @@ def next_turn_s(fault: TimedFault, at_s: float) -> float | None:
 
 
 def _us(seconds: float) -> int:
-    """Whole microseconds: exactly at a change, fractions would round to just before it, and the change would never
-    pass.
+    """The time in whole microseconds.
+
+    With fractions, a time exactly at a change could be rounded to just before it, and the change would never pass.
     """
     return round(seconds * 1e6)
 

@@ -39,5 +39,5 @@ class SimulatedPool:
 
 
 def aggregate_of(pool: Pool) -> AggregateId:
-    """The aggregate of the pool and its hosts."""
+    """The id of the aggregate that has the pool and the hosts that share it."""
     return AggregateId(uuid5(uuid5(_POOLS, pool.name), "aggregate"))

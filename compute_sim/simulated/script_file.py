@@ -33,8 +33,8 @@
     for_s = 300
 
 Others: fails_to_stop, fails_to_start (reason, probability, as the two above); builds_slowly (spawn_ms, probability),
-receives_slowly (receive_ms), stops_slowly (stop_ms), starts_slowly (start_ms); comes_back_late, dies. Beside spawn_ms, a
-script has receive_ms, stop_ms and start_ms.
+receives_slowly (receive_ms), stops_slowly (stop_ms), starts_slowly (start_ms); comes_back_late, dies. A script
+may also have receive_ms, stop_ms and start_ms.
 """
 
 from pathlib import Path

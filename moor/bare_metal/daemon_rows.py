@@ -17,7 +17,7 @@ POOL_SIZE = 1
 
 
 def with_rows(ironic_db: str, db: str, work: Callable[[SqlIronicStore], Awaitable[T]]) -> T:
-    """Run `work` on the named database, or else on that of a `moor up` on this machine."""
+    """Run `work` on the daemons' rows in the named database, or else in that of a `moor up` on this machine."""
     url = command_settings(db=db, ironic_db=ironic_db).ironic_db_url
     if not url:
         raise typer.BadParameter(

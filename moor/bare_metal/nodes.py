@@ -112,8 +112,10 @@ class NodeReader:
         return Nodes(_by_name(self._shown(id_, found.get(id_), rows) for id_ in ids), tuple(unreadable))
 
     async def find(self, names: Sequence[str]) -> dict[str, NodeShown | None]:
-        """Find nodes by uuid or by Ironic's name. Each uuid is one question to Ironic; names are searched in the full list. If
-        several nodes have the name, the one that Ironic still has is meant; SeveralNodesError is raised if that is not one.
+        """Find nodes by uuid or by Ironic's name. Each uuid is one question to Ironic; names are searched in the full list.
+
+        If several nodes have the name, the one that Ironic still has is meant. Raise SeveralNodesError if Ironic still has
+        several of them, or none.
         """
         ids = {name: id_ for name in names if (id_ := _as_id(name)) is not None}
         found: dict[str, NodeShown | None] = dict.fromkeys(names)

@@ -97,7 +97,7 @@ def _state(node: Node | None) -> str:
 
 
 def _in_short(offered: Offered) -> str:
-    """The resources that a node offers, in one line. If none: the first reason, and how many more there are."""
+    """The resources that a node offers, in one line. If it offers none, the first reason and the number of others."""
     if offered.amount:
         return f"[green]1[/green] {offered.resource_class}"
     more = f" (and {len(offered.reasons) - 1} more)" if len(offered.reasons) > 1 else ""

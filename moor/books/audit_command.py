@@ -36,7 +36,7 @@ _COLOURS = {FOUND: "yellow", MENDED: "green", ORDERED: "green", NOT_MENDED: "red
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
-    """A finding as a line of JSON. `gone`: with --follow, it was found before and is not any more."""
+    """A finding as a line of JSON. With --follow, the outcome `gone` says that an earlier finding is not found again."""
 
     fault: str
     about: str
@@ -195,7 +195,7 @@ def audit(
 def _of_all_cells(
     api: Client, cells: Mapping[str, Client], hosts: Sequence[HostState], settings: Settings
 ) -> Mapping[str, Client]:
-    """A cell without a broker of its own is asked on that of the API level."""
+    """The client by which the audit asks each cell: on the cell's own broker, or else on that of the API level."""
     names = {*settings.addresses.cells, *cells, *[each.cell for each in hosts]}
     return {name: cells.get(name, api) for name in names}
 

@@ -56,8 +56,10 @@ class Finding(Struct, frozen=True):
 
 
 class AuditResult(Struct, frozen=True, kw_only=True):
-    """`compared` instances and consumers were compared, and `in_flight` were not: something about them is changing, or a
-    cell of theirs did not answer. `unanswered` says who did not.
+    """The result of one audit.
+
+    `compared` is the number of instances and consumers that it looked at. `in_flight` of them were not judged: something
+    about them is changing, or a cell of theirs did not answer. `unanswered` names the cells and hosts that did not answer.
     """
 
     compared: int
@@ -71,7 +73,11 @@ class AuditResult(Struct, frozen=True, kw_only=True):
 
 
 class AuditOptions(Struct, frozen=True):
-    """Only instances of this cell, or on the host with this id. `settle`: what changed within this time is in flight."""
+    """What an audit compares, and whether it mends faults (`heals`).
+
+    With `cell`, it compares only instances of this cell; with `host`, only those on the host with this id. Changes within
+    the last `settle` are in flight, and not judged.
+    """
 
     settle: timedelta
     heals: bool = False
@@ -137,7 +143,10 @@ class Audit:
     # Placement's own tables
 
     async def _conclude_tables(self, faults: Sequence[Fault]) -> None:
-        """Some contradictions are mended with the instances, and mends of rows that contradict others may cause new ones."""
+        """Report the contradictions in placement's tables. If the audit mends, let placement count again before.
+
+        This comes last: some contradictions are mended with the instances, and those mends may cause new ones.
+        """
         if not faults or not self._options.heals:
             self._found(Finding(each) for each in faults)
             return
@@ -240,7 +249,10 @@ class Audit:
             await self._look_twice(found, partial(self._alone_now, [view.id for view in some]))
 
     async def _alone_now(self, ids: Sequence[ConsumerId]) -> list[Fault]:
-        """Look again at consumers without a row. A swap may have made such a consumer after its cell's row was read."""
+        """Look a second time at consumers whose ids no row has, and return their faults.
+
+        The first look may have read a cell's row before a swap made a consumer of that cell.
+        """
         views, asked = await self._reader.views_of(ids, ())
         sight = self._sight(asked)
         return [fault for view in views.values() for fault in self._faults_alone(view, sight)]
@@ -336,7 +348,10 @@ def with_computes(hosts: Iterable[HostState]) -> frozenset[str]:
 
 
 def _is_claim_alone(view: View) -> bool:
-    """Is it a claim, and not what a program allocated for itself, of which no row has the id?"""
+    """True if placement has a claim for this id, and no row of the API level or of a cell has the id.
+
+    Allocations that a program wrote for itself are no claim.
+    """
     consumer = view.consumer
     return (
         view.is_alone

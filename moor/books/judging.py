@@ -75,14 +75,18 @@ def faults_of(view: View, sight: Sight, places: Places) -> Iterator[Fault]:
 
 
 def is_in_doubt(view: View, entry: CellEntry | None) -> bool:
-    """Does a host have what may be the instance itself, so that its cell's row is wrong, or comes from an old backup? To
-    follow that row could destroy the instance, or free its share.
+    """Does a host have an attempt that may be the instance itself, although the cell's row does not expect it there?
+
+    Then the row may be wrong, or from an old backup: to follow it could destroy the instance, or free its share.
     """
     return any(_may_be_it(each.entry, entry, view) for each in view.on_hosts)
 
 
 def _may_be_it(found: HostEntry, entry: CellEntry | None, view: View) -> bool:
-    """May this entry of a host belong to the instance? An attempt has one host, and a row names the last one."""
+    """May this attempt on a host be the instance itself, although the cell's row (`entry`) does not expect it?
+
+    Each attempt is on one host only, and the row names the last attempt and its host.
+    """
     told = view.at_api
     if entry is None:
         return told is None or told.state not in _DELETED
@@ -102,7 +106,10 @@ def is_beside(consumer: BookEntry) -> bool:
 
 
 def way_back_of(entry: CellEntry) -> ExpectedClaim | None:
-    """The claim of the migration of an instance that waits to be confirmed, if it has to hold anything."""
+    """The claim by which a moved instance's migration holds the first host, until the move is confirmed.
+
+    None if the instance has no such claim.
+    """
     claims = [each for each in entry.claims if each.consumer != entry.instance.id and each.share is not None]
     return claims[0] if claims else None
 
@@ -165,7 +172,10 @@ def is_in_flight(view: View, sight: Sight) -> bool:
 
 
 def _cells_to_hear(view: View, sight: Sight) -> Iterator[str]:
-    """A cell that does not exist, as far as the audit knows, can have nothing that another one has."""
+    """The cells that must have answered before the view is judged: those of the rows and of the consumer.
+
+    A cell that the audit does not know counts only if the API level's row names it and no cell has the instance.
+    """
     has_it = any(map(_is_living, view.in_cells))
     if view.at_api is not None and (view.at_api.cell in sight.known or not has_it):
         yield view.at_api.cell
@@ -179,7 +189,7 @@ def _is_living(entry: CellEntry) -> bool:
 
 
 def own_entry(view: View) -> CellEntry | None:
-    """The row of the cell that has the instance; otherwise that of the cell that the API level names."""
+    """The row of the cell that has the instance; if no cell has it, of the cell that the API level names, or of any."""
     told = view.at_api
     for each in view.in_cells:
         if _is_living(each):
@@ -221,7 +231,10 @@ def _of_claim(
 
 
 def _orphan(view: View, entry: CellEntry | None, sight: Sight, places: Places) -> Iterator[Fault]:
-    """It holds something, and nothing needs that. What holds by allocations that a program wrote is that program's."""
+    """The fault of a consumer with the instance's id that holds resources although no cell needs them.
+
+    Allocations that a program wrote for itself are no fault.
+    """
     consumer = view.consumer
     if consumer is None or not consumer.held:
         return
@@ -380,7 +393,7 @@ def _without_cell_row(view: View, told: InstanceState) -> Iterator[Fault]:
 
 
 def _has_not_come(told: InstanceState, of_cell: InstanceState) -> bool:
-    """True if the cell does not know yet of the rebuild or the move that the API level has."""
+    """True if the API level has taken a rebuild or a move of the instance that its cell does not know yet."""
     if told.state == "rebuilding" and told.rebuild is not None:
         return of_cell.rebuild is None or of_cell.rebuild.number < told.rebuild.number
     if told.state == "moving" and told.move is not None:

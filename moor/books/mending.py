@@ -55,7 +55,10 @@ def row(told: InstanceState, of_cell: InstanceState) -> MendInstance:
 
 
 def remove(told: InstanceState, cell: str) -> RemoveFromCell | None:
-    """Let the cell delete it: a client was told that it is deleted, or is being deleted."""
+    """The order to let the cell delete the instance: a client was told that it is deleted, or is being deleted.
+
+    None if the API level's row does not say since when.
+    """
     if told.changed_at is None:
         return None
     return RemoveFromCell(
@@ -68,8 +71,10 @@ def remove(told: InstanceState, cell: str) -> RemoveFromCell | None:
 
 
 def destroy(view: View, entry: CellEntry | None, found: OnHost) -> DestroyInstance | None:
-    """Let the host remove it, as its conductor would order after a late answer. Only if a row says that it is not wanted
-    there: without any row, or with a row that lacks only its cell's, it may be all that is left.
+    """The order to let a host remove an attempt, as its conductor would order after a late answer.
+
+    A row must say that the attempt is not wanted: the row of the host's cell, or the API level's row of a deleted instance.
+    Otherwise there is no order, since the attempt may be all that is left of the instance.
     """
     is_known = entry is not None and entry.instance.cell == found.cell
     is_deleted = view.at_api is not None and view.at_api.state == "deleted"

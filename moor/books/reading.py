@@ -49,7 +49,7 @@ class _Page(Struct, frozen=True):
 
 
 class _Pages:
-    """Reads the entries of one source, such as placement or a cell, page by page. Everything up to `read_to` is read."""
+    """Reads the entries of one source, such as placement or a cell, page by page. All ids up to `read_to` are read."""
 
     def __init__(self, fetch: Callable[[ConsumerId | None], Awaitable[_Page]]) -> None:
         self._fetch = fetch
@@ -75,11 +75,14 @@ class _Pages:
 
 
 class BooksReader:
-    """`cells` and `computes` are the cells whose conductor has not failed to answer, and whose hosts have not."""
+    """Asks placement, the API level, the cells and their hosts, and puts their entries together, by instance.
+
+    `cells` are the cells whose conductor has always answered so far, and `computes` those whose compute has.
+    """
 
     def __init__(self, api: Speaks, cells: Mapping[str, Speaks], computes: Collection[str]) -> None:
         """`cells` has the client for each cell: that of the API level, unless the cell has a broker of its own. `computes`
-        are those of them that have hypervisors.
+        are the cells that have hypervisors.
         """
         self.api = api
         self.in_cell = cells
@@ -111,8 +114,10 @@ class BooksReader:
     async def views_of(
         self, ids: Sequence[ConsumerId], hosts: Collection[ProviderId]
     ) -> tuple[dict[ConsumerId, View], frozenset[ProviderId]]:
-        """These again, and which of these hosts could be asked. Placement is read first: each claim has its row later, and
-        ends later than its row.
+        """Ask again about these instances and consumers, and about what they have on `hosts`.
+
+        Return the views by id, and the hosts that could be asked. Placement is read first, since a claim is made before its
+        row, and ends after it.
         """
         books = AskBooks(consumers=tuple(ids), new_s=NEW_S)
         rows = AskInstances(instances=tuple(ids), limit=INSTANCES_PAGE)

@@ -19,14 +19,17 @@ Mend = MendConsumer | MendInstance | RecountBooks | RemoveFromCell | DestroyInst
 
 
 class OnHost(Struct, frozen=True):
-    """Something of an instance that is on a host, and the cell that reports it."""
+    """An attempt of an instance that is on a host, and the cell whose compute reports it."""
 
     cell: str
     entry: HostEntry
 
 
 class View(Struct, frozen=True):
-    """What all of them have about one instance. `consumer` is placement's consumer with the instance's id."""
+    """All that the API level, the cells, placement and the hosts have about one instance.
+
+    `consumer` is placement's consumer with the instance's id.
+    """
 
     id: InstanceId
     at_api: InstanceState | None = None
@@ -83,11 +86,11 @@ class Places(Struct, frozen=True):
 
 
 class Sight(Struct, frozen=True):
-    """The cells and hosts that have answered, and the changes that are too recent to judge.
+    """Which cells and hosts have answered an audit, and which changes are too recent to be judged.
 
     `known` are all cells. `cells` are those whose conductor has answered, and `computes` those whose hosts have. `asked` are
-    the hosts that could be asked; None in a first look, which asks for pages and not for hosts. `settle`: what changed
-    within this time may be about to change elsewhere, too.
+    the hosts that could be asked; None in a first look, which asks for pages and not for hosts. A change
+    within the last `settle` may still have to reach the other books.
     """
 
     now: datetime

@@ -121,7 +121,10 @@ def _decide(
     every: bool,
     work: Callable[[Connection, OpenedDeadLetters, Sequence[int]], Awaitable[None]],
 ) -> int:
-    """Run `work` on the named dead letters, or on all (of one queue); return how many there were."""
+    """Run `work` on the dead letters with these handles, or on all of them; return their number.
+
+    If `queue` is given, only letters that came from that queue count.
+    """
     named = set(handles or ())
     if not named and not every:
         raise typer.BadParameter("no dead letters are named: give their handles, or --all")

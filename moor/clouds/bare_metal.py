@@ -146,7 +146,10 @@ async def bare_metal(
     settings: IronicSettings,
     database: DatabaseSettings,
 ) -> AsyncIterator[BareMetal]:
-    """Build the simulated Ironic and the daemons. The database has the tables; `station` makes a daemon's bus connection."""
+    """Build the simulated Ironic and the daemons, on a database that has their tables.
+
+    `station` makes the connection to the bus of the daemon with a name.
+    """
     async with AsyncExitStack() as stack:
         file = None if metal.file is None else stack.enter_context(closing(NodeFile(metal.file)))
         try:

@@ -50,7 +50,7 @@ class Servers(Struct, frozen=True):
 
 
 def servers_at(bus: str, db: str, placement_db: str) -> Servers | None:
-    """The servers of a demo or load run; None if it runs in one process."""
+    """The servers that the flags of a demo or load run name; None if the run is in one process, without servers."""
     if bool(bus) != bool(db):
         raise typer.BadParameter(
             "only one of --bus and --db is given: a real broker needs a real database; give both or neither"

@@ -288,7 +288,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _addresses(worker: str, bus: str, db: str, cell: str = "") -> Addresses:
-    """The addresses of the broker and the database, for a worker that needs a database."""
+    """The addresses that the flags, variables and file name for a worker. Raise BadParameter without a database."""
     addresses = _stated(bus, db, cell)
     _require_database(worker, addresses.db_of(cell) if cell else addresses.db_url)
     return addresses

@@ -39,7 +39,11 @@ def spread(hosts: int, cells: Sequence[str]) -> dict[str, int]:
 
 
 class CloudPlan(Struct, frozen=True, kw_only=True):
-    """`role` names the client that asks; `cells` has the number of hosts of each cell, `counts` that of the workers."""
+    """The parts of a cloud for a demo or a load run.
+
+    `role` names the run's own client on the bus. `cells` has the number of hosts of each cell, `counts` the number of
+    workers of each kind.
+    """
 
     role: str
     cells: Mapping[str, int]
@@ -58,7 +62,10 @@ class CloudPlan(Struct, frozen=True, kw_only=True):
 
 
 class TemporaryCloud(Struct, frozen=True, kw_only=True):
-    """A running cloud, and what reads its state. `daemons` and `workers` by name; embedded, there are no worker processes."""
+    """A running cloud, with the connections by which a demo or a load run uses it and reads its state.
+
+    `daemons` are those of bare metal, by name. `workers` is empty if the whole cloud runs in this process.
+    """
 
     client: Station
     connection: Connection
@@ -120,7 +127,10 @@ async def _embedded(plan: CloudPlan, stack: AsyncExitStack) -> TemporaryCloud:
 
 
 async def _in_processes(plan: CloudPlan, servers: Servers, stack: AsyncExitStack) -> TemporaryCloud:
-    """The simulated Ironic runs in this process, so that its CPU time does not count as that of a worker."""
+    """Run the cloud on real servers, each worker as its own process.
+
+    The simulated Ironic runs in this process, so that its CPU time does not count as that of a worker.
+    """
     broker = broker_at(servers.bus_url)
     urls = {**environment_of(plan.settings, os.environ), **servers.environment}
     metal = plan.metal

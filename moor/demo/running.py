@@ -91,7 +91,10 @@ async def run_demo(plan: DemoPlan, cloud: TemporaryCloud) -> None:
 async def listening(
     cloud: TemporaryCloud, tally: Tally, are_enough: Callable[[Sequence[HostState]], bool]
 ) -> AsyncIterator[Feed]:
-    """Wait until there are enough hosts; yield a feed of all events since before."""
+    """Wait until schedulers can choose enough hosts, and yield a feed of events.
+
+    The subscription begins before the wait, so that the feed misses no event.
+    """
     async with hearing(cloud.client, "instance.#", "providers.changed") as feed:
         await until_choosable(cloud.client, are_enough)
         for provider in await providers_of(cloud.client):

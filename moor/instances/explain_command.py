@@ -42,7 +42,7 @@ def explain(
 
 
 async def _pages(asking: Client, id_: UUID, project: str, *, plan_now: bool) -> list[ExplanationsFound]:
-    """The pages of the instance with this id; if there is none, of the request."""
+    """Ask about the instance with this id; if there is none, about the request. Return the pages of the answer."""
     about = AskExplanation(instance=InstanceId(id_), project=project, plan_now=plan_now, limit=PAGE)
     pages = [page async for page in pages_of(asking, about, ExplanationsFound)]
     if pages[0].explanations:

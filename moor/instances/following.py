@@ -1,4 +1,4 @@
-"""What commands about instances share: their order is taken by a scheduler, and the instances are followed to an end state."""
+"""The steps that commands about instances share: a scheduler takes the order, and the command follows the instances."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -50,7 +50,10 @@ class Following(Struct, frozen=True):
 
 
 class End(Struct, Generic[Order], frozen=True):
-    """When the effect of an order is over, and why it is not the wanted one (empty if it is). `what` names the effect."""
+    """How a command sees that the effect of an order is over, such as a move, which `what` names.
+
+    `is_over` tells from the instance's state whether it is over, and `why_not_done` why the order failed; empty if not.
+    """
 
     what: str
     is_over: Callable[[InstanceState, Order], bool]
@@ -58,7 +61,10 @@ class End(Struct, Generic[Order], frozen=True):
 
 
 def run_order(work: Coroutine[Any, Any, None], request: RequestId | None, stays: str) -> None:
-    """Print the request's id before anything else, so that a user whose command is cut off can find the request again."""
+    """Run the work of a command that sends an order; if Ctrl-C ends it, print the text `stays`.
+
+    The request's id is printed before anything else, so that a user whose command is cut off can find the request again.
+    """
     if request is not None:
         err.print(f"request {request}", style="dim", highlight=False, soft_wrap=True)
     try:
@@ -76,8 +82,10 @@ async def taken(
     how_to_follow: str,
     shown: Mapping[str, object] | None,
 ) -> T:
-    """The schedulers' answer to the order. End the command if they do not take it in time or reject it; then `shown` is
-    printed as JSON, with the rejection.
+    """Send the order to the schedulers and return their answer, of type `kind`.
+
+    End the command if they do not take the order in time, or reject it. If `shown` is given, it is then printed as JSON,
+    with the rejection.
     """
     what, done = ("request", "built") if isinstance(order, BuildInstance) else ("order", "done")
     try:
@@ -105,8 +113,9 @@ async def followed(
     project: str,
     quiet: bool,
 ) -> tuple[list[InstanceState], bool]:
-    """Wait until `is_over` holds for all instances; in a terminal, show their states meanwhile. Return the states, and
-    whether they came in time.
+    """Wait until `is_over` holds for all instances; in a terminal, show their states meanwhile.
+
+    Return the states, and whether all were over by `by_s`. Without `is_over`, wait for nothing.
     """
     following = InstanceFollower(asking, frozenset(ids), project)
     following.take(states)

@@ -114,7 +114,10 @@ def list_instances(
 
 
 async def _listed(asking: Client, wanted: Mapping[str, str], limit: int, *, whole: bool) -> Listed:
-    """`whole`: read all instances up to the last that is listed, and not only those in the wanted state."""
+    """The first instances, at most `limit`, whose fields are as `wanted`, and the ids of all that were read.
+
+    With `whole`, all instances up to the last listed one are read, and not only those in the wanted state.
+    """
     question = AskInstances(
         state="" if whole else wanted["state"], project=wanted["project"], limit=FOUND_AT_ONCE_MAX
     )

@@ -23,7 +23,7 @@ _ENDED_ABOVE = ("accepted", "waiting", "deleted")
 
 
 class CellAnswer(Struct, frozen=True):
-    """The states that a cell has told; with `silent`, the reason why these are not all."""
+    """The states of instances that one cell has told. If it did not tell all, `silent` says why."""
 
     cell: str
     states: Mapping[InstanceId, InstanceState]
@@ -31,8 +31,10 @@ class CellAnswer(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """An instance as the API level has it, and as its cell has it. `differs` names what differs: `state`, `host`, `attempt`; or
-    `missing`, if the cell has no such instance. Both are empty if its cell was not asked or has not answered.
+    """An instance as the API level has it (`told`), and as its cell has it (`live`).
+
+    `differs` names the fields that differ: `state`, `host`, `attempt`; or `missing`, if the cell has no such instance.
+    `live` and `differs` are empty if the cell was not asked or has not answered.
     """
 
     told: InstanceState
@@ -41,8 +43,9 @@ class Compared(Struct, frozen=True):
 
 
 class Listed(Struct, frozen=True):
-    """The instances that are listed, and the ids of all that were read. `until`: the last one that is listed, if there are
-    more.
+    """The instances that a list shows, and the ids of all instances that were read for it.
+
+    If there are more than the list may show, `until` is the last one that it shows.
     """
 
     found: tuple[InstanceState, ...]
@@ -52,7 +55,10 @@ class Listed(Struct, frozen=True):
 
 
 class LiveView(Struct, frozen=True):
-    """`only_in_cells` are instances that are not deleted and that the API level does not have."""
+    """The listed instances, each compared with what its cell has, and the answers of the cells.
+
+    `only_in_cells` are instances that are not deleted and that the API level does not have.
+    """
 
     instances: tuple[Compared, ...]
     only_in_cells: tuple[InstanceState, ...]
@@ -69,8 +75,10 @@ def matches(state: InstanceState, wanted: Mapping[str, str]) -> bool:
 
 
 async def live_view(asking: Client, listed: Listed, wanted: Mapping[str, str], within_s: float) -> LiveView:
-    """Ask cells for the instances that they have, and compare. Asked is the wanted cell alone; else each cell, or for one project
-    only the cells of the instances that are listed.
+    """Ask cells for the instances that they have, and compare their answers with the listed instances.
+
+    If a cell is wanted, only that cell is asked. If a project is wanted, the cells of the listed instances are asked.
+    Otherwise all cells are asked.
     """
     if wanted["cell"]:
         cells = {wanted["cell"]}
@@ -131,7 +139,7 @@ async def _ask_all(
     ids: Sequence[InstanceId] = (),
     until: InstanceId | None = None,
 ) -> tuple[CellAnswer, ...]:
-    """Ask all these cells at once: for these instances; or for all, up to this id."""
+    """Ask all these cells at once for the instances `ids`. Without `ids`, for all instances up to the id `until`."""
     questions = [AskLive(in_cell=cell, instances=tuple(ids), project=project) for cell in sorted(cells)]
     return tuple(await asyncio.gather(*[_ask(asking, each, until, within_s) for each in questions]))
 

@@ -11,7 +11,10 @@ _RANDOM_BITS = (1 << 76) - 1 & ~(0b11 << 62)
 
 
 def new_request_ids(count: int) -> list[RequestId]:
-    """As uuid7: 48 bits of time in milliseconds, and 74 of chance. Rows whose ids begin alike lie together."""
+    """Make new request ids, as uuid7: 48 bits are the time in milliseconds, and 74 are random.
+
+    So the ids of one time begin alike, and databases store their rows together.
+    """
     since = time.time_ns() // 1_000_000 << 80 | _UUID7
     chance = os.urandom(10 * count)
     return [

@@ -45,7 +45,7 @@ class FlavorOptions(Struct, frozen=True):
     ] = None
 
     def read(self, settings: Settings, known: Flavor | None = None) -> Flavor:
-        """The named flavor, or else the known one, with what the other options say in place of its own values."""
+        """The flavor that --flavor names, or else `known`; the other options replace single values of it."""
         base = flavor_named(self.flavor, self.flavors, settings) if self.flavor else known or Flavor()
         sizes = {"vcpus": self.vcpus, "ram_mb": self.ram, "root_gb": self.disk}
         amounts, traits = pairs_of("--resources", self.resources), pairs_of("--trait", self.trait, "")

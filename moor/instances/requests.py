@@ -1,4 +1,4 @@
-"""A build request made of a command's options."""
+"""Turns options of commands into fields of a build request."""
 
 import base64
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def wait_of(for_s: int | None, priority: int | None) -> Wait | None:
 
 
 def config_drive_of(given: str) -> str:
-    """The form that Ironic accepts: a URL unchanged, or the base64 of a gzipped image that a file contains."""
+    """The config drive as Ironic accepts it: a URL, or the base64 of a gzipped image, read from the given file."""
     if not given or "://" in given:
         return given
     try:

@@ -35,7 +35,7 @@ AT_ONCE = 200
 
 
 async def until_quiet(connection: Connection, cells: Sequence[str]) -> None:
-    """Wait until all queues are empty, several polls in a row."""
+    """Wait until all queues of orders and questions have been empty in several polls in a row."""
     work = [
         queue.name
         for queue in objects_of(cells).queues
@@ -49,7 +49,10 @@ async def until_quiet(connection: Connection, cells: Sequence[str]) -> None:
 
 
 async def problems_left(find: Callable[[], Awaitable[list[str]]]) -> list[str]:
-    """The problems that are left after some time for late updates."""
+    """Call `find` until it returns no problem, or PATIENCE_S is over: late updates end some problems.
+
+    Returns the problems that the last call has found.
+    """
     problems = await find()
     by_s = asyncio.get_running_loop().time() + PATIENCE_S
     while problems and asyncio.get_running_loop().time() < by_s:
@@ -84,8 +87,9 @@ def capacity_problems(providers: Sequence[ProviderState]) -> list[str]:
 
 
 def claims_of(rows: Iterable[InstanceState]) -> tuple[int, int]:
-    """How many claims the schedulers made for these instances, and how many of them were refused. An instance that has a
-    cell was granted one.
+    """How many claims the schedulers made for these instances, and how many of them placement refused.
+
+    Each instance outside of cell0 was granted one claim.
     """
     rows = tuple(rows)
     refused = sum(len(row.refusals) for row in rows)

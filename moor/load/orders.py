@@ -1,6 +1,7 @@
-"""The orders of a load run: boots; then moves, mixed with further boots and deletes. And how each of them ended.
+"""Makes the orders of a load run, and notes how each of them ended.
 
-The latency of an order is what a client sees: from the moment when it is handed to the publisher until the event of its end.
+First come boots; then moves, mixed with further boots and deletes. The latency of an order is what a client sees: from the
+moment when it is handed to the publisher until the event of its end.
 """
 
 import time
@@ -42,14 +43,18 @@ DONE = ("active", "deleted", "confirmed")
 
 
 class Boot(Struct):
-    """An instance: what it was last heard to be, and the flavor that it has now."""
+    """An instance of a load run: its state at the end of its last order, and its present flavor."""
 
     flavor: Flavor
     state: InstanceState | None = None
 
 
 class Order(Struct):
-    """`outcome`: the end of the move, or the state of the instance; empty while the order is under way."""
+    """One order of a load run, with the times at which it was sent and ended.
+
+    `outcome` is how a move ended, or the state of the instance after a boot or a delete; `rejected` if the
+    schedulers refused the order. It is empty while the order is under way.
+    """
 
     kind: Kind
     request: RequestId
@@ -60,21 +65,26 @@ class Order(Struct):
 
 
 def mix_of(moves: int) -> list[Kind]:
-    """So many moves, of each kind in turn; a boot and a delete after each round."""
+    """The kinds of the orders in a mix with this number of moves, in the order in which they are given.
+
+    The kinds of moves take turns. After each round of them come a boot and a delete.
+    """
     rounds, more = divmod(moves, len(MOVES))
     return [*MIX * rounds, *MOVES[:more]]
 
 
 class OrderRun:
-    """Orders of these kinds, given one after the other; `ended` of them have ended. A move or a delete takes the instance that
-    has been without an order for the longest time: the schedulers know of its last end by then. A resize gives it the larger
-    flavor, and the next one the smaller.
+    """Makes one order for each of `kinds`, one after the other, and notes from events how it ended.
+
+    A move or a delete takes the instance that has been without an order for the longest time: by then, the schedulers know
+    how its last order ended. A resize gives an instance the larger flavor, and its next resize the smaller one. `ended` is
+    the number of orders that have ended.
     """
 
     def __init__(
         self, kinds: Sequence[Kind], flavor: Flavor, boots: Mapping[InstanceId, Boot] | None = None
     ) -> None:
-        """`boots`: the instances that exist already."""
+        """`boots` has the instances that exist before this run, by their ids."""
         self._kinds = kinds
         self._flavors = (flavor, structs.replace(flavor, vcpus=2 * flavor.vcpus))
         self.count = len(self._kinds)
@@ -97,7 +107,10 @@ class OrderRun:
         return max(each.ended_s for each in self.orders) - self.began_s
 
     def next_orders(self, count: int) -> Sequence[Message]:
-        """So many more at most, which are sent now: fewer, if too few instances are idle."""
+        """The messages of the next orders: `count` of them, or fewer if too few instances are idle.
+
+        The caller sends them at once, since their latencies count from here.
+        """
         messages: list[Message] = []
         for request in new_request_ids(count):
             kind = self._kinds[self.sent]
@@ -189,7 +202,7 @@ def latencies_of(orders: Iterable[Order]) -> list[float]:
 
 
 def flavor_with(classes: Iterable[str]) -> Flavor:
-    """The flavor that also takes one of each of these classes, as of the addresses of a segment."""
+    """The flavor of a load run, with one unit of each of these resource classes that FLAVOR does not have."""
     others = sorted(set(classes) - set(amounts_of(FLAVOR)))
     return structs.replace(FLAVOR, extra_specs={f"resources:{name}": "1" for name in others})
 

@@ -16,7 +16,7 @@ class Latency(Struct, frozen=True):
 
 
 class OfKind(Struct, frozen=True, kw_only=True):
-    """The figures of one kind of order; the latency of those that did what they should."""
+    """The figures of all orders of one kind; `latency_ms` is that of the orders that succeeded."""
 
     count: int
     outcomes: Mapping[str, int]
@@ -119,7 +119,10 @@ def as_table(result: LoadResult) -> RenderableType:
 
 
 def framed(result: RunResult, tables: Iterable[Table], well: str) -> RenderableType:
-    """The tables, the notes, and `well` if the audit passed, or else its problems."""
+    """The text that a load run prints: its tables, its notes, and the result of its audit.
+
+    The result is the text `well` if the audit passed, or else the problems that it found.
+    """
     passed = Text.from_markup(f"[green]audit passed[/green]: {well}")
     failed = (Text("audit failed", style="bold red"), *map(Text, result.audit.problems))
     notes = (Text(note, style="yellow") for note in result.notes)

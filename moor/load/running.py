@@ -63,8 +63,10 @@ class ServersInUse(Failure):
 
 
 class Clocks(Struct, frozen=True):
-    """The CPU clocks of the processes that count, that of the load generator unless it is one of them, and notes on what
-    the total includes.
+    """The CPU clocks that a load run reads.
+
+    `processes` has those whose time is the cost of a boot, by name. `generator` is the load generator's; None if it runs
+    in one of these processes. `notes` say what the total of `processes` includes or excludes.
     """
 
     processes: Mapping[str, Callable[[], float]]
@@ -157,8 +159,10 @@ async def _measured(
 async def until_ready(
     cloud: TemporaryCloud, names: Collection[str], pools: Collection[str] = ()
 ) -> list[ProviderState]:
-    """Wait until schedulers can choose the hosts with these names, which are reported after their pools; return all
-    providers, which must be theirs.
+    """Wait until schedulers can choose all hosts in `names`, and return placement's providers.
+
+    Raise ServersInUse if there are other providers than these hosts and `pools`. By then placement has the pools, since
+    computes report them before the hosts.
     """
     await until_choosable(cloud.client, lambda hosts: {*names} <= {host.name for host in hosts})
     providers = await providers_of(cloud.client)
@@ -173,8 +177,10 @@ async def until_ready(
 async def measuring(
     plan: CloudPlan, cloud: TemporaryCloud, meter: Meter, what: str
 ) -> AsyncIterator[Callable[[int], None]]:
-    """Measure what happens in this context, which tells how much has ended. It begins and ends when no work is left: work
-    that follows a boot (rows, schedulers' pictures) is part of its cost.
+    """Measure the CPU time of the work in this context, and show its progress in a terminal.
+
+    Yields a function that the caller calls with the number of orders that have ended. The measurement begins and ends when
+    all queues are empty, since work that follows a boot (rows, schedulers' pictures) is part of its cost.
     """
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=50), MofNCompleteColumn())
     with Progress(
@@ -206,7 +212,7 @@ def summary_of(
     servers: Servers | None,
     workers: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The fields that the results of all load runs share."""
+    """The fields by name that the results of all load runs share: how it ran, how instances ended, and the audit."""
     active = [each for each in states if each.state == "active"]
     return {
         "mode": "real" if servers else "embedded",

@@ -68,7 +68,7 @@ def candidates(
 
 
 def group_of(name: str, words: Sequence[str]) -> dict[str, Any]:
-    """One request group, as a message on the bus has it."""
+    """Parse the words for one request group, and return the group with the fields that it has in a message."""
     group: dict[str, Any] = {
         "suffix": name,
         "resources": {},

@@ -147,8 +147,9 @@ class ApiFlags(Struct, frozen=True, kw_only=True):
 
 
 def serving_of(flags: ApiFlags, settings: ApiSettings | None = None) -> ServiceOptions:
-    """Check the flags of the placement API and return its options; `settings` have no flags. Raise typer.BadParameter,
-    which names the wrong flag.
+    """Check the flags of the placement API, and return its options: the flags, and `settings` that have no flag.
+
+    Raise typer.BadParameter, which names the wrong flag.
     """
     with wrong_value():
         listen = read_listen(flags.listen, is_shared=flags.share_port)

@@ -88,7 +88,7 @@ def _amount_of(resource: str, row: tuple[str, int, Mapping[str, int]]) -> str:
 
 
 def candidate_columns(names: Mapping[ProviderId, str]) -> Columns[Candidate]:
-    """What each provider gives, and for which request group if there are several."""
+    """The table of candidates: what each provider gives, and for which request group if there are several."""
     return Columns(
         {
             "host": lambda each: escape(_name(each.share.host, names)),
@@ -115,7 +115,7 @@ def _given(candidate: Candidate, names: Mapping[ProviderId, str]) -> str:
 
 
 def _name(provider: ProviderId, names: Mapping[ProviderId, str]) -> str:
-    """The provider's name; its id if it was created or deleted between the two questions."""
+    """The provider's name. Its id if `names` lacks it: `names` was read a moment before or after the provider."""
     return names.get(provider, str(provider))
 
 

@@ -17,8 +17,9 @@ ALLOCATING, ACTIVE, FAILED = "allocating", "active", "error"
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
-    """The fields in the order of the notifications. `traits` and `candidate_nodes` are null until read from the
-    database.
+    """An allocation of Ironic, with its fields in the order of the notifications.
+
+    As in Ironic, `traits` and `candidate_nodes` are null until the conductor has read the allocation from its database.
     """
 
     uuid: str
@@ -76,7 +77,7 @@ def allocate(allocation: Allocation, nodes: Iterable[Node], at_s: float) -> tupl
 
 
 def check_deletable(allocation: Allocation, node: Node) -> None:
-    """An allocation whose node changes its state or is active cannot be deleted, unless the node is in maintenance."""
+    """Raise Refused if the allocation's node changes its state or is active, and is not in maintenance."""
     state = node.provision_state
     in_transition = node.target_provision_state and state not in states.UPDATE_ALLOWED
     if not node.maintenance and (in_transition or state == states.ACTIVE):

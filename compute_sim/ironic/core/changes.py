@@ -121,7 +121,11 @@ FIELD_MINORS: Mapping[str, int] = {
 
 
 class ChangedNode(Struct, frozen=True):
-    """A change with notifications: the node as requested, the node as it is then, and why the conductor refused."""
+    """A requested change of a node, which is notified before and after.
+
+    `start` is the node as requested, `after` the node as it is after the request. `refused` says why the conductor
+    refused the change, if it did.
+    """
 
     start: Node
     after: Node
@@ -329,7 +333,7 @@ def _conductor_refuses(
 
 
 def _settled(start: Node, changed: Mapping[str, Any], at_s: float) -> Node:
-    """The node with the consequences of an accepted change."""
+    """The node with the fields that follow from an accepted change: without maintenance, for example, no reason."""
     more: dict[str, Any] = {"updated_at": second(at_s)}
     if changed.get("maintenance") is False:
         more.update(maintenance_reason=None, fault=None)

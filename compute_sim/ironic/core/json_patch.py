@@ -20,7 +20,7 @@ class Operation(Struct, frozen=True):
 
     @property
     def keys(self) -> list[str]:
-        """The field and the keys inside it."""
+        """The keys that `path` consists of: the name of the node's field, then the keys inside of its value."""
         return [key.replace("~1", "/").replace("~0", "~") for key in self.path[1:].split("/")]
 
 

@@ -70,5 +70,5 @@ def after_event(node: Node, event: str, at_s: float, **changes: Any) -> tuple[No
 
 
 def internal(node: Node, **values: Any) -> dict[str, Any]:
-    """driver_internal_info with these keys set."""
+    """A copy of the node's driver_internal_info with these keys set."""
     return {**node.driver_internal_info, **values}

@@ -62,8 +62,9 @@ Work = Literal[
 
 
 class NodeFault(SharedFault, frozen=True, kw_only=True):
-    """It is meant for the nodes whose name or uuid matches one of the patterns. While it is active, it happens with this
-    probability each time.
+    """A fault of nodes whose name or uuid matches one of the patterns in `nodes`.
+
+    While it is active, it happens with `probability` each time that the script is asked.
     """
 
     nodes: tuple[str, ...] = ("*",)
@@ -100,7 +101,7 @@ class Doubles(NodeFault, frozen=True, tag="doubles"):
 
 
 class Delays(NodeFault, frozen=True, kw_only=True, tag="delays"):
-    """A notification is published this much later."""
+    """A notification is published `late_s` later."""
 
     late_s: float
 

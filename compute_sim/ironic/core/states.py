@@ -193,7 +193,7 @@ def state_after(state: str, event: str) -> str | None:
 
 
 def target_after(state: str, target: str | None, event: str, after: str) -> str | None:
-    """The target of a node after an event led to `after`. Manual cleaning keeps its own target until it is over."""
+    """A node's target state after an event led it to `after`. Manual cleaning keeps its own target until it is over."""
     if after in STABLE:
         return None
     if event == "clean" and state == MANAGEABLE:
@@ -204,7 +204,7 @@ def target_after(state: str, target: str | None, event: str, after: str) -> str 
 
 
 def status_of(state: str, event: str, after: str) -> str:
-    """The status in the notification of an event: by the two states, or an error."""
+    """The status in the notification of an event that leads from `state` to `after`: start, end, success or error."""
     if event == "fail":
         return "error"
     match (state in UNSTABLE, after in UNSTABLE):

@@ -115,7 +115,7 @@ class Step(Struct, frozen=True):
 
 
 def make_step(node: Node, said: tuple[NodeEvent, ...], job: Job | None, host: str) -> Step:
-    """A step. The node is locked exactly while a job runs."""
+    """A step of work. It leaves the node locked exactly if the next job needs the conductor's lock."""
     holder = host if job is not None and job.name not in WAITS else None
     return Step(structs.replace(node, reservation=holder), said, job)
 
@@ -129,7 +129,7 @@ def job_in(node: Node, at_s: float, rules: Rules) -> Job | None:
 
 
 def step_after(node: Node, event: str, at_s: float, rules: Rules, **changes: Any) -> Step:
-    """An event that is allowed in the node's state, and the job in its next state."""
+    """The step by which an event leads the node to its next state, with the job that begins there."""
     node, said = after_event(node, event, at_s, **changes)
     return make_step(node, (said,), job_in(node, at_s, rules), rules.host)
 

@@ -23,7 +23,7 @@ async def conclude(cloud: TemporaryCloud, tally: MetalTally) -> None:
 
 
 def problems_of_the_kill(tally: MetalTally) -> list[str]:
-    """A daemon that owned nodes was killed, and other daemons took over and reported its nodes."""
+    """Problems of the kill: a daemon with nodes must have been killed, and others must have reported its nodes."""
     if not tally.orphaned:
         return ["no daemon that owned nodes was killed"]
     if tally.taken_over_s is None:

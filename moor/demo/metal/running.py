@@ -149,7 +149,7 @@ async def _settle(cloud: TemporaryCloud, tally: MetalTally) -> None:
 
 
 def _is_settled(row: NodeRow) -> bool:
-    """Neither Ironic nor the daemon has work left on the node."""
+    """True if neither Ironic nor the node's daemon has work left to do on the node."""
     node = row.node
     is_idle = node is not None and not node.target_provision_state and not node.maintenance
     is_reported = not row.needs_report and not row.needs_read and row.read_epoch == row.epoch
@@ -157,8 +157,9 @@ def _is_settled(row: NodeRow) -> bool:
 
 
 async def _flip_until_stopped(cloud: TemporaryCloud, tally: MetalTally) -> None:
-    """An operator puts free nodes into maintenance and takes them out again. A build may have claimed such a node
-    meanwhile; it then goes to an alternate.
+    """Put free nodes into maintenance and take them out again, as an operator would, until cancelled.
+
+    A build may have claimed such a node meanwhile; the build then goes to an alternate.
     """
     chance = random.Random(5)
     async with asyncio.TaskGroup() as flips:

@@ -10,7 +10,10 @@ from moor.demo.tally import News, Tally
 
 
 class MetalTally(Tally):
-    """Instances as in `Tally`; also each node's row and owner, maintenance flips, and the takeover after the kill."""
+    """A `Tally` that also keeps the rows of nodes, and notes maintenance flips and the takeover after the kill.
+
+    A flip is a node's change into maintenance or out of it.
+    """
 
     def __init__(self, wanted: int) -> None:
         super().__init__(wanted)

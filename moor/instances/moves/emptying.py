@@ -1,4 +1,4 @@
-"""Moves all instances away from one host, so many at once, and says what could not move and why."""
+"""Moves all instances away from one host, a limited number at once, and says which could not move and why."""
 
 import asyncio
 import time

@@ -167,7 +167,7 @@ def end(following: Following, id_: UUID, how: MoveEnd, project: str) -> None:
 
 
 def rests(state: InstanceState, move_id: RequestId) -> bool:
-    """Has nothing of this move left to happen? It has arrived or ended, or the instance is deleted."""
+    """True if the move has arrived or ended, or if the instance is deleted or has another move by now."""
     if state.state in ("deleting", "deleted") or state.move is None or state.move.request_id != move_id:
         return True
     return state.state == "moved" or bool(state.move.outcome)

@@ -77,7 +77,10 @@ async def fire_changes(
 
 
 async def end_maintenance(watch: NodeWatch, ironic: SimulatedIronic) -> None:
-    """End the maintenance of all nodes: an odd number of changes leaves some in it."""
+    """End the maintenance of all nodes, and wait until all are free.
+
+    Nodes whose number of state changes is odd are still in maintenance.
+    """
     watch.on_stock = lambda _: None
     for node in [*ironic.nodes.values()]:
         if node.maintenance:
