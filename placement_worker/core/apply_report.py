@@ -1,7 +1,7 @@
-"""The tree that a report makes of the current one, and whether that is a valid tree.
+"""The provider tree as an inventory report changes it, and whether the result is a valid tree.
 
 The new tree is built beside the current one and checked as a whole. So a report is accepted or refused as a whole, and
-may name its providers in any order.
+a report may name its providers in any order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def reported_tree(standing: Providers, report: ReportInventory) -> dict[Provider
 
 
 def flaw_of(providers: Providers, report: ReportInventory) -> NotAllowed | None:
-    """Why these providers are no tree under the report's root; None if they are one, or none is left."""
+    """Why these providers do not form one tree under the report's root. None if they do, or if there are no providers."""
     if not providers:
         return None
     if report.root not in providers:
@@ -85,7 +85,7 @@ def is_same_to_claims(one: ProviderBook, other: ProviderBook) -> bool:
 
 
 def with_usage(old: InventoryState | None, reported: ReportedInventory) -> InventoryState:
-    """The reported inventory, with its current usage."""
+    """A new inventory of a class: its limits as reported, its usage as in the old inventory (0 without one)."""
     return InventoryState(
         total=reported.total,
         reserved=reported.reserved,

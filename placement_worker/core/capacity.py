@@ -8,7 +8,7 @@ from bus.messages.placement import InventoryState
 
 
 class InventoryLimits(Struct, frozen=True, gc=False):
-    """The limits of an inventory that claims must know, beside what is used of it."""
+    """The limits of one inventory. Together with its usage they decide whether a claim fits."""
 
     capacity: int
     min_unit: int

@@ -1,4 +1,4 @@
-"""The keys that a batch of orders or allocation writes must lock and read."""
+"""The rows that a batch of orders or allocation writes must lock and read, named by their public ids: its keys."""
 
 from collections.abc import Iterable
 
@@ -11,10 +11,11 @@ from placement_worker.core.ledger import ClaimOrder
 
 
 class ClaimKeys(Struct, frozen=True):
-    """Each key once; consumers and groups in the order in which they are locked.
+    """The rows that a batch must lock and read. Each is named once; consumers and groups are in the order of locking.
 
-    `claims` has the first order of a consumer if it is a claim; `allocations` has the last write of each consumer. A group
-    is here as the first order that names it defines it. Of custom `classes` it must be known whether they exist.
+    From `claims` (the first order of each consumer, if that is a claim) and `allocations` (the last write of each
+    consumer) the store inserts new consumers in their probable final state. `groups` are server groups as the first order
+    that names them defines them. `classes` are named resource classes: the batch needs to know which custom ones exist.
     """
 
     consumers: list[ConsumerId]
@@ -66,7 +67,7 @@ def keys_of_shares(
     groups: Iterable[ServerGroup] = (),
     allocations: Iterable[ConsumerAllocations] = (),
 ) -> ClaimKeys:
-    """The keys to lock for writes that name consumers and providers. Each of these may be given several times."""
+    """The rows to lock for writes that name consumers and providers. The arguments may contain duplicates."""
     return ClaimKeys(
         consumers=[one for _, one in sorted({one.int: one for one in consumers}.items())],
         providers=list({one.int: one for one in providers}.values()),

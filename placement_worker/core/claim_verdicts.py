@@ -1,4 +1,4 @@
-"""The verdicts on orders that several rules give."""
+"""All verdicts that claims, swaps and releases can get, and how the common ones of claims and swaps are made."""
 
 from bus.messages.placement import (
     AlreadyClaimed,

@@ -3,18 +3,19 @@
 The orders of a batch are judged one after another, each on the ledger as the earlier ones left it. So duplicates, a
 release followed by a claim, and two claims on one provider end as if they had come one by one.
 
-Each consumer lives by attempts. Its row has the highest attempt seen, and whether that attempt has ended. The row
-outlives the allocations. By this row alone placement recognises a message that comes twice, late or in the wrong order:
+A consumer's row has the highest attempt seen, and whether that attempt has ended. The row outlives the allocations. By
+this row alone placement recognises a message that comes twice, late or in the wrong order:
 
     attempt of the order    the row is alive          the row has ended
     lower                   Superseded                Superseded
     the same                AlreadyClaimed            Superseded
-    higher                  AlreadyClaimed: only a    a new life, judged as a new claim
+    higher                  AlreadyClaimed: only a    judged as a new claim
                             swap takes from a living
                             consumer
 
 A release ends each row of its own attempt or a lower one. Without a row it creates one, so that a claim which it overtook
-finds it. Rows are forgotten after a horizon; an order older than the horizon that finds no row is refused.
+finds it. Rows of ended consumers are deleted after a horizon; a claim or release older than the horizon that finds no row
+is refused.
 """
 
 from collections.abc import Sequence
@@ -42,14 +43,14 @@ NO_CELL = "cell0"
 def decide_claims(
     ledger: Ledger, asked: Sequence[SentOrder], now: datetime, horizon: timedelta
 ) -> Decision[ClaimJudgement, ClaimChanges]:
-    """Judge each order on the ledger as the earlier orders of the batch left it."""
+    """Judge each claim, swap and release on the ledger as the earlier orders of the batch left it."""
     draft = LedgerDraft(ledger)
     verdicts = tuple([judge_order(draft, one, now, horizon) for one in asked])
     return Decision(verdicts, draft.changes())
 
 
 def judge_order(draft: LedgerDraft, asked: SentOrder, now: datetime, horizon: timedelta) -> ClaimJudgement:
-    """Judge one order on the draft, and change the draft by it."""
+    """Judge one claim, swap or release on the draft of the ledger. If it is granted, the draft changes."""
     order = asked.order
     if asked.speaks_for is not None and asked.speaks_for != order.cell:
         return wrong_cell(f"the sender may act for cell {asked.speaks_for!r}, not for {order.cell!r}")
@@ -97,7 +98,7 @@ def _claim(
 
 
 def claimed_consumer(order: ClaimResources, generation: int) -> Consumer:
-    """The consumer's row after this claim, continuing from this generation."""
+    """The consumer's row after this claim is granted; `generation` is that of the row before the claim."""
     return Consumer(
         id=order.consumer,
         type=order.consumer_type,

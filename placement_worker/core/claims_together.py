@@ -1,8 +1,9 @@
 """May all of these claims be granted, right now? If not, none of them is.
 
-A claim for many consumers comes as pages of templates and places. Here it is made of single claims, and made into them
-again: `pages_of` and `claims_of` are each other's reverse. The single claims are judged as all others are (claims.py), one
-after another, so they count for each other. One refusal takes back all of them.
+A claim for many consumers is sent as pages (`ClaimTogether`). A page has templates, each with what many shares have in
+common, and for each consumer a `ClaimPlace`, which adds the providers to a template. `places_in_pages` makes pages of
+single claims, and `claims_of` turns them back. Single claims are judged as all others are (claims.py), one after another:
+each takes from what the earlier ones left free. If one is refused, all are undone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,7 +46,7 @@ TogetherJudgement = AllClaimed | tuple[tuple[ConsumerId, Refusal], ...]
 def decide_together(
     ledger: Ledger, claims: Sequence[Sequence[SentOrder]], now: datetime, horizon: timedelta
 ) -> Decision[TogetherJudgement, ClaimChanges]:
-    """Judge each claim on the ledger as the earlier ones of the batch left it."""
+    """Judge each claim for many consumers on the ledger as the earlier such claims of the batch left it."""
     draft = LedgerDraft(ledger)
     verdicts = tuple([_judge(draft, each, now, horizon) for each in claims])
     return Decision(verdicts, draft.changes())
@@ -71,7 +72,7 @@ def _judge(
 
 
 def _holds_just_that(order: object, verdict: Refusal) -> bool:
-    """Was exactly this claim granted before? Then a repetition gets the same verdict."""
+    """Does the consumer already hold what the order claims, by the same attempt? Then the claim is a repetition."""
     return (
         isinstance(order, ClaimResources)
         and isinstance(verdict, AlreadyClaimed)
@@ -98,7 +99,10 @@ _PLACE_BYTES, _PROVIDER_BYTES, _SHAPE_BYTES, _TEMPLATE_BYTES, _AMOUNT_BYTES = 70
 def places_in_pages(
     claims: Sequence[ClaimResources], room: int
 ) -> list[tuple[tuple[ShareTemplate, ...], tuple[ClaimPlace, ...]]]:
-    """The templates and places of each page. A page has at most this many bytes, or a single place."""
+    """Distribute single claims over pages: the `ShareTemplate`s and `ClaimPlace`s of each page.
+
+    A page has at most `room` bytes as JSON; only a page with a single consumer may be longer.
+    """
     pages = []
     templates: dict[ShareTemplate, int] = {}
     places: list[ClaimPlace] = []
@@ -150,7 +154,7 @@ def _taken_apart(claim: ClaimResources) -> tuple[ShareTemplate, tuple[ProviderId
 
 
 def claims_of(pages: Iterable[ClaimTogether]) -> list[ClaimResources] | NotAllowed:
-    """Combine the pages of a large claim into single claims, one for each consumer; or say what is wrong with a page."""
+    """Turn the pages of a claim for many consumers into single claims, one for each consumer; or say which page is wrong."""
     claims: list[ClaimResources] = []
     for page in pages:
         for place in page.places:

@@ -40,21 +40,21 @@ BESIDE_INSTANCES = ("CLEANUP", "MIGRATION")
 
 
 class SentOrder(Struct, frozen=True, gc=False):
-    """An order, and the one cell its sender may act for; None if it may act for all."""
+    """A claim, swap or release, and the one cell its sender may act for (`speaks_for`; None if all cells)."""
 
     order: ClaimOrder
     speaks_for: str | None = None
 
 
 class SentReport(Struct, frozen=True):
-    """A report, and the one cell its sender may act for; None if it may act for all."""
+    """An inventory report, and the one cell its sender may act for (`speaks_for`; None if all cells)."""
 
     report: ReportInventory
     speaks_for: str | None = None
 
 
 class Decision(Struct, Generic[Verdict, Changes], frozen=True):
-    """One verdict for each order, report or write, in order, and everything they write together."""
+    """The result of judging a batch: a verdict for each order, report or write, in their order, and the changes to store."""
 
     verdicts: tuple[Verdict, ...]
     changes: Changes
@@ -97,8 +97,8 @@ class ProviderRow(Struct, frozen=True, gc=False):
 
 
 class GroupBook(Struct, frozen=True):
-    """A locked server group. `members` are the consumers that live on a host as its members; a soft group needs none
-    here, since it refuses nobody.
+    """A locked server group: its definition, and its members with the host of each. The members of a soft group are not
+    read, since it refuses nobody.
     """
 
     definition: ServerGroup
@@ -106,13 +106,13 @@ class GroupBook(Struct, frozen=True):
 
 
 class Ledger(Struct, frozen=True):
-    """The locked rows that a batch of claims needs.
+    """The locked rows that a batch of claims, swaps, releases or allocation writes needs.
 
-    `consumers` has each consumer that the batch names, also those just made. `held` has only those that hold something.
-    `providers` has each existing provider that an order names, that a consumer holds or lives on, and the roots of the
-    shapes that were seen. All keys are the integers of the ids: a UUID is hashed and compared in Python, which would cost
-    as much as deciding the batch. `classes` are those of the requested custom classes that exist. `groups` are
-    those of the named server groups that exist.
+    `consumers` has each consumer that the batch names, also those whose rows the store has just inserted. `held` has only
+    consumers that hold something. `providers` has the existing ones among these: providers and roots that the batch names,
+    providers that a consumer holds something of, and hosts of consumers. All keys are the integers of the ids: a UUID is
+    hashed and compared in Python, which would cost as much as deciding the batch. `classes` are the custom resource
+    classes, and `groups` the server groups, that the batch names and that exist.
     """
 
     consumers: Mapping[int, Consumer]
@@ -123,8 +123,8 @@ class Ledger(Struct, frozen=True):
 
 
 class Touched(Struct, frozen=True, gc=False):
-    """A provider from which a claim took or to which it gave back. Its revision moves by one; the other fields are its
-    new values.
+    """A provider whose usage, generation or number of consumers a batch of claims changes; the fields are its new values.
+    The store also raises its revision by one.
     """
 
     provider: ProviderId
@@ -134,12 +134,12 @@ class Touched(Struct, frozen=True, gc=False):
 
 
 class ClaimChanges(Struct, frozen=True):
-    """Everything that a batch of claims writes. All values are those after the batch, not differences.
+    """Everything that the store writes after a batch of claims. All values are those after the batch, not differences.
 
-    `consumers` are rows to keep as they are here. `forgotten` are rows to delete: they were made and not used, or no
-    attempt can ask for them. `held` replaces all that a consumer holds. `counted` has the number of consumers on
-    providers that are written together with their trees. `groups` are server groups that did not exist; `joined` and
-    `left` are for the feed: their members' rows are among `consumers`.
+    `consumers` are the changed rows. `forgotten` are the ids of rows to delete: they were inserted and not used, or no
+    later message can refer to them. `held` replaces all that a consumer holds. After a reshape, `counted` has the numbers of
+    consumers of the providers that `TreeChanges` writes; all others are in `touched`. `groups` are new server groups.
+    `claimed`, `ended`, `joined` and `left` tell the feed which claims began and ended, and which members joined and left a group.
     """
 
     consumers: tuple[Consumer, ...] = ()
@@ -155,7 +155,7 @@ class ClaimChanges(Struct, frozen=True):
 
 
 class ProviderBook(Struct, frozen=True):
-    """One provider with all its contents, as reports see it. An operator's traits are separate: no report removes them."""
+    """One provider with all that reports and administrators write of it. No report removes `operator_traits`."""
 
     id: ProviderId
     name: str
@@ -170,9 +170,9 @@ class ProviderBook(Struct, frozen=True):
 class TreeBook(Struct, frozen=True):
     """One whole tree, locked. `epoch` and `sequence` are those of the last accepted report.
 
-    Without providers it is a tombstone: it stays when a tree is deleted with its root. A new tree under the same root
-    then never has a shape that the old one had, and a late report does not recreate the old one. Its cell tells which
-    cell deleted the tree; it binds no one.
+    A `TreeBook` without providers is a tombstone: it stays when a tree is deleted with its root. A new tree under the same
+    root then never has a shape that the old one had, and a late report does not recreate the old one. A tombstone's `cell`
+    is that of the deleted tree; another cell may still create a new tree under this root.
     """
 
     root: ProviderId
@@ -184,8 +184,10 @@ class TreeBook(Struct, frozen=True):
 
 
 class ForestKeys(Struct, frozen=True):
-    """The keys that a batch of writes must lock and read: the whole trees of `trees`; of `providers` only which tree each is in.
-    Of `names` it must know which provider has each, of custom `classes` and `traits` whether they exist.
+    """What a batch of reports or provider writes must lock and read.
+
+    The trees that contain the providers in `trees` are locked and read whole. Of `providers` only the root of each is read.
+    `names` are names of providers: which provider has each? `classes` and `traits` are named: which custom ones exist?
     """
 
     trees: frozenset[ProviderId] = frozenset()
@@ -196,10 +198,11 @@ class ForestKeys(Struct, frozen=True):
 
 
 class Forest(Struct, frozen=True):
-    """The trees that a batch touches, by root, as far as they exist, and their tombstones.
+    """The existing trees that a batch of reports or provider writes needs, by root, and the tombstones of deleted ones.
 
-    `elsewhere` has the root of each named provider that is in another tree. `names` has the provider of each named
-    provider name. `classes` and `traits` are those of the named custom ones that exist.
+    `elsewhere` has the root of each provider that the batch names and that is in none of `trees`. `names` tells which
+    provider has a name that the batch wants to give. `classes` and `traits` are the custom ones that the batch names and
+    that exist.
     """
 
     trees: Mapping[ProviderId, TreeBook]
@@ -210,14 +213,16 @@ class Forest(Struct, frozen=True):
 
 
 class TreeChanges(Struct, frozen=True):
-    """Everything that a batch of tree writes writes: `trees` as they are now, and their providers to write (`changed`).
+    """Everything that the store writes after a batch of reports or provider writes.
+
+    `trees` are the changed trees in their new state, and `changed` are those of their providers that must be written.
 
     A provider in `changed` is new, is now in another tree, or differs from what is stored. Its revision moves by one.
     `removed` are to be deleted, leaves first. Each root's row is written with the tree's shape, epoch and sequence. A
     tree without providers is kept as a tombstone; one with providers removes the tombstone of its root.
 
-    `before` has the stored state of those in `changed` that stay. Their tree was locked before it was read, so columns
-    that did not change need no second look.
+    `before` has the stored state of the providers in `changed` that already existed. They were read under the tree's lock,
+    so the store writes only what differs from it.
     """
 
     trees: tuple[TreeBook, ...] = ()
@@ -231,14 +236,14 @@ NameKeys = Mapping[KindOfNames, frozenset[str]]
 
 
 class NamesInUse(Struct, frozen=True):
-    """Those of the names of one kind that exist, locked; and for each name in use, one provider that uses it."""
+    """Which of the classes (or of the traits) that a batch names exist, locked; and one provider for each that is in use."""
 
     existing: frozenset[str] = frozenset()
     users: Mapping[str, ProviderId] = {}
 
 
 class NameChange(Struct, frozen=True):
-    """The names of one kind (traits, or resource classes) that a batch of writes makes, and those that it deletes."""
+    """The custom traits (or the custom resource classes) that a batch of writes creates, and those that it deletes."""
 
     new: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()

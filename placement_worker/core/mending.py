@@ -1,10 +1,11 @@
-"""May an audit's mends be made? Each brings one consumer in line with what its instance really has.
+"""May the corrections of an audit be written? Each (`MendConsumer`) gives one consumer what its instance really has.
 
-A mend is judged by the row that the audit saw: its generation, its attempt, and whether that has ended. Each claim, swap
-and write by name moves one of these, and so does a release. If the row is another one by now, nothing is done.
+A correction names the state of the consumer's row that the audit saw: its generation, its attempt, and whether that has
+ended. Each claim, swap, release and write by name changes one of these. If the row has changed since the audit,
+the correction is refused.
 
-Capacity is law here, too: what a consumer takes more than it holds must fit. A consumer that takes no more is granted its
-mend even where an inventory has shrunk. A group's policy is not judged: the instance lives there already.
+An amount that the consumer does not hold yet must fit. A correction that takes no more than the consumer holds is granted
+even where an inventory has shrunk. A server group's policy is not checked: the instance already lives on that host.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ def keys_of_mends(mends: Sequence[MendConsumer]) -> ClaimKeys:
 def decide_mends(
     ledger: Ledger, mends: Sequence[MendConsumer], vocabulary: Vocabulary, now: datetime
 ) -> Decision[WriteVerdict, ClaimChanges]:
-    """Judge each mend on the ledger as the earlier mends of the batch left it."""
+    """Judge each correction of an audit on the ledger as the earlier ones of the batch left it."""
     draft = LedgerDraft(ledger)
     verdicts = []
     for mend in mends:

@@ -1,4 +1,4 @@
-"""May this tree become what its reporter says it is?
+"""May a provider tree become what an inventory report says?
 
 The reports of a batch are judged one after another, each on the forest as the earlier ones left it. A report may not undo
 a later report, reach into another cell or tree, or take away what consumers hold.
@@ -32,7 +32,7 @@ from placement_worker.core.vocabulary import Vocabulary, report_problem
 
 
 def keys_of_reports(reports: Sequence[ReportInventory]) -> ForestKeys:
-    """What must be locked and read to judge these reports. They create the class and trait names that they use."""
+    """What must be locked and read to judge these reports. Custom classes and traits need no look: a report creates its own."""
     return ForestKeys(
         trees=frozenset(report.root for report in reports),
         providers=frozenset(provider for report in reports for provider in _providers_in(report)),
@@ -92,7 +92,9 @@ def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> 
 
 
 def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
-    """The tree under the report's root, or an empty tree to start from."""
+    """The tree that the report changes: the one under its root, or an empty one. A tree or tombstone that the report may
+    take over gets the report's cell.
+    """
     report = reported.report
     tree = draft.trees.get(report.root)
     if tree is None:
@@ -109,8 +111,8 @@ def _found(draft: ForestDraft, reported: SentReport) -> TreeBook:
 
 
 def _may_take(tree: TreeBook, reported: SentReport) -> bool:
-    """Does the report take over a tree that an administrator made? A sender that acts for one cell may not take a tree
-    without a cell: otherwise a cell could take what belongs to the API level.
+    """May the report take over a tree that was written by name and never reported? A sender that acts for one cell may not
+    take over a tree without a cell: otherwise a cell could take what belongs to the API level.
     """
     report = reported.report
     return (
@@ -126,7 +128,7 @@ def _was_never_reported(tree: TreeBook) -> bool:
 
 
 def _kept(tree: TreeBook, report: ReportInventory) -> TreeKept | None:
-    """The refusal, if another owner keeps the tree and the reporter asked to be told."""
+    """The refusal of a report with `foreign`, if its tree was written by name or is in another cell; None otherwise."""
     if not report.foreign or not tree.providers:
         return None
     is_written = _was_never_reported(tree) and report.foreign == "leave"

@@ -1,5 +1,7 @@
-"""May a consumer have this share? First the rights: only a cell that may use a tree learns about it. Then whether the
-caller saw the current trees: only then do the numbers mean anything. Then the numbers, all of them.
+"""May a consumer have this share?
+
+The cells are judged first: an order for one cell learns nothing about a provider of another cell. Then the shapes: if a
+tree has changed since the sender read it, the amounts may be wrong, and are not judged. Then all amounts are judged.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,9 @@ from placement_worker.core.ledger import Consumer
 
 
 class MovedRoots(Struct, frozen=True):
-    """The trees differ from what the caller saw. Only roots are named: the handler reads the trees and answers `ShapeMoved`."""
+    """The refusal of a claim whose sender saw older trees. It names only roots: the handler reads their trees and answers
+    `ShapeMoved`. `gone` are providers that do not exist any more.
+    """
 
     roots: tuple[ProviderId, ...] = ()
     gone: tuple[ProviderId, ...] = ()
@@ -37,8 +41,10 @@ ShareRefused = DoesNotFit | MovedRoots | NotAllowed
 def judge_place(
     draft: LedgerDraft, order: ClaimResources | SwapClaim, held: Amounts, leaving: Sequence[Consumer] = ()
 ) -> Amounts | ShareRefused | GroupRefused:
-    """As `judge_share`, then by the server group. These consumers are `leaving` their places, and give up what is `held`.
-    A consumer that is granted its place defines a new group.
+    """Judge the share of a claim or swap (`judge_share`), then the policy of its server group.
+
+    The consumers in `leaving` give up their hosts, and together the amounts in `held`. If the share is granted and its
+    server group is new, the group is defined.
     """
     host = order.share.host
     # The usual claim leaves no place, and asks nothing.
@@ -61,8 +67,9 @@ def lives_on(consumer: Consumer, host: ProviderId) -> bool:
 def judge_share(
     draft: LedgerDraft, cell: str, share: Share, held: Amounts, *, has_place: bool = False
 ) -> Amounts | ShareRefused:
-    """The amounts that the share takes from each provider, if the consumer may have all of it. `held` is what the consumer gives back;
-    `has_place` says that it gives up a place on this host.
+    """The amounts that the share takes from each provider, if the consumer may have all of it; otherwise the refusal.
+
+    `held` is what is given back for the share. `has_place`: the host already counts a consumer that leaves for this one.
     """
     host = draft.usage(share.host)
     if host and host.row.cell not in ("", cell):
@@ -86,7 +93,7 @@ def judge_share(
 
 
 def merged_amounts(share: Share, wanted: Amounts) -> tuple[ResourceAmount, ...]:
-    """The amounts as they are stored. A share may name a class of a provider several times; it is stored as one amount."""
+    """A share's amounts as they are stored: if it names a class of a provider several times, their sum is one amount."""
     if sum(map(len, wanted.values())) == len(share.amounts):
         return share.amounts
     return amounts_in(wanted)
@@ -134,7 +141,9 @@ def _moved(
 
 
 def _unseen(share: Share, wanted: Amounts) -> list[ProviderId]:
-    """Roots of trees that the share takes from and that the caller did not name: it saw a provider in another tree."""
+    """Roots of trees that the share takes from although its `shapes` do not name them: a provider has changed its tree since
+    the sender read it.
+    """
     if len(share.shapes) == 1:
         # The usual case; to build a set of one costs more than to compare.
         seen_root = share.shapes[0].root.int
@@ -144,8 +153,8 @@ def _unseen(share: Share, wanted: Amounts) -> list[ProviderId]:
 
 
 def _misplaced(host: UsageDraft, wanted: Amounts) -> NotAllowed | None:
-    """Reasons a consumer may not be placed on this host. One that takes nothing from the host's tree would not keep the
-    host from being removed.
+    """The refusal of a share whose host is no root, or that takes nothing from its host's tree; None otherwise. A consumer
+    without an amount in the tree would not keep the host from being removed.
     """
     root = host.row.root.int
     if root != host.row.id.int:
@@ -162,15 +171,17 @@ def _misplaced(host: UsageDraft, wanted: Amounts) -> NotAllowed | None:
 
 
 def _full(host: UsageDraft, share: Share, *, has_place: bool) -> HostFull | None:
-    """A full host, or None. Where the limit was lowered no consumer is added; one that lives there may stay."""
+    """The refusal if the host already counts as many consumers as the share allows (`instances_max`), or more; None
+    otherwise. A consumer that already lives there may stay (`has_place`).
+    """
     if host.consumers < share.instances_max or has_place:
         return None
     return HostFull(host=share.host, instances=host.consumers, instances_max=share.instances_max)
 
 
 def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
-    """An amount that stays with the consumer is not asked for again, so no bound refuses it: an instance can leave its host
-    although the pool that it keeps has shrunk.
+    """Why some of the wanted amounts cannot be given. An amount that the consumer already holds is not judged again: an
+    instance can leave its host although a pool from which it keeps an amount has shrunk.
     """
     short: list[Shortfall] = []
     for usage, of_provider in wanted.items():
@@ -183,7 +194,7 @@ def _shortfalls(wanted: Amounts, held: Amounts) -> list[Shortfall]:
 
 
 def _as_asked(short: Sequence[Shortfall], share: Share) -> tuple[Shortfall, ...]:
-    """Sort the shortfalls into the order in which the share first names their providers and classes."""
+    """Sort the shortfalls by the order in which the share first names their providers and classes."""
     places: dict[tuple[int, str], int] = {}
     for amount in share.amounts:
         places.setdefault((amount.provider.int, amount.resource), len(places))

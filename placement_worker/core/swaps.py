@@ -1,7 +1,8 @@
 """May a consumer give up what it holds for another share, right now?
 
-What each consumer holds after the swap, of each provider and class. S is the old share, D the new one. On the way back,
-the instance gives up D, and the migration gives up what it has:
+The table says what each consumer holds after the swap, of each provider and class. S is the share on the source of a move,
+D the share on its destination. A swap with `returns` brings the instance back: the instance then gives up D, and the
+migration that held the rest of S ends:
 
     swap                             instance     heir                 freed
     without heir                     D            -                    S, as far as D does not take it
@@ -10,9 +11,9 @@ the instance gives up D, and the migration gives up what it has:
     returns the migration            S            -                    D, as far as S does not need it
     returns it, heir CLEANUP         S            max(0, D - S)        nothing that D needs
 
-So an amount that both shares take from one provider is held once, with a migration: on the same host, and from pools.
-Together, instance and migration hold all of S, so nobody else can take it, and the way back fits at any time. A cleanup
-counts it twice, since the silent host may still use what is taken again elsewhere.
+So if both shares take from one provider (the same host, or a pool), instance and migration together hold the larger amount
+of the two. They hold all of S, so nobody else can take it, and the instance can come back at any time. With a CLEANUP in
+place of the migration both amounts are held, since the silent host may still use the old one.
 """
 
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ def swap(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, now: dat
 
 
 def _attempt_refused(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> ClaimJudgement | None:
-    """Why the attempts alone forbid the swap: it must give up what the consumer holds."""
+    """The refusal of a swap whose attempts (`held_attempt`, `attempt`) or group do not agree with the consumer's row."""
     if order.attempt <= order.held_attempt:
         return NotAllowed(
             field="attempt",
@@ -79,7 +80,9 @@ def _attempt_refused(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapCla
 
 
 def _other_group(row: Consumer, order: SwapClaim) -> NotAllowed | None:
-    """A swap that does not name the group of its consumer has not locked it, so nothing could be judged."""
+    """The refusal of a swap that does not name its consumer's server group: the group is then not locked, and its policy
+    could not be judged.
+    """
     named = None if order.group is None else order.group.id
     if row.group in (None, named):
         return None
@@ -90,7 +93,9 @@ def _other_group(row: Consumer, order: SwapClaim) -> NotAllowed | None:
 
 
 def _wrong_heir(order: SwapClaim) -> NotAllowed | None:
-    """Refuse a swap whose heir (the inheriting consumer) or migration is not a consumer of its own. None if all is well."""
+    """The refusal of a swap that contradicts itself. Its consumer, its heir (which takes over the old share) and the migration
+    that it ends must differ. If it ends a migration, its heir must have the type CLEANUP.
+    """
     heir, returns = order.heir, order.returns
     if returns == order.consumer:
         return NotAllowed(field="returns", reason=f"{returns} is the consumer itself, not its migration")
@@ -113,8 +118,7 @@ def _wrong_heir(order: SwapClaim) -> NotAllowed | None:
 def _heir_of(draft: LedgerDraft, order: SwapClaim) -> ConsumerDraft | NotAllowed | None:
     """The consumer that takes over the old share; None if the share is freed.
 
-    An heir that was released before its swap came is over: nothing is left to wait for, and a share that it took over
-    would never be freed.
+    The share is also freed if the heir was released before its swap came: no further release of the heir would come.
     """
     if order.heir is None:
         return None
@@ -132,7 +136,7 @@ def _heir_of(draft: LedgerDraft, order: SwapClaim) -> ConsumerDraft | NotAllowed
 
 
 def _returned(draft: LedgerDraft, order: SwapClaim) -> ConsumerDraft | NotAllowed | None:
-    """The migration that ends by this swap; None if there is none, or it holds nothing."""
+    """The migration that the swap ends (`returns`); None if the swap names none, or the migration holds nothing."""
     if order.returns is None:
         return None
     migration = draft.consumer(order.returns)
@@ -164,8 +168,10 @@ def _judge(
 def _still_held(
     draft: LedgerDraft, order: SwapClaim, given_up: Amounts, leaving: Sequence[Consumer]
 ) -> Amounts | None:
-    """The amounts of the share that comes back, if all of them are held, and the place on that host, too. Nothing else is
-    judged then: what was granted once is not asked for again. An amount that a reshape has moved is taken where it is now.
+    """The amounts of a share that an instance returns to, if instance and migration still hold all of it and one of them
+    still lives on its host. The swap is then granted without judging limits again. None otherwise.
+
+    Amounts that a reshape has moved to other providers of their tree are taken from these.
     """
     group, share = order.group, order.share
     places = [one for one in leaving if lives_on(one, share.host)]
@@ -186,7 +192,9 @@ def _still_held(
 
 
 def _with_moved(wanted: Amounts, moved: dict[tuple[int, str], int], given_up: Amounts) -> Amounts | None:
-    """`wanted`, and so much more of each class from any provider of a tree, by its root; None if not so much is given up."""
+    """Add to `wanted` the amounts in `moved` (by root and class), each from any provider of that tree in `given_up`. None if
+    less than that is given up.
+    """
     found: Amounts = {}
     for usage, of_provider in left_over(given_up, wanted).items():
         for resource, amount in of_provider.items():
@@ -251,7 +259,9 @@ def _move(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, wanted:
 
 
 def _is_elsewhere(draft: LedgerDraft, order: SwapClaim, wanted: Amounts) -> bool:
-    """Has a reshape moved what comes back? Then the generation of the instance moves as if it had held it then."""
+    """Did a reshape move amounts of the share to which an instance returns? Then the instance's generation grows by one more,
+    as if the instance had held them during the reshape.
+    """
     if order.returns is None:
         return False
     there = [amount for amount in order.share.amounts if draft.usage(amount.provider) is not None]

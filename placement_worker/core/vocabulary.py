@@ -1,4 +1,4 @@
-"""Is a report valid by itself? Its names must be known, its numbers must agree, and each provider may come only once."""
+"""Known names of classes and traits; and whether an inventory report is valid, whatever is stored."""
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
@@ -11,7 +11,7 @@ CUSTOM = "CUSTOM_"
 
 
 class Vocabulary(Struct, frozen=True):
-    """The standard names of resource classes and traits. All callers may use custom names beside them."""
+    """The standard names of resource classes and traits. Names with the prefix CUSTOM_ are allowed beside them."""
 
     classes: frozenset[str]
     traits: frozenset[str]
@@ -35,7 +35,7 @@ def unknown_names(
 
 
 def report_problem(report: ReportInventory, vocabulary: Vocabulary) -> NotAllowed | None:
-    """The first error in a report that makes it invalid whatever is stored; None if there is none."""
+    """The first error in an inventory report that makes it invalid, whatever is stored; None if there is none."""
     return next(_nonsense(report, vocabulary), None)
 
 

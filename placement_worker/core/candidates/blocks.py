@@ -1,4 +1,4 @@
-"""Expand a solution for a class of trees into the candidates of all its trees."""
+"""Turn a solution for a class of equal trees into candidates: one for each tree of the class."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,18 +18,19 @@ from placement_worker.core.candidates.tree_classes import TreeClass
 _BLOCK_BYTES, _SEEN_BYTES, _PATTERN_BYTES, _PER_SLOT_BYTES = 400, 150, 500, 300
 
 
-class Columns(NamedTuple):
-    """The candidates of one solution (slot_solver.py) as a table. The pattern says which slots take from the same provider. Each
-    column is for one provider of the tree (its place). Each slot takes from one column.
+class SolutionTable(NamedTuple):
+    """How the candidates of one solution are laid out as a table: one line for each tree, one column for each provider used.
+
+    `places` has the place (position in the tree) for each column; `column_of_slot` the column that each slot takes from.
     """
 
     pattern: CandidatePattern
     places: tuple[int, ...]
-    of_slots: tuple[int, ...]
+    column_of_slot: tuple[int, ...]
 
 
 class Patterns:
-    """Caches the patterns of one query's solutions: which slots (parts of the query) take from the same provider."""
+    """The patterns of one query's solutions: solutions in which the same slots share a provider have one pattern, made once."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
@@ -38,17 +39,19 @@ class Patterns:
     def __len__(self) -> int:
         return len(self._patterns)
 
-    def of(self, solution: tuple[int, ...]) -> Columns:
+    def of(self, solution: tuple[int, ...]) -> SolutionTable:
         column_of = {place: column for column, place in enumerate(dict.fromkeys(solution))}
         columns = tuple([column_of[place] for place in solution])
         pattern = self._patterns.get(columns)
         if pattern is None:
             pattern = self._patterns[columns] = _pattern(self._slots, columns)
-        return Columns(pattern, tuple(column_of), columns)
+        return SolutionTable(pattern, tuple(column_of), columns)
 
 
 class BlockMaker:
-    """Serves all solutions of one query. Remembers patterns, and which candidates took from sharing providers alone."""
+    """Makes the candidates of all solutions of one query. A candidate that takes from sharing providers alone may come from
+    several trees: those that were already returned are remembered.
+    """
 
     def __init__(self, index: ProviderIndex, slots: Sequence[Slot], budget: Budget) -> None:
         self._index = index
@@ -56,16 +59,18 @@ class BlockMaker:
         self._patterns = Patterns(slots)
         self._seen: set[tuple[int, ...]] = set()
 
-    def block(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> Block:
-        """The candidates of this solution for all trees of a class, without those that were returned before."""
-        block = self.whole((class_problem.tree_class,), class_problem.problem, solution)
+    def new_candidates(self, class_problem: ClassProblem, solution: tuple[int, ...]) -> Block:
+        """The candidates of a solution in all trees of a class, without those already returned for another tree."""
+        block = self.candidates((class_problem.tree_class,), class_problem.problem, solution)
         if not self._index.sharing:
             return block
-        rows = self._not_seen(block.rows, self._patterns.of(solution).of_slots)
+        rows = self._not_seen(block.rows, self._patterns.of(solution).column_of_slot)
         return Block(block.pattern, rows, block.preference)
 
-    def whole(self, classes: Sequence[TreeClass], problem: SlotProblem, solution: tuple[int, ...]) -> Block:
-        """The candidates of this solution: one for each tree of these classes, whose problems are equal."""
+    def candidates(
+        self, classes: Sequence[TreeClass], problem: SlotProblem, solution: tuple[int, ...]
+    ) -> Block:
+        """The candidates of a solution, one for each tree of these classes. All of the classes have this `problem`."""
         self._budget.spend(4 * len(solution))
         known = len(self._patterns)
         pattern, places, columns = self._patterns.of(solution)
@@ -81,7 +86,7 @@ class BlockMaker:
         return block
 
     def _not_seen(self, rows: Rows, columns: tuple[int, ...]) -> Rows:
-        """Candidates that take from sharing providers alone come up under each root that these reach; keep the first."""
+        """Of candidates that take from sharing providers alone, keep those that were not returned before."""
         shared = np.flatnonzero(self._index.shares[rows].all(axis=1))
         if not len(shared):
             return rows
@@ -89,8 +94,8 @@ class BlockMaker:
         for line in shared.tolist():
             self._budget.spend(len(columns))
             self._budget.hold(_SEEN_BYTES + 8 * len(columns))
-            of_slots = rows[line].tolist()
-            candidate = tuple(of_slots[column] for column in columns)
+            providers = rows[line].tolist()
+            candidate = tuple(providers[column] for column in columns)
             wanted[line] = candidate not in self._seen
             self._seen.add(candidate)
         return rows[wanted]

@@ -1,6 +1,7 @@
-"""The limit on the cost of one search. It is counted in steps and bytes, never in time: one query costs the same on every machine.
+"""The limit on the cost of one search for candidates. It is counted in steps and bytes, never in time: a query costs the
+same on every machine.
 
-A step is about one look at one slot, one place or one line of text, or at a few dozen rows of a column: 0.1 to 0.5
+A step is about one look at one part of the query, one provider or one line of text, or at a few dozen rows of a column: 0.1 to 0.5
 microseconds. Bytes are what the tables of a search hold, estimated upwards. Each loop whose length depends on the query
 spends steps, and each table that grows with the query holds bytes.
 
@@ -32,7 +33,7 @@ class SearchLimits(Struct, frozen=True):
 
     @property
     def memo_bytes_max(self) -> int:
-        """The memo of dead ends saves steps; the search is correct without it. A full memo takes no more entries."""
+        """The most bytes of the memory of dead ends (slot_solver.py): it saves steps, and takes no more when it is full."""
         return self.bytes_max // 4
 
 
@@ -82,7 +83,7 @@ class Budget:
         self.held -= size
 
     def tell(self, size: int) -> None:
-        """Count bytes of the answer, before they are written."""
+        """Count bytes of the answer before they are written. Raises CutError if the answer would be too long."""
         self.answer_bytes += size
         if self.answer_bytes > self.limits.answer_bytes_max:
             raise CutError(
@@ -98,8 +99,8 @@ class Budget:
 
 
 class SharedBudget:
-    """The budget of all searches of one batch. Each tree has some steps of its own, so that no query starves another.
-    Further steps of a tree come out of one shared pool.
+    """The budget of all searches of single trees in one batch of boots. The search of each tree has some steps of its own, so
+    that no query uses up the steps of another. A tree that needs more takes them from `steps_shared`.
     """
 
     def __init__(self, steps_per_tree: int, steps_shared: int, bytes_max: int) -> None:
@@ -116,5 +117,7 @@ class SharedBudget:
         self.steps_shared -= min(self.steps_shared, max(0, budget.steps - self._own(slots)))
 
     def _own(self, slots: int) -> int:
-        """Enough for a tree where each slot finds its place at once: each slot then looks at all open ones."""
+        """The steps that the search of one tree always has: enough if each part of the query (slot) gets the first provider
+        tried. The search compares each slot with all others, so the steps grow with the square of their number.
+        """
         return self._steps_per_tree + _STEPS_PER_PAIR * slots * slots

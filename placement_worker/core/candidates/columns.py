@@ -1,4 +1,6 @@
-"""Columns: one row a provider, one array a property. Arrays are longer than the number of rows; readers cut them.
+"""Columns: arrays with one property of all providers each; a provider is a row, the same in all columns.
+
+Arrays are longer than the number of rows, so that they seldom grow; readers cut them.
 
 Rows are written one at a time, as providers change, and read all together. Usage changes most often: updates of many
 providers are collected first, then each column is written once.
@@ -36,7 +38,7 @@ _AMOUNTS = ("capacity", "used", "free", "min_unit", "max_unit", "step_size")
 
 
 class Stock:
-    """The inventories of one resource class, of all providers. Without an inventory, `free` is less than any amount.
+    """The inventories of one resource class of all providers, as columns. Without an inventory, `free` is 0.
 
     `providers` counts the providers that have one. The `has_...` flags say whether any provider ever had such a limit:
     most classes have none, and a limit that nobody has is not checked.
@@ -87,12 +89,14 @@ class Stock:
         return giving & self.allowing(amount, slice(rows)) if self.has_limits else giving
 
     def gives(self, amount: int, row: int, taken: int) -> bool:
-        """Can this row, of which so much is taken beside its usage, give the amount at once?"""
+        """Can this provider (row) give the amount to one consumer, if `taken` is reserved beside its usage?"""
         has_room: bool = self.free.item(row) - taken >= amount
         return has_room and (not self.has_limits or bool(self.allowing(amount, row)))
 
     def allowing(self, amount: int, at: slice | int | Rows) -> Any:
-        """Which rows, or does this row, give such an amount, whatever is free? Only for rows with an inventory."""
+        """Do the limits min_unit, max_unit and step_size allow the amount? One flag for a row, or flags for several rows, all
+        with an inventory.
+        """
         allowing: Any = np.True_
         if self.has_min_unit:
             allowing = self.min_unit[at] <= amount
@@ -104,11 +108,11 @@ class Stock:
         return allowing
 
     def room(self, rows: int) -> Ints:
-        """The most that one consumer may get from each provider (row), over all parts of its query."""
+        """The most that one consumer may get from each provider (row) in total: what is free, but at most max_unit."""
         return np.minimum(self.free[:rows], self.max_unit[:rows])
 
     def room_at(self, row: int, taken: int) -> int:
-        """The most that one consumer may get from this provider (row), if `taken` is reserved beside its usage."""
+        """The most that one consumer may get from this provider (row) in total, if `taken` is reserved beside its usage."""
         return min(self.free.item(row) - taken, self.max_unit.item(row))
 
 
@@ -116,7 +120,7 @@ AnyStock = TypeVar("AnyStock", bound=Stock)
 
 
 class BatchedValues(Generic[AnyStock]):
-    """Collects numbers for single providers (rows), grouped by stock, so that each stock is changed at once."""
+    """Collects numbers for single providers (rows) by resource class, so that each class's `Stock` is written once."""
 
     def __init__(self) -> None:
         self._of: dict[AnyStock, tuple[list[int], list[int]]] = {}

@@ -1,7 +1,7 @@
-"""Which providers can give each part of the query, taken alone; and which roots may have candidates.
+"""Which providers fit each slot (part of the query), taken alone; and the trees under which roots may have candidates?
 
-One pass over the columns for each property that is asked for. Conditions between the parts (one provider below another,
-how much is left when two take from one provider) are checked later.
+This takes one pass over the columns for each property that is asked for. Conditions between slots (one provider below
+another, what is left when two take from one provider) are checked later, by slot_solver.py.
 """
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Flags, Floats, Rows
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
-from placement_worker.core.candidates.suiting import Amounts, may_anchor, slots_of, suiting
+from placement_worker.core.candidates.suitable import Amounts, possible_roots, slots_of, suitable_providers
 
 # The only layout there is, if all providers are roots.
 _ONLY_ROOTS = {(-1,)}
@@ -26,7 +26,7 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 
 class ByRow(Protocol[Value_co]):
-    """A value for each row: a column, or something that tells it of the few rows that are asked for."""
+    """A value for each provider (row): a column, or an object that computes the value of a row when it is asked for."""
 
     def __getitem__(self, row: int, /) -> Value_co: ...
 
@@ -34,7 +34,7 @@ class ByRow(Protocol[Value_co]):
 class Slot(Struct, frozen=True):
     """A part of the query that one provider must give: a group with a suffix, or one class of the group without.
 
-    `worth` is the weight of preferred traits of each row, if there are any.
+    `worth` has, for each provider (row), the weight of the preferred traits that it has; None if none are preferred.
     """
 
     suffix: str
@@ -47,12 +47,16 @@ class Slot(Struct, frozen=True):
 
     @abstractmethod
     def domain(self, rows: tuple[int, ...], own: int) -> int:
-        """As bits, the places that suit and have room, of a tree with these rows: first `own` ones, then pools."""
+        """Which of these providers of one tree fit the slot? Bit n stands for rows[n]. The first `own` rows are the tree's own
+        providers, the others its pools.
+        """
 
 
-class SlotOfAll(Slot, frozen=True):
-    """`fits` tells of each row whether it suits and has room in its own tree. `shared` tells the same for each tree that the
-    row shares with, if any provider shares.
+class ColumnSlot(Slot, frozen=True):
+    """A slot (part of the query) in a search of all trees: columns tell which providers fit.
+
+    `fits` has the providers that fit in a candidate of their own tree. `shared` has those that fit in the trees that they
+    share with; None if no provider can.
     """
 
     fits: Flags
@@ -66,20 +70,23 @@ class SlotOfAll(Slot, frozen=True):
         return domain
 
 
-class Fitting(Struct, frozen=True):
-    """`together` has the rows with any of each set of traits that the slots without suffix need together. `anchors` are
-    the roots of trees in which each slot has at least one row. `pools` are the sharing providers, with the roots that each reaches.
+class FittingProviders(Struct, frozen=True):
+    """For each slot (part of the query) the providers that fit it, and what else a search of all trees needs.
+
+    `having_traits` has a column for each set of traits of which the group without a suffix needs one: which providers have
+    any of them? `roots` are the roots of the trees in which at least one provider fits each slot. `pools` are the sharing
+    providers that fit a slot (by row), each with the roots of the trees that it shares with.
     """
 
-    slots: tuple[SlotOfAll, ...]
-    together: tuple[Flags, ...]
-    anchors: Flags
+    slots: tuple[ColumnSlot, ...]
+    having_traits: tuple[Flags, ...]
+    roots: Flags
     pools: Mapping[int, Rows]
 
 
 class Scope(Struct, frozen=True):
     """Which part of the index is searched: the trees of these `roots` (None: all), without the pools in `barred`. `taken`
-    is what is taken beside the stocks' own usage, by class and row.
+    has what is reserved beside the usage in the index, by resource class and row.
     """
 
     roots: Flags | None = None
@@ -90,40 +97,44 @@ class Scope(Struct, frozen=True):
 EVERYTHING = Scope()
 
 
-def fit(index: ProviderIndex, query: CandidatesQuery, scope: Scope, budget: Budget) -> Fitting | None:
-    """The providers that suit each part of the query, and the trees with one for every part. None if there are none."""
+def fit(
+    index: ProviderIndex, query: CandidatesQuery, scope: Scope, budget: Budget
+) -> FittingProviders | None:
+    """The providers that fit each slot (part of the query), and the roots of trees with one for every slot; None if no tree
+    has.
+    """
     if any(resource not in index.stocks for group in query.groups for resource in group.resources):
         return None
-    anchors = may_anchor(index, query)
+    roots = possible_roots(index, query)
     if scope.roots is not None:
-        anchors &= scope.roots
-    slots: list[SlotOfAll] = []
-    together: tuple[Flags, ...] = ()
+        roots &= scope.roots
+    slots: list[ColumnSlot] = []
+    having_traits: tuple[Flags, ...] = ()
     for group in query.groups:
         _charge(index, group, budget)
         if group.in_tree is not None and index.row_of(group.in_tree) is None:
             return None
-        suits = suiting(index, group)
-        together = suits.together or together
+        suits = suitable_providers(index, group)
+        having_traits = suits.having_traits or having_traits
         for resources in slots_of(group):
             fits, shared = suits.own, suits.shared
             for resource, amount in resources:
                 giving = _giving(index, resource, amount, scope.taken)
                 fits = fits & giving
                 shared = None if shared is None else shared & giving
-            slots.append(SlotOfAll(group.suffix, resources, suits.worth, fits, shared))
+            slots.append(ColumnSlot(group.suffix, resources, suits.worth, fits, shared))
     pools = {
         row: index.reached_from(row)
         for row in sorted(index.sharing - scope.barred)
         if any(slot.shared is not None and slot.shared[row] for slot in slots)
     }
     for slot in slots:
-        anchors &= _served(index, slot, pools)
-    return Fitting(tuple(slots), together, anchors, pools) if anchors.any() else None
+        roots &= _served(index, slot, pools)
+    return FittingProviders(tuple(slots), having_traits, roots, pools) if roots.any() else None
 
 
 def _charge(index: ProviderIndex, group: Group, budget: Budget) -> None:
-    """Charge the budget for a group: its slots keep flags and weights, and each property costs one pass."""
+    """Charge the budget for one group of the query: each property costs a pass over a column, and results hold memory."""
     slots = 1 if group.suffix else len(group.resources)
     passes = 4 + 4 * len(group.resources) + 2 * slots + len(group.required) + len(group.preferred)
     named = sum(map(len, group.required)) + len(group.forbidden)
@@ -141,8 +152,8 @@ def _giving(index: ProviderIndex, resource: str, amount: int, taken: Taken) -> F
     return giving
 
 
-def _served(index: ProviderIndex, slot: SlotOfAll, pools: Mapping[int, Rows]) -> Flags:
-    """Flags of the roots whose trees have, or share, a suitable provider for the slot (one part of the query)."""
+def _served(index: ProviderIndex, slot: ColumnSlot, pools: Mapping[int, Rows]) -> Flags:
+    """Flags of the roots for which a provider of the tree, or a pool that shares with it, fits the slot."""
     if index.layouts.keys() == _ONLY_ROOTS:
         served = slot.fits.copy()
     else:

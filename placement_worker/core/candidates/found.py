@@ -1,4 +1,6 @@
-"""The results of a search. Thousands of candidates differ only in their providers, so they are kept as patterns and rows."""
+"""The result of a search for candidates. Thousands of candidates differ only in their providers, so those with the same
+amounts and groups are kept as one table (`Block`): one line a candidate, one column a provider.
+"""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -13,8 +15,8 @@ from placement_worker.core.candidates.provider_index import ProviderIndex
 
 
 class CandidatePattern(Struct, frozen=True):
-    """What all candidates of a block have in common. `amounts`: what the provider in each column gives (nothing, if it
-    meets a group without resources). `mappings`: which columns meet which group.
+    """What all candidates of a `Block` have in common. `amounts` has what the provider in each column gives (nothing, if it
+    only serves a group without resources). `mappings` has the suffix of each group, and the columns that serve the group.
     """
 
     amounts: tuple[Mapping[str, int], ...]
@@ -22,9 +24,10 @@ class CandidatePattern(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """Candidates of one pattern: one line a candidate, one column a provider. No provider is twice in a line.
+    """A table of candidates with one pattern: one line a candidate, one column a provider (row of the index). No provider
+    is twice in a line.
 
-    `preference` is what each of them is worth by preferred traits.
+    `preference` is the weight of the preferred traits that each candidate's providers have.
     """
 
     pattern: CandidatePattern
@@ -51,7 +54,7 @@ class Candidates:
 
     @cached_property
     def giving(self) -> Rows:
-        """Rows of all providers that give something, each once. Answers have summaries of them, or of their trees."""
+        """The rows of all providers that give something in any candidate, each once."""
         columns = [
             block.rows[:, column]
             for block in self.blocks

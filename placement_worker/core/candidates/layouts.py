@@ -1,6 +1,7 @@
-"""Trees of one layout: their parent-child relations are the same, so one check covers all of them.
+"""Layouts of trees. Trees of one layout have the same parent-child relations, so one check covers all of them.
 
-Places are numbered from the root down: place 0 is the root, and a child has a higher number than its parent.
+A place is a position in a layout. Places are numbered from the root down: place 0 is the root, and a child has a higher
+number than its parent.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,10 @@ TREES_AT_FIRST = 4
 
 
 class TreeLayout:
-    """`parents` has the parent of each place, -1 for the root. `under` has, for each place, the places at and below it,
-    as bits.
+    """A layout, and the table of all trees that have it.
+
+    `parents` has the parent of each place (position in the tree), -1 for the root. `under` has, for each place, the places
+    at and below it, as bits.
     """
 
     def __init__(self, parents: tuple[int, ...]) -> None:
@@ -56,8 +59,8 @@ class TreeLayout:
         return int(self._rows[line, 0])
 
 
-class TreePlace(NamedTuple):
-    """Where a tree is stored: the table of trees with the same layout, and its line in that table."""
+class TreeLine(NamedTuple):
+    """Where a tree is stored: its layout, which has a table of the trees with that layout, and the line in the table."""
 
     layout: TreeLayout
     line: int

@@ -1,4 +1,6 @@
-"""Sets of places as bits of an integer; and whether each slot can have a place of its own (bipartite matching)."""
+"""Sets of places (providers of one tree) as bits of an integer; and bipartite matching: can each slot (part of the query)
+get a place of its own?
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +8,7 @@ from placement_worker.core.candidates.budget import Budget
 
 
 def places_in(places: int) -> Iterator[int]:
-    """The numbers of the bits that are set, lowest first. Each bit stands for a place (a provider in a tree)."""
+    """The places (numbers of providers in a tree) in a set that is given as bits, lowest first."""
     while places:
         lowest = places & -places
         yield lowest.bit_length() - 1
@@ -14,7 +16,7 @@ def places_in(places: int) -> Iterator[int]:
 
 
 def can_all_differ(domains: Sequence[int], budget: Budget) -> bool:
-    """Can each part of the query get a place of its own? `domains` has the places that suit each one, as bits."""
+    """Can each slot (part of the query) get a place of its own? `domains` has, for each slot, the places it may get, as bits."""
     if all(domain.bit_count() >= len(domains) for domain in domains):
         return True
     budget.spend(len(domains))
@@ -38,8 +40,8 @@ def can_all_differ(domains: Sequence[int], budget: Budget) -> bool:
 def _augment(
     index: int, domains: Sequence[int], holders: dict[int, int], seats: dict[int, int], budget: Budget
 ) -> int:
-    """All places of this domain are taken: move others to other places until one is free. Returns the place that was free,
-    as a bit; 0 if there is none.
+    """Find a place for the slot `index` whose places are all taken: other slots move to other places until one is free.
+    Returns the free place that is now taken, as a bit; 0 if there is none.
     """
     looked_at_by: dict[int, int] = {}
     looking = [index]
@@ -59,7 +61,9 @@ def _augment(
 def _move_up(
     place: int, looked_at_by: dict[int, int], holders: dict[int, int], seats: dict[int, int]
 ) -> None:
-    """Go back along the path: the slot that looked at the free place takes it, and leaves its own to the one before."""
+    """Move the slots along an augmenting path: the slot that looked at the free place takes it. The slot that looked at the
+    place it leaves takes that one, and so on.
+    """
     free: int | None = place
     while free is not None:
         each = looked_at_by[free]

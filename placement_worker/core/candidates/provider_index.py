@@ -1,8 +1,8 @@
 """All providers as columns, and all their trees by layout: the data that candidates are searched in.
 
 It is kept up to date in place: a change of a provider writes its row. When providers of a tree come, go or move, the tree
-is attached anew before the next search. Until all providers between a provider and its root are known, searches leave
-that provider out.
+is detached, so that searches do not find it; `attach_trees` puts it in the table of its layout again. A provider whose
+parents are not all known yet stays out of searches.
 
 The caller keeps the order: each `put` of a provider is later than the one before.
 """
@@ -22,7 +22,7 @@ from placement_worker.core.candidates.columns import (
     Stock,
     longer,
 )
-from placement_worker.core.candidates.layouts import TreeLayout, TreePlace
+from placement_worker.core.candidates.layouts import TreeLayout, TreeLine
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 ROWS_AT_FIRST = 64
@@ -35,10 +35,12 @@ _COPIED = (
 
 
 class ProviderIndex:
-    """`attached` says of each row whether it is in a complete tree; if so, `root` and `parent` are the rows of these (-1:
-    the row is a root itself). `changes` counts the changes of each row, for callers that cache what they made of it.
+    """All providers that a process knows, as columns: each has one row.
 
-    Copies share one `lineage`. Only one of them is changed further, so equal counts mean an equal row.
+    `attached` flags the rows that are in a complete tree. For these, `root` and `parent` are the rows of the provider's root
+    and parent (`parent` is -1 for a root). `changes` counts the changes of each row, for callers that cache what they
+    computed from a row. A copy of an index has the same `lineage`, and only one of the copies is changed further. So if
+    two indexes have one lineage and the same count for a row, the row is the same in both.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,7 @@ class ProviderIndex:
         self._row_of_id: dict[int, int] = {}
         # By the root's id: the rows of the tree, and where it is stored.
         self._trees: dict[int, set[int]] = {}
-        self._places: dict[int, TreePlace] = {}
+        self._tree_lines: dict[int, TreeLine] = {}
         self._detached: set[int] = set()
         self._free_rows: list[int] = []
         # By the row of the root, until any tree, aggregate or sharing provider changes.
@@ -76,16 +78,16 @@ class ProviderIndex:
         other.layouts = {parents: layout.copy() for parents, layout in self.layouts.items()}
         other._members = {aggregate: members.copy() for aggregate, members in self._members.items()}
         other._trees = {root: set(rows) for root, rows in self._trees.items()}
-        other._places = {
-            root: TreePlace(other.layouts[layout.parents], line)
-            for root, (layout, line) in self._places.items()
+        other._tree_lines = {
+            root: TreeLine(other.layouts[layout.parents], line)
+            for root, (layout, line) in self._tree_lines.items()
         }
         return other
 
     # What happens to providers.
 
     def put(self, state: ProviderState) -> None:
-        """Set the state of a provider, known or not."""
+        """Set the state of a provider; a provider that is not known yet is added."""
         row = self._row_of_internal.get(state.internal)
         if row is None:
             if (former := self._row_of_id.get(state.id.int)) is not None:
@@ -95,7 +97,7 @@ class ProviderIndex:
         before = self.states[row]
         self.states[row] = state
         self.changes[row] += 1
-        self._put_place(row, before, state)
+        self._put_parent(row, before, state)
         self._put_inventories(row, before, state)
         if before is None or before.traits != state.traits:
             self._put_traits(row, before, state)
@@ -107,7 +109,7 @@ class ProviderIndex:
         self.use_all(((internal, used),))
 
     def use_all(self, news: Iterable[tuple[int, Mapping[str, int]]]) -> None:
-        """Set the usage of many providers; if one is named twice, the last one counts."""
+        """Set the usage of many providers; if one is named twice, its last usage counts. Unknown ones are skipped."""
         gathered = BatchedValues[Stock]()
         for internal, used in news:
             row = self._row_of_internal.get(internal)
@@ -121,7 +123,7 @@ class ProviderIndex:
             stock.use(rows, amounts)
 
     def put_used(self, state: ProviderState) -> None:
-        """Set the state of a known provider of which only the usage changed."""
+        """Set the state of a provider that is known already, and of which only the usage has changed."""
         self.states[self._row_of_internal[state.internal]] = state
         self.use(state.internal, {resource: stock.used for resource, stock in state.inventories.items()})
 
@@ -151,7 +153,7 @@ class ProviderIndex:
         return self._row_of_id.get(provider.int)
 
     def state(self, row: int) -> ProviderState:
-        """As it was put. The current usage is in `stocks`: `use` changes it there alone."""
+        """The state of the provider in this row, as it was last put. Its usage may be old: `use` changes only `stocks`."""
         state = self.states[row]
         assert state is not None, f"row {row} has no provider"
         return state
@@ -169,7 +171,7 @@ class ProviderIndex:
         return inside
 
     def reached_from(self, row: int) -> Rows:
-        """Roots of the trees that this sharing provider shares with; one that is in several of its aggregates comes twice."""
+        """The rows of the roots whose trees this sharing provider shares with. A root may come several times."""
         reached = [self._members[aggregate.int].array for aggregate in self.state(row).aggregates]
         if not reached:
             return np.zeros(0, dtype=np.intp)
@@ -193,15 +195,17 @@ class ProviderIndex:
         return [self.state(row) for row in sorted(self._trees[root.int])]
 
     def attach_trees(self) -> None:
-        """Attach all trees whose providers came, went or moved; call it before a search."""
+        """Let searches find all complete trees again whose providers came, went or moved. Call this before a search."""
         for root in sorted(self._detached):
             self._attach_tree(root)
             self._pools.clear()
         self._detached.clear()
 
     def tree_of(self, root: int) -> tuple[TreeLayout, list[int]] | None:
-        """The layout of the tree under this root, and its rows place by place; None if it is not attached."""
-        place = self._places.get(self.state(root).id.int)
+        """The layout of the tree under this root (a row), and the rows of its providers from the root down; None if the tree is
+        not attached.
+        """
+        place = self._tree_lines.get(self.state(root).id.int)
         return None if place is None else (place.layout, place.layout.rows[place.line].tolist())
 
     def pools_of(self, root: int) -> tuple[int, ...]:
@@ -218,7 +222,7 @@ class ProviderIndex:
 
     # How rows are written.
 
-    def _put_place(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
+    def _put_parent(self, row: int, before: ProviderState | None, state: ProviderState) -> None:
         if before is not None:
             if before.root == state.root and before.parent == state.parent:
                 return
@@ -301,10 +305,10 @@ class ProviderIndex:
             del self._trees[root.int]
 
     def _detach_tree(self, root: int) -> None:
-        """Take this tree out of searches: they find none of its providers until it is attached again."""
+        """Take the tree under this root out of searches until `attach_trees`."""
         self._detached.add(root)
         self._pools.clear()
-        attached = self._places.pop(root, None)
+        attached = self._tree_lines.pop(root, None)
         if attached is None:
             return
         layout, line = attached
@@ -313,7 +317,7 @@ class ProviderIndex:
         if not len(layout):
             del self.layouts[layout.parents]
         elif line < len(layout):
-            self._places[self.state(last).id.int] = TreePlace(layout, line)
+            self._tree_lines[self.state(last).id.int] = TreeLine(layout, line)
 
     def _attach_tree(self, root: int) -> None:
         top = self._row_of_id.get(root)
@@ -330,7 +334,7 @@ class ProviderIndex:
         layout = self.layouts.get(tuple(parents))
         if layout is None:
             layout = self.layouts[tuple(parents)] = TreeLayout(tuple(parents))
-        self._places[root] = TreePlace(layout, layout.add(order))
+        self._tree_lines[root] = TreeLine(layout, layout.add(order))
         self.attached[order] = True
         self.root[order] = top
         self.parent[order] = [-1 if place < 0 else order[place] for place in parents]

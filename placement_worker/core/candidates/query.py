@@ -21,11 +21,12 @@ class Group(Struct, frozen=True):
     """One group of requested resources. Of each tuple in `required` and in `member_of`, any one member is enough.
 
     The group without a suffix may take each class from another provider of one tree, or from one that shares with that
-    tree. These providers together must have the required traits. If a root is in the aggregates, its whole tree is.
+    tree. These providers together must have the required traits. If a tree's root is a member of an aggregate, all
+    providers of the tree count as its members.
 
     A group with a suffix takes everything from one provider, which must meet all conditions by itself. It may ask for no
-    resources: then it must require a trait or an aggregate (otherwise nothing meets it), and `in_tree` only has to exist.
-    Both rules are Placement's.
+    resources: then it must require a trait or an aggregate (otherwise nothing meets it), and the provider `in_tree` only has
+    to exist. Both rules are Placement's.
     """
 
     suffix: str = UNSUFFIXED
@@ -39,12 +40,12 @@ class Group(Struct, frozen=True):
 
 
 class CandidatesQuery(Struct, frozen=True):
-    """`groups` have different suffixes. The one without a suffix, if there is one, asks for resources.
+    """What a candidate must give. The `groups` have different suffixes; a group without a suffix asks for resources.
 
-    With `isolate`, no two groups with suffixes get one provider. The providers of the groups of each tuple in
-    `same_subtree` are all at or below one of them. `root_required` and `root_forbidden` are traits of the candidate's
-    root. With `one_provider_per_tree` (before 1.29) no candidate takes from two providers of one tree. Without `limit`
-    all candidates are wanted.
+    With `isolate`, no two groups with suffixes get the same provider. `same_subtree` has tuples of suffixes: among the
+    providers of these groups, one is at or above all others. `root_required` and `root_forbidden` are traits of the
+    candidate's root. With `one_provider_per_tree` (microversions before 1.29) no candidate takes from two providers of one
+    tree. Without `limit` all candidates are wanted.
     """
 
     groups: tuple[Group, ...]

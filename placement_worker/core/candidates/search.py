@@ -1,12 +1,12 @@
-"""Find candidates: which providers suit (fitting), which trees are alike (tree_classes), how to assign (slot_solver).
+"""Find all candidates of a query, or as many as its limit allows.
 
-The search goes in rounds: the first solution of each class of trees, then the second of each class that has one, and so
-on. So each tree has one candidate before any has two. A tree with many solutions hides no other, and with a limit
-nothing more is computed than is returned.
+The search groups equal trees into classes, and solves the query once for each class. It goes in rounds: the first solution
+of each class, then the second of each class that has one, and so on. So each tree has one candidate before any has two. A
+tree with many solutions hides no other tree, and with a limit little more is computed than is returned.
 
-Trees are independent, except for pools: what is taken from pools alone is the same candidate under each root that they
-reach. The first class with a certain choice of pools finds those candidates. Other classes with the same choice look only
-for candidates that take something from the tree.
+A candidate that takes from pools alone is the same candidate under each root that these pools share with. The first class of
+trees in which certain pools fit the parts of the query finds these candidates. A later class with the same pools looks
+only for candidates that take something from its trees.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,9 +17,9 @@ import numpy as np
 
 from placement_worker.core.candidates.blocks import BlockMaker
 from placement_worker.core.candidates.budget import Budget
-from placement_worker.core.candidates.coupling import couplings_of
-from placement_worker.core.candidates.fitting import EVERYTHING, Fitting, Scope, fit
+from placement_worker.core.candidates.fitting import EVERYTHING, FittingProviders, Scope, fit
 from placement_worker.core.candidates.found import Block, Candidates
+from placement_worker.core.candidates.packings import packings_of
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.slot_problems import ClassProblem, ProblemBuilder
@@ -31,9 +31,9 @@ _Waiting = tuple[ClassProblem, Iterator[tuple[int, ...]]]
 
 
 def find_candidates(index: ProviderIndex, query: CandidatesQuery, budget: Budget | None = None) -> Candidates:
-    """As many as the query allows; the order does not change while the index does not change.
+    """The candidates of a query, up to its limit. Their order is the same as long as the index is the same.
 
-    Raises CutError when the budget is spent. Without `budget` it is the default one.
+    Raises CutError when the budget is spent. Without `budget` the default limits apply.
     """
     left = query.limit
     blocks: list[Block] = []
@@ -50,7 +50,7 @@ def find_candidates(index: ProviderIndex, query: CandidatesQuery, budget: Budget
 
 
 def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Join neighbouring blocks of one pattern: a tree of many solutions returns them one by one."""
+    """Join neighbouring blocks with one pattern and preference: a tree with many solutions gives one block for each."""
     joined = []
     for (_, preference), alike in groupby(blocks, key=lambda block: (id(block.pattern), block.preference)):
         neighbours = list(alike)
@@ -69,16 +69,16 @@ def _all_blocks(index: ProviderIndex, query: CandidatesQuery, budget: Budget) ->
         return
     fitting, builder, problems = found
     # Each class with a certain choice of pools counts, in this order.
-    class_problem: Iterable[ClassProblem] = map(builder.without_met, problems)
+    class_problem: Iterable[ClassProblem] = map(builder.without_repeated, problems)
     if any(group.preferred for group in query.groups):
         class_problem = sorted(class_problem, key=lambda each: -each.worth_at_most)
     making = BlockMaker(index, fitting.slots, budget)
     for each, solution in _rounds(class_problem, budget):
-        yield making.block(each, solution)
+        yield making.new_candidates(each, solution)
 
 
 class Problems(NamedTuple):
-    fitting: Fitting
+    fitting: FittingProviders
     builder: ProblemBuilder
     of_classes: Iterable[ClassProblem]
 
@@ -86,22 +86,26 @@ class Problems(NamedTuple):
 def problems_of(
     index: ProviderIndex, query: CandidatesQuery, scope: Scope, budget: Budget
 ) -> Problems | None:
-    """The problem of each class of trees, built when it is needed; None if there is certainly no candidate."""
+    """For each class of equal trees, the problem that `slot_solver` solves, built when it is needed. None if there is certainly
+    no candidate.
+    """
     index.attach_trees()
     fitting = fit(index, query, scope, budget)
     if fitting is None:
         return None
     isolate = query.group_policy == "isolate"
-    couplings = couplings_of(index, fitting.slots, budget, isolate=isolate, taken=scope.taken)
-    builder = ProblemBuilder(index, query, fitting.slots, fitting.together, couplings)
-    classes = tree_classes(index, fitting, couplings, budget)
+    packings = packings_of(index, fitting.slots, budget, isolate=isolate, taken=scope.taken)
+    builder = ProblemBuilder(index, query, fitting.slots, fitting.having_traits, packings)
+    classes = tree_classes(index, fitting, packings, budget)
     return Problems(fitting, builder, (builder.of_class(each, budget) for each in classes))
 
 
 def _rounds(
     class_problem: Iterable[ClassProblem], budget: Budget
 ) -> Iterator[tuple[ClassProblem, tuple[int, ...]]]:
-    """One solution of each, then another of each that has more. None is computed before it is needed."""
+    """The first solution of each problem, then the second of each problem that has one, and so on. Each is computed when it
+    is needed.
+    """
     waiting: Iterator[_Waiting] = ((each, solutions(each.problem, budget)) for each in class_problem)
     while True:
         stayed = []

@@ -1,5 +1,5 @@
-"""The problem to solve for each class of equal trees: for each slot of the query, the places (providers) of the tree that suit
-it, read from the columns of all providers. slot_solver.py solves it, and explains slots and places.
+"""State the problem that slot_solver.py solves for a tree, or for a class of equal trees: which providers of the tree and its
+pools fit each slot (part of the query), and all conditions between slots.
 """
 
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from msgspec import Struct, structs
 
 from placement_worker.core.candidates.budget import Budget
 from placement_worker.core.candidates.columns import Flags
-from placement_worker.core.candidates.coupling import Coupled
 from placement_worker.core.candidates.fitting import Slot
 from placement_worker.core.candidates.layouts import TreeLayout
 from placement_worker.core.candidates.matching import places_in
+from placement_worker.core.candidates.packings import RowPacking
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery
 from placement_worker.core.candidates.slot_solver import Packing, SlotProblem
@@ -19,7 +19,9 @@ from placement_worker.core.candidates.tree_classes import TreeClass
 
 
 class ClassProblem(Struct, frozen=True):
-    """`worth_at_most` is the value of a solution in which each slot has its best place; `size` is the memory of all this."""
+    """A class of equal trees, and the problem to solve for it. By preferred traits no solution is worth more than
+    `worth_at_most`. `size` is the memory of all this in bytes, as charged to the budget.
+    """
 
     tree_class: TreeClass
     problem: SlotProblem
@@ -28,20 +30,22 @@ class ClassProblem(Struct, frozen=True):
 
 
 class ProblemBuilder:
-    """Builds the problems of one query. The places of a tree are those of its layout, and after them its pools."""
+    """Builds the problems of one query for many trees. In a problem the places are the providers of a tree from the root
+    down, then the pools that share with it.
+    """
 
     def __init__(
         self,
         provider_index: ProviderIndex,
         query: CandidatesQuery,
         slots: Sequence[Slot],
-        together: Sequence[Flags],
-        couplings: Sequence[Coupled],
+        having_traits: Sequence[Flags],
+        packings: Sequence[RowPacking],
     ) -> None:
         self._index = provider_index
         self._slots = slots
-        self._bearing = together
-        self._couplings = couplings
+        self._having_traits = having_traits
+        self._packings = packings
         self._subtrees = tuple(
             tuple(index for index, slot in enumerate(slots) if slot.is_suffixed and slot.suffix in suffixes)
             for suffixes in dict.fromkeys(query.same_subtree)
@@ -50,9 +54,9 @@ class ProblemBuilder:
         self._unsuffixed = frozenset(range(len(slots))) - self._suffixed
         self._isolates = query.group_policy == "isolate"
         self._taking = frozenset(index for index, slot in enumerate(slots) if slot.resources)
-        self._bars = query.one_provider_per_tree
+        self._one_per_tree = query.one_provider_per_tree
         self._some_are_preferred = any(slot.worth is not None for slot in slots)
-        self._met: set[tuple[frozenset[int], ...]] = set()
+        self._choices_of_pools: set[tuple[frozenset[int], ...]] = set()
 
     def of_class(self, tree_class: TreeClass, budget: Budget) -> ClassProblem:
         # All trees of a class are alike, so the first one stands for them.
@@ -62,9 +66,12 @@ class ProblemBuilder:
         return ClassProblem(tree_class, problem, self._worth_at_most(problem.domains, problem.worth), size)
 
     def of_tree(
-        self, layout: TreeLayout, own: Sequence[int], pools: Sequence[int], *, needs: int = 0
+        self, layout: TreeLayout, own: Sequence[int], pools: Sequence[int], *, needs_one_of: int = 0
     ) -> SlotProblem:
-        """The problem of assigning one tree's providers, and the sharing ones in `pools`, to the parts of the query."""
+        """The problem of giving each slot (part of the query) one of the tree's `own` providers or of its `pools` (rows).
+
+        If `needs_one_of` is not 0, a solution must contain one of these places (as bits).
+        """
         rows, places = (*own, *pools), len(own)
         # Lists are faster to make than to draw from generators, and single trees are searched for each boot.
         return SlotProblem(
@@ -74,34 +81,36 @@ class ProblemBuilder:
             subtrees=self._subtrees,
             packings=tuple(
                 [
-                    Packing(coupling.amounts, tuple([int(coupling.room[row]) for row in rows]))
-                    for coupling in self._couplings
+                    Packing(packing.amounts, tuple([int(packing.room[row]) for row in rows]))
+                    for packing in self._packings
                 ]
             ),
-            together=self._unsuffixed,
-            has_traits=tuple([self._traits_at(row) for row in rows]) if self._bearing else (),
-            wanted=(1 << len(self._bearing)) - 1,
+            unsuffixed=self._unsuffixed,
+            has_traits=tuple([self._traits_at(row) for row in rows]) if self._having_traits else (),
+            wanted=(1 << len(self._having_traits)) - 1,
             taking=self._taking,
-            barred=self._barred(pools, places) if self._bars else (),
-            needs=needs,
+            excludes=self._excludes(pools, places) if self._one_per_tree else (),
+            needs_one_of=needs_one_of,
             worth=self._preferences(rows),
         )
 
     def _traits_at(self, row: int) -> int:
-        return sum([1 << number for number, bearing in enumerate(self._bearing) if bearing[row]])
+        return sum([1 << number for number, bearing in enumerate(self._having_traits) if bearing[row]])
 
-    def without_met(self, each: ClassProblem) -> ClassProblem:
-        """Leave out what is taken from sharing providers alone, where another class already finds it."""
+    def without_repeated(self, each: ClassProblem) -> ClassProblem:
+        """The problem without the solutions that take from pools alone, if another class of trees already finds them."""
         rows = (*each.tree_class.rows[0].tolist(), *each.tree_class.pools)
         own = (1 << len(each.tree_class.layout.parents)) - 1
-        needs = self._needs(each.problem.domains, rows, own)
-        return structs.replace(each, problem=structs.replace(each.problem, needs=needs)) if needs else each
+        needs_one_of = self._needs_one_of(each.problem.domains, rows, own)
+        if not needs_one_of:
+            return each
+        return structs.replace(each, problem=structs.replace(each.problem, needs_one_of=needs_one_of))
 
     def _charge(self, tree_class: TreeClass, places: int, budget: Budget) -> int:
-        """Charge the budget for stating the problem of a class of trees. Returns the memory charged."""
+        """Charge the budget for the problem of a class of trees before it is built. Returns the bytes of memory charged."""
         slots, pools = len(self._slots), len(tree_class.pools)
-        looks = slots * places + pools * pools + places * (len(self._bearing) + 2 * len(self._couplings))
-        size = 1_000 + 40 * slots + tree_class.rows.nbytes + places * (100 + 40 * len(self._couplings))
+        looks = slots * places + pools * pools + places * (len(self._having_traits) + 2 * len(self._packings))
+        size = 1_000 + 40 * slots + tree_class.rows.nbytes + places * (100 + 40 * len(self._packings))
         if any(slot.worth is not None for slot in self._slots):
             looks += slots * places
             size += 32 * slots * places
@@ -118,22 +127,26 @@ class ProblemBuilder:
             for above in pools
         ]
 
-    def _barred(self, pools: Sequence[int], first: int) -> tuple[int, ...]:
-        """For each place (a provider of the tree or a sharing one), the other places in the same tree, as bits."""
+    def _excludes(self, pools: Sequence[int], first: int) -> tuple[int, ...]:
+        """For each place (provider of the tree, or pool), the other places in the same tree as bits: with
+        `one_provider_per_tree` it excludes them.
+        """
         own, root = (1 << first) - 1, self._index.root
-        barred = [own & ~(1 << place) for place in range(first)]
+        excludes = [own & ~(1 << place) for place in range(first)]
         for pool, row in enumerate(pools):
-            barred.append(
+            excludes.append(
                 sum(
                     1 << first + other
                     for other, beside in enumerate(pools)
                     if other != pool and root[beside] == root[row]
                 )
             )
-        return tuple(barred)
+        return tuple(excludes)
 
-    def _needs(self, domains: Sequence[int], rows: Sequence[int], own: int) -> int:
-        """The tree's own places, if another class already finds all that is taken from sharing providers alone."""
+    def _needs_one_of(self, domains: Sequence[int], rows: Sequence[int], own: int) -> int:
+        """The tree's own places as bits, if another class of trees already finds all solutions that take from pools alone;
+        otherwise 0.
+        """
         if not self._index.sharing:
             return 0
         asked = 0
@@ -143,8 +156,8 @@ class ProblemBuilder:
             # A sharing provider is no pool in its own tree, so another class may lack some of these.
             return 0
         choice = tuple(frozenset(rows[place] for place in places_in(domain & ~own)) for domain in domains)
-        if choice not in self._met:
-            self._met.add(choice)
+        if choice not in self._choices_of_pools:
+            self._choices_of_pools.add(choice)
             return 0
         return own
 

@@ -1,37 +1,38 @@
-"""Assign places of one tree to slots: the hard part of the search, for one class of trees.
+"""Give each slot a place: the hard part of the search for candidates, solved once for each class of equal trees.
 
-Slots are the parts of the query. Places are the providers of a tree, and the pools that share with it. Each slot has a
-domain: the places that suit it alone. The hard conditions are those between slots. No two slots may have one place
+Slots are the parts of the query. Places are the providers of one tree, and the pools that share with it. The domain of a
+slot is the places that fit it alone. The hard conditions are those between slots. Some slots may not have the same place
 (`isolate`). Together they may not take more of a place than it has. Some must be below one of them. Together they must
 have certain traits. For 8 slots and 8 places there are 16 million products of the domains, and 40,320 solutions, or none.
 
-So a solution grows slot by slot, the slot with the smallest domain first. After each step four cheap checks follow,
-which each partial solution must pass to become a whole one:
+So a solution grows slot by slot, the slot with the smallest domain first. Slots without a place yet are open. After each
+step four cheap checks follow; a partial solution that fails one of them cannot become a whole one:
 
 - Has each open slot a place left? Places that can no longer be taken leave the domains of open slots at once (forward
   checking). So an empty domain is seen at the step that empties it.
-- Can all slots that must differ still differ? The size of domains does not tell. Nine slots with eight places each, or
-  three slots that share two places, have no empty domain, and trying would take 8! steps. It is a matching in a
-  bipartite graph; to extend one costs slots times edges. As far as only this condition goes, each matching is a
-  solution. So no step is wasted: the next solution is always a few steps away.
-- Is there room for all amounts of a class together? Compare their sum with what is left in all places open to them, and
-  their number with how often the least of them fits each place. Repeat with the larger amounts alone: small amounts
-  hide that there are more large ones than places. Slots of which no place can hold two must all differ. This is bin
-  packing, which is hard in general, so it is a bound and no proof. It decides queries with equal amounts, and queries
-  for more than half a place.
-- Is there a place left for each missing trait, and for a place of the tree itself where one is needed?
+- Can all slots that must have different places still have them? The size of domains does not tell. Nine slots with eight
+  places each, or three slots that share two places, have no empty domain, and trying would take 8! steps. It is a matching
+  in a bipartite graph; to extend one costs slots times edges. If this is the only condition, each matching is a solution.
+  Then no step is wasted: the next solution is always a few steps away.
+- Is there room for all amounts of a class together? Their sum is compared with what is left in all places open to them,
+  and their number with how often the least of them fits into these places. This is repeated with the larger amounts alone,
+  since small amounts hide that there are more large ones than places. Slots of which no place has room for two must all
+  have different places. The question is bin packing, which is hard in general, so these checks find many dead ends but
+  not all. They decide queries with equal amounts, and queries for more than half of a place.
+- Is there a place left for each missing trait? And if the solution needs a place of the tree itself, is one left?
 
 The condition `same_subtree` is removed before that. In each solution exactly one place is above all others of a
 subtree: two would have to be above each other. So solutions fall into disjoint parts, by which place that is (the apex),
-and which slot is the first to take it. In each part the condition is only a smaller domain. No solution appears twice,
-and the matching sees domains of two or three places instead of the whole tree. Where all places of its slots are below
-one another in a chain, each solution has an apex, and no split is needed.
+and which slot is the first to take it. In each part the condition only makes domains smaller. No solution appears twice,
+and the matching sees domains of two or three places instead of the whole tree. Where all places of the condition's slots
+lie on one path from the root down, each solution has an apex, and no split is needed.
 
 Some packings remain that the sums allow and that still fail. They fail again and again in the same way, since siblings
 are alike: if a slot fails with one of eight equal devices it fails with the others. So the search remembers a dead end by
-what matters for its future: the open slots, and how many places of each kind there are. A kind is which slots a place is
-open to, how much it has left, and which traits it has. Kinds instead of places turn factorials into polynomials. Before
-the first dead end nothing of this is paid. When the memo has filled its share of the budget's bytes, it takes no more.
+what matters for its future: the open slots, and how many places of each kind there are. Two places are of one kind if they
+are open to the same slots, have as much left, and have the same traits. Counting kinds instead of places turns factorials
+into polynomials. Before the first dead end this costs nothing. When the remembered dead ends fill their share of the
+budget's bytes, no more are remembered.
 
 All this spends steps of the budget, about as it takes time. The search stops when they are spent.
 
@@ -56,21 +57,24 @@ _KIND_BYTES, _DEAD_END_BYTES, _PER_PLACE_BYTES = 400, 200, 16
 
 
 class Packing(Struct, frozen=True):
-    """One class that several slots take from: what each slot takes, and what each place has."""
+    """A resource class that several slots may take from one place: what each slot takes (or 0), and the room at each place."""
 
     amounts: tuple[int, ...]
     room: tuple[int, ...]
 
 
 class SlotProblem(Struct, frozen=True):
-    """The conditions for one tree. Sets of places and sets of traits are bits of an integer.
+    """All conditions on the places (providers) that the slots (parts of the query) get in one tree. Slots and places are
+    numbers; sets of places and of traits are bits of an integer.
 
-    `domains`: the places of each slot. `under`: for each place, the places at and below it. `differing`: slots that must
-    all differ. `subtrees`: the slots of each tuple are all below one of them. `packings`: amounts against room.
+    `domains` has the places that fit each slot alone. `under` has, for each place, the places at and below it. Slots in
+    `differing` must all get different places. For each tuple in `subtrees`, one of its slots gets a place at or above those
+    of the others. `packings` limit what several slots take from one place.
 
-    `together`: slots that need all traits in `wanted` together; `has_traits`: the traits of each place. `barred`: for each
-    place, the places that no other slot in `taking` may have beside it. `needs`: if not empty, one of these places must
-    be in the solution. `worth`: by slot and place, empty if all are worth the same.
+    The slots in `unsuffixed` must together have all traits in `wanted`; `has_traits` has the traits of each place. `taking`
+    are the slots that take resources. If one of them has a place, no other one may have a place that `excludes` names for it.
+    If `needs_one_of` is not 0, one of these places must be in the solution. `worth` is the weight of preferred traits by slot
+    and place; it is empty if there are none.
     """
 
     domains: tuple[int, ...]
@@ -78,35 +82,35 @@ class SlotProblem(Struct, frozen=True):
     differing: frozenset[int] = frozenset()
     subtrees: tuple[tuple[int, ...], ...] = ()
     packings: tuple[Packing, ...] = ()
-    together: frozenset[int] = frozenset()
+    unsuffixed: frozenset[int] = frozenset()
     has_traits: tuple[int, ...] = ()
     wanted: int = 0
     taking: frozenset[int] = frozenset()
-    barred: tuple[int, ...] = ()
-    needs: int = 0
+    excludes: tuple[int, ...] = ()
+    needs_one_of: int = 0
     worth: tuple[tuple[float, ...], ...] = ()
 
     def preference(self, solution: Sequence[int]) -> float:
-        """The score of a solution: the worth of the preferred traits that its places have."""
+        """The weight of the preferred traits that the places (providers) of a solution have, summed over its slots."""
         return sum([self.worth[slot][place] for slot, place in enumerate(solution)]) if self.worth else 0.0
 
 
 class _Partial(NamedTuple):
-    """An unfinished solution. The domain of a closed slot is the place it has.
+    """An unfinished solution: slots in `open` have no place yet. The domain of any other slot is the place that it has.
 
-    `loads` is what is taken so far, by packing and place. `missing` are the traits that no place has yet. `needs` is 0
-    once it is met.
+    `loads` is what is taken so far, by packing and place. `missing` are the wanted traits that no place of the solution has
+    yet. `needs_one_of` is that of the problem, or 0 if the solution has one of these places already.
     """
 
     open: tuple[int, ...]
     domains: tuple[int, ...]
     loads: dict[tuple[int, int], int]
     missing: int
-    needs: int
+    needs_one_of: int
 
 
 class _Level:
-    """A level of the search: one slot (part of the query), and the places that are still to be tried for it."""
+    """One level of the solver's search: the slot (part of the query) that gets a place here, and the places to try yet."""
 
     __slots__ = ("is_dead_end", "partial", "places", "slot")
 
@@ -118,7 +122,9 @@ class _Level:
 
 
 def solutions(problem: SlotProblem, budget: Budget) -> Iterator[tuple[int, ...]]:
-    """The place of each slot, one solution after another, each once. Raises CutError when the budget is spent."""
+    """All solutions of a problem, one after another: the place (provider) of each slot. Raises CutError when the budget is
+    spent.
+    """
     return _Search(problem, budget).solutions()
 
 
@@ -135,17 +141,19 @@ class _Search:
         self._steps_per_try = 4 + len(problem.under) * len(problem.packings)
 
     def solutions(self) -> Iterator[tuple[int, ...]]:
-        for domains in self._under_one(self._problem.domains):
+        for domains in self._split_by_apexes(self._problem.domains):
             start = self._start(domains)
             if self._is_hopeful(start):
                 yield from self._grow(start)
 
     def _start(self, domains: tuple[int, ...]) -> _Partial:
         problem = self._problem
-        return _Partial(tuple(range(len(domains))), domains, {}, problem.wanted, problem.needs)
+        return _Partial(tuple(range(len(domains))), domains, {}, problem.wanted, problem.needs_one_of)
 
-    def _under_one(self, domains: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """The disjoint parts of all solutions: by the apex of each subtree, and by the first slot to take it."""
+    def _split_by_apexes(self, domains: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Replace the `same_subtree` conditions by smaller domains: one set of domains for each choice of an apex (the place
+        above all others) and of the first slot that takes it. Each solution is in exactly one of these sets.
+        """
         subtrees = [slots for slots in self._problem.subtrees if not self._is_a_chain(domains, slots)]
         if not subtrees:
             yield domains
@@ -178,7 +186,7 @@ class _Search:
                     part[slot] &= ~(1 << apex)
 
     def _is_a_chain(self, domains: tuple[int, ...], slots: tuple[int, ...]) -> bool:
-        """Are all places (providers) that these slots may get on one path from the root down?"""
+        """Are all places (providers) that these slots may get on one path from the root of the tree down?"""
         self._budget.spend(len(slots) + len(self._problem.under))
         # A place below another has a higher number.
         return all(
@@ -196,7 +204,9 @@ class _Search:
                     for level in levels:
                         level.is_dead_end = False
                     yield solution
-            elif partial is not None and not (self._dead_ends and self._kinds(partial) in self._dead_ends):
+            elif partial is not None and not (
+                self._dead_ends and self._dead_end_key(partial) in self._dead_ends
+            ):
                 domains = partial.domains
                 _, slot = min((domains[slot].bit_count(), slot) for slot in partial.open)
                 levels.append(_Level(partial, slot, self._in_order(slot, domains[slot])))
@@ -206,7 +216,9 @@ class _Search:
             partial = self._step(levels)
 
     def _step(self, levels: list[_Level]) -> _Partial | None:
-        """Try the next place of the last slot; None if it leads to no solution."""
+        """Try the next place of the last level. Returns the longer partial solution; None if it cannot become a whole one, or if
+        all places of the level were tried.
+        """
         level = levels[-1]
         place = next(level.places, None)
         if place is None:
@@ -222,7 +234,7 @@ class _Search:
         if self._memo_bytes >= self._budget.limits.memo_bytes_max:
             return
         known = len(self._kind_numbers)
-        kinds = self._kinds(partial)
+        kinds = self._dead_end_key(partial)
         if kinds not in self._dead_ends:
             self._dead_ends.add(kinds)
             size = _DEAD_END_BYTES + _PER_PLACE_BYTES * len(self._problem.under)
@@ -231,14 +243,14 @@ class _Search:
             self._budget.hold(size)
 
     def _finish(self, partial: _Partial) -> Iterator[tuple[int, ...]]:
-        """Each place of the last slot completes a solution, if it meets what all slots must do together."""
+        """The solutions that the places of the last open slot complete, if all wanted traits and a needed place are then there."""
         (slot,) = partial.open
         places = [domain.bit_length() - 1 for domain in partial.domains]
-        has_traits = self._problem.has_traits if partial.missing and slot in self._problem.together else ()
+        has_traits = self._problem.has_traits if partial.missing and slot in self._problem.unsuffixed else ()
         self._budget.spend(partial.domains[slot].bit_count())
         for place in self._in_order(slot, partial.domains[slot]):
             missing = partial.missing & ~has_traits[place] if has_traits else partial.missing
-            if not missing and (not partial.needs or partial.needs >> place & 1):
+            if not missing and (not partial.needs_one_of or partial.needs_one_of >> place & 1):
                 self._budget.spend(len(places))
                 places[slot] = place
                 yield tuple(places)
@@ -256,8 +268,8 @@ class _Search:
         domains[slot] = bit
         if slot in problem.differing:
             _strike(domains, (each for each in still_open if each in problem.differing), bit)
-        if problem.barred and slot in problem.taking:
-            _strike(domains, (each for each in still_open if each in problem.taking), problem.barred[place])
+        if problem.excludes and slot in problem.taking:
+            _strike(domains, (each for each in still_open if each in problem.taking), problem.excludes[place])
         loads = partial.loads
         for index, packing in enumerate(problem.packings):
             if packing.amounts[slot]:
@@ -266,10 +278,14 @@ class _Search:
                 left = packing.room[place] - load
                 _strike(domains, (each for each in still_open if packing.amounts[each] > left), bit)
         missing = partial.missing
-        if missing and slot in problem.together:
+        if missing and slot in problem.unsuffixed:
             missing &= ~problem.has_traits[place]
         return _Partial(
-            still_open, tuple(domains), loads, missing, 0 if partial.needs & bit else partial.needs
+            still_open,
+            tuple(domains),
+            loads,
+            missing,
+            0 if partial.needs_one_of & bit else partial.needs_one_of,
         )
 
     def _is_hopeful(self, partial: _Partial) -> bool:
@@ -279,9 +295,9 @@ class _Search:
         self._budget.spend(self._steps_per_try + self._steps_per_slot * len(partial.open))
         if not all(domains[slot] for slot in partial.open):
             return False
-        if partial.needs and not any(domains[slot] & partial.needs for slot in partial.open):
+        if partial.needs_one_of and not any(domains[slot] & partial.needs_one_of for slot in partial.open):
             return False
-        if partial.missing and not self._may_bear(partial):
+        if partial.missing and not self._may_have_traits(partial):
             return False
         if not all(self._may_pack(partial, index) for index in range(len(problem.packings))):
             return False
@@ -291,10 +307,10 @@ class _Search:
             [domains[slot] for slot in partial.open if slot in problem.differing], self._budget
         )
 
-    def _may_bear(self, partial: _Partial) -> bool:
+    def _may_have_traits(self, partial: _Partial) -> bool:
         missing = partial.missing
         for slot in partial.open:
-            if slot in self._problem.together:
+            if slot in self._problem.unsuffixed:
                 self._budget.spend(partial.domains[slot].bit_count())
                 for place in places_in(partial.domains[slot]):
                     missing &= ~self._problem.has_traits[place]
@@ -303,7 +319,9 @@ class _Search:
         return False
 
     def _may_pack(self, partial: _Partial, index: int) -> bool:
-        """Is there room for the open slots' amounts of one class? Checks the largest alone, then with smaller ones."""
+        """May there be room for the amounts of one packing that open slots take? The largest are checked alone, then with smaller
+        ones. A yes is no proof.
+        """
         packing, domains, still_open = self._problem.packings[index], partial.domains, set(partial.open)
         asking = [slot for slot in self._larger_first[index] if slot in still_open]
         if not asking:
@@ -329,14 +347,16 @@ class _Search:
         return True
 
     def _left(self, partial: _Partial, index: int, places: int) -> dict[int, int]:
-        """How much of one class each of these places (providers) has left in this partial solution."""
+        """How much of one packing's resource class each of these places (providers) has left in a partial solution."""
         room, loads = self._problem.packings[index].room, partial.loads
         return {place: room[place] - loads.get((index, place), 0) for place in places_in(places)}
 
     def _may_pack_alone(
         self, packing: Packing, domains: Sequence[int], asking: Sequence[int], left: dict[int, int]
     ) -> bool:
-        """Check the amounts of which no place holds two, and the slots that have one place only."""
+        """Check two kinds of open slots alone: those with amounts so large that no place has room for two, and those that can
+        get only one place.
+        """
         most = max(left.values())
         large = [domains[slot] for slot in asking if 2 * packing.amounts[slot] > most]
         if len(large) > 1 and not can_all_differ(large, self._budget):
@@ -349,8 +369,10 @@ class _Search:
                 forced[place] = forced.get(place, 0) + packing.amounts[slot]
         return all(left[place] >= amount for place, amount in forced.items())
 
-    def _kinds(self, partial: _Partial) -> tuple[object, ...]:
-        """A key of all that matters for what can follow; equal if places have only exchanged their roles."""
+    def _dead_end_key(self, partial: _Partial) -> tuple[object, ...]:
+        """All that decides whether a partial solution can become a whole one, as a key for the remembered dead ends. It counts
+        places by kind, so it is equal for two partial solutions that use different but alike places.
+        """
         problem, numbers = self._problem, self._kind_numbers
         kinds = []
         anywhere = places_in(_all_of(partial.domains, partial.open))
@@ -367,10 +389,10 @@ class _Search:
             )
             has_traits = problem.has_traits[place] & partial.missing if partial.missing else 0
             # A place that bars others is a kind of its own.
-            tree = place if problem.barred and problem.barred[place] else -1
-            kind = (open_to, left, has_traits, bool(partial.needs >> place & 1), tree)
+            tree = place if problem.excludes and problem.excludes[place] else -1
+            kind = (open_to, left, has_traits, bool(partial.needs_one_of >> place & 1), tree)
             kinds.append(numbers.setdefault(kind, len(numbers)))
-        return (partial.open, partial.missing, partial.needs, tuple(sorted(kinds)))
+        return (partial.open, partial.missing, partial.needs_one_of, tuple(sorted(kinds)))
 
 
 def _larger_first(packing: Packing) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """Classes of trees that a query cannot tell apart: a solution for one of them is a solution for all.
 
-A cloud has thousands of trees and few kinds of hardware. Two trees have the same solutions, place by place, if three
-things are equal: their layout, their pools, and which places fit which slots with how much room. Only room that the query
-can use up counts. So the search, which is Python, runs once a class. Each tree costs only a few bits in a few arrays, a
-number made of them, and a sort.
+A cloud has thousands of trees and few kinds of hardware. Two trees have the same solutions if three things are equal:
+their layout (which provider is the parent of which), their pools, and which of their providers fit which slots (parts of
+the query), with how much room. Only room that the query can use up counts. So the solver, which is slow Python, runs once
+for each class. A single tree costs only a few bits in a few arrays, a number made of them, and a sort.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Flags, Ints, Rows
-from placement_worker.core.candidates.coupling import Coupling
-from placement_worker.core.candidates.fitting import Fitting
+from placement_worker.core.candidates.fitting import FittingProviders
 from placement_worker.core.candidates.layouts import TreeLayout
+from placement_worker.core.candidates.packings import ColumnPacking
 from placement_worker.core.candidates.provider_index import ProviderIndex
 
 CODE_BITS = 62
@@ -24,7 +24,9 @@ CHUNK_BITS = 16
 
 
 class TreeClass(Struct, frozen=True):
-    """`rows` has one line a tree, one column a place. `pools` share with each of these trees, and are in none of them."""
+    """Trees of one layout that a query cannot tell apart. `rows` has the rows of their providers: one line a tree, one
+    column a place (position in the tree). `pools` share with each of these trees, and are in none of them.
+    """
 
     layout: TreeLayout
     rows: Rows
@@ -32,23 +34,27 @@ class TreeClass(Struct, frozen=True):
 
 
 def tree_classes(
-    index: ProviderIndex, fitting: Fitting, couplings: Sequence[Coupling], budget: Budget
+    index: ProviderIndex, fitting: FittingProviders, packings: Sequence[ColumnPacking], budget: Budget
 ) -> Iterator[TreeClass]:
-    """Trees with a suitable provider for each slot (part of the query), in classes of trees that the query finds alike."""
+    """The trees in which a provider fits each slot (part of the query), grouped into classes that the query cannot tell apart."""
     pools = _sets_of_pools(index, fitting)
     for layout in list(index.layouts.values()):
-        rows = layout.rows[fitting.anchors[layout.rows[:, 0]]]
+        rows = layout.rows[fitting.roots[layout.rows[:, 0]]]
         if len(rows):
-            told = len(fitting.slots) + len(fitting.together) + len(couplings) + len(fitting.pools)
+            told = len(fitting.slots) + len(fitting.having_traits) + len(packings) + len(fitting.pools)
             budget.spend(told * (20 + 4 * rows.size // ROWS_PER_STEP))
-            for lines in _alike(rows, fitting, couplings, pools):
+            for lines in _alike(rows, fitting, packings, pools):
                 near = index.pools_of(int(rows[lines[0], 0]))
                 shared = tuple([row for row in near if row in fitting.pools])
                 yield TreeClass(layout, rows[lines], shared)
 
 
-def _alike(rows: Rows, fitting: Fitting, couplings: Sequence[Coupling], pools: Ints | None) -> Iterator[Rows]:
-    """Group these trees by everything that the query can tell apart. Returns the lines of each group."""
+def _alike(
+    rows: Rows, fitting: FittingProviders, packings: Sequence[ColumnPacking], pools: Ints | None
+) -> Iterator[Rows]:
+    """Group trees of one layout (the lines of `rows`) by everything that the query can tell apart. Returns the lines of each
+    group.
+    """
     labels = _Labels(len(rows))
     asked = np.zeros(rows.shape, dtype=np.bool_)
     unsuffixed = np.zeros(rows.shape, dtype=np.bool_)
@@ -61,17 +67,19 @@ def _alike(rows: Rows, fitting: Fitting, couplings: Sequence[Coupling], pools: I
         if slot.worth is not None:
             _, worth = np.unique(np.where(fits, slot.worth[rows], 0.0), return_inverse=True)
             labels.tell_apart_by_numbers(worth.reshape(rows.shape))
-    for bearing in fitting.together:
+    for bearing in fitting.having_traits:
         labels.tell_apart_by_flags(bearing[rows] & unsuffixed)
-    for coupling in couplings:
-        labels.tell_apart_by_numbers(np.where(asked, coupling.level[rows], 0))
+    for packing in packings:
+        labels.tell_apart_by_numbers(np.where(asked, packing.level[rows], 0))
     if pools is not None:
         labels.tell_apart_by_numbers(pools[rows[:, :1]])
     return labels.alike()
 
 
-def _sets_of_pools(index: ProviderIndex, fitting: Fitting) -> Ints | None:
-    """A number for each root: two have the same one if the same pools share with them. None if no pool shares with any."""
+def _sets_of_pools(index: ProviderIndex, fitting: FittingProviders) -> Ints | None:
+    """A number for each root (row). Two roots have the same number if the same pools share with their trees. None if there
+    are no pools.
+    """
     if not fitting.pools:
         return None
     sets, count = np.zeros(index.rows, dtype=np.int64), 1
@@ -85,7 +93,9 @@ def _sets_of_pools(index: ProviderIndex, fitting: Fitting) -> Ints | None:
 
 
 class _Labels:
-    """One number a line; two lines have the same number if nothing told them apart."""
+    """Groups the lines of a table: it gives each line one number, made of all columns that were passed to it. Two lines have
+    the same number if they are equal in all of these columns.
+    """
 
     def __init__(self, lines: int) -> None:
         self._codes: Ints = np.zeros(lines, dtype=np.int64)
@@ -106,7 +116,7 @@ class _Labels:
                 self._tell_apart(column, top.bit_length())
 
     def alike(self) -> Iterator[Rows]:
-        """The lines with the same number, group by group."""
+        """The groups of lines that no column told apart."""
         if not self._bits:
             yield np.arange(len(self._codes))
             return

@@ -1,10 +1,11 @@
-"""Find the ways of trees to serve a consumer that will live there. Each tree has up to so many candidates.
+"""Find the ways of hosts: from which providers of its tree, and of its pools, could a host give an instance its amounts?
 
-Such a consumer must take something from the tree itself. The tree's own resources come before what is shared with it.
+A way must take something from the host's own tree. The tree's own providers are tried before pools.
 
-All trees at once are searched by classes, as candidates are. To search one tree, or a few, no column is read as a whole.
-The exception are the places that suit a group whatever the amounts: they are read once for all trees and requests of a
-batch. Trees of one kind have the same problem, and each problem is solved once.
+There are two searches. `ways_of_trees` searches all trees at once, by classes of equal trees, as the search for candidates
+does. `TreeSearch` searches single trees, for each boot, so it may not read columns as a whole. Only traits, aggregates and
+trees are read for all providers, once for all requests of a batch that ask for the same. Trees of the same hardware and room
+state the same problem, and each problem is solved once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,31 +15,37 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from placement_worker.core.candidates.blocks import BlockMaker, Columns, Patterns
+from placement_worker.core.candidates.blocks import BlockMaker, Patterns, SolutionTable
 from placement_worker.core.candidates.budget import Budget, CutError, SharedBudget
 from placement_worker.core.candidates.columns import Flags, Rows, Stock
-from placement_worker.core.candidates.coupling import Coupled, coupled_amounts
 from placement_worker.core.candidates.fitting import Scope, Slot
 from placement_worker.core.candidates.found import Block, CandidatePattern
 from placement_worker.core.candidates.layouts import TreeLayout
+from placement_worker.core.candidates.packings import RowPacking, packed_amounts
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import CandidatesQuery, Group
 from placement_worker.core.candidates.search import problems_of
 from placement_worker.core.candidates.slot_problems import ProblemBuilder
 from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
-from placement_worker.core.candidates.suiting import Amounts, Suiting, may_anchor, slots_of, suiting
+from placement_worker.core.candidates.suitable import (
+    Amounts,
+    SuitableProviders,
+    possible_roots,
+    slots_of,
+    suitable_providers,
+)
 from placement_worker.core.candidates.tree_classes import TreeClass
 
 
 class InTrees(NamedTuple):
-    """Candidates of one pattern, one for each of these trees (given by their roots)."""
+    """Found ways: each line of `block` is a way of the tree under the root in the same line of `roots` (rows)."""
 
     roots: Rows
     block: Block
 
 
 class CutInTrees(NamedTuple):
-    """Trees that may have a way or not: to find out would cost too much."""
+    """Trees, given by their roots, whose search was cut after so many `steps`: they may have a way or not."""
 
     roots: Rows
     steps: int
@@ -47,7 +54,9 @@ class CutInTrees(NamedTuple):
 def ways_of_trees(
     index: ProviderIndex, query: CandidatesQuery, scope: Scope, shared: SharedBudget, *, ways: int = 1
 ) -> Iterator[InTrees | CutInTrees]:
-    """Up to `ways` candidates in each tree. A search that was cut short is reported only if it had found none."""
+    """Search all trees in the scope for up to `ways` ways each. Trees whose search was cut before it found any come as
+    `CutInTrees`.
+    """
     # This part costs as many passes over the columns as the query has parts, so the default budget is enough.
     found = problems_of(index, query, scope, Budget())
     if found is None:
@@ -56,7 +65,7 @@ def ways_of_trees(
     alike = dict[tuple[int, SlotProblem], list[TreeClass]]()
     for each in found.of_classes:
         places = len(each.tree_class.layout.parents)
-        problem = structs.replace(each.problem, needs=_own_places(places))
+        problem = structs.replace(each.problem, needs_one_of=_own_places(places))
         alike.setdefault((places, problem), []).append(each.tree_class)
     slots = found.fitting.slots
     for (places, problem), classes in alike.items():
@@ -65,8 +74,8 @@ def ways_of_trees(
         roots = np.concatenate([each.rows[:, 0] for each in classes])
         found_here = 0
         try:
-            for solution in islice(_inhabiting(problem, places, budget), ways):
-                block = making.whole(classes, problem, solution)
+            for solution in islice(_taking_from_tree(problem, places, budget), ways):
+                block = making.candidates(classes, problem, solution)
                 found_here += 1
                 yield InTrees(roots, block)
         except CutError:
@@ -76,7 +85,9 @@ def ways_of_trees(
 
 
 class TreeWay(NamedTuple):
-    """The providers that serve a query, one for each column of the pattern, and the worth of their preferred traits."""
+    """One way of a tree: the rows of the providers that are used, one for each column of the pattern, and the weight of their
+    preferred traits.
+    """
 
     pattern: CandidatePattern
     rows: tuple[int, ...]
@@ -84,8 +95,10 @@ class TreeWay(NamedTuple):
 
 
 class TreeSearch:
-    """Searches one tree of an index after another. The index does not change meanwhile, but the caller may count more as
-    `taken` beside its usage: by class and row.
+    """Searches single trees of an index for ways, and keeps what several searches of one batch need.
+
+    The index must not change meanwhile. `taken` is what is reserved beside the usage in the index, by resource class and
+    row; the caller may add to it between searches.
     """
 
     def __init__(self, index: ProviderIndex, taken: dict[str, dict[int, int]], shared: SharedBudget) -> None:
@@ -93,19 +106,21 @@ class TreeSearch:
         self._index = index
         self._taken = taken
         self._shared = shared
-        self._suited: dict[tuple[object, ...], _Suited] = {}
+        self._suited: dict[tuple[object, ...], _SuitablePlaces] = {}
         # By root and barred pools: the layout, its rows and its pools.
         self._trees: dict[tuple[int, frozenset[int]], tuple[TreeLayout, list[int], list[int]] | None] = {}
-        self._anchors: dict[tuple[object, ...], Flags] = {}
+        self._roots: dict[tuple[object, ...], Flags] = {}
         # The first solutions of each problem, as many as were asked for.
         self._solved: dict[tuple[SlotProblem, int], tuple[tuple[int, ...], ...]] = {}
 
     def ways_of(
-        self, query: CandidatesQuery, most: int, *, may_be_shared_whole: bool = False
+        self, query: CandidatesQuery, most: int, *, pools_may_suffice: bool = False
     ) -> Callable[[int, frozenset[int]], list[TreeWay]]:
-        """A function that gives up to so many ways of the tree under a root, without certain pools. If the search was cut
-        before it found any, there are none. `may_be_shared_whole`: the query is a part of what the consumer takes, and may
-        come from sharing providers alone.
+        """A function that finds up to `most` ways of the tree under a root (row), without the pools in its second argument.
+        If the search is cut before it finds any, there are none.
+
+        With `pools_may_suffice` a way may also take from pools alone: the query is then only a part of what the instance
+        takes.
         """
         index = self._index
         if any(_is_unknown(index, group) for group in query.groups):
@@ -114,27 +129,29 @@ class TreeSearch:
         slots = [
             self._slot(group, resources, suited) for group, suited in parts for resources in slots_of(group)
         ]
-        together = next((suited.suits.together for _, suited in parts if suited.suits.together), ())
-        coupled = [
-            Coupled(amounts, _RoomAt(index, resource, self._taken.setdefault(resource, {})))
-            for resource, amounts in coupled_amounts(slots, isolate=query.group_policy == "isolate")
+        having_traits = next(
+            (suited.suits.having_traits for _, suited in parts if suited.suits.having_traits), ()
+        )
+        packings = [
+            RowPacking(amounts, _RoomAt(index, resource, self._taken.setdefault(resource, {})))
+            for resource, amounts in packed_amounts(slots, isolate=query.group_policy == "isolate")
         ]
-        builder = ProblemBuilder(index, query, slots, together, coupled)
-        anchors, patterns = self._may_anchor(query), Patterns(slots)
-        columns: dict[tuple[int, ...], Columns] = {}
+        builder = ProblemBuilder(index, query, slots, having_traits, packings)
+        roots, patterns = self._possible_roots(query), Patterns(slots)
+        columns: dict[tuple[int, ...], SolutionTable] = {}
 
         def ways(root: int, barred: frozenset[int]) -> list[TreeWay]:
-            tree = self._tree(root, barred) if anchors[root] else None
+            tree = self._tree(root, barred) if roots[root] else None
             if tree is None:
                 return []
             layout, own, pools = tree
-            needs = 0 if may_be_shared_whole else _own_places(len(own))
-            problem = builder.of_tree(layout, own, pools, needs=needs)
+            needs_one_of = 0 if pools_may_suffice else _own_places(len(own))
+            problem = builder.of_tree(layout, own, pools, needs_one_of=needs_one_of)
             if not all(problem.domains):
                 return []
             rows = (*own, *pools)
             found = []
-            for solution in self._solutions(problem, len(own), most, may_be_shared_whole=may_be_shared_whole):
+            for solution in self._solutions(problem, len(own), most, pools_may_suffice=pools_may_suffice):
                 if (known := columns.get(solution)) is None:
                     known = columns[solution] = patterns.of(solution)
                 places = tuple([rows[place] for place in known.places])
@@ -150,34 +167,34 @@ class TreeSearch:
             known = self._trees[root, barred] = *found, pools
         return known
 
-    def _suited_for(self, group: Group) -> "_Suited":
-        """The providers that suit a group, whatever the amounts. Groups that differ only in amounts share the result."""
+    def _suited_for(self, group: Group) -> "_SuitablePlaces":
+        """The providers that suit a group by all conditions but amounts. Groups that differ only in amounts share the result."""
         conditions = (
             *(group.suffix == "", len(group.resources), group.required, group.forbidden, group.preferred),
             *(group.member_of, group.forbidden_aggregates, group.in_tree),
         )
         found = self._suited.get(conditions)
         if found is None:
-            found = self._suited[conditions] = _Suited(suiting(self._index, group))
+            found = self._suited[conditions] = _SuitablePlaces(suitable_providers(self._index, group))
         return found
 
-    def _may_anchor(self, query: CandidatesQuery) -> Flags:
+    def _possible_roots(self, query: CandidatesQuery) -> Flags:
         barred = tuple([group.forbidden_aggregates for group in query.groups if not group.suffix])
         asked = query.root_required, query.root_forbidden, barred
-        found = self._anchors.get(asked)
+        found = self._roots.get(asked)
         if found is None:
-            found = self._anchors[asked] = may_anchor(self._index, query)
+            found = self._roots[asked] = possible_roots(self._index, query)
         return found
 
-    def _slot(self, group: Group, resources: Amounts, suited: "_Suited") -> Slot:
+    def _slot(self, group: Group, resources: Amounts, suited: "_SuitablePlaces") -> Slot:
         asked = [
             (self._index.stocks[resource], amount, self._taken.setdefault(resource, {}))
             for resource, amount in resources
         ]
-        return _SlotOfTrees(group.suffix, resources, suited.suits.worth, suited, asked)
+        return _TreeSlot(group.suffix, resources, suited.suits.worth, suited, asked)
 
     def _solutions(
-        self, problem: SlotProblem, places: int, most: int, *, may_be_shared_whole: bool
+        self, problem: SlotProblem, places: int, most: int, *, pools_may_suffice: bool
     ) -> Sequence[tuple[int, ...]]:
         key = problem, most
         solved = self._solved.get(key)
@@ -185,24 +202,28 @@ class TreeSearch:
             slots = len(problem.domains)
             budget = self._shared.for_a_tree(slots)
             found = (
-                solutions(problem, budget) if may_be_shared_whole else _inhabiting(problem, places, budget)
+                solutions(problem, budget)
+                if pools_may_suffice
+                else _taking_from_tree(problem, places, budget)
             )
             solved = self._solved[key] = tuple(_until_cut(islice(found, most)))
             self._shared.settle(budget, slots)
         return solved
 
 
-class _Suited:
-    """The places that suit a group whatever the amounts: each tree is read once for all requests of a batch."""
+class _SuitablePlaces:
+    """The providers of each tree that suit a group by all conditions but amounts, read once for all requests of a batch."""
 
     __slots__ = ("_known", "suits")
 
-    def __init__(self, suits: Suiting) -> None:
+    def __init__(self, suits: SuitableProviders) -> None:
         self.suits = suits
         self._known: dict[tuple[int, ...], list[tuple[int, int]]] = {}
 
     def places(self, rows: tuple[int, ...], own: int) -> list[tuple[int, int]]:
-        """The providers of a tree that suit the group: each as the bit of its place, with its row."""
+        """The providers of a tree that suit the group, each as a bit and a row. Bit n stands for rows[n]: first the tree's
+        `own` providers, then its pools.
+        """
         places = self._known.get(rows)
         if places is None:
             there, shared = self.suits.own, self.suits.shared
@@ -214,10 +235,10 @@ class _Suited:
         return places
 
 
-class _SlotOfTrees(Slot, frozen=True):
-    """One part of the query in a search of single trees: only the providers of that tree are asked for what they can give."""
+class _TreeSlot(Slot, frozen=True):
+    """A slot (part of the query) in a search of single trees: it looks only at the inventories of that tree's providers."""
 
-    suited: _Suited
+    suited: _SuitablePlaces
     asked: Sequence[tuple[Stock, int, Mapping[int, int]]]
 
     def domain(self, rows: tuple[int, ...], own: int) -> int:
@@ -232,7 +253,7 @@ class _SlotOfTrees(Slot, frozen=True):
 
 
 class _RoomAt:
-    """The amounts of one class that providers (rows) have for several parts of the query, computed one row at a time."""
+    """The room that providers have for several slots (parts of the query) of one class, computed for a row when it is asked."""
 
     __slots__ = ("_stock", "_taken")
 
@@ -252,12 +273,14 @@ def _is_unknown(index: ProviderIndex, group: Group) -> bool:
 
 
 def _own_places(places: int) -> int:
-    """The places of the tree itself as bits; they come before the pools. A solution needs at least one of them."""
+    """The places of a tree's own providers as bits: the first ones, since the pools come after them."""
     return (1 << places) - 1
 
 
-def _inhabiting(problem: SlotProblem, places: int, budget: Budget) -> Iterator[tuple[int, ...]]:
-    """The solutions that take something from the tree: at one of its places may also be a group without resources."""
+def _taking_from_tree(problem: SlotProblem, places: int, budget: Budget) -> Iterator[tuple[int, ...]]:
+    """The solutions in which a slot takes resources from the tree itself. In others only groups without resources get places
+    of the tree.
+    """
     for solution in solutions(problem, budget):
         if any(solution[slot] < places for slot in problem.taking):
             yield solution

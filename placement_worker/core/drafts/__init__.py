@@ -1,1 +1,1 @@
-"""The changes of a batch so far, beside the part of the books that it was given."""
+"""The books while one batch is decided: each decision changes a copy in memory, on which the next one is judged."""

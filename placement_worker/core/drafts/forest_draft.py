@@ -1,7 +1,7 @@
-"""A forest while one batch is decided: trees that gain, lose and exchange providers, for this batch only.
+"""The forest while one batch of reports or provider writes is decided: a copy whose trees change in memory.
 
-The deciding functions say what each tree becomes. `changes` then compares the result with the stored forest, and returns
-everything to write.
+The deciding functions say what each tree becomes. `ForestDraft.changes` then compares the result with the stored forest,
+and returns everything to write.
 """
 
 from msgspec import structs
@@ -30,10 +30,11 @@ class ForestDraft:
         return None if root is None else self.trees[root]
 
     def replace_tree(self, tree: TreeBook, *, numbered_across_cells: bool = False) -> None:
-        """Replace the tree of this root. A tree without providers becomes a tombstone, if this cell had one here.
+        """Replace the tree under this root. A tree without providers becomes a tombstone if its cell had a tree or a
+        tombstone under this root before.
 
-        A reporter of all cells always leaves a tombstone: it remembers the number of the report that removed the tree, and
-        an earlier report that comes late is refused.
+        With `numbered_across_cells` (the reporter serves all cells) there is always a tombstone: it keeps the number of the
+        report that removed the tree, so an earlier report that comes late is refused.
         """
         standing = self.trees.get(tree.root)
         for provider in standing.providers if standing else ():
@@ -44,7 +45,7 @@ class ForestDraft:
             self._settle(tree)
 
     def rewrite(self, book: ProviderBook) -> TreeBook:
-        """Replace a provider, in its place. The tree's shape moves if a claim may rely on what changed."""
+        """Replace a provider; its place in the tree stays. The shape moves if something changes that a claim may rely on."""
         tree = self.trees[self.root_of[book.id]]
         is_moved = not is_same_to_claims(tree.providers[book.id], book)
         return self._settle(
@@ -92,7 +93,7 @@ class ForestDraft:
         )
 
     def changes(self) -> TreeChanges:
-        """All changed trees; parents are written before their children and removed after them."""
+        """Everything to write: the changed trees, with parents before their children, and the removed providers."""
         stored = self.stored.trees
         trees = [
             tree
@@ -150,7 +151,7 @@ class ForestDraft:
         return sorted(changed, key=lambda provider: depths[provider])
 
     def _removed_in_order(self) -> tuple[ProviderId, ...]:
-        """All that are stored and were removed, even if they came back since: leaves first, in their stored trees."""
+        """The stored providers that the batch removed, children before their parents; also those that it added again later."""
         removed = []
         for root, tree in self.stored.trees.items():
             depths = depths_under(root, tree.providers)

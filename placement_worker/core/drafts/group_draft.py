@@ -2,11 +2,12 @@
 
     anti-affinity         A host has at most `max_per_host` members.
     affinity              All members are on one host. The first member chooses it.
-    soft ones             They forbid nothing. The scheduler prefers hosts by them.
+    soft policies         They forbid nothing. The scheduler prefers hosts by them.
 
-A member is a consumer that holds something and whose row names the group. The cleanup consumer of a silent host is one,
-too: the instance may still run there. So is a migration on another host than its instance's: the instance may come back.
-A release ends the membership. Only claims and swaps are judged. A write by an administrator is not judged, but it counts.
+A member is a consumer that holds something and whose row names the group. The cleanup consumer of a silent host is a
+member, since the instance may still run there. A migration on another host than its instance's is a member, since the
+instance may come back. A release ends the membership. Only claims and swaps are judged by the policy; a consumer that an
+administrator writes counts as a member without being judged.
 
 The first claim that is granted defines its group; from then on no claim may name another policy under the same id.
 """
@@ -33,7 +34,7 @@ class SavedGroups(NamedTuple):
 
 
 class GroupsDraft:
-    """The groups that a batch names, found by the integers of their ids. `new` are those that it defines."""
+    """The server groups that a batch names, by the integers of their ids. `new` are those that the batch defines."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._known = {number: book.definition for number, book in ledger.groups.items()}
@@ -46,7 +47,7 @@ class GroupsDraft:
     def judge(
         self, group: ServerGroup, host: ProviderId, leaving: Collection[int]
     ) -> GroupRefused | NotAllowed | None:
-        """Why a consumer may not live on this host as a member. The present places of `leaving` do not count."""
+        """Why a consumer may not live on this host as a member of the group. The members in `leaving` do not count."""
         if wrong := self.other_definition(group):
             return wrong
         others = [
@@ -96,7 +97,7 @@ class GroupsDraft:
         del self.left[was.left :]
 
     def other_definition(self, group: ServerGroup) -> NotAllowed | None:
-        """Why a claim may not name the group like this: it is known with another policy or limit."""
+        """The refusal of an order that names this server group with another policy or limit than the one that is stored."""
         known = self._known.get(group.id.int)
         if known is None or known == group:
             return None
@@ -112,7 +113,9 @@ class GroupsDraft:
 
 
 def _members(ledger: Ledger) -> dict[int, dict[int, tuple[ConsumerId, ProviderId]]]:
-    """Consumers of the batch count as the ledger has them: a store may have written their rows in advance."""
+    """The members of each group, by the integers of ids. For a consumer of the batch `ledger.consumers` counts, not
+    `GroupBook.members`: the store may have inserted its row as if its claim were granted.
+    """
     members = {
         number: {who.int: (who, host) for who, host in book.members if who.int not in ledger.consumers}
         for number, book in ledger.groups.items()

@@ -1,7 +1,8 @@
-"""The ledger while one batch is decided: usages and consumers that change in place, for this batch only.
+"""The ledger while one batch is decided: a copy of consumers and usage that changes in memory.
 
-Copying frozen values at each step would cost more than all decisions. So the orders change this draft one by one, and at
-the end it is turned into frozen changes once. Usages are found by the integer of their id, as in the ledger.
+To copy frozen values for each order would cost more than all decisions. So the orders of the batch change this draft in
+place, one after another, and `LedgerDraft.changes` makes frozen values of it once. Providers and consumers are found by
+the integers of their ids, as in the ledger.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,7 +78,7 @@ class ConsumerDraft:
 
     @property
     def is_new(self) -> bool:
-        """Nothing was seen of it yet. A consumer without attempts counts as seen if it holds something."""
+        """Is the consumer unknown so far? Then it holds nothing, and no order about it was seen."""
         return not self.row.attempt and not self.held
 
     @property
@@ -85,8 +86,8 @@ class ConsumerDraft:
         return self.row.ended_at is not None
 
     @property
-    def is_for_nothing(self) -> bool:
-        """Can the consumer's row be deleted? Either it was just made and never used, or nothing needs it any more."""
+    def is_deletable(self) -> bool:
+        """Is the consumer's row to be deleted? It was inserted for this batch and not used, or nothing needs it any more."""
         return self.is_gone or not (self.changed or self.row.attempt or self.row.generation)
 
     def saved(self) -> "SavedConsumer":
@@ -115,7 +116,7 @@ class ConsumerDraft:
             usage.touched = True
 
     def vanish(self) -> None:
-        """Free everything the consumer holds and delete its row: no attempt can ask for it any more."""
+        """The consumer holds nothing any more, and its row is to be deleted: without an attempt no message refers to it."""
         self.become(Consumer(id=self.row.id), ())
         self.is_gone = True
 
@@ -129,7 +130,7 @@ class Saved(NamedTuple):
 
 
 class LedgerDraft:
-    """A copy of consumers and usages that claims change in memory. `changes` returns what to write."""
+    """A copy of the ledger that the orders of one batch change in memory. `changes` returns what to write."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._usages = {number: UsageDraft(row) for number, row in ledger.providers.items()}
@@ -145,7 +146,7 @@ class LedgerDraft:
         return self._usages.get(provider.int)
 
     def existing_usage(self, provider: ProviderId) -> UsageDraft:
-        """The usage of a provider that must exist, since a consumer holds something of it."""
+        """The draft of a provider that must be in the ledger, since a consumer holds something of it."""
         usage = self.usage(provider)
         if usage is None:
             raise AssertionError(
@@ -179,7 +180,7 @@ class LedgerDraft:
             usage.touched = True
 
     def gain(self, gaining: Iterable[UsageDraft]) -> None:
-        """These get new allocations by one claim: each moves by one generation, however often it is named."""
+        """Raise the generation of each of these providers by one: consumers get allocations of them by one claim or write."""
         for usage in dict.fromkeys(gaining):
             usage.generation += 1
             usage.touched = True
@@ -191,7 +192,7 @@ class LedgerDraft:
         self._ended.append(Holder(consumer=consumer, attempt=attempt))
 
     def end(self, consumer: ConsumerDraft, now: datetime) -> None:
-        """The consumer holds nothing any more, so its attempt has ended. The amounts are freed by the caller."""
+        """Note that the consumer holds nothing any more, so its attempt has ended. The caller also frees the amounts."""
         row = consumer.row
         if not row.attempt:
             consumer.vanish()
@@ -210,7 +211,7 @@ class LedgerDraft:
         consumer.become(ended, ())
 
     def saved(self, claims: Sequence[ClaimOrder]) -> "Saved":
-        """A copy of everything that these claims may change, to restore it later."""
+        """A copy of everything that these orders may change in the draft: `restore` undoes them by it."""
         consumers = {claim.consumer.int: self._consumers[claim.consumer.int] for claim in claims}
         named = {
             provider.int
@@ -234,7 +235,7 @@ class LedgerDraft:
         )
 
     def restore(self, before: "Saved") -> None:
-        """Undo all changes since this copy was made."""
+        """Undo all changes of the draft since `saved` made this copy."""
         for usage, was in before.usages:
             usage.restore(was)
         for consumer, had in before.consumers:
@@ -248,7 +249,7 @@ class LedgerDraft:
         return ClaimChanges(
             consumers=tuple([consumer.row for consumer in changed if not consumer.is_gone]),
             forgotten=tuple(
-                [consumer.row.id for consumer in self._consumers.values() if consumer.is_for_nothing]
+                [consumer.row.id for consumer in self._consumers.values() if consumer.is_deletable]
             ),
             held=tuple(
                 [

@@ -1,4 +1,4 @@
-"""The usage of each provider while one batch is decided, and whether an amount fits. One batch changes it in place."""
+"""The usage of a provider while one batch is decided, and why an amount does not fit."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -15,7 +15,7 @@ SavedUsage = tuple[int, dict[str, int], int, bool]
 class UsageDraft:
     """One provider while a batch is decided: what is used of it, and how many consumers have it as their host.
 
-    `touched` means that its revision moves. Its generation moves only when a consumer gains allocations of it.
+    `touched`: the provider has changed and must be written. `generation` grows when a consumer gets allocations of it.
     """
 
     __slots__ = ("consumers", "generation", "row", "touched", "used")
@@ -58,7 +58,7 @@ def shortfall_of(usage: UsageDraft, resource: str, asked: int, held: int) -> Sho
 
 
 def shortfalls_of(usage: UsageDraft, resource: str, each: Sequence[int], held: int) -> Iterator[Shortfall]:
-    """Shortfalls of several amounts taken at once, by consumers that together give back `held`."""
+    """Why several consumers that together give back `held` of a class may not have these amounts (`each`) of it at once."""
     short = [broken for asked in each if (broken := shortfall_of(usage, resource, asked, held))]
     if short:
         yield from short

@@ -1,1 +1,1 @@
-"""Writes of operators and clients: providers and what they have, names, allocations, reshapes."""
+"""Decide the writes by name: providers and what they have, custom classes and traits, allocations, reshapes."""

@@ -1,7 +1,7 @@
 """May these consumers hold the allocations that an administrator sets for them?
 
-An administrator knows no attempts. So a consumer is judged by its generation alone, and one that holds nothing does not
-exist. Both kinds of consumers share one table:
+An administrator knows no attempts. So a write is judged by the consumer's generation alone, and a consumer that holds
+nothing counts as absent. Claimed consumers and those created by an administrator are in one table:
 
 - A consumer that was claimed keeps its attempt when its allocations are rewritten: later messages of the conductor are
   judged as before.
@@ -47,7 +47,7 @@ def keys_of_allocations(
     consumers: Iterable[ConsumerId] = (),
     providers: Iterable[ProviderId] = (),
 ) -> ClaimKeys:
-    """The keys to lock for these allocation writes, and for further consumers and providers."""
+    """The rows to lock: those that these allocations name, and besides them these consumers and providers."""
     amounts = [amount for one in allocations for amount in one.amounts]
     return keys_of_shares(
         consumers=[*[one.consumer for one in allocations], *consumers],
@@ -58,7 +58,7 @@ def keys_of_allocations(
 
 
 def new_consumer(allocations: ConsumerAllocations, cell: str) -> Consumer:
-    """The row of a consumer that never had an attempt; what it holds is in this cell."""
+    """The row of a consumer that an administrator creates: it has no attempt. `cell` is that of its providers."""
     return Consumer(
         id=allocations.consumer,
         type=allocations.type or "",
@@ -95,7 +95,7 @@ def _unknown(
 def allocate(
     draft: LedgerDraft, consumers: Sequence[ConsumerAllocations], unknown: tuple[str, ...], now: datetime
 ) -> WriteVerdict:
-    """Set what these consumers hold from now on, if all of it fits; `unknown` are the unknown classes they name."""
+    """Set what these consumers hold, all or none of them. `unknown` are resource classes they name that do not exist."""
     refused = _twice(consumers) or next(_moved(draft, consumers), None) or _unknown_provider(draft, consumers)
     if refused:
         return refused
@@ -179,7 +179,7 @@ def _live_on(draft: LedgerDraft, plan: _Plan, now: datetime) -> None:
 
 
 def _rewritten(draft: LedgerDraft, plan: _Plan) -> Consumer:
-    """The consumer's row after this write: its life goes on, or it begins a new one."""
+    """The consumer's row after this write. A consumer whose attempt had ended takes the next attempt."""
     row, allocations = plan.consumer.row, plan.allocations
     was_alive = bool(plan.held)
     rows = [usage.row for usage in plan.wanted]

@@ -46,7 +46,7 @@ def _kind_of(write: NameWrite) -> KindOfNames:
 
 
 class _NamesDraft:
-    """The names of one kind (classes or traits) while a batch is decided."""
+    """The custom resource classes (or the custom traits) while one batch of writes is decided."""
 
     def __init__(self, stored: NamesInUse, standard: frozenset[str]) -> None:
         self._stored = stored
@@ -60,7 +60,7 @@ class _NamesDraft:
         self.names.add(name)
         return Done()
 
-    def keep_from_going(self, name: str) -> NotAllowed | NameInUse | None:
+    def refuse_to_remove(self, name: str) -> NotAllowed | NameInUse | None:
         """Why an existing name cannot be removed; None if it can."""
         if name in self.standard:
             return NotAllowed(
@@ -101,7 +101,7 @@ def _delete(names: _NamesDraft, name: str) -> WriteVerdict | None:
     """Delete a custom name. Returns the verdict; None if there is no such name."""
     if not names.exists(name):
         return None
-    if refused := names.keep_from_going(name):
+    if refused := names.refuse_to_remove(name):
         return refused
     names.remove(name)
     return Done()
@@ -112,7 +112,7 @@ def _rename(classes: _NamesDraft, write: RenameClass) -> WriteVerdict:
         return UnknownClass(names=(write.name,))
     if write.name == write.to:
         return Done()
-    if refused := classes.keep_from_going(write.name):
+    if refused := classes.refuse_to_remove(write.name):
         return refused
     if classes.exists(write.to):
         return AlreadyThere(name=write.to)

@@ -31,7 +31,7 @@ from placement_worker.core.vocabulary import Vocabulary, unknown_names
 
 
 def impossible_inventory(inventories: Mapping[str, ReportedInventory]) -> NotAllowed | None:
-    """The first inventory that could never give anything."""
+    """The refusal of inventories of which one reserves more than its total, for the first such one; None if there is none."""
     return next(
         (
             NotAllowed(
@@ -52,7 +52,9 @@ def moved_generation(book: ProviderBook, seen: int | None) -> GenerationMoved | 
 
 
 def inventory_lost(book: ProviderBook, inventories: Iterable[str]) -> InventoryInUse | None:
-    """The refusal of a write that would remove a class in use, for the first such class; None if there is none."""
+    """The refusal of a write that would remove a class in use from this provider, for the first such class; None if there
+    is none.
+    """
     kept = set(inventories)
     return next(
         (

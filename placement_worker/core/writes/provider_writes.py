@@ -40,7 +40,7 @@ from placement_worker.core.writes.provider_contents import (
 
 
 def keys_of_provider_writes(writes: Iterable[ProviderWrite]) -> ForestKeys:
-    """What must be locked and read to judge these writes."""
+    """The trees, names, classes and traits that must be locked and read to judge these writes."""
     trees: set[ProviderId] = set()
     names: set[str] = set()
     classes: set[str] = set()

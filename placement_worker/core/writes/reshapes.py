@@ -1,10 +1,10 @@
 """Move inventories and their allocations together, for instance from a host to the NUMA nodes below it.
 
 Neither can move first: an inventory in use cannot be removed, and an allocation needs an inventory. So the allocations
-are judged on a forest that has both the old and the new inventories. Only then may the old ones go.
+are judged on a ledger that has both the old and the new inventories. Then the old inventories may be removed.
 
-One reshape is decided at a time. Providers whose inventories it writes are written as trees, with their usage; all others
-are written as claims are.
+One reshape is decided at a time. The providers whose inventories it writes are in its `TreeChanges`, with their usage; the
+usage of all other providers is in its `ClaimChanges`.
 """
 
 from collections.abc import Sequence
@@ -46,14 +46,16 @@ def forest_keys_of(reshape: Reshape) -> ForestKeys:
 
 
 def allocation_keys_of(reshape: Reshape) -> ClaimKeys:
-    """Lock the providers whose inventories change together with those that hold or are held: all roots in one order."""
+    """The rows to lock: the consumers and providers of the allocations, and also the providers whose inventories change. So
+    all roots are locked by one statement, in order.
+    """
     return keys_of_allocations(reshape.allocations, providers=[one.provider for one in reshape.inventories])
 
 
 def decide_reshape(
     ledger: Ledger, forest: Forest, reshape: Reshape, vocabulary: Vocabulary, now: datetime
 ) -> ReshapeDecision:
-    """Decide the whole reshape: all of it is written, or nothing."""
+    """Judge a reshape: all its inventories and allocations are written, or nothing."""
     forest_draft = ForestDraft(forest)
     refused = _flaw(forest_draft, reshape.inventories)
     if refused:
@@ -102,7 +104,7 @@ def _book(forest_draft: ForestDraft, provider: ProviderId) -> ProviderBook:
 def _with_both(
     ledger: Ledger, books: Sequence[ProviderBook], wanted: Sequence[ProviderInventories]
 ) -> Ledger:
-    """The ledger as if the new inventories existed beside the old ones; for one class the new one counts."""
+    """The ledger with the old and the new inventories of the reshaped providers; if both are of one class, the new one."""
     providers = dict(ledger.providers)
     for book, one in zip(books, wanted, strict=True):
         row = providers[book.id.int]
@@ -112,7 +114,7 @@ def _with_both(
 
 
 def _lost(draft: LedgerDraft, book: ProviderBook, wanted: ProviderInventories) -> InventoryInUse | None:
-    """The first inventory that would be removed while a consumer that was not moved holds some of it."""
+    """The refusal, if a removed inventory is in use after the allocations have moved; for the first such one."""
     usage = draft.existing_usage(book.id)
     return next(
         (
@@ -138,7 +140,9 @@ def _reshape(
 
 
 def _without(changes: ClaimChanges, written: Sequence[ProviderBook]) -> ClaimChanges:
-    """The claim changes without the usage of these providers, which is written with their trees."""
+    """The claim changes without the usage of these providers, which `TreeChanges` writes; only their counts of consumers
+    stay, in `counted`.
+    """
     by_trees = {book.id for book in written}
     return structs.replace(
         changes,

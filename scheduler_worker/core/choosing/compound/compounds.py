@@ -129,7 +129,7 @@ class Compounds:
         """Can the host's own providers, or the pools that share with them, give what is needed? Yes also if the pools alone give
         all of it.
         """
-        return bool(self._in_tree_of(host, self._trees.ways_of(query_of(needs), 1, may_be_shared_whole=True)))
+        return bool(self._in_tree_of(host, self._trees.ways_of(query_of(needs), 1, pools_may_suffice=True)))
 
     def known_full(self, needs: Needs) -> Sequence[int]:
         """The hosts that were searched alone in this batch, and had no way: what is free only becomes less."""

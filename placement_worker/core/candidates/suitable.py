@@ -1,4 +1,4 @@
-"""Which providers suit a group of the query by everything but amounts: traits, aggregates, and the tree."""
+"""Which providers suit a group of the query: they meet its conditions on traits, aggregates and tree. Amounts come later."""
 
 import numpy as np
 from msgspec import Struct
@@ -10,44 +10,51 @@ from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, 
 Amounts = tuple[tuple[str, int], ...]
 
 
-class Suiting(Struct, frozen=True):
-    """`own` are the rows that suit in their own tree. `shared` are those that suit in each tree they share with, if any
-    provider shares. `worth` is the weight of preferred traits of each row, if there are any. `together` has the rows with
-    any of each set of traits that the slots without suffix need together.
+class SuitableProviders(Struct, frozen=True):
+    """The providers that meet all conditions of a group but the amounts, as columns of all providers.
+
+    `own` has those that suit in a candidate of their own tree. `shared` has the sharing providers that suit in the trees
+    that they share with; None if no provider can. `worth` is the weight of the preferred traits that each provider has; None
+    if none are preferred. `having_traits` is for the group without a suffix, whose providers need the traits only
+    together: for each set of required traits, the providers that have one of them.
     """
 
     own: Flags
     shared: Flags | None
     worth: Floats | None
-    together: tuple[Flags, ...] = ()
+    having_traits: tuple[Flags, ...] = ()
 
 
-def suiting(index: ProviderIndex, group: Group) -> Suiting:
+def suitable_providers(index: ProviderIndex, group: Group) -> SuitableProviders:
     return _of_unsuffixed(index, group) if group.suffix == UNSUFFIXED else _of_suffixed(index, group)
 
 
 def slots_of(group: Group) -> tuple[Amounts, ...]:
-    """What each slot of a group asks for: all, or one class where each class may come from another provider."""
+    """The slots of a group: what must come from one provider. A group with a suffix is one slot; the group without a suffix has
+    one slot for each resource class.
+    """
     resources = tuple(sorted(group.resources.items()))
     return (resources,) if group.suffix != UNSUFFIXED else tuple([(each,) for each in resources])
 
 
-def may_anchor(index: ProviderIndex, query: CandidatesQuery) -> Flags:
-    """Flags of the providers (rows) that may be the root of a candidate's tree."""
+def possible_roots(index: ProviderIndex, query: CandidatesQuery) -> Flags:
+    """Flags of the roots whose trees may have candidates, by the conditions that the query puts on the root itself."""
     rows = index.rows
-    anchors: Flags = index.attached[:rows] & (index.parent[:rows] < 0)
+    roots: Flags = index.attached[:rows] & (index.parent[:rows] < 0)
     for trait in query.root_required:
-        anchors &= index.traits.having_any((trait,), rows)
+        roots &= index.traits.having_any((trait,), rows)
     if query.root_forbidden:
-        anchors &= ~index.traits.having_any(query.root_forbidden, rows)
+        roots &= ~index.traits.having_any(query.root_forbidden, rows)
     for group in query.groups:
         if group.suffix == UNSUFFIXED and group.forbidden_aggregates:
-            anchors &= ~index.members(group.forbidden_aggregates)
-    return anchors
+            roots &= ~index.members(group.forbidden_aggregates)
+    return roots
 
 
-def _of_unsuffixed(index: ProviderIndex, group: Group) -> Suiting:
-    """An aggregate of the root counts for its whole tree; a sharing provider must be a member itself."""
+def _of_unsuffixed(index: ProviderIndex, group: Group) -> SuitableProviders:
+    """For the group without a suffix: all providers of a tree count as members of the root's aggregates. Only a provider that
+    shares with another tree must be a member itself.
+    """
     root = index.root[: index.rows]
     own = _not_forbidden(index, group)
     shared = own & index.shares[: index.rows] if index.sharing and group.in_tree is None else None
@@ -63,11 +70,11 @@ def _of_unsuffixed(index: ProviderIndex, group: Group) -> Suiting:
         if shared is not None:
             shared &= ~inside
     own &= _in_tree(index, group)
-    together = tuple([index.traits.having_any(names, index.rows) for names in group.required])
-    return Suiting(own, shared, _preferences(index, group, len(group.resources)), together)
+    having_traits = tuple([index.traits.having_any(names, index.rows) for names in group.required])
+    return SuitableProviders(own, shared, _preferences(index, group, len(group.resources)), having_traits)
 
 
-def _of_suffixed(index: ProviderIndex, group: Group) -> Suiting:
+def _of_suffixed(index: ProviderIndex, group: Group) -> SuitableProviders:
     own = _not_forbidden(index, group)
     for names in group.required:
         own &= index.traits.having_any(names, index.rows)
@@ -80,7 +87,7 @@ def _of_suffixed(index: ProviderIndex, group: Group) -> Suiting:
     elif not group.required and not group.member_of:
         own[:] = False
     shared = own & index.shares[: index.rows] if index.sharing else None
-    return Suiting(own, shared, _preferences(index, group, 1))
+    return SuitableProviders(own, shared, _preferences(index, group, 1))
 
 
 def _not_forbidden(index: ProviderIndex, group: Group) -> Flags:
@@ -96,7 +103,9 @@ def _in_tree(index: ProviderIndex, group: Group) -> Flags | np.bool_:
 
 
 def _preferences(index: ProviderIndex, group: Group, slots: int) -> Floats | None:
-    """A group that takes from several providers is worth the mean of their weights, by class."""
+    """The weight of the preferred traits that each provider has, divided by the number of the group's `slots`: a group that
+    takes from several providers is worth the mean of their weights.
+    """
     if not group.preferred:
         return None
     worth = np.zeros(index.rows)

@@ -1,7 +1,7 @@
-"""Resource classes that several slots may take from one provider: is there room for all of them?
+"""Packings: resource classes that several slots (parts of the query) may take from one provider, and the room for them.
 
-How much of such a class is left matters only as far as the query can tell. If three slots ask for 2 each, a provider
-with room for 5 is like one with room for 4. So room is given as a level: how many different sums of the amounts fit.
+The room matters only as far as the query can use it. If three slots ask for 2 each, a provider with room for 5 is like
+one with room for 4. So the room is rounded down to a sum of amounts, and trees with the same rounded room are alike.
 """
 
 from collections.abc import Sequence
@@ -17,30 +17,32 @@ from placement_worker.core.candidates.provider_index import ProviderIndex
 SUMS_MAX = 1024
 
 
-class Coupled(Struct, frozen=True):
-    """`amounts` is what each slot takes of the class, or 0; `room` is what each row has for all of them together."""
+class RowPacking(Struct, frozen=True):
+    """One resource class that several slots may take from one provider. `amounts` is what each slot takes of it (or 0);
+    `room` is what each provider (row) has for all of them together.
+    """
 
     amounts: tuple[int, ...]
     room: ByRow[int]
 
 
-class Coupling(Coupled, frozen=True):
-    """A class that several slots take from, over all providers (rows). `room` is rounded down to a sum of amounts, and
-    `level` numbers these sums.
+class ColumnPacking(RowPacking, frozen=True):
+    """A packing as columns of all providers. `room` is rounded down to a sum of some slots' amounts; `level` is the number of
+    that sum, counted from the smallest one (0).
     """
 
     level: Ints
 
 
-def couplings_of(
+def packings_of(
     index: ProviderIndex, slots: Sequence[Slot], budget: Budget, *, isolate: bool, taken: Taken
-) -> list[Coupling]:
-    """The resource classes from which several slots (parts of the query) may take at one provider. With `isolate`, two
-    slots with suffixes never do.
+) -> list[ColumnPacking]:
+    """The resource classes that several slots (parts of the query) may take from one provider, with the room of all
+    providers. With `isolate`, two groups with suffixes never take from one provider.
     """
-    couplings = []
+    packings = []
     budget.spend(sum(len(slot.resources) for slot in slots))
-    for resource, amounts in coupled_amounts(slots, isolate=isolate):
+    for resource, amounts in packed_amounts(slots, isolate=isolate):
         # The search also makes temporary arrays, which are freed afterwards.
         budget.hold(2 * 8 * index.rows)
         budget.spend(len(slots) + SUMS_MAX + 8 * index.rows // ROWS_PER_STEP)
@@ -48,12 +50,12 @@ def couplings_of(
         room = stock.room(index.rows)
         for row, less in taken.get(resource, {}).items():
             room[row] = stock.room_at(row, less)
-        couplings.append(_coupling(room, amounts))
-    return couplings
+        packings.append(_column_packing(room, amounts))
+    return packings
 
 
-def coupled_amounts(slots: Sequence[Slot], *, isolate: bool) -> list[tuple[str, tuple[int, ...]]]:
-    """The classes that several slots may take from one provider, and the amount of each slot."""
+def packed_amounts(slots: Sequence[Slot], *, isolate: bool) -> list[tuple[str, tuple[int, ...]]]:
+    """The classes that several slots (parts of the query) may take from one provider, each with the amounts of all slots."""
     takers: dict[str, list[int]] = {}
     for number, slot in enumerate(slots):
         for resource, _ in slot.resources:
@@ -65,7 +67,7 @@ def coupled_amounts(slots: Sequence[Slot], *, isolate: bool) -> list[tuple[str, 
     ]
 
 
-def _coupling(room: Ints, amounts: tuple[int, ...]) -> Coupling:
+def _column_packing(room: Ints, amounts: tuple[int, ...]) -> ColumnPacking:
     total = sum(amounts)
     sums = {0}
     for amount in amounts:
@@ -76,4 +78,4 @@ def _coupling(room: Ints, amounts: tuple[int, ...]) -> Coupling:
             break
     steps = np.array(sorted(sums), dtype=np.int64)
     level = np.maximum(np.searchsorted(steps, room, side="right") - 1, 0)
-    return Coupling(amounts, steps[level], level)
+    return ColumnPacking(amounts, steps[level], level)
