@@ -139,7 +139,8 @@ class ClaimChanges(Struct, frozen=True):
     `consumers` are the changed rows. `forgotten` are the ids of rows to delete: they were inserted and not used, or no
     later message can refer to them. `held` replaces all that a consumer holds. After a reshape, `counted` has the numbers of
     consumers of the providers that `TreeChanges` writes; all others are in `touched`. `groups` are new server groups.
-    `claimed`, `ended`, `joined` and `left` tell the feed which claims began and ended, and which members joined and left a group.
+    `claimed`, `ended`, `joined` and `left` are for the log: the claims that began and ended, and the members that joined and
+    left groups.
     """
 
     consumers: tuple[Consumer, ...] = ()
