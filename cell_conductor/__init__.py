@@ -1,1 +1,1 @@
-"""Owns the instances of one cell, and tries alternates when a host fails. It never sends to the API level's broker."""
+"""The conductor: owns the instances of one cell, and tries alternates when a host fails. It never sends to schedulers."""

@@ -125,7 +125,9 @@ class RowCache:
         return self._rows.get(body)
 
     def replace(self, before: bytes | None, body: bytes, row: Instance) -> None:
-        """The row was committed with this body; the body that was read before no longer exists."""
+        """Cache a row that was committed, by its encoded body. The body from before, which no row has any more, is
+        dropped.
+        """
         if before is not None:
             self._rows.pop(before, None)
         if row.order is not None and row.state in ("building", "swapping"):

@@ -100,7 +100,9 @@ def rules_of(settings: ConductorSettings, cell: str) -> Rules:
 
 
 def heir_of(instance: InstanceId, attempt: int) -> ConsumerId:
-    """The consumer that inherits what an attempt held: while a silent host may still have something of it, or until a move is
-    confirmed. Always the same id for the same attempt.
+    """The id of the heir of an instance's attempt, always the same for the same attempt.
+
+    The heir holds what the attempt held, while a silent host may still have something of it, or until a move is
+    confirmed.
     """
     return ConsumerId(uuid5(instance, str(attempt)))

@@ -1,4 +1,4 @@
-"""Handlers of an audit's questions to placement, and of the writes that mend what it found."""
+"""Handlers of an audit's questions to placement, and of the writes that correct what the audit has found."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta

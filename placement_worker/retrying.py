@@ -1,4 +1,4 @@
-"""Try again after a transient error of the database, a few times and soon: a caller waits."""
+"""Retry after a transient error of the database. There are few tries and short pauses, since a caller waits."""
 
 import tenacity
 

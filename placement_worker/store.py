@@ -118,10 +118,10 @@ class ChangeFeed(Protocol):
         """The position in the change log of the last message that is known to be published."""
 
     async def read(self, entries_max: int = FEED_ENTRIES) -> Unpublished:
-        """Committed entries that are not marked yet: as many as `entries_max`, or a few more.
+        """Read committed entries that are not marked as published yet: as many as `entries_max`, or a few more.
 
-        Entries of one transaction come together, and so do those that an earlier reading had to skip. An entry that commits
-        late is found by a later reading.
+        Entries of one transaction come together, and so do those that an earlier reading had to skip. An entry that
+        commits late is found by a later reading.
         """
 
     async def mark(self, position: int, cursor: str) -> None:
@@ -129,7 +129,9 @@ class ChangeFeed(Protocol):
 
 
 class Records(Protocol):
-    """Data that no picture of the providers has: which consumer holds what, and custom names."""
+    """Data that only the database has, and no copy of the providers in memory: which consumer holds what, and custom
+    names.
+    """
 
     async def consumer(self, consumer: ConsumerId) -> ConsumerState | None:
         """The state of a consumer; None if it holds nothing."""
@@ -156,7 +158,7 @@ class Records(Protocol):
         """
 
     async def custom_names(self, of: KindOfNames, after: str, limit: int) -> tuple[str, ...]:
-        """A page of the custom names of this kind after this one, sorted by bytes."""
+        """A page of the custom names of this kind that follow `after`, sorted by bytes."""
 
 
 class KeptPage(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The parts of a placement worker, put together; __main__.py runs them alone, `moor` beside others."""
+"""Creates the parts of a placement worker. __main__.py runs them alone, `moor` beside other workers."""
 
 import logging
 import random

@@ -30,7 +30,7 @@ def read(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> 
 def read_booked(
     connection: Connection, cell: str, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
 ) -> list[Instance]:
-    """The next rows behind `after`: of these instances, or of all if none are named."""
+    """The rows of these instances, or of all if none are named, that follow `after` in the order of their ids."""
     query = sa.select(table.c.body, table.c.placed).where(table.c.cell == cell)
     if instances:
         query = query.where(among(connection, table.c.id, instances))
@@ -49,7 +49,9 @@ def _rows(connection: Connection, query: sa.Select[Any]) -> list[Instance]:
 def read_notes(
     connection: Connection, cell: str, before_us: int | None, after: int, limit: int
 ) -> list[tuple[int, bytes]]:
-    """The next notes, older than `before_us` if given; each with its number, in order."""
+    """A page of the notes of unconfirmed messages, in the order of their numbers. With `before_us`, only older notes are
+    read.
+    """
     query = sa.select(notes.c.number, notes.c.said).where(notes.c.cell == cell, notes.c.number > after)
     query = query.order_by(notes.c.number).limit(limit)
     if before_us is not None:

@@ -1,6 +1,7 @@
 """Placement's tables in SQL: on PostgreSQL for many workers, on SQLite for one process with everything.
 
-Only the writing of claims, the hot path, is written for each database by itself.
+Most statements are the same for both. Only claims, and trees of one provider, are written by each database's own
+statements.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence

@@ -1,4 +1,4 @@
-"""Pages of what was too long for one message: the later pages of answers, and the earlier pages of claims."""
+"""Stores pages of messages that were too long for one: the later pages of answers, and the earlier pages of large claims."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -16,7 +16,10 @@ from placement_worker.tables import resource_classes, traits
 
 
 class NameCache:
-    """What committed transactions know about one table of names. Its dictionaries are replaced, never changed."""
+    """The names and numbers of resource classes, or of traits, that committed transactions have read.
+
+    Its dictionaries are replaced, never changed, so that a transaction can go on with those that it began with.
+    """
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -25,7 +28,7 @@ class NameCache:
 
 
 class CachedNames:
-    """One table of names as one transaction sees it: by name, and by number."""
+    """The names and numbers of resource classes, or of traits, as one transaction sees them."""
 
     def __init__(self, known: NameCache) -> None:
         self._known = known
@@ -80,7 +83,7 @@ class VocabularyCache:
 
 
 class CachedVocabulary:
-    """Both tables of names, as one transaction sees them."""
+    """The names of resource classes and of traits, as one transaction sees them."""
 
     def __init__(self, known: VocabularyCache) -> None:
         self.classes = CachedNames(known.classes)

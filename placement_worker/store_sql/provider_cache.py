@@ -75,7 +75,9 @@ class ProviderCache:
 
 
 class CachedProviders:
-    """The cache as one transaction sees it: an entry that it has seen stays, whatever other transactions drop."""
+    """The cache of providers as one transaction sees it: an entry that it has used stays, even if other transactions drop
+    it.
+    """
 
     def __init__(self, known: ProviderCache) -> None:
         self._known = known

@@ -1,4 +1,4 @@
-"""Authentication: finds the sender of a request. One way is chosen when the service starts."""
+"""Authentication finds the sender of a request. An operator chooses one of the four kinds when the service starts."""
 
 from typing import Protocol
 

@@ -26,13 +26,13 @@ INTEGER: Schema = {"type": "integer"}
 
 
 def record(properties: Mapping[str, Schema], *, required: tuple[str, ...] = ()) -> Schema:
-    """An object with these keys and no others."""
+    """The schema of a JSON object that may have these keys and no others."""
     schema: Schema = {"type": "object", "properties": dict(properties), "additionalProperties": False}
     return schema | {"required": list(required)} if required else schema
 
 
 def table(key: str, row: Schema, *, at_least: int = 0, at_most: int) -> Schema:
-    """An object whose keys match `key`, and whose values match `row`."""
+    """The schema of a JSON object whose keys match the pattern `key`, and whose values match the schema `row`."""
     return {
         "type": "object",
         "minProperties": at_least,

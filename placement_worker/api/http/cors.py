@@ -29,7 +29,7 @@ class Cors:
         self._origins = frozenset(origins)
 
     def preflight(self, method: str, headers: Headers) -> Answer | None:
-        """The complete answer to a browser's preflight request; None if this is not one."""
+        """The complete answer to a browser's preflight request; None if the request is no preflight request."""
         if not self._origins or method != "OPTIONS" or "access-control-request-method" not in headers:
             return None
         added = self.headers(headers)

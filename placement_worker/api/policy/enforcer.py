@@ -50,7 +50,9 @@ def list_rules() -> list[oslo.RuleDefault]:
 
 
 def get_enforcer() -> oslo.Enforcer:
-    """The entry point `oslo.policy.enforcer`. Only tools call it: it reads the global configuration, which is theirs."""
+    """The entry point `oslo.policy.enforcer`, which only oslo's tools call: the global configuration that it reads is of
+    those tools.
+    """
     enforcer = oslo.Enforcer(cfg.CONF)
     enforcer.register_defaults(list_rules())
     return enforcer

@@ -25,7 +25,10 @@ class BadPolicyError(ValueError):
 
 class Policy:
     def __init__(self, rules: Mapping[str, str]) -> None:
-        """Raises BadPolicyError for a rule that cannot be read, that refers to a missing one, or that refers to itself."""
+        """Read and check all rules.
+
+        Raises BadPolicyError for a rule that cannot be read, that refers to a missing one, or that refers to itself.
+        """
         from placement_worker.api.policy.enforcer import read_rules  # noqa: PLC0415 - only where the API is served
 
         self._enforcer = read_rules(rules)
@@ -33,10 +36,10 @@ class Policy:
         self._allows = lru_cache(maxsize=JUDGED_MAX)(self._judged)
 
     def check(self, rule: str, caller: Caller, query: Sequence[tuple[str, str]]) -> None:
-        """Raises ApiError 403 if the rule does not hold.
+        """Raises ApiError 403 if the rule does not allow the caller this request.
 
-        The request is about the project that its query names, as in GET /usages; without one, about the caller's own. If a
-        query names several projects, the caller must be allowed all of them, since handlers read one of them. A caller
+        The request is about the project that its query names, as in GET /usages; without one, about the caller's own. If
+        a query names several projects, the caller must be allowed all of them, since handlers read one of them. A caller
         that acts on the whole system has no project, and everything in placement belongs to projects: it is refused.
         """
         named = [value for key, value in query if key == "project_id"] or [caller.project]

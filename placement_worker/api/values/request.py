@@ -42,10 +42,10 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Struct, frozen=True):
-    """A status, and a body if there is one.
+    """The reply of a handler: a status, and a body if there is one.
 
-    `body` is any value that msgspec can encode; `Pieces` are JSON already and are sent as they are; None means no body and
-    no content type. `is_fresh` says that the answer is the state of this moment: from version 1.15 on it has
+    `body` is any value that msgspec can encode; `Pieces` are JSON already and are sent as they are; None means no body
+    and no content type. `is_fresh` says that the answer is the state of this moment: from version 1.15 on it has
     `cache-control: no-cache` and `last-modified`. The application adds versions, request ids and the like.
     """
 

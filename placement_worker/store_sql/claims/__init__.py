@@ -1,1 +1,3 @@
-"""Rows of consumers and what they hold, with a statement for each database where one for both costs too much."""
+"""Reads and writes consumers and what they hold. Where one statement for both databases would cost too much, each has its
+own.
+"""

@@ -57,7 +57,7 @@ AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 
 
 class ClaimLocks(ABC, Generic[AnyTransaction]):
-    """Locks what the claims of one transaction touch, once, and then writes their changes."""
+    """Locks and reads the rows that the claims of one transaction need, once, and then writes the changes."""
 
     def __init__(self, transaction: AnyTransaction, classes: CachedNames, providers: CachedProviders) -> None:
         self._transaction = transaction

@@ -41,7 +41,7 @@ HolderRow = tuple[int, int]
 
 
 class ConsumerRecord(Struct, frozen=True, gc=False):
-    """A consumer's row and what it holds, both as values and as it is stored."""
+    """A consumer's row and its holdings, both as values and in the form in which the database stores them."""
 
     row: Consumer
     amounts: tuple[ResourceAmount, ...] = ()
@@ -53,7 +53,7 @@ class ConsumerRecord(Struct, frozen=True, gc=False):
 
 
 class ConsumerWrites(NamedTuple):
-    """The writes of a batch about consumers: their rows, and how the holdings of each change (before, after)."""
+    """Everything that a batch writes about consumers: the rows to write, and each consumer's holdings before and after."""
 
     consumers: list[ConsumerRecord]
     moved: list[tuple[int, Held, Held]]
@@ -125,7 +125,9 @@ class LockedClaims:
         return self._classes.lack({class_id for amounts in of_class for class_id in amounts})
 
     def find_held(self) -> None:
-        """Fill in what the consumers hold. A held provider that does not exist is left to the audit."""
+        """Translate the stored holdings of the consumers into amounts. A provider that does not exist is left out: the
+        audit reports it.
+        """
         for consumer, kept in self._rows.items():
             if kept.held:
                 self._rows[consumer] = ConsumerRecord(kept.row, tuple(self._amounts_of(kept.held)), kept.held)

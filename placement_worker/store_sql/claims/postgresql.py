@@ -183,7 +183,10 @@ class PostgresClaims(ClaimLocks[PostgresTransaction]):
             )
 
     async def _write_groups(self, groups: Sequence[ServerGroup]) -> None:
-        """Keep the inserted groups as granted claims define them; delete those that no granted claim is in."""
+        """Finish the server groups that this transaction has inserted.
+
+        They are kept as the granted claims define them. Those that no granted claim is in are deleted.
+        """
         if not self._made_groups:
             return
         granted = {each.id.int: each for each in groups}

@@ -1,4 +1,4 @@
-"""Claims on SQLite: one call writes a batch."""
+"""Claims on SQLite, which are read and written by the driver's own statements."""
 
 import sqlite3
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Reads the changes that were written, for the feed and for snapshots."""
+"""Reads what was written: changes for the feed, and pages of providers for readers that start or were away."""

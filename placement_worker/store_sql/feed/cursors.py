@@ -14,7 +14,9 @@ NOTHING_SEEN = "1:1:"
 
 
 class Snapshot(Struct, frozen=True):
-    """Sees what transactions before `end` wrote, except for those in `missed`, which were still open."""
+    """A snapshot of PostgreSQL. It covers all transactions before `end`, except for those in `missed`, which were still
+    open.
+    """
 
     end: int
     missed: tuple[int, ...] = ()

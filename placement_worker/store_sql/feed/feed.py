@@ -1,4 +1,4 @@
-"""The change log's mark: how far its publisher came; and the election of that publisher."""
+"""Notes how far the change log is published, and begins the term of a process that becomes the publisher."""
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection
@@ -98,7 +98,7 @@ def come_to(connection: Connection) -> str:
 
 
 def unseen_by(connection: Connection, cursor: str) -> ColumnElement[bool]:
-    """Condition: this row of the log was not yet committed when the cursor was taken."""
+    """A SQL condition: this row of the log was not yet committed when the cursor was taken."""
     if connection.dialect.name != "postgresql":
         return change_log.c.position > int(cursor or 0)
     snapshot = _snapshot(cursor or NOTHING_SEEN)

@@ -65,7 +65,10 @@ ALL_ENTRIES = 2**62
 
 
 class LogRead(Struct, frozen=True):
-    """`cursor` is how far the reading came, `entry` all that it read. `is_cut`: it came to its limit, so there may be more."""
+    """The entries of one reading of the change log, combined into `entry`.
+
+    `cursor` is how far the reading came. `is_cut`: it stopped at its limit, so there may be more.
+    """
 
     cursor: str
     entry: log.LogEntry
@@ -73,8 +76,9 @@ class LogRead(Struct, frozen=True):
 
 
 async def read_log(transaction: Transaction, since: str, entries_max: int = ALL_ENTRIES) -> LogRead | None:
-    """The entries that were not committed at this cursor. None if the log no longer has all of them, or if the cursor is of
-    another database.
+    """Read the entries of the change log that were not committed when this cursor was taken.
+
+    None if the log no longer has all of them, or if the cursor is of another database.
     """
     if not isinstance(transaction, PostgresTransaction):
         return await transaction.run(_log_of_file, since, entries_max) if is_position(since) else None

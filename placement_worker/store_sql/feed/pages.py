@@ -104,7 +104,7 @@ def prune_groups(connection: Connection) -> int:
 
 
 def prune_log(connection: Connection, logged_before: datetime) -> int:
-    """Delete log rows that are published and older than this, and note how far the log is pruned."""
+    """Delete the log rows that are published and older than this time, and note how far the log is pruned."""
     published, forgotten = connection.execute(sa.select(feed.c.cursor, feed.c.forgotten)).one()
     on_postgresql = connection.dialect.name == "postgresql"
     number = (

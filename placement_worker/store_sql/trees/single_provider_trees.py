@@ -70,7 +70,7 @@ Row = tuple[Any, ...]
 
 
 class _Written(Struct, frozen=True):
-    """The values that one write of such trees stores, in the order of the statements' parameters."""
+    """The values that one write of single-provider trees stores, in the order of the statements' parameters."""
 
     counters: Sequence[Row]
     stocks: Sequence[Row]
@@ -79,7 +79,9 @@ class _Written(Struct, frozen=True):
 
 
 def are_single_providers(changes: TreeChanges, locked: LockedTrees) -> bool:
-    """Is and was each of these trees one provider that keeps its name, cell, classes and aggregates?"""
+    """Has each of these trees only one provider, before and after, and does that keep its name, cell, classes and
+    aggregates?
+    """
     return not changes.removed and all(
         (before := locked.trees.get(tree.root)) is not None and _is_lone(before, tree)
         for tree in changes.trees

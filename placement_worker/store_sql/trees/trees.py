@@ -252,7 +252,7 @@ def write_traits(
     vocabulary: CachedVocabulary,
     books: Sequence[tuple[int, ProviderBook, ProviderBook]],
 ) -> None:
-    """Write the traits of stored providers: internal id, state before, state after."""
+    """Write the traits of stored providers. Each is given by its internal id, its state before and its state after."""
     before = [(number, old) for number, old, _ in books]
     after = [(number, new) for number, _, new in books]
     known, wanted = (_traits_of(book for _, book in numbered) for numbered in (before, after))
