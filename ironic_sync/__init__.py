@@ -1,1 +1,1 @@
-"""Keeps placement true about bare metal: shares nodes among daemons by a hash ring, and re-homes them."""
+"""Bare metal: reports Ironic's nodes to placement, and deploys instances on them. Several daemons share the nodes."""

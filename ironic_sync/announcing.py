@@ -22,7 +22,7 @@ from ironic_sync.store import NodeStore
 
 
 class Announcer(PartGroup):
-    """Reports this daemon's nodes to the host registry, and sends their heartbeats."""
+    """Reports nodes to the host registry, and sends the heartbeats of this daemon's nodes."""
 
     def __init__(
         self,
@@ -51,8 +51,10 @@ class Announcer(PartGroup):
         self._gained: dict[ProviderId, None] = {}
 
     def touch(self, written: Iterable[tuple[NodeRow, NodeRow]]) -> None:
-        """Report the rows whose facts for the registry changed. They are compared with the row before the write, not with this
-        daemon's last report: another daemon may have reported something else since.
+        """Report those of the written rows whose facts for the registry changed by this write.
+
+        Each row is compared as it was before the write and after it, not with this daemon's last report: another
+        daemon may have reported something else since.
         """
         self.tell_again(
             row
@@ -61,7 +63,9 @@ class Announcer(PartGroup):
         )
 
     def tell_again(self, rows: Iterable[NodeRow]) -> None:
-        """Report rows of this daemon's nodes again: another daemon may have written them and died before its report."""
+        """Report the nodes of these rows, even if nothing changed: another daemon may have written the rows and died
+        before its report. A deleted node gets no reports and heartbeats any more.
+        """
         for row in rows:
             if row.is_deleted:
                 # No heartbeats for a deleted node, even if it is being reported.
@@ -96,7 +100,9 @@ class Announcer(PartGroup):
         self._reported.update((row.id, row.cell) for row in self._sending.values())
 
     def _alive(self) -> Mapping[CellName, Sequence[ProviderId]]:
-        """The nodes that this daemon owns, by their cells; none if the daemon may not act."""
+        """The nodes to send heartbeats for, by cell: those that this daemon owns and has reported. None while its
+        lease may be over.
+        """
         cells: dict[CellName, list[ProviderId]] = {}
         if self._membership.may_act():
             for node in self._membership.owned:

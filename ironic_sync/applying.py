@@ -48,16 +48,18 @@ class NodeWriter:
         self._comparing: list[Callable[[Sequence[Written]], None]] = []
 
     def listen(self, listener: Listener) -> None:
-        """Call this listener with the rows as stored now. It must not block."""
+        """After each commit, call `listener` with the rows as they were written. It must not block."""
         self._listeners.append(listener)
 
     def listen_to_changes(self, listener: Callable[[Sequence[Written]], None]) -> None:
-        """Call this listener with each row as it was before, and as stored now. It must not block."""
+        """After each commit, call `listener` with each written row twice: before the change, and as written. It must
+        not block.
+        """
         self._comparing.append(listener)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator["NodeWriter"]:
-        """The transaction for the worker loop. In fact each change commits by itself, before any message is sent."""
+        """The worker loop's transaction for a batch of orders: this writer itself, since each `change` commits on its own."""
         yield self
 
     async def read(self, nodes: Iterable[ProviderId]) -> Mapping[ProviderId, NodeRow]:
@@ -67,7 +69,7 @@ class NodeWriter:
         return {each: found.get(each) or NodeRow(id=each) for each in wanted}
 
     async def hear(self, notifications: Sequence[Notification]) -> None:
-        """Apply notifications in the order of arrival."""
+        """Apply notifications to their nodes' rows in the order of arrival."""
         rules = Rules(skew_us=self._skew_us, can_read=self.policy.can_read, now_us=self.clock_us())
         of_nodes: dict[ProviderId, list[Notification]] = {}
         for notification in notifications:

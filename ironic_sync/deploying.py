@@ -66,8 +66,8 @@ UNTIL_HELD = "placement must hold the node first"
 Say = Callable[[Answer | DeployProgressed], "asyncio.Future[None]"]
 
 
-class Ring(Protocol):
-    """The deployer's questions about the nodes that its daemon owns (membership.py)."""
+class Ownership(Protocol):
+    """Which nodes the deployer's daemon owns, and whether it may act on them. Implemented by Membership (membership.py)."""
 
     name: str
 
@@ -79,7 +79,9 @@ class Ring(Protocol):
 
 
 class _LookResult(Struct, frozen=True):
-    """The state that one look at a node found, and the outcome."""
+    """What came of one look at a node: its state in Ironic, read last at `at_us`, and the outcome after all steps
+    that could be taken.
+    """
 
     node: Node | None
     at_us: int
@@ -89,7 +91,7 @@ class _LookResult(Struct, frozen=True):
 
 
 class _LastProgress(Struct, frozen=True):
-    """The last word of progress about an attempt."""
+    """The last progress message that was sent about an attempt."""
 
     attempt: tuple[object, int]
     text: str
@@ -105,7 +107,7 @@ class Deployer(PartGroup):
         api: IronicApi,
         writer: NodeWriter,
         store: NodeStore,
-        ring: Ring,
+        ring: Ownership,
         say: Say,
         settings: IronicSettings,
         *,
@@ -151,7 +153,9 @@ class Deployer(PartGroup):
                 self._want(row.id)
 
     def gained(self, nodes: Sequence[Owned]) -> None:
-        """Nothing to do yet: a deploy of theirs is found when it is due, or when the node is read and its row is written."""
+        """Does nothing: a deploy of a gained node is found when it is due, or when the node was read and its row is
+        written.
+        """
 
     def lost(self, nodes: Sequence[ProviderId]) -> None:
         for node in nodes:
@@ -168,7 +172,9 @@ class Deployer(PartGroup):
     # Which nodes are worked on
 
     async def _look_for_due(self) -> None:
-        """Find the rows that are due, and have their nodes worked on. Another daemon may have written the orders."""
+        """Find the rows of this daemon's nodes that are due, and have the deployer work on these nodes. Orders that
+        another daemon wrote on the rows are found in this way.
+        """
         now, settings = self._now(), self._settings
         longest_s = max(settings.deploy_read_s, settings.deploy_retry_s_max)
         # What waits for a cell's broker stays due, and must not fill the page.
@@ -190,7 +196,9 @@ class Deployer(PartGroup):
                 await self._woken.wait()
 
     async def _work_on(self, node: ProviderId) -> None:
-        """Do the steps of a node's order until there is nothing to do at once. What fails here is due again."""
+        """Take the steps of a node's order until no other can be taken at once. After a failure, the node is worked
+        on again when its row is due.
+        """
         try:
             while await self._has_worked_on(node):
                 pass
@@ -208,7 +216,7 @@ class Deployer(PartGroup):
             self._answering.start(self._send_answers(row), node)
         if row.deploy is None or row.read_epoch != row.epoch:
             return False
-        return await self._is_to_go_on(row, row.deploy, await self._look_at(row, row.deploy))
+        return await self._write_result(row, row.deploy, await self._look_at(row, row.deploy))
 
     def _may_act_on(self, row: NodeRow) -> bool:
         return (
@@ -220,7 +228,9 @@ class Deployer(PartGroup):
     # Steps towards Ironic
 
     async def _look_at(self, row: NodeRow, deploy: Deploy) -> _LookResult:
-        """Read the node and do all that can be done now. Each order asks first whether this daemon still may."""
+        """Read the node from Ironic, and take the steps of its order until one outcome ends the look. The API raises
+        NoLongerOurs instead of sending a change of a node on which this daemon may no longer act.
+        """
         node, at_us, is_ordered = row.node, self._writer.clock_us(), False
         try:
             seen = Seen(await self._api.node(row.id))
@@ -232,7 +242,7 @@ class Deployer(PartGroup):
                     return _LookResult(node, at_us, step, is_ordered)
                 if step in ordered:
                     return _LookResult(node, at_us, Wait("Ironic has the order"))
-                result = await self._taken(row.id, step)
+                result = await self._send_step(row.id, step)
                 if isinstance(result, Refused):
                     return _LookResult(
                         node, at_us, after_refusal(deploy, step, result.status, result.message)
@@ -251,10 +261,12 @@ class Deployer(PartGroup):
             self._asking.left(problem)
             return _LookResult(node, at_us, Again(str(problem)), is_ordered)
 
-    async def _taken(  # noqa: PLR0911 - one for each step
+    async def _send_step(  # noqa: PLR0911 - one for each step
         self, node: ProviderId, step: Step
     ) -> Refused | Fail | tuple[str, ...] | None:
-        """Send this step to Ironic. None if Ironic took it; the ports, if these were asked."""
+        """Send this step to Ironic. Returns None if Ironic accepted it, and the attached ports for `ReadVifs`.
+        Otherwise the step was refused, or the node cannot be deployed.
+        """
         match step:
             case SetInstance(info, instance):
                 added = [] if instance is None else [Change("add", "/instance_uuid", str(instance))]
@@ -278,8 +290,10 @@ class Deployer(PartGroup):
 
     # What became of it
 
-    async def _is_to_go_on(self, row: NodeRow, deploy: Deploy, looked: _LookResult) -> bool:
-        """Write it on the row, if the row is still about this. Whether there is more to do at once."""
+    async def _write_result(self, row: NodeRow, deploy: Deploy, looked: _LookResult) -> bool:
+        """Write the result of a look on the node's row, unless the row has another owner, epoch or order by now.
+        Returns whether there is more to do on the node at once.
+        """
         outcome = looked.outcome
         if isinstance(outcome, Finish | Gone) and not is_held(row):
             outcome = Wait(UNTIL_HELD)
@@ -307,7 +321,7 @@ class Deployer(PartGroup):
                 after = structs.replace(after, deploy=waiting)
                 self._looked_by[row.id] = _signature(after)
                 return after
-            return structs.replace(after, deploy=self._gone_on(work, outcome))
+            return structs.replace(after, deploy=self._deploy_after(work, outcome))
 
         if not await self._writer.change({row.id: change}):
             # Somebody else has written it since: look again.
@@ -315,8 +329,10 @@ class Deployer(PartGroup):
         self._tell(row.id, deploy, outcome)
         return isinstance(outcome, Fail | Finish | Gone | Note)
 
-    def _gone_on(self, work: Deploy, outcome: Outcome) -> Deploy:
-        """The node's order after this outcome, for the next step."""
+    def _deploy_after(self, work: Deploy, outcome: Outcome) -> Deploy:
+        """The order with what this outcome adds to it: the state noted before a rebuild, or the failure that must be
+        cleaned up.
+        """
         match outcome:
             case Note(before):
                 return structs.replace(work, before=before)
@@ -326,7 +342,9 @@ class Deployer(PartGroup):
                 return work
 
     def _with_node(self, row: NodeRow, looked: _LookResult, version: int) -> NodeRow:
-        """With the node as it was read, unless something was written since: then that is newer."""
+        """The row with the node as this look read it; the row unchanged if it was written since `version`, since it
+        is newer then.
+        """
         if looked.node is None:
             return read_as_gone(row, version, looked.at_us) or row
         return read_again(row, looked.node, version, looked.at_us) or row
@@ -353,7 +371,9 @@ class Deployer(PartGroup):
     # Messages to the conductor
 
     def _tell_progress(self, node: ProviderId, deploy: Deploy, text: str) -> None:
-        """Send progress at each change of the node, and at intervals while Ironic works on it. Lost progress is sent later."""
+        """Tell the conductor what a deploy or rebuild waits for: when the text changes, and at intervals while it
+        does not. If a message is lost, the one of the next interval takes its place.
+        """
         if deploy.kind == "undeploy" or deploy.failure:
             return
         attempt, last = (deploy.instance, deploy.attempt), self._last_progress.get(node)
@@ -378,7 +398,9 @@ class Deployer(PartGroup):
             raise problem
 
     async def _send_answers(self, row: NodeRow) -> None:
-        """Send them, and only then take them off the row. What fails is due again."""
+        """Send the final answers of a row to their conductors, and remove them from the row when the broker has
+        confirmed them. After a failure they stay on the row, which stays due.
+        """
         try:
             for answer in row.answers:
                 await self._say(answer)
@@ -413,7 +435,7 @@ def _work_of(deploy: Deploy) -> tuple[object, ...]:
 
 
 def _signature(row: NodeRow) -> object:
-    """All of a row that says what is to be done next, but for the time."""
+    """The parts of a row on which the next step of its order depends, but for the time when it is due."""
     work = None if row.deploy is None else _work_of(row.deploy)
     node = row.node and (row.node.provision_state, row.node.instance_uuid, row.node.maintenance)
     return node, row.is_deleted, work, row.answers, row.epoch, row.read_epoch, is_held(row)

@@ -1,4 +1,6 @@
-"""Hears Ironic's notifications and applies them. Bodies that cannot be read are buried on the API level's broker."""
+"""Hears Ironic's notifications and applies them. A body that cannot be read becomes a dead letter on the API level's
+broker.
+"""
 
 import asyncio
 import logging
@@ -25,16 +27,19 @@ REST_S_MAX = 0.015
 
 
 def rest_s(count: int, took_s: float) -> float:
-    """How long the next batch waits after one of so many notifications that took so long.
+    """How long the reader waits for the next batch, after a batch of `count` notifications that took `took_s` to
+    apply.
 
-    Notifications that come faster than they are applied gather: a batch costs all who follow, from the database to the
-    schedulers, little more than one alone. Those that come one by one do not wait.
+    During the wait, notifications that come fast gather into a larger batch: for the database, placement and the
+    schedulers, a batch costs little more than one notification. There is no wait after a single notification.
     """
     return min(REST_S_MAX, RESTS_PER_BATCH * took_s) if count > 1 else 0.0
 
 
 class EventReader(Supervised):
-    """A part. A batch is acknowledged after its changes are committed, and its dead letters are confirmed."""
+    """The part that reads Ironic's notifications in batches and has them applied. A batch is acknowledged after its
+    changes are committed and its dead letters are confirmed.
+    """
 
     def __init__(
         self,

@@ -97,7 +97,7 @@ class Membership(PartGroup):
         super().__init__(self._renewing, self._looking)
 
     def listen(self, listener: Listener) -> None:
-        """Call this listener with all changes from now on."""
+        """Tell this listener of all nodes that the daemon gains or loses from now on."""
         self._listeners.append(listener)
 
     # Questions of the daemon's other parts
@@ -120,7 +120,9 @@ class Membership(PartGroup):
         return node in self._owned and node not in self._giving and self.may_act()
 
     def overtake(self, epochs: Mapping[ProviderId, int]) -> None:
-        """Placement has these epochs of nodes: those of this daemon's nodes that are behind are soon raised above them."""
+        """At the next look, raise the epochs of this daemon's nodes above these, which placement knows, where they
+        are behind.
+        """
         self._to_overtake.update(epochs)
         self._looking.wake()
 
@@ -148,7 +150,9 @@ class Membership(PartGroup):
         self._looking.wake()
 
     async def _in_time(self, asked: Awaitable[T]) -> T:
-        """Wait for the database, but not for long: a connection that says nothing must not use up the lease."""
+        """Wait for the database's answer about the lease, but at most `renew_wait_s`: a connection that is silent
+        must not use up the lease.
+        """
         try:
             async with asyncio.timeout(self._settings.renew_wait_s):
                 return await asked
@@ -172,7 +176,7 @@ class Membership(PartGroup):
             self._renewing.wake()
             return
         self.members = view.members
-        if lease != self._looked_under and not await self._has_begun(lease):
+        if lease != self._looked_under and not await self._takes_own_anew(lease):
             return
         await self._take_over(view)
         await self._raise_epochs()
@@ -187,8 +191,10 @@ class Membership(PartGroup):
             for each in view.members
         )
 
-    async def _has_begun(self, lease: int) -> bool:
-        """Take anew what carries this daemon's name; the next look goes on with what could not be moved."""
+    async def _takes_own_anew(self, lease: int) -> bool:
+        """At the beginning of a lease, give a new epoch to every node that still has this daemon as its owner.
+        Returns whether all of them got it; if not, the next look continues.
+        """
         if self._begun_under != lease:
             self._lost(tuple(self._owned))
             self._begun_under, self._must_compare = lease, True
@@ -218,7 +224,9 @@ class Membership(PartGroup):
             )
 
     async def _raise_epochs(self) -> None:
-        """Rows that were restored from a backup are behind what placement knows. They are read again in the new epoch."""
+        """Raise the epochs that `overtake` was told of. Those rows were restored from a backup, so placement knows
+        later epochs. The nodes are read again in the new ones.
+        """
         epochs, self._to_overtake = self._to_overtake, {}
         moves = [
             Move(node, self.name, own, self.name, above=epoch + EPOCHS_UNTOLD_MAX)
@@ -236,7 +244,9 @@ class Membership(PartGroup):
             )
 
     def _notice(self, unread: Sequence[Owned]) -> None:
-        """Nodes that others gave are among those that must be read, a page of them at each look."""
+        """Count these nodes, which must be read, as this daemon's: those that other daemons gave it are among them.
+        Each look reads one page of such nodes.
+        """
         is_full = len(unread) == self._settings.page
         self._unread_after = unread[-1].id if is_full else None
         if is_full and any(map(self._is_news, unread)):
@@ -245,7 +255,9 @@ class Membership(PartGroup):
         self._gained(unread)
 
     def _is_to_compare(self) -> bool:
-        """Must the daemon's nodes be compared with the ring, since some may belong to another daemon?"""
+        """Whether this look compares the daemon's nodes with the ring, since some may belong to another daemon: the
+        members have changed, this one drains, the last comparison was not finished, or is `balance_s` ago.
+        """
         return (
             self._must_compare
             or self._ring != Ring(self.members).names
@@ -254,7 +266,9 @@ class Membership(PartGroup):
         )
 
     async def _compare(self) -> None:
-        """Compare this daemon's rows with the nodes it believes to own, and with the ring; give away nodes of others."""
+        """Compare this daemon's rows with the nodes that it believes to own, and with the ring. Give away the nodes
+        that belong to other daemons.
+        """
         # Until it is done: whatever breaks it off.
         self._must_compare = True
         owned = await self._store.owners((self.name,))
@@ -268,7 +282,7 @@ class Membership(PartGroup):
         self._ring, self._compared_at_s = Ring(self.members).names, self._clock_s()
 
     async def _move(self, moves: Sequence[Move]) -> int:
-        """Give nodes to other daemons, in as many transactions as it takes. Returns how many moved."""
+        """Carry out these moves of nodes, in as many transactions as it takes. Returns how many nodes moved."""
         moved = 0
         for first in range(0, len(moves), self._settings.page):
             if self._lease_time_left_s() <= 0:
@@ -303,7 +317,9 @@ class Membership(PartGroup):
     # The end
 
     async def _leave(self) -> None:
-        """Without a gap: whatever could not be given away is taken over as soon as this member's row is gone."""
+        """Give all nodes away and delete this member's row. A node that could not be given away has no live owner
+        then, so another daemon takes it over at its next look.
+        """
         if not self._has_lease:
             return
         # From here on it acts no more, whatever becomes of the lease.

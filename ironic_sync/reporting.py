@@ -90,7 +90,9 @@ class Reporter(PartGroup):
                     self._woken.set()
 
     def try_foreign(self, rows: Iterable[NodeRow]) -> None:
-        """Whatever keeps their providers may have let go of them, or an operator wants them taken."""
+        """Report the nodes again that are left alone because another program keeps their providers: it may have let
+        go of them, or an operator wants them taken over (`foreign_providers`).
+        """
         self.touch(structs.replace(row, is_foreign=False) for row in rows if row.is_foreign)
 
     async def _report_until_stopped(self) -> None:
@@ -161,7 +163,9 @@ class Reporter(PartGroup):
             self._noting.status.well()
 
     def _forget(self, versions: Mapping[ProviderId, int]) -> None:
-        """Wait no more for these reports; but if a later version of the node was reported since, wait for that one."""
+        """Mark these versions of rows as no longer under way to placement. A node of which a later version was sent
+        since stays marked.
+        """
         for node, version in versions.items():
             if self._asked.get(node) == version:
                 del self._asked[node]

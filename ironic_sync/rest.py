@@ -30,7 +30,9 @@ YOUNG_FIELDS = ("owner", "lessee", "retired")
 
 
 class CredentialsRefused(Operational):
-    """Ironic does not accept who we are, or lets us not do this; it is tried again, since rights may be granted."""
+    """Ironic does not accept this user, or the user may not do this. The request is tried again, since rights may be
+    granted.
+    """
 
 
 class VersionNotOffered(Operational):
@@ -42,14 +44,14 @@ class NoLongerOurs(Operational):
 
 
 class Refused(Struct, frozen=True):
-    """Ironic's no to a request, with its own words: the request made no sense, or not in the node's state."""
+    """Ironic's refusal of a request, in its own words: the request is wrong, or the node's present state does not allow it."""
 
     status: int
     message: str
 
 
 class UnreadableNode(Struct, frozen=True):
-    """A node in an answer that is not as it must be. `id` is None if not even that could be read."""
+    """A node in Ironic's answer with a field that is missing or wrong. `id` is None if even the id could not be read."""
 
     id: ProviderId | None
     reason: str
@@ -61,14 +63,16 @@ class Page(Struct, frozen=True):
 
 
 class Read(Struct, frozen=True):
-    """A node of an answer. `reservation` is the conductor that holds the node's lock, None if none does."""
+    """A node that was read from an answer of Ironic. `reservation` is the conductor that holds the node's lock; None
+    if none does.
+    """
 
     node: Node
     reservation: str | None = None
 
 
 class Change(Struct, frozen=True, omit_defaults=True):
-    """One operation of a JSON Patch. To `add` an `/instance_uuid` is refused where one is set."""
+    """One operation of a JSON Patch on a node. Ironic refuses to `add` an `/instance_uuid` to a node that has one."""
 
     op: Literal["add", "replace", "remove"]
     path: str
@@ -103,14 +107,17 @@ class ReadsNodes(Protocol):
 
 
 class ChangesNodes(Protocol):
-    """Each of these returns None when Ironic has accepted it; what it leads to is seen at the node.
+    """The requests that change nodes. Each returns None when Ironic has accepted it; whether the change happens is
+    seen at the node.
 
-    A request whose answer was lost may have been accepted: an error is raised, and the caller reads the node before it
-    asks again. All are safe to be repeated after that.
+    If the answer to a request is lost, an error is raised, though Ironic may have accepted the request. The caller
+    reads the node before it repeats the request; after that, every request is safe to repeat.
     """
 
     def order_only_if(self, may_act_on: Callable[[ProviderId], bool]) -> None:
-        """Ask this immediately before each request, the first and each that is tried again; raise NoLongerOurs if it says no."""
+        """Call `may_act_on` immediately before each request that changes a node, and before each retry. If it returns
+        false, NoLongerOurs is raised and nothing is sent.
+        """
 
     async def patch(self, node: ProviderId, changes: Sequence[Change]) -> Refused | None: ...
 
@@ -129,7 +136,7 @@ class IronicApi(ReadsNodes, ChangesNodes, Protocol):
 
 
 def read_page(listed: Sequence[object]) -> Page:
-    """Each node by itself: one that is wrong does not take its neighbours with it."""
+    """Read each node of a page by itself, so that one that is wrong does not make the others unreadable."""
     read = [read_node(each) for each in listed]
     return Page(
         tuple(each.node for each in read if isinstance(each, Read)),
@@ -138,9 +145,9 @@ def read_page(listed: Sequence[object]) -> Page:
 
 
 def read_node(listed: object) -> Read | UnreadableNode:
-    """A node of an answer; if it is not as it must be, the reason names the field and its value.
+    """Read a node of Ironic's answer. If it has a wrong field, the reason names the field and its value.
 
-    An old Ironic does not have all the fields: those count as null.
+    Fields that an old Ironic does not have count as null.
     """
     if not isinstance(listed, dict):
         return UnreadableNode(None, f"a node must be an object, not {shown(listed)}")

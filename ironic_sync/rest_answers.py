@@ -24,7 +24,9 @@ class Answer(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """The text of Ironic's error. `error_message` is an object, or a text with that object in it."""
+        """The text of the error in Ironic's answer: its `error_message` is an object, or a string with that object in
+        it. If there is neither, the beginning of the body.
+        """
         try:
             error = msgspec.json.decode(self.body)["error_message"]
             fault = msgspec.json.decode(error) if isinstance(error, str) else error
@@ -57,7 +59,9 @@ class Allocated(Struct, frozen=True):
 
 
 def is_missing(answer: Answer) -> bool:
-    """Ironic says so itself, in the form of its errors. A proxy in front of it may answer 404 as well, to everything."""
+    """Whether Ironic itself says that there is no such thing: a 404 in the form of its errors. A proxy in front of
+    Ironic may answer 404 to every request.
+    """
     try:
         return answer.status == _NOT_FOUND and bool(msgspec.json.decode(answer.body)["error_message"])
     except NOT_AS_EXPECTED:
@@ -65,7 +69,7 @@ def is_missing(answer: Answer) -> bool:
 
 
 def marker_of(link: str) -> str:
-    """The node after which a page begins; empty if the link names none."""
+    """The id of the node after which the next page begins, from the link to that page; empty if the link names none."""
     try:
         return dict(parse_qsl(urlsplit(link).query)).get("marker", "")
     except ValueError:

@@ -103,10 +103,12 @@ class _NotDone(Transient):
 
 
 class HttpIronicApi:
-    """An `IronicApi`. `url` is that of the service, with or without `/v1`; a user and password in it are http_basic's.
+    """A client of Ironic's REST API; it implements `IronicApi`. `url` is that of the service, with or without `/v1`.
+    A user and password in it are sent by HTTP's basic authentication.
 
-    With Keystone, `auth` is an `httpx.Auth` that gives its tokens, and a new one after a 401. `has_shards`: cells are told by
-    shards, and an Ironic that has none is refused. `transport` is httpx's way to the server, for tests.
+    With Keystone, `auth` is an `httpx.Auth` that gives its tokens, and a new one after a 401. `has_shards` says that
+    the operator assigns nodes to cells by shards, so an Ironic without shards is refused. `transport` is httpx's way
+    to the server, for tests.
     """
 
     def __init__(
@@ -235,7 +237,9 @@ class HttpIronicApi:
         return self._read(self._granted(answer), dict[str, Any])
 
     def _granted(self, answer: Answer) -> Answer:
-        """The answer to a question that Ironic must not refuse, whatever the nodes' states. Raise WrongAnswer if it does."""
+        """The answer itself, if it is no error; otherwise raise WrongAnswer. For questions that Ironic answers in
+        whatever state a node is.
+        """
         if answer.status >= ERRORS:
             raise WrongAnswer(f"{self._name} answers {answer.status}: {answer.message}")
         return answer
@@ -364,7 +368,9 @@ class HttpIronicApi:
         return b"".join(parts)
 
     def _lower_version(self, answer: Answer) -> None:
-        """To the newest that the server has; each request says its version, so that nothing else must be remembered."""
+        """Lower the microversion of further requests to the newest that the server has. Raise VersionNotOffered if
+        that is less than needed.
+        """
         newest, oldest = (answer.headers.get(name, "") for name in (VERSION_MAX_HEADER, VERSION_MIN_HEADER))
         minor = int(newest[2:]) if newest.startswith("1.") and newest[2:].isdecimal() else 0
         if not self._least <= minor < self._minor:
@@ -393,7 +399,9 @@ def _at(node: ProviderId) -> str:
 
 
 def _no_port(vif: str) -> Refused | None:
-    """Refused here: dots in an address lead to what is above it, which is the node itself, and the order is DELETE."""
+    """A refusal of a port id that is empty or only dots. It is not sent: as the end of an address, dots mean the
+    level above, so a DELETE would be an order about the node itself.
+    """
     if vif.strip("."):
         return None
     return Refused(_BAD_REQUEST, f"{vif!r} is no id of a port")

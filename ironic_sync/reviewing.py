@@ -20,7 +20,9 @@ SECOND_US = 1_000_000
 
 
 class Review(Periodic):
-    """A part. Its listeners are called with each page of rows, and must not wait."""
+    """The part that goes through the rows of this daemon's nodes. Its listeners are called with each page of rows,
+    and must not wait.
+    """
 
     def __init__(
         self,

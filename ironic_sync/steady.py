@@ -8,10 +8,11 @@ JUMP_US = SECOND_US
 
 
 class SteadyClock:
-    """The wall clock, but it never goes faster than time passes: a jump ahead is not followed, a jump back is.
+    """The wall clock, but when that jumps ahead, this clock does not follow. It follows a jump back.
 
-    So what was written before the jump seems no older than it is. When no jump has come for `forgets_s`, the wall clock is
-    right again: what was written meanwhile is as old as that by then.
+    Times on rows are written by the wall clock and compared with this one. So after a jump ahead nothing that was
+    written before it seems older than it is. When there was no jump for `forgets_s`, this clock shows the wall
+    clock's time again.
     """
 
     def __init__(

@@ -56,8 +56,8 @@ class IronicTransaction(Protocol):
         """
 
     async def save(self, rows: Sequence[NodeRow]) -> Saved:
-        """Each row has the version that was read, 0 for a new one; it is stored with the next version. A row that another
-        daemon wrote since is left as it is, and its id is among the lost.
+        """Each row has the version that was read, 0 for a new one; it is stored with the next version. A row that
+        another daemon wrote since is left as it is, and its id is in `lost`.
         """
 
     async def forget(self, rows: Sequence[NodeRow]) -> int:
@@ -68,9 +68,11 @@ class NodeStore(Protocol):
     """The rows of nodes. A page is in the order of ids, begins after `after`, and has at most `limit` rows."""
 
     def transaction(self, *, is_lazy: bool = False) -> AbstractAsyncContextManager[IronicTransaction]:
-        """Commits when left in peace, rolls back on any exception. May raise `Transient` at any step: try again.
+        """A transaction: it commits at its end, and rolls back on any exception. May raise `Transient` at any step:
+        then try again.
 
-        A lazy commit does not wait for the disk (bus/sql/database.py): only for what is found out again if it is lost.
+        A lazy commit does not wait for the disk (bus/sql/database.py): it is only for changes that are made again if
+        they are lost.
         """
 
     async def read(self, ids: Collection[ProviderId]) -> Mapping[ProviderId, NodeRow]:
@@ -82,8 +84,8 @@ class NodeStore(Protocol):
         """A page of the owner's rows; with `needs`, of those that must be reported or read."""
 
     async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
-        """The owner's rows whose `due_at` has come, those that are due for longest first; then those that are due after
-        `beyond`. No pause is so long: the clock by which that was written was ahead.
+        """The owner's rows whose `due_at` has come, those that are due for longest first; then those whose `due_at`
+        is after `beyond`. No daemon pauses until then, so the clock of the daemon that wrote this time was ahead.
         """
 
 
@@ -94,27 +96,32 @@ class RingStore(Protocol):
         """Become a member that does not drain; may be repeated. Raises NameTaken while another incarnation has a lease."""
 
     async def renew(self, name: str, incarnation: str, lease_s: float) -> bool:
-        """False if the lease was over already, or is another incarnation's: then the daemon must join again."""
+        """Make the lease last `lease_s` from now. False if it was over already, or is another incarnation's: then the
+        daemon must join again.
+        """
 
     async def leave(self, name: str, incarnation: str) -> None: ...
 
     async def set_draining(self, name: str, *, draining: bool) -> bool:
-        """False if there is no such member. A daemon that joins again does not drain."""
+        """Set whether this member drains. False if there is no such member. A daemon that joins again does not drain."""
 
     async def members(self) -> tuple[Member, ...]:
         """All members of the ring in the order of their names, also those whose leases are over."""
 
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
-        """The ring as this daemon needs to see it; `unread` is a page as NodeStore has them."""
-
-    async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
-        """For each node the daemon that owns it, in the order of the nodes' ids. With `names`, only the nodes that these daemons
-        own.
+        """The parts of the ring that the daemon `name` needs at each look. `unread` has at most `limit` nodes, with
+        ids above `after`.
         """
 
+    async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:
+        """The owner of each node, in the order of the nodes' ids. With `names`, only the nodes that these daemons own."""
+
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]:
-        """The nodes that moved, as they are now: each has the next epoch and version, and must be read. A node is left
-        where it is if it has another owner or epoch by now, or if a transaction has its row locked: look again soon.
+        """Carry out these moves. Returns the nodes that moved, as they are now: each has the next epoch and version,
+        and must be read.
+
+        A node is left where it is if it has another owner or epoch by now, if it has an instance and the move is only
+        for free nodes, or if another transaction has its row locked. In the last case, try again soon.
         """
 
 

@@ -146,11 +146,13 @@ class Sweeper(PartGroup):
                     listed.add(wrong.id)
             listed.update(node.id for node in page.nodes)
             await self._compare(page.nodes, rows, known)
-        await self._miss_those_not_in(listed, rows)
+        await self._handle_unlisted(listed, rows)
         self.sweeps += 1
 
     async def _rows_of(self, owners: Iterable[str]) -> dict[ProviderId, NodeRow]:
-        """As they are before Ironic is asked: one that is written meanwhile is read again by itself."""
+        """The rows of these daemons' nodes, read before Ironic is asked. If a row is written meanwhile, Ironic's
+        answer is not applied to it, and its node is read again by itself.
+        """
         rows: dict[ProviderId, NodeRow] = {}
         for owner in sorted(owners):
             after: ProviderId | None = None
@@ -172,10 +174,12 @@ class Sweeper(PartGroup):
                 changes[node.id] = self._change_by(row.version if row else 0, _as_found(node))
         await self._writer.change(changes)
 
-    async def _miss_those_not_in(
+    async def _handle_unlisted(
         self, listed: AbstractSet[ProviderId], rows: Mapping[ProviderId, NodeRow]
     ) -> None:
-        """Only an answer about the node itself says that it is gone; and of too many at once not even that."""
+        """Have the nodes that Ironic's list lacks read one by one, since only a 404 for the node itself says that it
+        is deleted. If too many are missing, they are kept reserved instead.
+        """
         known = [row for row in rows.values() if not row.is_deleted]
         gone, held = self._decide([row for row in known if row.id not in listed], len(known))
         changes: dict[ProviderId, Change] = {
@@ -209,7 +213,9 @@ class Sweeper(PartGroup):
     # Single nodes
 
     async def _read_doubted(self) -> None:
-        """Those that this daemon came upon, and its own that another daemon left in doubt."""
+        """Read single nodes from Ironic: those that this daemon has to look at, and those of its own that another
+        daemon left in doubt.
+        """
         await self._find_nodes_of_allocations()
         self._suspect_rows(
             await self._store.page_of(self._membership.name, self._settings.page, needs="read")
@@ -284,15 +290,17 @@ def _as_found(found: Node | None) -> Apply:
 
 
 def _is_owned(row: NodeRow, membership: Membership) -> bool:
-    """Whether this daemon knows that it owns the node in this epoch. The ring notices a node that was given to it because the
-    node is not read yet. One that was marked as read before would go unnoticed: nobody would report or deploy it.
+    """Whether this daemon knows that it owns the node in the row's epoch, so that the row may be marked as read.
+
+    A node that was given to this daemon is noticed because it is not read yet. If it were marked as read before, it
+    would stay unnoticed: nobody would report it or deploy on it.
     """
     return membership.owned.get(row.id) == row.epoch
 
 
 class Adopter(Periodic):
-    """A part, where Ironic's REST API is not known: what was said of a gained node is all there is, and is reported again
-    under the new epoch. A listener of the ring.
+    """The part that takes the Sweeper's place where Ironic's REST API is not known: a gained node cannot be read, so
+    it counts as read with what its notifications said, and is reported again in its new epoch.
     """
 
     def __init__(
@@ -323,7 +331,9 @@ class Adopter(Periodic):
         log.warning("notifications may have been missed, and Ironic cannot be asked: %s", why)
 
     def look_into(self, allocations: Sequence[AllocationNotified]) -> None:
-        """Does nothing: which nodes these allocations took cannot be found out without the REST API."""
+        """Does nothing: the notifications of allocations do not say which nodes they took, and without the REST API
+        nobody can be asked.
+        """
 
     async def _adopt(self) -> None:
         after: ProviderId | None = None

@@ -49,10 +49,11 @@ def ironic_parts(
     clock_us: Callable[[], int] = now_us,
     clock_s: Callable[[], float] = time.monotonic,
 ) -> tuple[Part, ...]:
-    """All parts of a daemon. The station must be one that asks; `ironic_link` leads to the broker of Ironic's notifications.
+    """All parts of a daemon. The station must be one that asks questions, since the reports go to placement as
+    questions. `ironic_link` leads to the broker of Ironic's notifications.
 
-    Without `api`, only notifications count, and nothing can be deployed. `in_cells` are the stations on the cells' own
-    brokers; the caller closes them.
+    Without `api`, only notifications count, and nothing can be deployed. `in_cells` are the stations on the cells'
+    own brokers; the caller closes them.
     """
     chance = station.chance
     policy = NodePolicy(cells=cells, standard_traits=STANDARD_TRAITS, can_read=api is not None)

@@ -156,35 +156,35 @@ Step = SetInstance | ClearInstance | ReadVifs | AttachVif | DetachVif | Validate
 
 
 class Wait(Struct, frozen=True):
-    """Ironic is working on the node: read it again when a notification comes, or after a while."""
+    """An outcome: nothing can be done for now. Read the node again when a notification comes, or after a while."""
 
     why: str
 
 
 class Again(Struct, frozen=True):
-    """The step failed this time: try it again after a pause."""
+    """An outcome: the step failed this time. Try it again after a pause."""
 
     why: str
 
 
 class Note(Struct, frozen=True):
-    """Store on the row the node's provision state and its time, and only then go on."""
+    """An outcome: store the node's provision state and its time on the row. Only then may a rebuild be ordered."""
 
     before: str
 
 
 class Fail(Struct, frozen=True):
-    """A deploy has failed: clean up. A rebuild has failed: report it."""
+    """An outcome: a deploy has failed and is cleaned up, or a rebuild has failed and is reported."""
 
     reason: str
 
 
 class Finish(Struct, frozen=True):
-    """The instance is active on the node, with the image that was ordered."""
+    """An outcome: the instance is active on the node, with the image that was ordered."""
 
 
 class Gone(Struct, frozen=True):
-    """Nothing of the attempt is left on the node."""
+    """An outcome: nothing of the attempt is left on the node."""
 
 
 Outcome = Wait | Again | Note | Fail | Finish | Gone
@@ -259,8 +259,11 @@ def ended(
 
 
 def is_held(row: NodeRow) -> bool:
-    """Whether placement has the node reserved, so that the end of its claim opens no gap. Do not wait for a removal or a
-    report that placement refuses, nor for a node that cannot be reported.
+    """Whether an order on this node may end: placement must have the node reserved, or others could claim it as soon
+    as the order's own claim ends.
+
+    The answer is also yes where waiting would be in vain: placement refuses the report or the removal, or the node
+    has no cell, so it is not reported.
     """
     return bool(row.reported and row.reported.reserved) or bool(row.report_note) or not row.cell
 
@@ -401,8 +404,10 @@ def _undeploying(  # noqa: PLR0911 - one for each kind of state
 
 
 def _detaching_ours(deploy: Deploy, node: Node, seen: Seen) -> Step | Outcome:
-    """Somebody set or removed the node's instance_uuid while we deployed: the ports of our order may still be attached, and
-    nobody else knows of them. Ironic itself detaches all ports when it takes an instance off a node.
+    """The next step of a cleanup when Ironic's instance_uuid is not ours any more, or never was.
+
+    The ports of our order may still be attached, and nobody else knows of them, so they are detached. Ironic itself
+    detaches all ports when it takes an instance off a node.
     """
     ours = deploy.order.ports if isinstance(deploy.order, DeployInstance) else ()
     is_taken_off = node.instance_uuid is None and OF_UNDEPLOYS.get(node.provision_state) != CLEAR

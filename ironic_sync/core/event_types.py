@@ -1,7 +1,8 @@
 """The table of Ironic's event types for nodes and allocations, and how each is treated.
 
-A request to Ironic's API is announced with the values that were asked for: only its end is believed. A change of state
-is believed with any status, since its node says what is.
+The notification that a request to Ironic's API has started carries the values that were asked for, true or not: only
+the one at the request's end is believed. A notification of a changed state is believed with any status, since it
+carries the node as it is.
 """
 
 from collections.abc import Mapping

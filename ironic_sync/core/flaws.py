@@ -40,7 +40,9 @@ def _keys_of(path: str) -> list[str]:
 
 
 def _field_of(keys: list[str]) -> str:
-    """The name of a field as in Ironic's documentation: without the wrapping of the payload."""
+    """The name of a field as in Ironic's documentation: without a leading `ironic_object.data`, and without the
+    indexes of lists.
+    """
     inner = keys[1:] if keys[0] == _DATA else keys
     return ".".join(key for key in inner or keys if not key.isdigit())
 

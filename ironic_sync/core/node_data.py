@@ -25,9 +25,10 @@ PROPERTIES_MAX = 100
 
 
 class NodeData(Struct, frozen=True, kw_only=True, gc=False):
-    """The fields that Moorage reads. A node without one of the first twelve is half a node: no offer can be made of it.
+    """The fields of a node that Moorage reads. The first twelve must be there: no offer can be made of a node without
+    one of them.
 
-    Other fields are skipped, whatever they are. REST alone has `shard`.
+    All other fields are skipped, whatever they contain. Only REST answers have `shard`.
     """
 
     uuid: ProviderId
@@ -53,9 +54,10 @@ class NodeData(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def node_of(data: NodeData) -> Node:
-    """The node, in one spelling: traits sorted, long texts cut, null as Ironic means it.
+    """The Node of this JSON, always in the same form: traits sorted, long texts cut, null replaced where it means
+    "no".
 
-    Ironic's own schema allows null for `maintenance`, `retired`, `traits` and `conductor_group`, and means "no" by it.
+    Ironic's own schema allows null in that sense for `maintenance`, `retired`, `traits` and `conductor_group`.
     """
     return Node(
         id=data.uuid,

@@ -57,7 +57,7 @@ class AllocationNotified(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ignored(Struct, frozen=True):
-    """A notification that changes nothing here. `is_known`: a rule says so, and the event type is not a new one."""
+    """A notification that changes no row. `is_known` is false if its event type is not in the table (event_types.py)."""
 
     reason: str
     event_type: str
@@ -65,7 +65,9 @@ class Ignored(Struct, frozen=True):
 
 
 class Unreadable(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A body that decides nothing. `reason` names the wrong field. `node` is the node of the body, if its id can be read."""
+    """A body that cannot be read as a notification. `reason` names the wrong field. `node` is the id of its node, if
+    that can be read: then the node is read from Ironic.
+    """
 
     reason: str
     node: ProviderId | None = None
@@ -150,7 +152,9 @@ def _unwrapped(body: bytes) -> _Notification | Unreadable:
 
 
 def _about(notification: _Notification, event: Event, at_us: int) -> Notification:
-    """The notification with its payload, which is decoded as far as this event type is believed."""
+    """The notification with its payload decoded. How much is decoded depends on the treatment of its event type: the
+    whole node, its id alone, or an allocation.
+    """
     text = notification.payload
     error = f"{event.kind} ended in an error"
     try:

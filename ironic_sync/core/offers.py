@@ -1,10 +1,10 @@
 """Decides the offer of a node: its class and traits, whether it may be claimed, and the reasons if not.
 
-The one table of Ironic's provision states is here. The offer of a node is always one of its class. A node that may not
-be claimed is reserved and stays in placement, so that nothing has to be dropped while an instance holds it.
+The one table of Ironic's provision states is here. A node's offer is always one unit of its class. A node that may
+not be claimed is reserved and stays in placement, so that nothing has to be dropped while an instance holds it.
 
-Nova's driver is milder in two points: it offers a retired node, and a node with a fault. It is stricter in one: it does
-not offer a node whose power state is null.
+Nova's driver is milder in two points: it offers a retired node, and a node with a fault. It is stricter in one: it
+does not offer a node whose power state is null.
 """
 
 import re
@@ -124,7 +124,9 @@ def keeping_class(offer: Offer, held: str) -> Offer:
 
 
 def without_kept_class(row: NodeRow, standard_traits: AbstractSet[str]) -> Offer:
-    """The offer to try once the former class may be free: placement refuses it if it is not."""
+    """The offer without the former class. It is sent as a trial, which placement refuses if an instance still holds
+    that class.
+    """
     return offer_of(structs.replace(row, offer=None, reported=None), standard_traits)
 
 
@@ -177,7 +179,9 @@ def _against_class(resource_class: str | None) -> str:
 
 
 def _traits_of(node: Node, standard_traits: AbstractSet[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The traits that placement takes, and a reason for each of the others. Those reserve nothing."""
+    """The traits that placement takes, and for each of the others the reason why it is left out. These reasons do not
+    reserve the node.
+    """
     taken, left_out = [], []
     for trait in sorted(set(node.traits)):
         if len(trait) <= NAME_MAX and (trait in standard_traits or _CUSTOM_TRAIT.match(trait)):

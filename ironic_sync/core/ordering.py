@@ -67,8 +67,8 @@ def after_notification(row: NodeRow, notification: Notification, rules: Rules) -
 def read_again(row: NodeRow, node: Node, version_before: int, at_us: int) -> NodeRow | None:
     """The row after a REST answer; None if the row was written since `version_before`: then the node is read again.
 
-    `at_us` is when the answer came, by the daemon's clock. The answer settles every doubt, and shows what the row has
-    from a publisher's clock that is wrong.
+    `at_us` is when the answer came, by the daemon's clock. The answer settles every doubt. A notification time in the
+    future, which comes from a wrong clock, is replaced by `at_us`.
     """
     if row.version != version_before:
         return None
@@ -87,7 +87,9 @@ def read_again(row: NodeRow, node: Node, version_before: int, at_us: int) -> Nod
 
 
 def read_as_gone(row: NodeRow, version_before: int, at_us: int) -> NodeRow | None:
-    """The row after REST answered 404 for this very node; None as above. Its last known state stays."""
+    """The row after REST answered 404 for this very node: it counts as deleted, and keeps its last known state. None
+    if the row was written since `version_before`.
+    """
     if row.version != version_before:
         return None
     if row.is_deleted and not row.doubts and not row.is_doubted:
@@ -103,7 +105,9 @@ def read_as_gone(row: NodeRow, version_before: int, at_us: int) -> NodeRow | Non
 
 
 def held_missing(row: NodeRow, version_before: int, at_us: int) -> NodeRow | None:
-    """The row after Ironic was found to have lost this node and too many others; None as above. It is held."""
+    """The row after Ironic was found to have lost this node together with too many others: the node is kept reserved.
+    None if the row was written since `version_before`.
+    """
     if row.version != version_before:
         return None
     is_known = 0 < row.missing_since_us <= at_us and not row.doubts and not row.is_doubted
@@ -122,7 +126,7 @@ def believed_missing(row: NodeRow) -> NodeRow:
 
 
 def not_listed(row: NodeRow) -> NodeRow:
-    """The row after a whole list of REST lacked the node. It is held; only a 404 for the node itself ends it."""
+    """The row after a whole list of REST lacked the node. It is kept reserved until it is read by itself."""
     if row.is_deleted:
         return row
     return _doubted(row, Rules(skew_us=0, can_read=True), NOT_LISTED, held=True)
@@ -158,8 +162,8 @@ def _after_node(row: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
 
 
 def _after_late_node(row: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
-    """The row after a notification from before the node was read. The read state stays. If the notification differs from
-    it, the node is read again: the two clocks may differ.
+    """The row after a notification that was sent before the node was last read. The state that was read stays. If the
+    notification differs from it, the node is read again, since the publisher's clock and the daemon's may differ.
     """
     after = structs.replace(row, heard_at_us=notified.at_us, heard_from=notified.publisher)
     if row.is_deleted == notified.is_deleted and _with_shard(notified.node, row.node) == row.node:
@@ -168,7 +172,7 @@ def _after_late_node(row: NodeRow, notified: NodeNotified, rules: Rules) -> Node
 
 
 def _doubts_of(row: NodeRow, notified: NodeNotified) -> list[str]:
-    """The reasons to read the node from Ironic, although what the notification says was taken over; empty if there are none."""
+    """The reasons to read the node from Ironic although this notification was applied; empty if there are none."""
     doubts = [notified.doubt] if notified.doubt else []
     known = _known_node(row, notified)
     if known is None:
@@ -184,7 +188,9 @@ def _known_node(row: NodeRow, notified: NodeNotified) -> Node | None:
 
 
 def _is_unordered(row: NodeRow, notified: NodeNotified, skew_us: int) -> bool:
-    """Whether the last notification came from another publisher, at about the same time, with another content."""
+    """Whether this notification and the last one on the row have no order: they come from two publishers, their times
+    are closer than the skew, and their contents differ.
+    """
     if row.node is None or row.heard_from in ("", notified.publisher):
         return False
     if abs(notified.at_us - row.heard_at_us) >= skew_us:
@@ -202,7 +208,7 @@ def _is_older_than_read(row: NodeRow, notified: NodeNotified, skew_us: int) -> b
 
 
 def _doubted_for_order(after: NodeRow, before: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
-    """`after` in doubt because `notified` and the notification of `before` have no order."""
+    """The row `after`, in doubt since `notified` and the last notification of the row `before` have no order."""
     publishers = " and ".join(sorted((before.heard_from, notified.publisher)))
     doubt = f"notifications of {publishers} are nearer than {rules.skew_us // 1_000} ms"
     return _doubted(after, rules, doubt, held=not _are_free(notified, before))
@@ -220,7 +226,7 @@ def _doubted(row: NodeRow, rules: Rules, doubt: str, *, held: bool = False) -> N
 
 
 def _are_free(notified: NodeNotified, row: NodeRow) -> bool:
-    """Whether the node may be claimed by both: by the word, and by the row before it."""
+    """Whether the node may be claimed, both by the notification and by the row as it was before."""
     return _is_free(notified.node, is_deleted=notified.is_deleted) and _is_free(
         row.node, is_deleted=row.is_deleted
     )

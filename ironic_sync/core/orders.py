@@ -117,7 +117,9 @@ def with_leftover(row: NodeRow) -> NodeRow:
 
 
 def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:
-    """`after`, due at once if it has news about a node with a deploy: another daemon may have received the notification."""
+    """The row `after`, with its deploy due at once if the node changed: its owner may be another daemon, which finds
+    rows that are due.
+    """
     if after.deploy is None or after.node == before.node:
         return after
     return structs.replace(after, deploy=structs.replace(after.deploy, due_at=AT_ONCE))
@@ -199,7 +201,7 @@ def _after_redeploy(row: NodeRow, order: RedeployInstance, now: datetime, *, can
 
 
 def with_rebuilt(row: NodeRow, order: RedeployInstance, how: Rebuilt) -> NodeRow:
-    """The row that remembers how the rebuild ended, if the attempt is on the node."""
+    """The row that remembers how this rebuild ended; the same row if the order's attempt is not on the node."""
     if not _is_on(row, order):
         return row
     done = Deployed(cell=order.cell, instance=order.instance, attempt=order.attempt, rebuilt=how)
@@ -223,8 +225,8 @@ def _why_no_rebuild(row: NodeRow, order: RedeployInstance, *, can_deploy: bool) 
 
 
 def _is_on(row: NodeRow, order: UndeployInstance | RedeployInstance) -> bool:
-    """Could the attempt be on the node? Either this daemon deployed it there, or Ironic names its instance on the node, and no
-    row says by which attempt it came.
+    """Whether the order's attempt may be on the node: a daemon deployed it there, or Ironic names its instance on the
+    node and the row does not say by which attempt it came.
     """
     done, node = row.deployed, row.node
     if done is not None and done.instance == order.instance:

@@ -47,9 +47,11 @@ class SentReport(Struct, frozen=True):
 def report_of(
     row: NodeRow, standard_traits: AbstractSet[str], *, foreign: Foreign = "leave", may_try: bool = True
 ) -> SentReport | None:
-    """The next report of this node; None if there is none. With `may_try` false a trial was just refused.
+    """The next report of this node; None if there is none. `may_try` is false if placement has just refused a trial:
+    then only the offer is reported.
 
-    A node that nobody owns yet is not reported: its first owner takes it at once, reads it, and reports it in its own epoch.
+    A node that nobody owns yet is not reported: its first owner takes it at once, reads it, and reports it in its own
+    epoch.
     """
     if not row.owner or not row.needs_report or row.offer is None or row.is_behind:
         return None
@@ -131,8 +133,11 @@ def _removed(row: NodeRow, sent: SentReport) -> NodeRow:
 
 
 def _outdated(row: NodeRow, sent: SentReport, verdict: ReportOutdated) -> NodeRow:
-    """The row, to be reported again under a number above placement's. Even if placement has exactly this number, it may not
-    have accepted this report: after a restore from a backup, the row repeats its versions.
+    """The row after placement refused a report because it knows a later number or epoch. The node's next report gets
+    a higher number.
+
+    If placement knows exactly this number, it may not have accepted this very report: after a restore from a backup,
+    the row repeats its versions.
     """
     if verdict.epoch > row.epoch:
         return _behind(row, sent, verdict.epoch)
@@ -168,7 +173,9 @@ def _kept(row: NodeRow, sent: SentReport, verdict: TreeKept) -> NodeRow:
 
 
 def _left_alone(row: NodeRow, why: str) -> NodeRow:
-    """The row of a node that is not reported. An owner that has read the node may still work on it."""
+    """The row of a node whose provider another program keeps: the node is not reported. An owner that has read it may
+    still work on it.
+    """
     is_known = row.seen_epoch == row.epoch
     return structs.replace(
         row,

@@ -104,7 +104,9 @@ def takes(owned: Iterable[Owned], members: Sequence[Member], me: str) -> tuple[M
 
 
 def takes_anew(owned: Iterable[Owned], me: str) -> tuple[Move, ...]:
-    """Nodes that carry my name from an earlier lease: somebody may still act on them in its epoch, so they get another."""
+    """The moves that give a new epoch to nodes that carry my name from an earlier lease: somebody may still act on
+    them in the old epoch.
+    """
     return tuple(Move(each.id, me, each.epoch, me) for each in owned if each.owner == me)
 
 

@@ -157,7 +157,9 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def holds_instance(self) -> bool:
-        """Whether an instance is on the node or on its way there: then the node stays with its owner while that lives."""
+        """Whether an instance is on the node or on its way there: then the node stays with its owner while that
+        daemon lives.
+        """
         return self.deploy is not None or (self.node is not None and self.node.instance_uuid is not None)
 
     @property
@@ -172,7 +174,9 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_behind(self) -> bool:
-        """Whether placement knows a later epoch: it refuses every report until the owner has raised this one's."""
+        """Whether placement knows a later epoch of the node: it refuses every report until the owner has raised the
+        row's epoch above that.
+        """
         return self.epoch_ahead > self.epoch
 
     @property

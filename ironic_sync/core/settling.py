@@ -55,8 +55,8 @@ def _content(row: NodeRow) -> tuple[object, ...]:
 
 
 def seen(row: NodeRow) -> NodeRow:
-    """The row after its owner read the node, or took it over where nodes cannot be read. In a new epoch it is reported again,
-    so that placement knows the epoch.
+    """The row after its owner read the node, or took it over where nodes cannot be read. If this is the first time in
+    its epoch, the node is reported again, so that placement knows the epoch.
     """
     if row.seen_epoch == row.epoch:
         return row

@@ -1,11 +1,12 @@
 """Nodes and daemons in SQL: on PostgreSQL for a ring of daemons, on SQLite for everything on one machine.
 
-On tables that exist: `bus.sql.upgrade(url, "ironic_sync")` makes them. A batch is a constant number of statements.
+The tables must exist: `bus.sql.upgrade(url, "ironic_sync")` makes them. On PostgreSQL, a batch is a constant number
+of statements.
 
-    postgresql.py   the hot statements there, and sqlite.py there
-    rows.py         a row between columns and value
-    reading.py      what is read without a lock, once for both
-    daemons.py      the members and their leases, once for both
+    postgresql.py, sqlite.py   the statements that run most often, for each database
+    rows.py                    converts a row to the values of its columns, and back
+    reading.py                 queries that take no lock, for both databases
+    daemons.py                 the members of the ring and their leases, for both databases
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -48,7 +49,9 @@ class Rows(Protocol):
     async def load(self, ids: Sequence[UUID]) -> Sequence[Stored]: ...
 
     async def write(self, rows: Sequence[Values], *, are_new: bool) -> set[UUID]:
-        """The rows that were written. New ones must not exist yet; others must have the version that was read."""
+        """Insert these rows if they are new, otherwise update them. Returns the ids of those that were written: a new
+        row only if there is none of its id, another only if it still has the version that was read.
+        """
 
     async def give(self, moves: Sequence[Move]) -> tuple[Owned, ...]: ...
 

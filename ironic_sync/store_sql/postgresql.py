@@ -1,4 +1,6 @@
-"""The hot statements on PostgreSQL, spoken to asyncpg: each takes a batch as arrays, a column an array."""
+"""The statements on nodes' rows that run most often, for PostgreSQL and asyncpg. A batch is passed as one array for
+each column.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -73,7 +75,7 @@ DELETE FROM ironic_nodes USING old WHERE ironic_nodes.id = old.id
 
 
 class PostgresRows:
-    """The statements on nodes' rows in one transaction. Those that change rows say which they changed."""
+    """The statements on nodes' rows in one transaction on PostgreSQL."""
 
     def __init__(self, transaction: PostgresTransaction) -> None:
         self._transaction = transaction

@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(NodeRow).decode
 
 
 def values(row: NodeRow) -> Values:
-    """In the order in which all statements have them, with the version that was read."""
+    """The values of a row's columns, in the order in which all statements take them. The version is the one that was read."""
     due_at = row.due_at
     return (
         row.id,
@@ -57,5 +57,5 @@ def owned_of(found: Iterable[Sequence[Any]]) -> tuple[Owned, ...]:
 
 
 def number(id_: UUID) -> int:
-    """The id as a number. Both databases sort ids in the order of these numbers."""
+    """The UUID as a number. Both databases sort UUIDs in the order of these numbers."""
     return id_.int

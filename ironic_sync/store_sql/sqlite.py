@@ -1,5 +1,5 @@
-"""The hot statements on SQLite. A writer has the file to itself, so what is read is locked. An id is text there, as
-SQLAlchemy writes and reads it.
+"""The statements on nodes' rows that run most often, for SQLite. Rows need no locks, since a writer has the whole
+file to itself. Ids are stored as texts, as SQLAlchemy writes and reads them.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
 
 class SqliteRows:
-    """The statements on nodes' rows in one transaction. Those that change rows say which they changed."""
+    """The statements on nodes' rows in one transaction on SQLite."""
 
     def __init__(self, transaction: SqliteTransaction) -> None:
         self._transaction = transaction
