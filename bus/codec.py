@@ -43,7 +43,7 @@ class NewerVersion(Struct, frozen=True):
 
 
 class _Wrapped(Struct, frozen=True, omit_defaults=True):
-    """An envelope whose message stays encoded. It is enough to look at the type, or to put the message back unchanged."""
+    """An envelope whose message stays encoded: for reading the type alone, or for putting the message back unchanged."""
 
     message: msgspec.Raw
     id: str = ""
@@ -68,7 +68,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Codec:
-    """Decodes a set of message types: the current version of each, and older ones that have an upgrade of their JSON."""
+    """Decodes a set of message types: the current version of each, and older versions that `upgrades` can convert."""
 
     def __init__(
         self,

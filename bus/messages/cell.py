@@ -28,9 +28,9 @@ ALTERNATES_MAX = 20
 class Choice(Value, frozen=True, array_like=True):
     """A suitable host and the share to take from it. Only the chosen one holds the share; alternates hold nothing.
 
-    `fingerprint` identifies the host's tree as it was when the host was chosen (tree_fingerprint.py). When the shape
-    has moved, an equal fingerprint shows that only inventories changed. Empty: unknown. `kind` is the host's
-    (hosts.py).
+    `fingerprint` identifies the host's tree as it was when the host was chosen (tree_fingerprint.py); it is empty if
+    unknown. When the shape has moved, an equal fingerprint shows that only inventories changed. `kind` is the kind of
+    the host (hosts.py).
     """
 
     name: Label
@@ -246,8 +246,9 @@ class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
 
 
 class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):
-    """The result of the rebuild with this number; `failure` is empty if it succeeded. `is_active`: an instance runs on
-    the host; after a failure, the old one.
+    """The result of the rebuild with this number; `failure` is empty if it succeeded.
+
+    `is_active` says whether an instance runs on the host. After a failure, it is the old one.
     """
 
     number: Counter

@@ -29,7 +29,7 @@ class ConductorAlive(CellMessage, frozen=True, tag="conductor.beat"):
 
 
 class ConductorHeard(Value, frozen=True):
-    """A conductor, and when it was last heard. It is `up` if that was lately, and it can work."""
+    """A conductor, and the time of its last heartbeat. It is `up` if that is recent, and the conductor can work."""
 
     name: Label
     life: CellLife

@@ -471,8 +471,10 @@ class AskRevisions(Message, frozen=True, tag="revisions"):
 
 
 class RevisionsPage(Message, frozen=True, tag="revisions.page"):
-    """Internal ids of providers, and their revisions in a second list of the same order. There are no others between
-    these ids. `next` starts the next page, null on the last one.
+    """A page of the internal ids of providers, and their revisions in a second list of the same order.
+
+    There are no providers with other internal ids between these. `next` is where the next page begins, null on the last
+    page.
     """
 
     internals: tuple[int, ...]

@@ -66,8 +66,8 @@ class ClaimTogether(Message, frozen=True, tag="claims"):
     """A page of a claim for many consumers. All of them are granted in one transaction, or none. A repeated claim gets
     the same verdict.
 
-    Placement keeps every page but the last one, and decides when the last one comes. So the sender asks with the last
-    page when all others are answered. `claim` tells the pages of one claim from all others: it is made of their content.
+    Placement keeps every page but the last one, and decides when the last one comes. So the sender sends the last page
+    only when all other pages have been answered. `claim` identifies the claim: it is derived from the content of its pages.
     `templates` are those of this page.
     """
 

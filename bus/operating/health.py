@@ -50,7 +50,10 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """A failing part does not make the worker unhealthy: it retries, and a restart would not help."""
+        """Whether no part has ended before the worker was told to stop.
+
+        A failing part does not make the worker unhealthy: the part retries, and a restart would not help.
+        """
         return not any(self._has_ended(each.state) for each in statuses(self.parts))
 
     def awaits(self) -> Mapping[str, str]:

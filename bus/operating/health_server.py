@@ -8,31 +8,30 @@ It decides nothing. The server's libraries are loaded only where an address is g
 """
 
 import logging
-import socket
 from typing import TYPE_CHECKING, Any
 
 from bus.operating.health import Health
+from bus.operating.listen_address import BadAddressError, address_text, listening_socket, read_address
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.applications import Starlette
 
 VARIABLE = "MOOR_HEALTH_LISTEN"
+SETTING = f"{VARIABLE} (--health-listen)"
 LOOPBACK = "127.0.0.1"
-PORT_MAX = 65_535
-
-
-class BadAddressError(ValueError):
-    """The worker cannot listen on this address."""
 
 
 class HealthServer:
     """Serves a worker's health and metrics over HTTP. The constructor binds the address; may raise BadAddressError."""
 
     def __init__(self, address: str, health: Health) -> None:
-        self._socket = _bound(*read_address(address))
-        host, port = self._socket.getsockname()[:2]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        host, port = read_health_address(address)
+        try:
+            self._socket = listening_socket(host, port)
+        except OSError as problem:
+            raise BadAddressError(f"{SETTING} is {host}:{port}: {problem.strerror or problem}") from None
+        self.url = f"http://{address_text(*self._socket.getsockname()[:2])}"
         self._server = _server(_app(health))
 
     async def run(self) -> None:
@@ -42,27 +41,10 @@ class HealthServer:
         self._server.should_exit = True
 
 
-def read_address(text: str) -> tuple[str, int]:
+def read_health_address(text: str) -> tuple[str, int]:
     """Parse host and port. `9100` and `:9100` listen on loopback; `0.0.0.0:9100` and `[::]:9100` everywhere."""
-    host, _, port = text.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") or LOOPBACK
-    if not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
-        raise BadAddressError(
-            f"{VARIABLE} (--health-listen) is {text!r}: write port or host:port, as 9100, 0.0.0.0:9100 or [::]:9100"
-        )
-    return host, int(port)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.create_server(address, family=family)
-    except OSError as problem:
-        raise BadAddressError(
-            f"{VARIABLE} (--health-listen) is {host}:{port}: {problem.strerror or problem}"
-        ) from None
-    bound.setblocking(False)
-    return bound
+    examples = "port or host:port, as 9100, 0.0.0.0:9100 or [::]:9100"
+    return read_address(text, SETTING, examples, default_host=LOOPBACK)
 
 
 def _server(app: "Starlette") -> "uvicorn.Server":

@@ -16,7 +16,8 @@ from bus.configuration.addresses import without_password
 from bus.errors import Transient, Unavailable
 from bus.logs import FORMATS
 from bus.operating.health import About, Health, ReadyTeller
-from bus.operating.health_server import VARIABLE, BadAddressError, HealthServer
+from bus.operating.health_server import VARIABLE, HealthServer
+from bus.operating.listen_address import BadAddressError
 from bus.parts import Once
 from bus.process import Part, exiting_if_wrong, run_process, run_until, stopped_by_signals
 

@@ -18,7 +18,7 @@ from bus.rabbit.endings import again, bounded, fail, refusal_of
 
 
 class Listener:
-    """The user of a channel. It is told what arrives beside replies; this base class ignores it."""
+    """Is told what arrives on a channel beside the replies to requests. This base class ignores all of it."""
 
     def on_content(self, method: Frame, header: ContentHeader, body: bytes) -> None: ...
 

@@ -146,7 +146,7 @@ class UnixConnection:
     # Used by its channels
 
     async def ask(self, kind: Callable[..., Request], *fields: object) -> Any:
-        """Send a request and wait for its answer, as long as the broker is blocked."""
+        """Send a request and wait for its answer. While the broker is blocked, this waits without limit."""
         answer = self.begin(kind, *fields)
         while not (await asyncio.wait((answer,), timeout=self._answer_s_max))[0]:
             if not self.blocked:

@@ -184,7 +184,7 @@ class _Reading:
         return self.is_bound and not was_bound
 
     async def next(self, look_s: float) -> tuple[Consuming | None, Sequence[Delivery]]:
-        """A consumer and its deliveries; no consumer when it is time to bind the inbox again."""
+        """Wait for deliveries, and return them with their consumer. None as the consumer: bind the inbox again."""
         for consuming in (*self._consumings, None):
             if consuming not in self._waiting:
                 happening = consuming.receive() if consuming else asyncio.sleep(look_s, ())

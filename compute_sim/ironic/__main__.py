@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bus.broker import Broker
 from bus.operating.health_server import VARIABLE
+from bus.operating.listen_address import read_address
 from bus.operating.running import about, run_main, run_worker, with_flags
 from bus.process import exiting_if_wrong, make_ready
 from bus.urls import broker_at
@@ -21,7 +22,6 @@ from compute_sim.simulated.script_file import load_script
 NODES_COUNT = 100
 LISTEN = "127.0.0.1:6385"
 DRAIN_S_MAX = 5.0
-PORT_MAX = 65_535
 INFINITY = float("inf")
 
 
@@ -69,11 +69,8 @@ def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] =
 
 
 def read_listen(text: str, variable: str = "MOOR_IRONIC_SIM_LISTEN") -> tuple[str, int]:
-    """Parse an address, host:port. Raise ValueError for any other text; the error names `variable`."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > PORT_MAX:
-        raise ValueError(f"{variable} is {text!r}: write host:port, as {LISTEN}")
-    return host, int(port)
+    """Parse the address of the REST API. `variable` is the setting that an error names."""
+    return read_address(text, variable, f"host:port, as {LISTEN}")
 
 
 def _options(environment: Mapping[str, str]) -> Options:

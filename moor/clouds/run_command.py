@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.configuration.addresses import Addresses
 from bus.messages.cell import ALTERNATES_MAX
-from bus.operating.health_server import BadAddressError
+from bus.operating.listen_address import BadAddressError
 from bus.process import run_process
 from cell_conductor.__main__ import run as run_conductor
 from compute_sim.__main__ import run as run_compute

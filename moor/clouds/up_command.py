@@ -25,7 +25,8 @@ from bus.definitions import rights_by_user
 from bus.memory import JournalTakenError, JournalUnreadableError, MemoryBroker, journaled_broker
 from bus.messages.hosts import NODE
 from bus.operating.health import Health
-from bus.operating.health_server import BadAddressError, HealthServer
+from bus.operating.health_server import HealthServer
+from bus.operating.listen_address import BadAddressError
 from bus.operating.running import about
 from bus.process import stopped_by_signals
 from bus.topology import objects_of

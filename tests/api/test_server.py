@@ -12,6 +12,7 @@ import pytest
 import trustme
 from starlette.types import ASGIApp
 
+from bus.operating.listen_address import BadAddressError
 from placement_worker.api.auth.no_authentication import NoAuthentication
 from placement_worker.api.grammar.routing import Route
 from placement_worker.api.http.app import PlacementApp
@@ -217,7 +218,7 @@ def test_where_to_listen(text: str, listen: Listen, *, is_loopback: bool) -> Non
 
 @pytest.mark.parametrize("text", ["", "8780", "127.0.0.1", "127.0.0.1:", ":8780", "a:x", "a:65536", "a:-1"])
 def test_what_cannot_be_listened_on_is_refused(text: str) -> None:
-    with pytest.raises(BadListenError, match="write host:port"):
+    with pytest.raises(BadAddressError, match="write host:port"):
         read_listen(text)
 
 

@@ -19,7 +19,8 @@ from bus.errors import ConnectionLost, Poison
 from bus.memory import MemoryBroker
 from bus.messages.placement import AskSnapshot, LogPosition, SnapshotPage
 from bus.operating.health import About, Health, ReadyTeller
-from bus.operating.health_server import BadAddressError, HealthServer, read_address
+from bus.operating.health_server import HealthServer, read_health_address
+from bus.operating.listen_address import BadAddressError
 from bus.operating.running import about, with_flags
 from bus.parts import Pauses, Status, Supervised
 from bus.process import Part, run_until
@@ -294,13 +295,13 @@ async def test_a_part_that_has_ended_makes_the_worker_unhealthy() -> None:
     ],
 )
 def test_a_port_alone_is_on_loopback(text: str, address: tuple[str, int]) -> None:
-    assert read_address(text) == address
+    assert read_health_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:99999", "1:x", "\u0661"])
 def test_an_invalid_address_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(BadAddressError, match="write port or host:port"):
-        read_address(text)
+        read_health_address(text)
 
 
 @pytest.mark.asyncio

@@ -1,10 +1,10 @@
 """The REST API on a loopback port, as a part of a process."""
 
 import asyncio
-import socket
 
 import uvicorn
 
+from bus.operating.listen_address import address_text, listening_socket
 from bus.operating.part_server import PartServer
 from bus.parts import Supervised
 from compute_sim.ironic.api.app import ironic_app
@@ -22,12 +22,12 @@ class IronicServer(Supervised):
         super().__init__("API of the simulated Ironic", self._listen, is_cut_short=False)
         self._ironic = ironic
         self._app = ironic_app(ironic)
-        self._socket = socket.create_server((host, port), backlog=_BACKLOG)
+        self._socket = listening_socket(host, port, backlog=_BACKLOG)
         self._address: tuple[str, int] = (host, self._socket.getsockname()[1])
 
     @property
     def url(self) -> str:
-        return f"http://{self._address[0]}:{self._address[1]}"
+        return f"http://{address_text(*self._address)}"
 
     async def _listen(self) -> None:
         try:
@@ -37,7 +37,7 @@ class IronicServer(Supervised):
                     await asyncio.sleep(_LOOKS_EVERY_S)
                     continue
                 if self._socket.fileno() < 0:
-                    self._socket = socket.create_server(self._address, backlog=_BACKLOG)
+                    self._socket = listening_socket(*self._address, backlog=_BACKLOG)
                 await self._serve()
         finally:
             self._socket.close()

@@ -4,7 +4,6 @@ When it stops, it accepts no new connections, answers the requests in progress, 
 """
 
 import logging
-import socket
 import ssl
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import uvicorn
 from msgspec import Struct, structs
 from starlette.types import ASGIApp
 
+from bus.operating.listen_address import address_text, listening_socket, read_address
 from bus.operating.part_server import PartServer
 from placement_worker.api.http.connections import Connections, is_of_this_machine
 from placement_worker.api.http.protocol import protocol_for
@@ -20,11 +20,10 @@ from placement_worker.api.settings import ApiSettings
 log = logging.getLogger(__name__)
 
 BACKLOG = 2_048
-PORT_MAX = 65_535
 
 
 class BadListenError(ValueError):
-    """An address that the server cannot listen on, or a certificate that it cannot use."""
+    """An address that cannot be bound, or a certificate that cannot be used."""
 
 
 class Listen(Struct, frozen=True):
@@ -39,16 +38,12 @@ class Listen(Struct, frozen=True):
         return self.host == "localhost" or is_of_this_machine(self.host)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
 
 
 def read_listen(text: str, *, is_shared: bool = False) -> Listen:
     """Parse the address to listen on: `127.0.0.1:8780`, `[::1]:8780`, `localhost:8780`; port 0 is any free port."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
-        raise BadListenError(f"listen is {text!r}: write host:port, as 127.0.0.1:8780 or [::]:8780")
-    return Listen(host, int(port), is_shared)
+    return Listen(*read_address(text, "listen", "host:port, as 127.0.0.1:8780 or [::]:8780"), is_shared)
 
 
 def read_certificate(chain: Path, key: Path) -> ssl.SSLContext:
@@ -78,7 +73,12 @@ class HttpServer:
         connections: Connections | None = None,
         drain_s_max: int = 8,
     ) -> None:
-        self._socket = _bound(listen)
+        try:
+            self._socket = listening_socket(
+                listen.host, listen.port, backlog=BACKLOG, is_shared=listen.is_shared
+            )
+        except OSError as problem:
+            raise BadListenError(f"listen is {listen}: {problem.strerror}") from None
         self.listen = structs.replace(listen, port=self._socket.getsockname()[1])
         self.scheme = "http" if tls is None else "https"
         config = uvicorn.Config(
@@ -111,15 +111,3 @@ class HttpServer:
 
     async def stop(self) -> None:
         self._server.should_exit = True
-
-
-def _bound(listen: Listen) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=listen.is_shared)
-    except OSError as problem:
-        raise BadListenError(f"listen is {listen}: {problem.strerror}") from None
-    bound.setblocking(False)
-    return bound

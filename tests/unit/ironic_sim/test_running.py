@@ -20,7 +20,7 @@ from compute_sim.ironic import (
     available_nodes,
     simulated_ironic,
 )
-from compute_sim.ironic.__main__ import main
+from compute_sim.ironic.__main__ import main, read_listen
 from compute_sim.ironic.core.script import IronicScript, Loses, WorkFails
 from compute_sim.simulated.script_file import BadScript, load_script
 from tests.simulation.loop import run_simulated
@@ -131,6 +131,15 @@ def test_more_unsent_notifications_than_fit_lose_the_oldest() -> None:
         return simulation.sender.unsent, simulation.sender.lost
 
     assert run_simulated(scenario()) == (10, 10)
+
+
+@pytest.mark.asyncio
+async def test_the_api_is_served_at_an_ipv6_address_too() -> None:
+    ironic = SimulatedIronic(available_nodes(3), lambda: STARTED_S, lambda *_: None)
+    server = IronicServer(ironic, *read_listen("[::1]:0"))
+    assert server.url.startswith("http://[::1]:")
+    async with await running(server), httpx.AsyncClient(base_url=server.url) as client:
+        assert len((await client.get("/v1/nodes")).json()["nodes"]) == 3
 
 
 @pytest.mark.asyncio
