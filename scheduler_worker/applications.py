@@ -17,15 +17,7 @@ from bus.messages.applications import (
     KnownApplication,
     SetApplication,
 )
-from bus.messages.build import (
-    BuildAccepted,
-    BuildRejected,
-    InstanceActive,
-    InstanceDeleted,
-    InstanceFailed,
-    InstancePlaced,
-    InstanceWaiting,
-)
+from bus.messages.build import BuildAccepted, BuildRejected, InstanceEvent
 from bus.parts import Periodic
 from bus.workers.handling import Answer, Bury, Received, Said, Tell
 from bus.workers.publisher import Publisher
@@ -64,9 +56,7 @@ class Applications(Periodic):
     def project_of(self, message: Message) -> str:
         """The project on whose feed this event is published; empty if it is on none."""
         match message:
-            case (
-                InstanceWaiting() | InstancePlaced() | InstanceActive() | InstanceFailed() | InstanceDeleted()
-            ):
+            case InstanceEvent():
                 project = message.instance.project
             case BuildAccepted() | BuildRejected():
                 project = message.project
