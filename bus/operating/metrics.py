@@ -84,10 +84,6 @@ class Metrics(Collector):
     def page(self) -> bytes:
         return generate_latest(self._registry)
 
-    def describe(self) -> Iterator[Metric]:
-        """Describe no metrics in advance: prometheus_client would otherwise read the parts before they run."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
         yield from self._about()
         yield from self._of_parts()

@@ -17,8 +17,6 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
-from msgspec import structs
-
 from bus.codec import Codec
 from bus.configuration.settings import BusSettings
 from bus.errors import Locked, TookTooLong, Transient, Unavailable
@@ -344,11 +342,8 @@ class _Leaving:
         self.buried: dict[int, str] = {}
         for each in said:
             if isinstance(each, Tell):
-                cause = each.cause
-                out = Outgoing(each.message, cause.id, cause.trace) if cause else Outgoing(each.message)
-                if each.feed:
-                    out = structs.replace(out, feed=each.feed)
-                self.outgoing.append(out)
+                cause, trace = (each.cause.id, each.cause.trace) if each.cause else ("", "")
+                self.outgoing.append(Outgoing(each.message, cause, trace, feed=each.feed))
                 # Messages with the same key mostly follow each other.
                 if each.kept is not None and not (self.kept and self.kept[-1] == each.kept):
                     self.kept.append(each.kept)
