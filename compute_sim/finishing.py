@@ -88,7 +88,10 @@ class Finisher:
         async with self._store.transaction() as tx:
             slots = BuildSlots(tx, self._fleet, self._settings.builds_at_once_max)
             for attempt in await tx.due(at_s, self._settings.due_at_once_max):
-                driver = self._fleet[attempt.host]
+                driver = self._fleet.get(attempt.host)
+                if driver is None:
+                    # The host was not started again: its attempt stays due for a process that has the host.
+                    continue
                 after, answer = due(attempt, driver.condition(at_s), driver.look_at(attempt, at_s), at_s)
                 asked.append((attempt, after))
                 if answer is None:

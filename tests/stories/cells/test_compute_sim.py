@@ -602,6 +602,21 @@ async def test_an_unconfirmed_answer_is_sent_by_the_next_process_after_a_kill() 
             await until(lambda: setup.answers == [spawned(1, host)])
 
 
+async def test_a_build_on_a_host_that_is_not_started_again_waits_for_a_process_that_has_the_host() -> None:
+    stays, leaves = "c1-host-00001", "c1-host-00002"
+    async with compute_setup("memory") as setup, open_again("sqlite", Elapsed()) as again:
+        killed, clock, slow = await again("c1"), HeldClock(), FaultScript(spawn_ms=200)
+        async with setup.computing(equal_hosts("c1", 2), slow, store=killed, clock=clock):
+            await setup.order(spawn(1, leaves))
+            await _until_it_has(killed, leaves, Load(instances=1, io_ops=1))
+
+        async with setup.computing(equal_hosts("c1", 1), store=await again("c1")):
+            await setup.order(spawn(2, stays))
+            await until(lambda: setup.answers == [spawned(2, stays)])
+        async with setup.computing(equal_hosts("c1", 2), store=await again("c1")):
+            await until(lambda: setup.answers[1:] == [spawned(1, leaves)])
+
+
 async def _until_it_has(store: ComputeStore, host: str, load: Load) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while (await store.loads([root_of(host)]))[root_of(host)] != load:
