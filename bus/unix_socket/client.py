@@ -148,9 +148,13 @@ class UnixConnection:
     async def ask(self, kind: Callable[..., Request], *fields: object) -> Any:
         """Send a request and wait for its answer. While the broker is blocked, this waits without limit."""
         answer = self.begin(kind, *fields)
-        while not (await asyncio.wait((answer,), timeout=self._answer_s_max))[0]:
-            if not self.blocked:
-                self.cut(f"no answer within {self._answer_s_max:g} s")
+        try:
+            while not (await asyncio.wait((answer,), timeout=self._answer_s_max))[0]:
+                if not self.blocked:
+                    self.cut(f"no answer within {self._answer_s_max:g} s")
+        finally:
+            # Of a caller that was cancelled: otherwise asyncio would report the end of the connection as an unread error.
+            answer.cancel()
         return answer.result()
 
     def begin(self, kind: Callable[..., Request], *fields: object) -> asyncio.Future[Any]:

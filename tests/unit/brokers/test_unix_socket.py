@@ -1,6 +1,7 @@
 """The socket's file: private, replaced when it was left behind, never taken from a process that uses it."""
 
 import asyncio
+import gc
 import socket
 import stat
 import struct
@@ -268,6 +269,31 @@ async def test_a_broker_that_sends_nothing_is_lost_and_not_waited_for(socket_pat
         with pytest.raises(ConnectionLost, match=r"no answer within 0\.05 s"):
             await UnixBroker(socket_path, answer_s_max=0.05).connect()
         over.set()
+
+
+async def test_a_client_that_gives_up_while_it_waits_for_an_answer_leaves_no_error_behind(
+    socket_path: Path,
+) -> None:
+    left: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: left.append(context["message"]))
+    is_asked = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        is_asked.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(say_nothing, socket_path):
+        connecting = asyncio.create_task(UnixBroker(socket_path).connect())
+        await is_asked.wait()
+        connecting.cancel()
+        await asyncio.wait((connecting,))
+        del connecting
+        await asyncio.sleep(0.05)
+    gc.collect()
+
+    assert left == []
 
 
 async def test_a_broker_with_an_alarm_is_waited_for(socket_path: Path) -> None:
