@@ -50,8 +50,9 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
 
 
-out = Terminal()
-err = Terminal(stderr=True)
+# An address such as fe80:1234:1 is no emoji.
+out = Terminal(emoji=False)
+err = Terminal(stderr=True, emoji=False)
 
 
 def fit_width() -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 from msgspec import structs, to_builtins
+from rich.text import Text
 
 from moor.options import AsJson, tuned, tuning
 from moor.showing import print_all
@@ -31,7 +32,7 @@ COLUMNS = Columns[Mapping[str, object]](
     {
         "variable": lambda row: str(row["variable"]),
         "value": lambda row: str(row["value"]),
-        "stated": lambda row: str(row["stated"] or "[dim]default[/dim]"),
+        "stated": lambda row: str(row["stated"]) if row["stated"] else Text("default", "dim"),
     }
 )
 

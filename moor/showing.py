@@ -17,7 +17,7 @@ from rich.text import Text
 from bus.messages.build import InstanceState, NoValidHost
 from bus.messages.hosts import NODE, HostState, Supported
 from moor.options import fail, out
-from moor.tables import GAP, Columns, Rows, print_table
+from moor.tables import GAP, Columns, Rows, print_table, styled
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ def print_instance(state: InstanceState, cell: str = "") -> None:
         ("name", escape(state.name)),
         ("project", escape(state.project)),
         ("state", instance_state(state)),
-        ("host", f"{state.host} in {state.cell}" if state.host else ""),
+        ("host", escape(f"{state.host} in {state.cell}") if state.host else ""),
         ("cell", cell),
         ("reason", escape(state.reason)),
         ("since", moment(state.changed_at)),
@@ -116,7 +116,7 @@ def print_instance(state: InstanceState, cell: str = "") -> None:
     )
     for failure in state.failures:
         grid.add_row(
-            "failed", f"[yellow]{failure.attempt}. {failure.host}: {escape(failure.reason)}[/yellow]"
+            "failed", f"[yellow]{failure.attempt}. {escape(f'{failure.host}: {failure.reason}')}[/yellow]"
         )
     out.print(grid, highlight=False)
     if state.no_valid_host is not None:
@@ -143,7 +143,7 @@ def _move(state: InstanceState) -> str:
     move = state.move
     if move is None:
         return ""
-    way = f"{move.kind} from {move.source}" + (f" to {move.destination}" if move.destination else "")
+    way = escape(f"{move.kind} from {move.source}" + (f" to {move.destination}" if move.destination else ""))
     if move.failure:
         return f"[yellow]{way}: {move.outcome}: {escape(move.failure)}[/yellow]"
     if move.confirm_by is not None and not move.outcome:
@@ -166,14 +166,14 @@ def print_funnel(found: NoValidHost) -> None:
     for step in found.steps:
         left -= step.removed
         example = f"[dim]{escape(step.example)}[/dim]"
-        table.add_row(f"[red]-{step.removed}[/red]", step.step, _bar(left, found.hosts), example)
+        table.add_row(f"[red]-{step.removed}[/red]", escape(step.step), _bar(left, found.hosts), example)
     table.add_row(f"[bold]{left}[/bold]", "left", "", "")
     out.print(table, highlight=False)
     if found.nearest:
         out.print("nearest:")
         nearest = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for miss in found.nearest:
-            nearest.add_row(f"  {miss.host}", f"[yellow]{escape(miss.reason)}[/yellow]")
+            nearest.add_row(f"  {escape(miss.host)}", f"[yellow]{escape(miss.reason)}[/yellow]")
         out.print(nearest, highlight=False)
 
 
@@ -250,7 +250,7 @@ def instance_state(state: InstanceState) -> str:
 
 def _in_short(state: InstanceState) -> str:
     tries = f"{len(state.failures)} failed before" if state.failures and state.state == "active" else ""
-    return escape(state.reason or tries)
+    return state.reason or tries
 
 
 def _bar(left: int, hosts: int) -> str:
@@ -261,8 +261,8 @@ def _bar(left: int, hosts: int) -> str:
 INSTANCES = Columns[InstanceState](
     {
         "id": lambda each: str(each.id),
-        "name": lambda each: escape(each.name),
-        "state": instance_state,
+        "name": lambda each: each.name,
+        "state": lambda each: styled(instance_state(each)),
         "cell": lambda each: each.cell,
         "host": lambda each: each.host,
         "reason": _in_short,
@@ -275,10 +275,10 @@ HOSTS = Columns[HostState](
         "kind": _kind,
         "cell": lambda each: each.cell,
         "zone": lambda each: each.availability_zone,
-        "state": host_state,
+        "state": lambda each: styled(host_state(each)),
         "instances": lambda each: str(each.instances),
         "building": lambda each: str(each.io_ops),
-        "reason": lambda each: escape(each.setting.reason),
+        "reason": lambda each: each.setting.reason,
     },
     prose=("reason",),
 )

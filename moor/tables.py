@@ -21,7 +21,8 @@ GAP = 2
 class Columns(Struct, Generic[T], frozen=True):
     """How a table shows items of one type: for each heading, the function that makes the cell of an item.
 
-    A cell is markup or `Text`. The columns in `prose` may be wrapped; the cells of columns in `lists` have several lines.
+    A cell is a text, printed as it is, or `styled`. The columns in `prose` may be wrapped; the cells of columns in `lists`
+    have several lines.
     """
 
     cells: Mapping[str, Callable[[T], str | Text]]
@@ -93,8 +94,13 @@ def print_table(items: Iterable[T], columns: Columns[T]) -> None:
     out.print(Rows(tuple(items), columns), highlight=False, crop=False)
 
 
+def styled(markup: str) -> Text:
+    """A cell with colours. Texts from elsewhere must be escaped in it."""
+    return Text.from_markup(markup, emoji=False)
+
+
 def _text(cell: str | Text) -> Text:
-    return Text.from_markup(cell) if isinstance(cell, str) else cell
+    return Text(cell) if isinstance(cell, str) else cell
 
 
 def _shared_out(room: int, wanted: Mapping[str, int]) -> dict[str, int]:

@@ -153,7 +153,7 @@ class UnixConnection:
                 if not self.blocked:
                     self.cut(f"no answer within {self._answer_s_max:g} s")
         finally:
-            # Of a caller that was cancelled: otherwise asyncio would report the end of the connection as an unread error.
+            # A cancelled caller reads no answer; asyncio would report the end of the connection as an error that nobody read.
             answer.cancel()
         return answer.result()
 

@@ -114,13 +114,13 @@ def check_nodes(nodes: Sequence[NodeShown], flavors: Flavors | None) -> CheckRes
 
 
 def _print(checked: CheckResult) -> None:
-    lines = [f"node {escape(each.name or each.id)}: {each.reason}" for each in checked.nodes_without_class]
+    lines = [escape(f"node {each.name or each.id}: {each.reason}") for each in checked.nodes_without_class]
     lines += [
         f"class {name} of {count} {'node' if count == 1 else 'nodes'}: no flavor requests it"
         for name, count in (checked.classes_without_flavor or {}).items()
     ]
     lines += [
-        f"flavor {escape(name)}: no node has {', '.join(classes)}"
+        escape(f"flavor {name}: no node has {', '.join(classes)}")
         for name, classes in (checked.flavors_without_node or {}).items()
     ]
     for line in lines[:SHOWN_MAX]:

@@ -6,7 +6,7 @@ from ironic_sync.core.node import Node
 from moor.bare_metal.nodes import NodeShown, Offered
 from moor.options import out
 from moor.showing import grid_of, moment
-from moor.tables import Columns
+from moor.tables import Columns, styled
 
 STATE_COLOURS = {
     "available": "green",
@@ -108,12 +108,12 @@ def _in_short(offered: Offered) -> str:
 NODES = Columns[NodeShown](
     {
         "id": lambda each: str(each.id),
-        "name": lambda each: escape(each.name),
-        "state": lambda each: _state(each.ironic),
-        "class": lambda each: escape((each.ironic and each.ironic.resource_class) or ""),
+        "name": lambda each: each.name,
+        "state": lambda each: styled(_state(each.ironic)),
+        "class": lambda each: (each.ironic and each.ironic.resource_class) or "",
         "cell": lambda each: each.cell,
-        "daemon": lambda each: escape(each.daemon),
-        "offered": lambda each: _in_short(each.offered),
+        "daemon": lambda each: each.daemon,
+        "offered": lambda each: styled(_in_short(each.offered)),
     },
     prose=("offered",),
 )

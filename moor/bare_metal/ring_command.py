@@ -12,6 +12,7 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 from rich.markup import escape
+from rich.text import Text
 
 from bus.message import ProviderId
 from ironic_sync.core.ordering import believed_missing
@@ -98,17 +99,15 @@ def _print_ring(shown: RingShown) -> None:
 _COLOURS = {"alive": "green", "draining": "yellow", "gone": "red"}
 _DAEMONS = Columns[DaemonShown](
     {
-        "name": lambda each: escape(each.name),
-        "state": lambda each: f"[{_COLOURS[each.state]}]{each.state}[/{_COLOURS[each.state]}]",
+        "name": lambda each: each.name,
+        "state": lambda each: Text(each.state, _COLOURS[each.state]),
         "lease left": lambda each: f"{each.lease_left_s:.1f} s" if each.lease_left_s else "",
         "nodes": lambda each: str(each.nodes),
         "with instances": lambda each: str(each.with_instances),
-        "incarnation": lambda each: escape(each.incarnation),
+        "incarnation": lambda each: each.incarnation,
     }
 )
-_SCORES = Columns[tuple[str, int]](
-    {"name": lambda each: escape(each[0]), "score": lambda each: f"{each[1]:020d}"}
-)
+_SCORES = Columns[tuple[str, int]]({"name": lambda each: each[0], "score": lambda each: f"{each[1]:020d}"})
 
 
 @app.command()

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import typer
+from rich.markup import escape
 
 from bus.definitions import SALT_BYTES, definitions_of
 from bus.messages.applications import (
@@ -100,7 +101,7 @@ def add(
     # RabbitMQ caches the rights of an open channel.
     rabbitmqctl(command, "close_all_user_connections", application.user, "its rights have changed")
     asked(bus, SetApplication(name=name, projects=application.projects, admin=admin), ApplicationSet)
-    where = f"its password is in {credentials}" if credentials else f"its password is {password}"
+    where = f"its password is in {escape(str(credentials))}" if credentials else f"its password is {password}"
     acts_for = "all projects" if admin else ", ".join(application.projects)
     out.print(
         f"[green]{application.user}[/green] may act for {acts_for}; {where}", highlight=False, soft_wrap=True

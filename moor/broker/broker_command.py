@@ -23,7 +23,7 @@ from moor.broker.deployments import BrokerDeployment, deployments_of
 from moor.options import AsJson, BusUrl, Cells, command_settings, out, with_connection
 from moor.settings import Settings
 from moor.showing import print_json
-from moor.tables import Columns, print_table
+from moor.tables import Columns, print_table, styled
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="The broker's exchanges, queues, users and rights."
@@ -40,7 +40,7 @@ MESSAGES = Columns[tuple[str, Route]](
     }
 )
 RIGHTS = Columns[tuple[str, str, str]](
-    {"user": lambda each: each[0], "may": lambda each: each[1], "what": lambda each: each[2]},
+    {"user": lambda each: each[0], "may": lambda each: each[1], "what": lambda each: styled(each[2])},
     lists=("what",),
 )
 
@@ -125,7 +125,8 @@ def show(
     for deployment, waiting in zip(deployments, depths, strict=True):
         if len(deployments) > 1:
             out.rule(
-                f"broker of {', '.join(deployment.names)}: {without_password(deployment.url)}", align="left"
+                escape(f"broker of {', '.join(deployment.names)}: {without_password(deployment.url)}"),
+                align="left",
             )
         print_table(deployment.objects().queues, _queue_columns(waiting))
         out.print()
@@ -165,7 +166,7 @@ def _create_users(deployment: BrokerDeployment, file: Path, ctl: list[str]) -> N
     # Write the file first: a password that reaches only the broker would be lost.
     write_private(file, {**known, **passwords})
     rabbitmqctl(ctl, "import_definitions", stdin=json.dumps(definitions))
-    out.print(f"[green]created[/green] {len(names)} users; their passwords are in {file}")
+    out.print(f"[green]created[/green] {len(names)} users; their passwords are in {escape(str(file))}")
 
 
 def _depths(bus: str, queues: Iterable[Queue]) -> dict[str, int | None]:
@@ -193,7 +194,9 @@ def _queue_columns(depths: dict[str, int | None]) -> Columns[Queue]:
             "kind": lambda queue: queue.kind.value,
             "on": lambda queue: WHERE[queue.site],
             "waiting": waiting,
-            "bound to": lambda queue: _lines((each.exchange, each.pattern) for each in queue.bindings),
+            "bound to": lambda queue: styled(
+                _lines((each.exchange, each.pattern) for each in queue.bindings)
+            ),
         },
         lists=("bound to",),
     )

@@ -40,11 +40,11 @@ def list_letters(
 
 LETTERS = Columns[DeadLetter](
     {
-        "handle": lambda letter: Text(letter.handle),
-        "queue": lambda letter: Text(letter.queue),
-        "type": lambda letter: Text(letter.type),
+        "handle": lambda letter: letter.handle,
+        "queue": lambda letter: letter.queue,
+        "type": lambda letter: letter.type,
         "attempts": lambda letter: str(letter.attempts),
-        "reason": lambda letter: Text(letter.reason),
+        "reason": lambda letter: letter.reason,
     },
     prose=("type", "reason"),
 )

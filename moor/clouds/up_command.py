@@ -19,6 +19,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
+from rich.markup import escape
 
 from bus.configuration.settings import BusSettings
 from bus.definitions import rights_by_user
@@ -172,7 +173,7 @@ async def _up(
 ) -> None:
     out.print(
         f"[bold]Moorage[/bold]: {sum(map(len, hosts.values()))} simulated hosts in "
-        f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), data in {settings.data}",
+        f"{len(hosts)} {'cell' if len(hosts) == 1 else 'cells'} ({', '.join(hosts)}), data in {escape(str(settings.data))}",
         highlight=False,
         soft_wrap=True,
     )
@@ -240,13 +241,13 @@ async def _serve(
 
 def _health(address: str, parts: Sequence[object]) -> HealthServer:
     server = HealthServer(address, Health(about("moor up"), parts))
-    out.print(f"health is served at {server.url}", highlight=False, soft_wrap=True)
+    out.print(f"health is served at {server.url}", markup=False, highlight=False, soft_wrap=True)
     return server
 
 
 def _placement_api(serving: ServiceOptions, store: SqlPlacementStore) -> PlacementService:
     service = PlacementService(store, serving)
-    out.print(f"placement is served at {service.url}", highlight=False, soft_wrap=True)
+    out.print(f"placement is served at {service.url}", markup=False, highlight=False, soft_wrap=True)
     return service
 
 
@@ -257,6 +258,7 @@ def _announce_metal(settings: Settings, metal: BareMetal) -> None:
     daemons = "a daemon manages" if len(metal.daemons) == 1 else f"{len(metal.daemons)} daemons manage"
     out.print(
         f"a simulated Ironic has {len(metal.simulation.ironic.nodes)} nodes, which {daemons}; its API is served at {url}",
+        markup=False,
         highlight=False,
         soft_wrap=True,
     )

@@ -120,7 +120,7 @@ def _policy(group: GroupState) -> str:
 GROUPS = Columns[GroupState](
     {
         "id": lambda each: str(each.id),
-        "name": lambda each: escape(each.name),
+        "name": lambda each: each.name,
         "project": lambda each: each.project,
         "policy": _policy,
         "members": lambda each: str(each.size),

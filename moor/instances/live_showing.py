@@ -9,7 +9,7 @@ from bus.messages.build import CellHeard, InstanceState
 from moor.instances.live import MISSING, Compared, LiveView
 from moor.options import NOT_IN_TIME, fail, out
 from moor.showing import instance_state, moment, plain, print_json, shortened
-from moor.tables import Columns, print_table
+from moor.tables import Columns, print_table, styled
 
 
 def with_cell(state: InstanceState, heard: Mapping[str, CellHeard]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def print_live(view: LiveView, nothing: str = "", *, as_json: bool) -> None:
             print_table(view.instances, _columns(view))
         for each in view.only_in_cells:
             where = f"[yellow]only in cell {each.cell}[/yellow]: {each.id} {escape(each.name)}"
-            out.print(f"{where} {each.state} {each.host}", highlight=False)
+            out.print(f"{where} {each.state} {escape(each.host)}", highlight=False)
     else:
         out.print(nothing, markup=False, highlight=False)
     if not as_json:
@@ -70,11 +70,11 @@ def _columns(view: LiveView) -> Columns[Compared]:
     return Columns(
         {
             "id": lambda each: str(each.told.id),
-            "name": lambda each: escape(each.told.name),
-            "state": lambda each: instance_state(each.told),
+            "name": lambda each: each.told.name,
+            "state": lambda each: styled(instance_state(each.told)),
             "cell": lambda each: each.told.cell,
             "host": lambda each: each.told.host,
-            "in the cell": lambda each: _in_cell(each, has_answered=each.told.cell not in silent),
+            "in the cell": lambda each: styled(_in_cell(each, has_answered=each.told.cell not in silent)),
         },
         prose=("in the cell",),
     )
@@ -89,7 +89,7 @@ def _in_cell(each: Compared, *, has_answered: bool) -> str:
         return "" if has_answered else "[red]not known[/red]"
     if not each.differs:
         return ""
-    host = f" on {live.host}" if live.host else ""
+    host = f" on {escape(live.host)}" if live.host else ""
     return f"[yellow]{live.state}{host}, attempt {live.attempt}[/yellow]"
 
 

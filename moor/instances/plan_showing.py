@@ -26,11 +26,11 @@ CELLS = Columns[PlannedCell](
 DRAINED = Columns[DrainedInstance](
     {
         "id": lambda each: str(each.id),
-        "name": lambda each: escape(each.name),
-        "project": lambda each: escape(each.project),
+        "name": lambda each: each.name,
+        "project": lambda each: each.project,
         "to": lambda each: each.to,
         "cell": lambda each: each.cell,
-        "reason": lambda each: escape(each.reason),
+        "reason": lambda each: each.reason,
     },
     prose=("reason",),
 )
@@ -40,7 +40,7 @@ VERDICTS = Columns[HostVerdict](
         "cell": lambda each: each.cell,
         "fit": lambda each: str(each.fit),
         "step": lambda each: each.step,
-        "reason": lambda each: escape(each.reason),
+        "reason": lambda each: each.reason,
     },
     prose=("reason",),
 )
@@ -49,7 +49,7 @@ CAPABILITIES = Columns[Capability](
         "name": lambda each: each.name,
         "kind": lambda each: each.kind,
         "hosts": lambda each: str(each.hosts),
-        "value": lambda each: escape(each.value),
+        "value": lambda each: each.value,
         "values": lambda each: str(each.values),
     }
 )
@@ -57,7 +57,7 @@ HAVING = Columns[HostHaving](
     {
         "host": lambda each: each.host,
         "cell": lambda each: each.cell,
-        "value": lambda each: escape(each.value),
+        "value": lambda each: each.value,
         "free": lambda each: "" if each.free is None else str(each.free),
     }
 )
@@ -96,11 +96,11 @@ def print_explanation(explained: Explanation) -> None:
     )
     out.print(
         grid_of(
-            ("chosen", f"{chosen}, {among}" if among else chosen),
+            ("chosen", escape(f"{chosen}, {among}" if among else chosen)),
             ("at", moment(explained.chosen_at)),
-            ("alternates", ", ".join(explained.alternates)),
+            ("alternates", escape(", ".join(explained.alternates))),
             *(
-                ("refused", f"[yellow]{each.host}: {escape(each.reason)}[/yellow]")
+                ("refused", f"[yellow]{escape(f'{each.host}: {each.reason}')}[/yellow]")
                 for each in explained.state.refusals
             ),
         ),

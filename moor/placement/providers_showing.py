@@ -61,9 +61,9 @@ def holder_columns(provider: ProviderState) -> Columns[ConsumerState]:
     return Columns(
         {
             "id": lambda each: str(each.id),
-            "type": lambda each: escape(each.type),
-            "project": lambda each: escape(each.project),
-            "user": lambda each: escape(each.user),
+            "type": lambda each: each.type,
+            "project": lambda each: each.project,
+            "user": lambda each: each.user,
             "holds": lambda each: ", ".join(
                 f"{amount.amount} {amount.resource}" for amount in each.held if amount.provider == provider.id
             ),
@@ -75,15 +75,15 @@ def holder_columns(provider: ProviderState) -> Columns[ConsumerState]:
 def print_usages(usages: Sequence[TypeUsage]) -> None:
     """One row per type of consumer, and a row with the totals if there are several types."""
     resources = sorted({resource for each in usages for resource in each.used})
-    table = [(escape(each.type or "unknown"), each.consumers, each.used) for each in usages]
+    table = [(Text(each.type or "unknown"), each.consumers, each.used) for each in usages]
     if len(usages) > 1:
         total = {name: sum(each.used.get(name, 0) for each in usages) for name in resources}
-        table.append(("[bold]all[/bold]", sum(each.consumers for each in usages), total))
+        table.append((Text("all", "bold"), sum(each.consumers for each in usages), total))
     of_classes = {name: partial(_amount_of, name) for name in resources}
     print_table(table, Columns({"consumers": itemgetter(0), "": lambda row: str(row[1]), **of_classes}))
 
 
-def _amount_of(resource: str, row: tuple[str, int, Mapping[str, int]]) -> str:
+def _amount_of(resource: str, row: tuple[Text, int, Mapping[str, int]]) -> str:
     return str(row[2].get(resource, 0))
 
 
@@ -91,8 +91,8 @@ def candidate_columns(names: Mapping[ProviderId, str]) -> Columns[Candidate]:
     """The table of candidates: what each provider gives, and for which request group if there are several."""
     return Columns(
         {
-            "host": lambda each: escape(_name(each.share.host, names)),
-            "gives": lambda each: escape(_given(each, names)),
+            "host": lambda each: _name(each.share.host, names),
+            "gives": lambda each: _given(each, names),
         },
         prose=("gives",),
     )
@@ -140,14 +140,16 @@ def _in_short(provider: ProviderState) -> str:
     )
 
 
-def _fullest(provider: ProviderState) -> str:
+def _fullest(provider: ProviderState) -> str | Text:
     """The class with the highest usage in relation to its capacity."""
     shares = [
         (stock.used / max(1, capacity_of(stock)), f"{resource} {stock.used}/{capacity_of(stock)}")
         for resource, stock in sorted(provider.inventories.items())
         if stock.used
     ]
-    return max(shares, key=itemgetter(0))[1] if shares else "[dim]idle[/dim]" if provider.inventories else ""
+    return (
+        max(shares, key=itemgetter(0))[1] if shares else Text("idle", "dim") if provider.inventories else ""
+    )
 
 
 def _formula(stock: InventoryState) -> str:
@@ -163,15 +165,15 @@ def _bounds(stock: InventoryState) -> str:
     return f"{stock.min_unit}{most or ' or more'}{step}"
 
 
-def _bar(used: int, capacity: int) -> str:
+def _bar(used: int, capacity: int) -> Text:
     filled = min(BAR, -(-BAR * used // capacity)) if capacity else 0
     colour = "red" if used > capacity else "yellow" if filled == BAR else "green"
-    return f"[{colour}]{'█' * filled}[/{colour}][dim]{'░' * (BAR - filled)}[/dim]"
+    return Text.assemble(("█" * filled, colour), ("░" * (BAR - filled), "dim"))
 
 
 PROVIDERS = Columns[ProviderState](
     {
-        "name": lambda each: f"{'' if each.parent is None else '[dim]└[/dim] '}{escape(each.name)}",
+        "name": lambda each: Text.assemble(("" if each.parent is None else "└ ", "dim"), each.name),
         "id": lambda each: str(each.id),
         "cell": lambda each: each.cell,
         "fullest": _fullest,

@@ -156,10 +156,10 @@ def _print(aggregate: AggregateState) -> None:
 
 AGGREGATES = Columns[AggregateState](
     {
-        "aggregate": lambda each: escape(each.name),
+        "aggregate": lambda each: each.name,
         "id": lambda each: str(each.id),
         "hosts": lambda each: str(each.hosts_count),
-        "metadata": lambda each: escape(", ".join(f"{key}={value}" for key, value in each.metadata.items())),
+        "metadata": lambda each: ", ".join(f"{key}={value}" for key, value in each.metadata.items()),
     },
     prose=("metadata",),
 )

@@ -10,7 +10,7 @@ from bus.messages.cells import AskCells, CellsFound, CellState
 from moor.client import asked
 from moor.options import AsJson, BusUrl, fail, out
 from moor.showing import cell_life, grid_of, moment, print_all, print_one
-from moor.tables import Columns
+from moor.tables import Columns, styled
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Cells: list, show.")
 
@@ -48,7 +48,7 @@ def _cells(bus: str, name: str = "") -> Sequence[CellState]:
 CELLS = Columns[CellState](
     {
         "cell": lambda each: each.cell,
-        "state": lambda each: cell_life(each.life),
+        "state": lambda each: styled(cell_life(each.life)),
         "last heard": lambda each: moment(each.heard_at),
         "conductors": lambda each: (
             f"{sum(one.life == 'up' for one in each.conductors)} of {len(each.conductors)} up"
@@ -56,7 +56,7 @@ CELLS = Columns[CellState](
         "hosts": lambda each: f"{each.hosts_up} of {each.hosts} up",
         "instances": lambda each: str(each.instances),
         "waiting": lambda each: str(each.waiting),
-        "reason": lambda each: escape(each.reason),
+        "reason": lambda each: each.reason,
     },
     prose=("reason",),
 )
