@@ -28,14 +28,10 @@ from bus.messages.build import (
     AskInstances,
     BuildRejected,
     CellHeard,
-    InstanceActive,
-    InstanceDeleted,
-    InstanceFailed,
+    InstanceEvent,
     InstanceId,
-    InstancePlaced,
     InstancesFound,
     InstanceState,
-    InstanceWaiting,
 )
 from bus.messages.hosts import AskHosts, HostsFound, HostState
 from bus.messages.placement import AskSnapshot, ProviderState, SnapshotPage
@@ -63,7 +59,6 @@ PAGE = 500
 UNTIL_LOOK_S = 0.1
 DRAIN_S_MAX = 5.0
 
-InstanceEvent = InstanceWaiting | InstancePlaced | InstanceActive | InstanceFailed | InstanceDeleted
 States = dict[InstanceId, InstanceState]
 Feed = AsyncGenerator[Sequence[Received[Message]], None]
 
