@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from bus.errors import Operational
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed, RedeployInstance
-from bus.parts import Background, PartGroup, Periodic, Status, Supervised
+from bus.parts import Background, PartGroup, Pauses, Periodic, Status, Supervised
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.deploying import (
     Again,
@@ -353,8 +353,8 @@ class Deployer(PartGroup):
         settings = self._settings
         if not isinstance(outcome, Again):
             return timedelta(seconds=settings.deploy_read_s)
-        delay_s = min(settings.deploy_retry_s_first * 2.0 ** min(tries - 1, 20), settings.deploy_retry_s_max)
-        return timedelta(seconds=delay_s * self._chance.uniform(0.5, 1.0))
+        pauses = Pauses(settings.deploy_retry_s_first, settings.deploy_retry_s_max)
+        return timedelta(seconds=pauses.after(tries - 1, self._chance))
 
     def _tell(self, node: ProviderId, deploy: Deploy, outcome: Outcome) -> None:
         match outcome:

@@ -162,7 +162,8 @@ def after_failure(
 
 
 def backoff_ms(tries: int, settings: BusSettings) -> float:
-    return min(settings.retry_delay_ms_first * 2.0**tries, settings.retry_delay_ms_max)
+    # A server may be away for any number of tries, and a float holds only so many doublings.
+    return min(settings.retry_delay_ms_first * 2.0 ** min(tries, 64), settings.retry_delay_ms_max)
 
 
 def jittered_ms(delay_ms: float, chance: random.Random) -> float:

@@ -270,6 +270,26 @@ async def test_what_is_transient_is_tried_where_it_is(under_test: BrokerUnderTes
     assert memory.handled == [0, 1, 2]
 
 
+async def test_a_server_that_is_away_for_long_costs_no_attempt(under_test: BrokerUnderTest) -> None:
+    broker = await declared(under_test)
+    tries = 0
+
+    def trouble(_: int) -> None:
+        nonlocal tries
+        tries += 1
+        # Doubled so often, the pause would be more than a float can hold.
+        if tries <= 1_100:
+            raise Unavailable("no database")
+
+    memory = Remembering(trouble)
+    quick = structs.replace(SETTINGS, retry_delay_ms_first=0.001, retry_delay_ms_max=0.001)
+
+    async with working(broker, memory, settings=quick) as worker:
+        await send(broker, parcel(line(order(1))))
+        await until(lambda: memory.handled == [1])
+        assert (worker.intake.put_back, worker.intake.buried) == (0, 0)
+
+
 async def test_a_newer_version_from_a_worker_waits_for_a_newer_worker(under_test: BrokerUnderTest) -> None:
     broker = await declared(under_test)
     memory = Remembering()

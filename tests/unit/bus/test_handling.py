@@ -57,6 +57,7 @@ def test_pauses_grow_to_a_limit_and_are_never_all_alike() -> None:
     chance = random.Random(1)
 
     assert [backoff_ms(n, SETTINGS) for n in range(6)] == [10, 20, 40, 80, 100, 100]
+    assert backoff_ms(5_000, SETTINGS) == 100
     drawn = {jittered_ms(100, chance) for _ in range(20)}
     assert len(drawn) == 20
     assert all(50 <= each <= 100 for each in drawn)
