@@ -39,6 +39,7 @@ from bus.permissions import key_pattern
 from bus.process import Part, run_until
 from bus.topology import EVENTS, FEED, Application, Grant, broker_user_of, destination_of, user_of
 from bus.unreadable import Unreadable
+from bus.workers.authority import project_of
 from bus.workers.handling import Received
 from bus.workers.link import Link
 from bus.workers.listening import listen
@@ -284,7 +285,7 @@ class Client:
                         yield [each for each in messages if matches(destination_of(each).routing_key)]
         async with feed_of(self._station, Grant(EVENTS, patterns)) as feed:
             async for batch in feed:
-                yield [each.message for each in batch if project in ("", _project_of(each.message))]
+                yield [each.message for each in batch if project in ("", project_of(each.message))]
 
 
 @asynccontextmanager
@@ -389,10 +390,6 @@ class InstanceFollower:
         while True:
             self.take(await self._client.instances([*self._ids], self._project))
             await asyncio.sleep(LOOK_AGAIN_S)
-
-
-def _project_of(message: Message) -> str:
-    return getattr(message, "project", "") or getattr(getattr(message, "instance", None), "project", "")
 
 
 def _as_user(url: str, user: str) -> str:

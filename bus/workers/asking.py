@@ -96,7 +96,9 @@ class Asker:
                 self._reply_to = queue.name
                 self._open.set()
                 self.taking_answers.status.well()
-                self._ask_all_again()
+                # Copies that have not left yet name the old queue. To ask again withdraws them first.
+                for batch in dict.fromkeys(self._asked.values()):
+                    self._ask(batch)
                 while True:
                     deliveries = await consuming.receive()
                     for delivery in deliveries:
@@ -161,16 +163,8 @@ class Asker:
         since_s = max(batch.left_at_s, self._publisher.free_since_s)
         return since_s + pause_s - asyncio.get_running_loop().time()
 
-    def _ask_all_again(self) -> None:
-        """Ask all open questions again, with the new answer queue as their reply address.
-
-        Copies that have not left yet name the old queue. They are withdrawn first.
-        """
-        for batch in dict.fromkeys(self._asked.values()):
-            self._ask(batch)
-
     def _ask(self, batch: _Batch) -> None:
-        """Publish the questions of this batch that have no answer yet."""
+        """Publish the questions of this batch that have no answer yet, and withdraw earlier copies that have not left."""
         self._withdraw(batch)
         questions = [
             Outgoing(question, id=id_, reply_to=self._reply_to)

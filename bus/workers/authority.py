@@ -91,7 +91,7 @@ def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | Non
     """Refuse one message of a parcel that was not refused as a whole. None if the message counts."""
     destination = destination_of(message)
     if destination.kind is Kind.EVENT and origin.exchange == FEED:
-        if not _is_of_feed(message, origin):
+        if origin.key != (project_of(message) or NO_PROJECT):
             return _elsewhere(message, origin)
         return _may_say(origin.sender, FEED, origin.key, "", facts)
     if destination.routing_key != origin.key or destination.exchange != origin.exchange:
@@ -185,9 +185,9 @@ def _grants(speaker: BrokerUser) -> tuple[Grant, ...]:
     return (*of_projects("*"), *OF_ADMINS)
 
 
-def _is_of_feed(message: Message, origin: Origin) -> bool:
-    project = getattr(message, "project", None) or getattr(getattr(message, "instance", None), "project", "")
-    return origin.key == (project or NO_PROJECT)
+def project_of(event: Message) -> str:
+    """The project that an event is about; empty if it names none."""
+    return getattr(event, "project", "") or getattr(getattr(event, "instance", None), "project", "")
 
 
 def _elsewhere(message: Message, origin: Origin) -> Refused:
