@@ -1,7 +1,8 @@
 """The `moor` command. Each group of commands has its own module; this one puts them together."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module, metadata
 from io import TextIOWrapper
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from moor.options import WRONG, defaults_of, fit_width, flags_in_file, use_config
+from moor.options import WRONG, command_settings, defaults_of, fit_width, flags_in_file, use_config
 
 INSTANCES, CLOUD, OPERATING = "Instances", "A cloud of your own", "Operating"
 
@@ -79,6 +80,7 @@ def command_of(name: str) -> Any:
     command.name = name
     command.rich_help_panel = panel
     _hide_values_of_switches(command)
+    _name_wrong_values(command)
     return command
 
 
@@ -90,6 +92,26 @@ def _hide_values_of_switches(command: Any) -> None:
             option.metavar = ""
     for part in getattr(command, "commands", {}).values():
         _hide_values_of_switches(part)
+
+
+def _name_wrong_values(command: Any) -> None:
+    """Let errors about an option name its value, and the settings file if the value is from there. typer's own often do not."""
+    for option in command.params:
+        option.process_value = partial(_processed, option.process_value, option.name)
+    for part in getattr(command, "commands", {}).values():
+        _name_wrong_values(part)
+
+
+def _processed(process: Callable[[Any, Any], Any], name: str, context: Any, value: Any) -> Any:
+    try:
+        return process(context, value)
+    except typer.BadParameter as wrong:
+        values = value if isinstance(value, list | tuple) else (value,)
+        if value is not None and not any(repr(each) in wrong.message for each in values):
+            wrong.message = f"{', '.join(map(repr, values))}: {wrong.message}"
+        if context.get_parameter_source(name).name == "DEFAULT_MAP":
+            wrong.message += f" ({command_settings().file})"
+        raise
 
 
 app = typer.Typer(

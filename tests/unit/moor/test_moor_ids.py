@@ -1,5 +1,6 @@
-"""What `moor` says of an id that is none."""
+"""What `moor` says of an id that is none, and of other wrong values."""
 
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -27,3 +28,27 @@ def test_a_value_that_is_no_uuid_is_named_with_its_argument_on_one_line(words: l
 
     assert ended.exit_code == 2
     assert f"Invalid value for '{name}': 'web-1' is not a UUID" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("written", "words", "said"),
+    [
+        ("", ["boot", "--count", "many"], "--count': 'many': Input should be a valid integer"),
+        ("", ["list", "--limit", "0"], "--limit': '0': Input should be greater than or equal to 1"),
+        ("", ["host", "list", "--mode", "off"], "--mode': Value error, 'off' is not one of"),
+        ("", ["host", "set"], "Missing argument 'NAME'"),
+        ("ironic_sim_nodes = -3", ["up"], "-3: Input should be greater than or equal to 0 ({file})"),
+        ("auth = 'nobody'", ["run", "placement-api"], "'nobody' is not one of * ({file})"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_named_with_the_file_that_has_it(
+    tmp_path: Path, written: str, words: list[str], said: str
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(written)
+
+    ended = CliRunner(env={"COLUMNS": "500"}).invoke(app, ["--config", str(file), *words])
+
+    assert ended.exit_code == 2
+    parts = [part.replace("{file}", str(file)) for part in said.split("*")]
+    assert all(part in ended.output for part in parts)
