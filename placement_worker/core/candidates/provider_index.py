@@ -348,6 +348,7 @@ class ProviderIndex:
             (self.state(row) for row in rows), key=lambda state: (sorted(state.inventories), state.internal)
         )
         for state in by_kind:
-            if state.parent is not None:
+            # A root is no child, whatever a message says: the way down from it would have no end.
+            if state.parent is not None and state.id.int != state.root.int:
                 children.setdefault(state.parent.int, []).append(self._row_of_internal[state.internal])
         return children

@@ -81,7 +81,8 @@ class Trees:
         known = self._states.get(state.internal)
         if known is None:
             return self._add(state)
-        if state.revision <= known.revision:
+        # An internal id is never used again, so a message that gives it to another provider is wrong.
+        if state.revision <= known.revision or state.id.int != known.id.int:
             return NOTHING_NEW
         self._states[state.internal] = state
         self._put_in_index(state)

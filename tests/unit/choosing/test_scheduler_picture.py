@@ -276,6 +276,23 @@ def test_a_pool_that_shares_is_no_host() -> None:
     assert len(a_picture(pool, a_state("h"), hosts=(a_host("h"),))) == 1
 
 
+def test_a_root_below_its_own_child_is_a_root_all_the_same() -> None:
+    child = a_state("child", vcpus(2), parent=provider("h"), root=provider("h"))
+
+    picture = a_picture(a_state("h", vcpus(4), parent=provider("child")), child, hosts=(a_host("h"),))
+
+    assert free_of(picture, "h") == 6
+
+
+def test_the_internal_id_of_one_provider_is_never_that_of_another() -> None:
+    root, child = a_state("h", vcpus(4), internal=1), a_state("child", vcpus(2), internal=2)
+    child = structs.replace(child, parent=root.id, root=root.id)
+
+    picture = a_picture(root, child, structs.replace(root, internal=2, revision=2), hosts=(a_host("h"),))
+
+    assert free_of(picture, "h") == 6
+
+
 def test_children_without_their_root_are_no_host_until_it_comes() -> None:
     root = a_state("h")
     child = a_state("n0", {"VGPU": ROOMY}, parent=root.id, root=root.id)
