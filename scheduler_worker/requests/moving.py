@@ -199,7 +199,13 @@ class Mover:
         query = InstanceQuery(instances=ids, limit=len(ids))
         rows = {row.id.int: row for row in await self._store.instances(query)}
         held = await self._held_by(
-            [order.instance for order in orders if order.kind == "resize" and order.hosts]
+            [
+                order.instance
+                for order in orders
+                if order.kind == "resize"
+                and order.hosts
+                and problem_with(rows.get(order.instance.int), order) is None
+            ]
         )
         return [
             self._wanted_by(order, rows.get(order.instance.int), held.get(order.instance, ()))

@@ -83,3 +83,15 @@ async def test_what_is_ordered_suits_its_host(kind: MoveKind, why: str, *, is_up
     refused = await ordered(kind, is_up=is_up)
     assert isinstance(refused, BuildRejected)
     assert refused.reason == why
+
+
+async def test_an_order_to_resize_that_is_wrong_in_itself_is_refused_without_a_question_to_placement() -> (
+    None
+):
+    """The placement of this worker answers none."""
+    refused = await ordered("resize", "h1")
+    assert isinstance(refused, BuildRejected)
+    assert (refused.field, refused.reason) == (
+        "flavor",
+        "there is none: it says what size the instance gets",
+    )
