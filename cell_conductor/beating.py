@@ -43,7 +43,7 @@ class Heartbeats(Periodic):
         """Why this conductor cannot work now; empty if its database answers."""
         try:
             async with asyncio.timeout(self._beat_s):
-                await self._store.booked((), None, 1)
+                await self._store.read((), None, 1)
         except TimeoutError:
             return f"its database has not answered within {self._beat_s:g} s"
         except Operational as problem:

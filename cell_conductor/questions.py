@@ -43,7 +43,7 @@ def question_handlers(rules: Rules, store: ConductorStore, clock: Callable[[], d
 
 async def _booked(store: ConductorStore, rules: Rules, question: AskCellBooks) -> CellBooksFound:
     # One more than asked tells whether there is another page.
-    rows = await store.booked(question.instances, question.after, question.limit + 1)
+    rows = await store.read(question.instances, question.after, question.limit + 1)
     entries = [entry_of(row, rules) for row in rows]
     page = page_that_fits(entries[: question.limit])
     return CellBooksFound(entries=page, next=page[-1].instance.id if len(page) < len(entries) else None)
@@ -55,7 +55,7 @@ async def _told(cell: str, store: ConductorStore, asked: TellLive) -> LiveTold:
     The next page begins after the last row that was read, even if that is of another project than the one asked for.
     """
     # One more than asked tells whether there is another page.
-    rows = await store.booked(asked.instances, asked.after, asked.limit + 1)
+    rows = await store.read(asked.instances, asked.after, asked.limit + 1)
     page = rows[: asked.limit]
     # An instance whose removal came before its order has no project yet: only who asks for all sees it.
     states = [state for row in page if asked.project in ("", (state := _live_state(row, cell)).project)]

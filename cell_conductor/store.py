@@ -77,11 +77,8 @@ class ConductorStore(Protocol):
         The first reading of a process has all of them. Later readings leave out those that were sent just now.
         """
 
-    async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
-        """The existing rows of these instances, in the order of their ids, not locked."""
-
-    async def booked(
-        self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
+    async def read(
+        self, instances: Sequence[InstanceId], after: InstanceId | None = None, limit: int | None = None
     ) -> Sequence[Instance]:
         """The rows of these instances, or of all if none are named, that follow `after` in the order of their ids. Not
         locked.

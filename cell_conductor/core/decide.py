@@ -335,11 +335,7 @@ def _on_clean(transition: Transition, attempt: int, host: ProviderId) -> None:
     own = next((claim for claim in free if claim.consumer == row.id), None)
     if own is not None:
         _on_own_share_free(transition, own.attempt)
-    elif row.host_attempt != attempt:
-        return
-    elif row.state == "swapping":
-        transition.change(is_clean=True)
-    elif row.state == "moving":
+    elif row.state == "moving" and row.host_attempt == attempt:
         on_moving_destroyed(transition)
 
 

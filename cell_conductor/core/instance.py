@@ -143,9 +143,8 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
 
     `order` is None if the instance was removed before the order to place it arrived. `alternates` are those not tried
     yet. `host` is also None while the instance is offloaded and holds nothing. `saved` is the image that it was saved as,
-    until it runs again. `was_silent`: the host was given up without an answer, so it is unknown what it has. `is_clean`:
-    the host that was given up has nothing. `rebuild` and `move` are the last ones that were ordered. `flavor` is set
-    after a resize, and `image` after a rebuild.
+    until it runs again. `was_silent`: the host was given up without an answer, so it is unknown what it has. `rebuild`
+    and `move` are the last ones that were ordered. `flavor` is set after a resize, and `image` after a rebuild.
     """
 
     id: InstanceId
@@ -157,7 +156,6 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     host: Choice | None = None
     alternates: tuple[Choice, ...] = ()
     was_silent: bool = False
-    is_clean: bool = False
     # How often placement was asked for the next alternate without an answer.
     tries: int = 0
     failures: tuple[AttemptFailed, ...] = ()
@@ -214,6 +212,11 @@ class Instance(Struct, frozen=True, omit_defaults=True, gc=False):
     def keeps_share(self) -> bool:
         """Does the instance's own claim stay held because a silent host has not cleaned up yet?"""
         return any(held.consumer == self.id for each in self.cleanups for held in each.release)
+
+    @property
+    def must_clean_up(self) -> bool:
+        """Was the host of the current attempt given up, and may it still have something of the instance?"""
+        return any(each.attempt == self.host_attempt for each in self.cleanups)
 
     @property
     def host_attempt(self) -> int:

@@ -86,7 +86,6 @@ def leave_host(transition: Transition, reason: str, *, was_silent: bool) -> None
     transition.change(
         state="swapping",
         was_silent=was_silent,
-        is_clean=not was_silent,
         tries=0,
         state_ends_at=transition.now,
     )
@@ -215,7 +214,6 @@ def _take_host(transition: Transition, host: Choice) -> None:
         host=host,
         alternates=tuple(each for each in row.alternates if each.share.host != host.share.host),
         was_silent=False,
-        is_clean=False,
         tries=0,
     )
     build(transition)

@@ -206,7 +206,7 @@ class Transition:
         """
         row = self.row
         own = HeldClaim(row.id, row.last_attempt)
-        if row.state == "swapping" and row.is_clean:
+        if row.state == "swapping" and not row.must_clean_up:
             self.release((own,))
             return True
         if row.state in ("error", "offloaded") or row.host is None:

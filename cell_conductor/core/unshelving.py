@@ -34,7 +34,6 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
         state="swapping",
         alternates=order.choices,
         was_silent=row.keeps_share,
-        is_clean=not row.keeps_share,
         tries=0,
         state_ends_at=transition.now,
     )

@@ -227,13 +227,10 @@ class SqlConductorStore:
                 await self.clear(tx, [*map(OutboxKey, over)])
         return [(OutboxKey(number), message) for number, message in found]
 
-    async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
-        return tuple(await read_once(self._database, reading.read, self._cell, instances))
-
-    async def booked(
-        self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
+    async def read(
+        self, instances: Sequence[InstanceId], after: InstanceId | None = None, limit: int | None = None
     ) -> Sequence[Instance]:
-        return await read_once(self._database, reading.read_booked, self._cell, instances, after, limit)
+        return await read_once(self._database, reading.read, self._cell, instances, after, limit)
 
     async def host_writes(self) -> int:
         return await read_once(self._database, hosts_sql.count_writes, self._cell)

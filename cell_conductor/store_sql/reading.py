@@ -11,24 +11,17 @@ from bus.messages.cell import PlaceInCell
 from bus.sql import among
 from cell_conductor.core.instance import Instance
 from cell_conductor.row_codec import assemble_row, decode_body, decode_order
-from cell_conductor.store import MessageKey, without_confirmed
-from cell_conductor.store_sql.rows import decode_note
+from cell_conductor.store import without_confirmed
 from cell_conductor.tables import cell_instances as table
 from cell_conductor.tables import cell_notes as notes
 
 
-def read(connection: Connection, cell: str, instances: Sequence[InstanceId]) -> list[Instance]:
-    unconfirmed: set[MessageKey] = set()
-    for note in connection.scalars(sa.select(notes.c.said).where(notes.c.cell == cell)):
-        unconfirmed |= decode_note(note)
-    named = sa.select(table.c.body, table.c.placed).where(
-        table.c.cell == cell, among(connection, table.c.id, instances)
-    )
-    return [without_confirmed(row, unconfirmed) for row in _rows(connection, named.order_by(table.c.id))]
-
-
-def read_booked(
-    connection: Connection, cell: str, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
+def read(
+    connection: Connection,
+    cell: str,
+    instances: Sequence[InstanceId],
+    after: InstanceId | None,
+    limit: int | None,
 ) -> list[Instance]:
     """The rows of these instances, or of all if none are named, that follow `after` in the order of their ids."""
     query = sa.select(table.c.body, table.c.placed).where(table.c.cell == cell)

@@ -105,7 +105,6 @@ def everything() -> Instance:
         host=host,
         alternates=(host,),
         was_silent=True,
-        is_clean=True,
         tries=3,
         failures=(AttemptFailed(attempt=1, host="h1", reason="no image"),),
         reason="why",
@@ -149,7 +148,7 @@ async def test_a_row_is_found_again_as_it_was(kind: str) -> None:
         row = everything()
         await save(store, row)
 
-        assert await store.read([row.id, instance_id(2)]) == (row,)
+        assert await store.read([row.id, instance_id(2)]) == [row]
         async with store.transaction() as tx:
             assert await tx.load([row.id, instance_id(2)]) == {row.id: row}
 
@@ -162,7 +161,7 @@ async def test_of_many_rows_new_ones_are_added_and_known_ones_replaced_at_once(k
 
         await save(store, *changed)
 
-        assert await store.read([row.id for row in changed]) == tuple(reversed(changed))
+        assert await store.read([row.id for row in changed]) == [*reversed(changed)]
         assert await due(store, later(1000)) == []
 
 
@@ -194,7 +193,7 @@ async def test_nothing_of_a_transaction_that_fails_is_saved(kind: str) -> None:
         with pytest.raises(RuntimeError, match="on purpose"):
             await fail()
 
-        assert await store.read([instance_id(1), instance_id(2)]) == (a_row(1, outbox=pending(1, 101)),)
+        assert await store.read([instance_id(1), instance_id(2)]) == [a_row(1, outbox=pending(1, 101))]
         assert await store.pending() == [(*kept, release(1))]
 
 
@@ -235,11 +234,12 @@ async def test_what_was_said_is_kept_until_it_is_confirmed(kind: str) -> None:
         now = later(10)
 
         assert await store.pending() == [(second, release(1))]
-        rows = await store.read([instance_id(1), instance_id(2)])
-        assert [[each.sequence for each in row.outbox] for row in rows] == [[102], []]
-        assert [row.sequence for row in rows] == [102, 102]
+        stored = await store.read([instance_id(1), instance_id(2)])
+        assert [[each.sequence for each in row.outbox] for row in stored] == [[101, 102], [101, 102]]
         async with store.transaction() as tx:
-            assert await tx.load([instance_id(1), instance_id(2)]) == {row.id: row for row in rows}
+            rows = await tx.load([instance_id(1), instance_id(2)])
+        assert [[each.sequence for each in rows[row.id].outbox] for row in stored] == [[102], []]
+        assert [row.sequence for row in rows.values()] == [102, 102]
 
 
 @EACH_STORE
@@ -295,7 +295,9 @@ async def test_what_was_taken_back_is_not_pending_and_is_kept_no_longer(kind: st
             await tx.save([a_row(1, outbox=pending(1, 101))], [], [])
 
         assert await store.pending() == []
-        assert await store.read([instance_id(1)]) == (structs.replace(a_row(1), sequence=101),)
+        async with store.transaction() as tx:
+            loaded = await tx.load([instance_id(1)])
+        assert [*loaded.values()] == [structs.replace(a_row(1), sequence=101)]
 
 
 @EACH_STORE
@@ -385,7 +387,7 @@ async def test_a_new_row_where_one_stands_is_refused(kind: str) -> None:
             async with store.transaction() as tx:
                 await tx.save([a_row(2), structs.replace(a_row(1), attempt=9)], [], [])
 
-        assert await store.read([instance_id(1), instance_id(2)]) == (a_row(1),)
+        assert await store.read([instance_id(1), instance_id(2)]) == [a_row(1)]
 
 
 @EACH_STORE
@@ -422,7 +424,7 @@ async def test_cells_that_share_a_database_do_not_see_each_other(kind: str) -> N
     async with open_conductor_stores(kind, ("c1", "c2")) as (one, other):
         await save(one, a_row(1, due_s=0, outbox=pending(1, 101)))
 
-        assert await other.read([instance_id(1)]) == ()
+        assert await other.read([instance_id(1)]) == []
         assert await due(other, NOON) == []
         assert await other.pending() == []
         await save(other, a_row(1))

@@ -156,15 +156,8 @@ class MemoryConductorStore:
             self._has_started |= names < NOTES_PAGE
             return kept
 
-    async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
-        async with self._cell.lock:
-            rows, unconfirmed = self._cell.rows, self._cell.unconfirmed()
-            return tuple(
-                without_confirmed(rows[each], unconfirmed) for each in sorted(set(instances)) if each in rows
-            )
-
-    async def booked(
-        self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
+    async def read(
+        self, instances: Sequence[InstanceId], after: InstanceId | None = None, limit: int | None = None
     ) -> Sequence[Instance]:
         async with self._cell.lock:
             rows = self._cell.rows

@@ -50,15 +50,11 @@ class FaultyConductorStore:
         await reach_database(self._process)
         return await self._store.pending(after)
 
-    async def read(self, instances: Sequence[InstanceId]) -> tuple[Instance, ...]:
-        await reach_database(self._process)
-        return await self._store.read(instances)
-
-    async def booked(
-        self, instances: Sequence[InstanceId], after: InstanceId | None, limit: int
+    async def read(
+        self, instances: Sequence[InstanceId], after: InstanceId | None = None, limit: int | None = None
     ) -> Sequence[Instance]:
         await reach_database(self._process)
-        return await self._store.booked(instances, after, limit)
+        return await self._store.read(instances, after, limit)
 
     async def host_writes(self) -> int:
         await reach_database(self._process)

@@ -250,4 +250,4 @@ async def test_a_message_about_another_cell_is_dead_lettered_and_its_neighbours_
             "'place' counts only under the key 'place.c2' of 'moor.cell.c2', and this one came under 'place.c1' of "
             "'moor.cell.c1'"
         )
-        assert await setup.store.read([stray.instance]) == ()
+        assert await setup.store.read([stray.instance]) == []

@@ -124,7 +124,7 @@ def test_a_swap_under_way_from_a_host_that_dies_releases_what_was_kept_for_it() 
     (swap,) = cell.last.swaps
 
     assert released(cell.hear(LOST, hosts=DEAD)) == [(heir_of(ONE, 1), 1)]
-    assert cell.row.is_clean
+    assert not cell.row.must_clean_up
     assert kinds(cell.answer(swap, CLAIMED)) == [SpawnInstance]
 
 

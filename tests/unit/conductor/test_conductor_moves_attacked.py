@@ -60,7 +60,7 @@ def _likeness(row: Instance) -> tuple[object, ...]:
         row.host,
         is_kept,
         row.was_silent,
-        row.is_clean,
+        row.must_clean_up,
         row.tries,
     )
 

@@ -498,7 +498,7 @@ class Unreachable:
     def __init__(self, problem: Exception | None) -> None:
         self._problem = problem
 
-    async def booked(self, _instances: object, _after: object, _limit: int) -> tuple[()]:
+    async def read(self, _instances: object, _after: object, _limit: int) -> tuple[()]:
         if self._problem is not None:
             raise self._problem
         await asyncio.Event().wait()
