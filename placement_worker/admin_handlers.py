@@ -23,10 +23,10 @@ from bus.messages.administration import (
     WriteAnswered,
     WriteVerdict,
 )
+from bus.messages.cells import page_that_fits
 from bus.workers.handling import Answer, Bury, Handler, Handlers, Received, Said, answering
 from placement_worker.admin_writes import WRITES, WriteBatch
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.paging import bytes_of_holder, how_many_fit
 from placement_worker.store import PlacementTransaction, Records
 
 
@@ -86,10 +86,8 @@ async def _holders(records: Records, ask: AskHolders) -> HoldersFound:
     The next page starts after the last consumer of this one.
     """
     holders = await records.holders_of(ask.provider, ask.after, ask.limit + 1)
-    fit = max(1, how_many_fit(map(bytes_of_holder, holders[: ask.limit])))
-    if fit >= len(holders):
-        return HoldersFound(holders=holders)
-    return HoldersFound(holders=holders[:fit], next=holders[fit - 1].id)
+    page = page_that_fits(holders[: ask.limit])
+    return HoldersFound(holders=page, next=page[-1].id if len(page) < len(holders) else None)
 
 
 async def _names(records: Records, ask: AskNames) -> NamesFound:

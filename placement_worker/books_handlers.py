@@ -12,10 +12,10 @@ from bus.messages.books import (
     MendConsumer,
     RecountBooks,
 )
+from bus.messages.cells import page_that_fits
 from bus.workers.handling import Answer, Handlers, Reading, Received, Said, answering
 from placement_worker.core.mending import decide_mends, keys_of_mends
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.paging import bytes_of_entry, how_many_fit
 from placement_worker.store import PlacementStore, PlacementTransaction
 
 # How many contradictions an answer has; their number is always told.
@@ -59,7 +59,5 @@ async def _page(store: PlacementStore, ask: AskBooks, now: datetime) -> BooksFou
         found = await store.book_entries(wanted, new_since)
     else:
         found = await store.books_page(ask.after, ask.limit + 1)
-    fit = max(1, how_many_fit(map(bytes_of_entry, found[: ask.limit])))
-    if fit >= len(found):
-        return BooksFound(consumers=found)
-    return BooksFound(consumers=found[:fit], next=found[fit - 1].id)
+    page = page_that_fits(found[: ask.limit])
+    return BooksFound(consumers=page, next=page[-1].id if len(page) < len(found) else None)

@@ -7,7 +7,6 @@ worker can send the next page, also after a restart, for as long as the change l
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from typing import Protocol
 from uuid import NAMESPACE_OID, UUID
 
 import msgspec
@@ -34,9 +33,9 @@ from placement_worker.core.candidates.query import CandidatesQuery, Group, Prefe
 from placement_worker.core.candidates.search import find_candidates
 from placement_worker.known_names import KnownNames
 from placement_worker.paging import ROOM
-from placement_worker.replica import Replica
 from placement_worker.searching import Searcher
 from placement_worker.store import KeptAnswers
+from placement_worker.view import View
 
 Verdict = Candidates | StartAgain | UnknownClass | UnknownTrait | NotAllowed | TooCostly
 
@@ -48,14 +47,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[Candidate, ...]).decode
 
 
-class ProviderView(Protocol):
-    async def caught_up(self) -> Replica:
-        """All providers in memory, with everything that was committed before the call."""
-
-
-def candidate_handlers(
-    view: ProviderView, names: KnownNames, kept: KeptAnswers, searcher: Searcher
-) -> Handlers:
+def candidate_handlers(view: View, names: KnownNames, kept: KeptAnswers, searcher: Searcher) -> Handlers:
     async def first(ask: AskCandidates) -> CandidatesFound:
         return CandidatesFound(verdict=await first_page(view, names, kept, searcher, ask))
 
@@ -66,7 +58,7 @@ def candidate_handlers(
 
 
 async def first_page(
-    view: ProviderView, names: KnownNames, kept: KeptAnswers, searcher: Searcher, ask: AskCandidates
+    view: View, names: KnownNames, kept: KeptAnswers, searcher: Searcher, ask: AskCandidates
 ) -> Verdict:
     if flaw := next(_flaws(ask), None):
         return flaw

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from bus.messages.placement import LogPosition, ProvidersChanged
 from bus.parts import Supervised, wait_at_most
 from bus.workers.publisher import Outgoing, Publisher
-from placement_worker.paging import ROOM, bytes_of_provider, bytes_of_usage, how_many_fit
+from placement_worker.paging import ROOM, how_many_fit
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import ChangeFeed, PlacementStore, Unpublished
 
@@ -124,11 +124,11 @@ def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[Provid
         yield of_members
     while providers or gone or usage or claimed or ended:
         position += 1
-        is_last = how_many_fit(map(bytes_of_provider, providers), CHANGES_ROOM) == len(providers)
+        is_last = how_many_fit(providers, CHANGES_ROOM) == len(providers)
         # One provider always fits alone: the size of a report is limited.
-        fit = len(providers) if is_last else max(how_many_fit(map(bytes_of_provider, providers)), 1)
+        fit = len(providers) if is_last else max(how_many_fit(providers), 1)
         told, providers = providers[:fit], providers[fit:]
-        fit = max(how_many_fit(map(bytes_of_usage, usage), CHANGES_ROOM), 1) if is_last else 0
+        fit = max(how_many_fit(usage, CHANGES_ROOM), 1) if is_last else 0
         used, usage = usage[:fit], usage[fit:]
         few = HOLDERS_PER_MESSAGE if is_last and not usage else 0
         left = (providers, gone[few:], usage, claimed[few:], ended[few:])

@@ -30,7 +30,7 @@ from bus.messages.placement import (
 from bus.workers.handling import Answer, Bury, Handlers, Received, Said, Tell, answering
 from placement_worker.admin_handlers import question_handlers, write_handlers
 from placement_worker.books_handlers import books_handlers
-from placement_worker.candidate_handlers import ProviderView, candidate_handlers
+from placement_worker.candidate_handlers import candidate_handlers
 from placement_worker.core.claim_verdicts import ClaimJudgement
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimOrder, SentOrder, SentReport
@@ -38,11 +38,12 @@ from placement_worker.core.reports import decide_reports, keys_of_reports
 from placement_worker.core.shares import MovedRoots
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.known_names import KnownNames
-from placement_worker.paging import ROOM, bytes_of_provider, how_many_fit
+from placement_worker.paging import ROOM, bytes_of, how_many_fit
 from placement_worker.searching import Searcher
 from placement_worker.settings import PlacementSettings
 from placement_worker.store import PlacementStore, PlacementTransaction
 from placement_worker.together_handlers import together_handlers
+from placement_worker.view import View
 
 # Each page of changes repeats what is gone: a reader that missed more than this reads all providers instead.
 GONE_PER_PAGE_MAX = 500
@@ -54,7 +55,7 @@ MEMBER_BYTES_MAX = 150
 
 def handlers(
     store: PlacementStore,
-    view: ProviderView,
+    view: View,
     settings: PlacementSettings,
     *,
     vocabulary: Vocabulary,
@@ -118,9 +119,7 @@ async def _page(store: PlacementStore, ask: AskSnapshot) -> SnapshotPage:
 def fitting(page: SnapshotPage) -> SnapshotPage:
     """Cut a page of providers so that it fits into one message. The next page then starts at the cut."""
     members = MEMBER_BYTES_MAX * (len(page.joined) + len(page.left))
-    fit = how_many_fit(
-        map(bytes_of_provider, page.providers), ROOM - GONE_BYTES_MAX * len(page.gone) - members
-    )
+    fit = how_many_fit(page.providers, ROOM - GONE_BYTES_MAX * len(page.gone) - members)
     if fit == len(page.providers):
         return page
     kept = page.providers[:fit]
@@ -162,9 +161,12 @@ def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]])
     Only as many trees as fit into one message are included. The sender reads the others itself.
     """
     states: list[ProviderState] = []
+    room = ROOM
     for root in verdict.roots:
-        if how_many_fit(map(bytes_of_provider, (*states, *trees[root]))) == len(states) + len(trees[root]):
+        size = sum(map(bytes_of, trees[root]))
+        if size <= room:
             states += trees[root]
+            room -= size
     return ShapeMoved(roots=verdict.roots, trees=tuple(states), gone=verdict.gone)
 
 

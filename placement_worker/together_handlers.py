@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from bus.message import ConsumerId
+from bus.messages.cells import page_that_fits
 from bus.messages.placement import NotAllowed, ShapeMoved
 from bus.messages.together import (
     AllClaimed,
@@ -25,7 +26,6 @@ from bus.workers.handling import Answer, Handlers, Received, Said, Weighed
 from placement_worker.core.claims_together import Refusal, TogetherJudgement, claims_of, decide_together
 from placement_worker.core.ledger import SentOrder
 from placement_worker.core.shares import MovedRoots
-from placement_worker.paging import how_many_fit
 from placement_worker.store import PlacementTransaction
 
 # How many consumers one transaction claims for at most. A single claim for more of them is not allowed: all its locks would
@@ -109,8 +109,7 @@ def _told(judgement: TogetherJudgement) -> AllClaimed | NoneClaimed:
     if isinstance(judgement, AllClaimed):
         return judgement
     refused = [_refused(consumer, each) for consumer, each in judgement]
-    fit = how_many_fit(len(_encode(each)) + 1 for each in refused)
-    return NoneClaimed(refused=tuple(refused[: max(fit, 1)]), count=len(refused))
+    return NoneClaimed(refused=page_that_fits(refused), count=len(refused))
 
 
 def _refused(consumer: ConsumerId, refusal: Refusal) -> RefusedPlace:

@@ -18,12 +18,12 @@ from placement_worker.api.grammar import query_schemas, schemas
 from placement_worker.api.grammar.endpoint_inputs import Backend
 from placement_worker.api.grammar.routing import Handler, Route
 from placement_worker.api.values.request import Reply, Request
-from placement_worker.candidate_handlers import ProviderView
 from placement_worker.core.candidates.budget import DEFAULT_LIMITS, SearchLimits
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.known_names import KnownNames
 from placement_worker.searching import Searcher
 from placement_worker.store import Records
+from placement_worker.view import View
 from placement_worker.write_batcher import WriteBatcher
 
 _RULE = "placement:resource_providers"
@@ -41,7 +41,7 @@ _CONSUMER = "/allocations/{consumer_uuid}"
 
 def routes_of(
     writer: WriteBatcher,
-    view: ProviderView,
+    view: View,
     records: Records,
     standard: Vocabulary,
     limits: SearchLimits = DEFAULT_LIMITS,

@@ -19,10 +19,10 @@ from placement_worker.api.grammar.refusals import (
 from placement_worker.api.grammar.validators import VersionedValidators, uuid_in
 from placement_worker.api.values.problems import ApiError, bad_request
 from placement_worker.api.values.request import Request
-from placement_worker.candidate_handlers import ProviderView
 from placement_worker.known_names import KnownNames
 from placement_worker.replica import Replica
 from placement_worker.store import Records
+from placement_worker.view import View
 from placement_worker.write_batcher import WriteBatcher
 
 # How many rows are read from the store at once.
@@ -37,7 +37,7 @@ class Backend(Struct, frozen=True):
     """
 
     writer: WriteBatcher
-    view: ProviderView
+    view: View
     records: Records
     names: KnownNames
 

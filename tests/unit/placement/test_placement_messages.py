@@ -21,7 +21,7 @@ from bus.messages.placement import (
 )
 from placement_worker.change_publisher import messages_of
 from placement_worker.handlers import fitting
-from placement_worker.paging import ROOM, bytes_of_provider, how_many_fit
+from placement_worker.paging import ROOM, how_many_fit
 from placement_worker.store import Unpublished
 
 LARGEST = InventoryState(
@@ -55,9 +55,12 @@ def providers(draw: st.DrawFn) -> ProviderState:
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(providers())
-def test_a_provider_never_takes_more_bytes_than_its_estimate(provider: ProviderState) -> None:
-    assert len(msgspec.json.encode(provider)) <= bytes_of_provider(provider)
+@given(st.lists(providers(), max_size=8), st.integers(0, 10_000))
+def test_as_many_providers_are_taken_as_the_room_has_bytes_for(drawn: list[ProviderState], room: int) -> None:
+    fit = how_many_fit(drawn, room)
+
+    assert len(msgspec.json.encode(drawn[:fit])) <= room + len("[]")
+    assert fit == len(drawn) or len(msgspec.json.encode(drawn[: fit + 1])) > room
 
 
 def fat(number: int, traits: int = 300) -> ProviderState:
@@ -101,8 +104,8 @@ def test_a_page_that_fits_is_left_alone() -> None:
 
 
 def test_nothing_fits_into_no_room_and_everything_into_enough() -> None:
-    assert how_many_fit([bytes_of_provider(fat(1))], room=10) == 0
-    assert how_many_fit([bytes_of_provider(fat(n)) for n in range(3)], room=ROOM) == 3
+    assert how_many_fit([fat(1)], room=10) == 0
+    assert how_many_fit([fat(n) for n in range(3)], room=ROOM) == 3
 
 
 def test_many_changes_make_several_messages_at_positions_without_gaps() -> None:
@@ -155,7 +158,7 @@ def test_one_provider_at_its_largest_still_fits() -> None:
         aggregates=tuple(AggregateId(UUID(int=n)) for n in range(400)),
     )
 
-    assert how_many_fit([bytes_of_provider(largest)]) == 1
+    assert how_many_fit([largest]) == 1
     (told, _) = messages_of(
         Unpublished(
             cursor="c", providers=(largest,), claimed=(Holder(consumer=ConsumerId(UUID(int=1)), attempt=1),)
