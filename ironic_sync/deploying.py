@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from bus.errors import Operational
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed, RedeployInstance
+from bus.moments import moment
 from bus.parts import Background, PartGroup, Pauses, Periodic, Status, Supervised
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.deploying import (
@@ -46,7 +47,6 @@ from ironic_sync.core.deploying import (
     next_step,
     why_invalid,
 )
-from ironic_sync.core.moments import moment
 from ironic_sync.core.node import InterfaceCheck, Node
 from ironic_sync.core.ordering import read_again, read_as_gone
 from ironic_sync.core.orders import AT_ONCE

@@ -15,9 +15,9 @@ from bus.messages.cell import (
     SpawnFailed,
     UndeployInstance,
 )
+from bus.moments import moment
 from bus.workers.handling import Handlers, Received, Said, Tell
 from ironic_sync.applying import Change, NodeWriter
-from ironic_sync.core.moments import moment
 from ironic_sync.core.orders import Order, after_order
 from ironic_sync.core.rows import Answer, NodeRow
 

@@ -19,6 +19,7 @@ from bus.clock import now
 from bus.errors import Transient
 from bus.message import Message, ProviderId
 from bus.messages.build import InstanceId
+from bus.moments import microseconds
 from bus.sql import (
     POOL_SIZE,
     DatabaseSettings,
@@ -42,7 +43,7 @@ from cell_conductor.store import (
 from cell_conductor.store_sql import hosts as hosts_sql
 from cell_conductor.store_sql import reading
 from cell_conductor.store_sql.postgresql import PostgresRows
-from cell_conductor.store_sql.rows import decode_note, encode_note, microseconds, values
+from cell_conductor.store_sql.rows import decode_note, encode_note, values
 from cell_conductor.store_sql.sqlite import SqliteRows
 
 

@@ -2,9 +2,9 @@
 
 import struct
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from bus.moments import microseconds
 from cell_conductor.core.instance import Instance
 from cell_conductor.row_codec import encode_order
 from cell_conductor.store import MessageKey
@@ -12,8 +12,6 @@ from cell_conductor.store import MessageKey
 # The values of one row, one per column.
 Values = Sequence[Any]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _SPOKEN = struct.Struct(">16sQ")
 
 
@@ -38,7 +36,3 @@ def encode_note(said: Sequence[MessageKey]) -> bytes:
 
 def decode_note(note: bytes) -> set[MessageKey]:
     return set(_SPOKEN.iter_unpack(note))
-
-
-def microseconds(at: datetime) -> int:
-    return (at - _EPOCH) // _MICROSECOND

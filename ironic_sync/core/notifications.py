@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from bus.message import ConsumerId, ProviderId
+from bus.moments import microseconds
 from ironic_sync.core.event_types import EVENTS, Event
 from ironic_sync.core.flaws import NOT_AS_TYPED, SHOWN_MAX, flaw_of, shown
-from ironic_sync.core.moments import microseconds
 from ironic_sync.core.node import Node
 from ironic_sync.core.node_data import Label, NodeData, node_of
 

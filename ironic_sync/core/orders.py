@@ -22,7 +22,7 @@ from bus.messages.cell import (
     UndeployInstance,
 )
 from bus.messages.hosts import NODE
-from ironic_sync.core.moments import EPOCH
+from bus.moments import EPOCH
 from ironic_sync.core.offers import reasons_against
 from ironic_sync.core.rows import Answer, Deploy, Deployed, Ended, NodeRow, Rebuilt
 

@@ -5,8 +5,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from bus.moments import moment
 from bus.sql import insert
-from ironic_sync.core.moments import moment
 from ironic_sync.core.ring import Member
 from ironic_sync.store import FORGOTTEN_AFTER, name_taken
 from ironic_sync.tables import ironic_daemons as table

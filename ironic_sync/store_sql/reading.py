@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from bus.message import ProviderId
+from bus.moments import microseconds
 from bus.sql import among
-from ironic_sync.core.moments import microseconds
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.store import Need

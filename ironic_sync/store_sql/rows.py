@@ -8,7 +8,7 @@ import msgspec
 from msgspec import structs
 
 from bus.message import ProviderId
-from ironic_sync.core.moments import microseconds
+from bus.moments import microseconds
 from ironic_sync.core.ring import Owned
 from ironic_sync.core.rows import NodeRow
 

@@ -6,7 +6,7 @@ together give it two; or metadata would be of the one order, and members of the 
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ from bus.messages.aggregates import (
     DeleteAggregate,
     SetAggregate,
 )
+from bus.moments import microseconds
 from bus.workers.handling import Answer, Handlers, Received, Said, Tell
 from scheduler_worker.aggregates.membership import Membership
 from scheduler_worker.aggregates.questions import state_of
@@ -34,7 +35,6 @@ from scheduler_worker.store import SchedulerStore, SchedulerTransaction
 
 Order = TypeVar("Order", SetAggregate, DeleteAggregate)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OVERTAKEN = "a later order about it came before this one was done: look at the aggregate, and send this order again if it still holds"
 
 
@@ -121,7 +121,7 @@ class AggregateOrders:
     def _decide(
         self, order: SetAggregate, hosts: "_Hosts", rows: Mapping[AggregateId, KeptAggregate]
     ) -> Aggregate | Problem:
-        after = changed(order, rows.values(), self._multipliers, self._now_us())
+        after = changed(order, rows.values(), self._multipliers, microseconds(self._clock()))
         if isinstance(after, Problem):
             return after
         leaving = {*hosts.remove.values()}
@@ -160,7 +160,7 @@ class AggregateOrders:
                 return [Answer(ask, AggregateDeleted(aggregate=aggregate, was_there=before is Seen.PAST))]
             if hosts and not known.deleted_us:
                 return _refused(ask, Problem("aggregate", str(aggregate), still_has(hosts)))
-            now_us = self._now_us()
+            now_us = microseconds(self._clock())
             gone = structs.replace(known.told, sequence=max(now_us, known.sequence + 1))
             await transaction.save_aggregate(
                 with_order(gone, known, ask.id, is_done=True, deleted_us=known.deleted_us or now_us)
@@ -174,14 +174,11 @@ class AggregateOrders:
     async def _lock_rows(self, transaction: SchedulerTransaction) -> dict[AggregateId, KeptAggregate]:
         """All rows, without those of aggregates that were deleted long ago."""
         rows = {each.id: each for each in await transaction.lock_aggregates()}
-        forgotten_us = self._now_us() - self._horizon // timedelta(microseconds=1)
+        forgotten_us = microseconds(self._clock() - self._horizon)
         for kept in [each for each in rows.values() if 0 < each.deleted_us < forgotten_us]:
             await transaction.forget_aggregate(kept.id)
             del rows[kept.id]
         return rows
-
-    def _now_us(self) -> int:
-        return (self._clock() - _EPOCH) // timedelta(microseconds=1)
 
 
 class _Hosts(NamedTuple):

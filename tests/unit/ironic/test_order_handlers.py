@@ -15,10 +15,10 @@ from bus.messages.cell import (
     SpawnFailed,
     UndeployInstance,
 )
+from bus.moments import microseconds
 from bus.workers.handling import Received, Said, Tell
 from ironic_sync.applying import NodeWriter
 from ironic_sync.core.cells import CellMap
-from ironic_sync.core.moments import microseconds
 from ironic_sync.core.orders import AT_ONCE, Order
 from ironic_sync.core.rows import NodeRow  # noqa: TC001 - like every other import
 from ironic_sync.core.settling import NodePolicy

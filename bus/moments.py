@@ -1,4 +1,4 @@
-"""Times as datetimes, and as whole microseconds since 1970: so clocks, rows and notifications have them."""
+"""Converts times between datetimes and whole microseconds since 1970, as rows have them."""
 
 from datetime import UTC, datetime, timedelta
 
