@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND_US = 1_000_000
 _MICROSECOND = timedelta(microseconds=1)
 
 

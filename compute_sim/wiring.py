@@ -5,6 +5,7 @@ from datetime import datetime
 from functools import partial
 
 from bus.clock import now
+from bus.moments import microseconds
 from bus.parts import Supervised
 from bus.process import Part
 from bus.workers.station import Station
@@ -61,7 +62,7 @@ def compute_parts(
     store = store or MemoryComputeStore(clock_s)
 
     def next_sequence() -> int:
-        return int(clock().timestamp() * 1e6)
+        return microseconds(clock())
 
     chance = station.chance
     reporter = TreeReporter(fleet, station, settings, next_sequence, chance)

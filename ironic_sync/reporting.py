@@ -21,7 +21,7 @@ from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.reports import SentReport, after_verdict, report_of
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
-from ironic_sync.store import NodeStore
+from ironic_sync.store import NodeStore, pages_of
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +186,5 @@ class Reporter(PartGroup):
     async def _find_unreported(self) -> None:
         """Find unreported rows of this daemon's nodes, and repeat refused reports."""
         self._refused_trials.clear()
-        after: ProviderId | None = None
-        while rows := await self._store.page_of(self._daemon, self._settings.page, after, needs="report"):
+        async for rows in pages_of(self._store, self._daemon, self._settings.page, needs="report"):
             self.touch(row for row in rows if self._asked.get(row.id) != row.version)
-            after = rows[-1].id

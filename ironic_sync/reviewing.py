@@ -8,15 +8,15 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 
+from bus.moments import SECOND_US
 from bus.parts import Periodic
 from ironic_sync.core.rows import NodeRow
 from ironic_sync.settings import IronicSettings
-from ironic_sync.store import NodeStore
+from ironic_sync.store import NodeStore, pages_of
 
 log = logging.getLogger(__name__)
 
 Listener = Callable[[Sequence[NodeRow]], None]
-SECOND_US = 1_000_000
 
 
 class Review(Periodic):
@@ -49,9 +49,7 @@ class Review(Periodic):
         self._listeners = listeners
 
     async def _review(self) -> None:
-        after = None
-        while rows := await self._store.page_of(self._daemon, self._settings.page, after):
-            after = rows[-1].id
+        async for rows in pages_of(self._store, self._daemon, self._settings.page):
             for listener in self._listeners:
                 listener(rows)
             await self._prune(rows)

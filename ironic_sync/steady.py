@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-SECOND_US = 1_000_000
+from bus.moments import SECOND_US
+
 # A wall clock that is set right by less than this has not jumped.
 JUMP_US = SECOND_US
 

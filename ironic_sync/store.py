@@ -6,7 +6,7 @@ read before. Leases are measured by the database's clock alone.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Literal, Protocol
@@ -127,6 +127,16 @@ class RingStore(Protocol):
 
 class IronicStore(NodeStore, RingStore, Protocol):
     async def close(self) -> None: ...
+
+
+async def pages_of(
+    store: NodeStore, owner: str, limit: int, *, needs: Need | None = None
+) -> AsyncIterator[tuple[NodeRow, ...]]:
+    """All rows of this owner, in pages of `limit` rows; with `needs`, only those that must be reported or read."""
+    after: ProviderId | None = None
+    while page := await store.page_of(owner, limit, after, needs=needs):
+        yield page
+        after = page[-1].id
 
 
 def check_name(name: str) -> None:

@@ -18,6 +18,7 @@ from uuid import UUID  # noqa: TC003 - like every other import
 
 from bus.errors import Operational
 from bus.message import ProviderId
+from bus.moments import SECOND_US
 from bus.parts import PartGroup, Periodic, Status
 from ironic_sync.applying import Change, NodeWriter
 from ironic_sync.core.missing import Belief, decide_missing
@@ -30,8 +31,8 @@ from ironic_sync.core.settling import seen
 from ironic_sync.membership import Membership
 from ironic_sync.rest import ReadsNodes
 from ironic_sync.settings import IronicSettings
-from ironic_sync.steady import SECOND_US, SteadyClock
-from ironic_sync.store import IronicStore, NodeStore
+from ironic_sync.steady import SteadyClock
+from ironic_sync.store import IronicStore, NodeStore, pages_of
 
 log = logging.getLogger(__name__)
 
@@ -155,10 +156,8 @@ class Sweeper(PartGroup):
         """
         rows: dict[ProviderId, NodeRow] = {}
         for owner in sorted(owners):
-            after: ProviderId | None = None
-            while page := await self._store.page_of(owner, self._settings.page, after):
+            async for page in pages_of(self._store, owner, self._settings.page):
                 rows.update((row.id, row) for row in page)
-                after = page[-1].id
         return rows
 
     async def _compare(
@@ -336,9 +335,7 @@ class Adopter(Periodic):
         """
 
     async def _adopt(self) -> None:
-        after: ProviderId | None = None
-        while rows := await self._store.page_of(self._membership.name, self._page, after, needs="read"):
-            after = rows[-1].id
+        async for rows in pages_of(self._store, self._membership.name, self._page, needs="read"):
             await self._writer.change({row.id: self._adopted for row in rows})
 
     def _adopted(self, row: NodeRow) -> NodeRow:

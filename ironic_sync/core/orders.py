@@ -8,6 +8,7 @@ own instance. The rebuild with the highest number counts; an older one gets no a
 """
 
 from datetime import datetime
+from typing import Literal
 
 from msgspec import structs
 
@@ -137,16 +138,7 @@ def _after_deploy(row: NodeRow, order: DeployInstance, now: datetime, *, can_dep
         # A refusal is final: by now the conductor may have tried another host.
         remembered = with_end(row, order.instance, order.attempt, reason) if row.version else row
         return remembered, spawn_failed(order, row, reason)
-    deploy = Deploy(
-        kind="deploy",
-        cell=order.cell,
-        instance=order.instance,
-        attempt=order.attempt,
-        order=order,
-        started_at=now,
-        due_at=AT_ONCE,
-    )
-    return structs.replace(row, deploy=deploy), None
+    return structs.replace(row, deploy=_begun("deploy", order, now)), None
 
 
 def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ordered:
@@ -163,15 +155,7 @@ def _after_undeploy(row: NodeRow, order: UndeployInstance, now: datetime) -> Ord
         return structs.replace(ended, deploy=given_up), None
     if under_way is not None or not _is_on(row, order):
         return ended, destroyed(order, row)
-    deploy = Deploy(
-        kind="undeploy",
-        cell=order.cell,
-        instance=order.instance,
-        attempt=order.attempt,
-        started_at=now,
-        due_at=AT_ONCE,
-    )
-    return structs.replace(ended, deploy=deploy), None
+    return structs.replace(ended, deploy=_begun("undeploy", order, now)), None
 
 
 def _after_redeploy(row: NodeRow, order: RedeployInstance, now: datetime, *, can_deploy: bool) -> Ordered:
@@ -188,16 +172,19 @@ def _after_redeploy(row: NodeRow, order: RedeployInstance, now: datetime, *, can
         refused = Rebuilt(number=order.number, failure=reason, is_active=is_active)
         # A refusal is final: by now the conductor has reported it.
         return with_rebuilt(row, order, refused), redeployed(order, row, refused)
-    deploy = Deploy(
-        kind="rebuild",
+    return structs.replace(row, deploy=_begun("rebuild", order, now)), None
+
+
+def _begun(kind: Literal["deploy", "undeploy", "rebuild"], order: Order, now: datetime) -> Deploy:
+    return Deploy(
+        kind=kind,
         cell=order.cell,
         instance=order.instance,
         attempt=order.attempt,
-        order=order,
+        order=None if isinstance(order, UndeployInstance) else order,
         started_at=now,
         due_at=AT_ONCE,
     )
-    return structs.replace(row, deploy=deploy), None
 
 
 def with_rebuilt(row: NodeRow, order: RedeployInstance, how: Rebuilt) -> NodeRow:

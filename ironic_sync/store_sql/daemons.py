@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from bus.moments import moment
+from bus.moments import SECOND_US, moment
 from bus.sql import insert
 from ironic_sync.core.ring import Member
 from ironic_sync.store import FORGOTTEN_AFTER, name_taken
@@ -17,12 +17,11 @@ _CLOCKS = {
     # Of this machine, as that of all processes which share the file.
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
 }
-_SECOND_US = 1_000_000
 
 
 def join(connection: Connection, name: str, incarnation: str, lease_s: float) -> None:
     at_us = _now_us(connection)
-    forgotten_us = int(FORGOTTEN_AFTER.total_seconds()) * _SECOND_US
+    forgotten_us = int(FORGOTTEN_AFTER.total_seconds()) * SECOND_US
     connection.execute(sa.delete(table).where(table.c.lease_ends_us < at_us - forgotten_us))
     new = insert(connection, table).values(
         name=name,
@@ -67,7 +66,7 @@ def members(connection: Connection) -> tuple[Member, ...]:
         Member(
             name=name,
             incarnation=incarnation,
-            lease_left_s=left_us / _SECOND_US,
+            lease_left_s=left_us / SECOND_US,
             is_draining=is_draining,
             joined_at=moment(joined_us),
         )
@@ -78,7 +77,7 @@ def members(connection: Connection) -> tuple[Member, ...]:
 
 
 def _us(seconds: float) -> int:
-    return round(seconds * _SECOND_US)
+    return round(seconds * SECOND_US)
 
 
 def _now_us(connection: Connection) -> sa.ColumnElement[Any]:

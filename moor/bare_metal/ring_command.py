@@ -5,7 +5,7 @@ It also drains daemons, and removes nodes that Ironic has lost. It reads and wri
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -15,9 +15,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from bus.message import ProviderId
+from bus.moments import moment
 from ironic_sync.core.ordering import believed_missing
 from ironic_sync.core.ring import Member, Owned, Ring, why
 from ironic_sync.core.rows import NodeRow, Offer
+from ironic_sync.store import pages_of
 from ironic_sync.store_sql import SqlIronicStore
 from moor.bare_metal.daemon_rows import with_rows
 from moor.options import AsJson, DatabaseUrl, IronicDatabaseUrl, fail, out, read_uuid
@@ -208,7 +210,7 @@ def _state(member: Member | None) -> str:
 
 
 def _missing_of(row: NodeRow) -> MissingNode:
-    since = datetime.fromtimestamp(row.missing_since_us / 1_000_000, UTC)
+    since = moment(row.missing_since_us)
     return MissingNode(id=row.id, name=(row.node and row.node.name) or "", cell=row.cell, since=since)
 
 
@@ -241,11 +243,9 @@ async def _ring(store: SqlIronicStore) -> RingShown:
 
 async def _rows(store: SqlIronicStore) -> AsyncIterator[NodeRow]:
     for owner in sorted({each.owner for each in await store.owners()}):
-        after: ProviderId | None = None
-        while page := await store.page_of(owner, ROWS_PER_PAGE, after):
+        async for page in pages_of(store, owner, ROWS_PER_PAGE):
             for row in page:
                 yield row
-            after = page[-1].id
 
 
 async def _set(

@@ -2,15 +2,15 @@
 
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from bus.moments import EPOCH
 from bus.parts import Periodic
 from scheduler_worker.hosts.registry import HostRegistry
 from scheduler_worker.store import HostQuery, SchedulerStore
 
 # Clocks differ, and a write is committed after its time was taken.
 OVERLAP = timedelta(seconds=60)
-EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class HostWatch(Periodic):
@@ -26,7 +26,7 @@ class HostWatch(Periodic):
         self._store = store
         self._registry = registry
         self._clock = clock
-        self._since = EVER
+        self._since = EPOCH
 
     async def look_again(self) -> None:
         """On return, the registry has every row of its doubted hosts that was written before the call."""
