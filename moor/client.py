@@ -66,10 +66,17 @@ Feed = AsyncGenerator[Sequence[Received[Message]], None]
 
 def check_readable(message: Message) -> None:
     """Check that the receiver could decode this message. If not, an option has a wrong value: raise BadParameter."""
-    read = CODEC.decode(encode(Envelope(message=message)))
-    if isinstance(read, Unreadable):
-        why, *_ = read.reason.partition(" - at `$")
-        raise typer.BadParameter(f"{read.field} is {read.value!r}, and cannot be sent: {why}")
+    readable(encode(Envelope(message=message)))
+
+
+def readable(line: bytes) -> Message:
+    """Decode a message as its receiver will. Raises BadParameter, which names the wrong field, if that is impossible."""
+    read = CODEC.decode(line)
+    if isinstance(read, Envelope):
+        return read.message
+    assert isinstance(read, Unreadable), "a line of this release has no newer version"
+    why, *_ = read.reason.partition(" - at `$")
+    raise typer.BadParameter(f"{read.field} is {read.value!r}, and cannot be sent: {why}")
 
 
 def batches_of(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -17,8 +17,8 @@ from bus.messages.candidates import (
     TooCostly,
 )
 from bus.messages.placement import NotAllowed
-from moor.client import Client, answer_of, ask_bus, providers_of
-from moor.options import AsJson, BusUrl, fail, wrong_value
+from moor.client import Client, answer_of, ask_bus, providers_of, readable
+from moor.options import AsJson, BusUrl, fail
 from moor.placement.providers_showing import candidate_columns
 from moor.showing import print_all
 
@@ -59,8 +59,8 @@ def candidates(
         "same_subtree": [part.split(",") for part in together or ()],
         "limit": limit,
     }
-    with wrong_value():
-        question = msgspec.convert(asked, AskCandidates)
+    question = readable(msgspec.json.encode({"message": asked}))
+    assert isinstance(question, AskCandidates), f"{asked!r} was read as {question!r}"
     found, names = ask_bus(bus, lambda asking: _found(asking, question))
     if not (found or as_json):
         fail("no provider can satisfy this now; `moor provider list` shows what exists")

@@ -87,6 +87,8 @@ async def test_an_impossible_change_is_reported_and_nothing_is_written(home: Pat
             (("provider", "set", "traits", "gpu0", "low"), 2, "Expected `str` matching regex"),
             (("provider", "delete", "gpu0", "--bus", as_client), 1, "'moor-app-local' may not publish"),
             (("candidates", "VCPU=1", "CUSTOM_NEW"), 2, "unknown resource class or trait: CUSTOM_NEW"),
+            (("candidates", "VCPU=1", "no:Fast"), 2, "groups[0].forbidden[0] is 'Fast', and cannot be sent"),
+            (("candidates", "VCPU=1", "in:x"), 2, "groups[0].member_of[0][0] is 'x', and cannot be sent"),
             (("candidates", "VCPU=many"), 2, "'VCPU=many': the amount is 'many', must be a whole number"),
             (("candidates", "HW_CPU_X86_AVX2"), 2, "groups[0].resources: the group asks for no resource"),
             (("candidates", "VCPU=500"), 1, "no provider can satisfy this now"),
