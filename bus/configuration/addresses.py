@@ -21,7 +21,8 @@ class BadSetting(ValueError):  # noqa: N818 - named for what it is
     """An invalid setting: its key, its value, where it was set, and what is allowed."""
 
     def __init__(self, key: str, value: object, where: str, why: str) -> None:
-        super().__init__(f"{key} is {without_password(repr(value))} ({where}): {why}")
+        shown = "***" if key.endswith("password") else value
+        super().__init__(f"{key} is {without_password(repr(shown))} ({where}): {why}")
         self.key = key
 
 
@@ -115,7 +116,8 @@ def addresses_of(stated: Mapping[str, Stated]) -> Addresses:
 
 
 def without_password(url: str) -> str:
-    return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    hidden = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    return re.sub(r"([?&]password=)[^&\s]*", r"\1***", hidden)
 
 
 def _checked(check: "Check", key: str, text: str, where: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bus.configuration.addresses import Addresses, BadSetting, addresses_in
+from bus.configuration.addresses import Addresses, BadSetting, addresses_in, without_password
 from moor.commands import COMMANDS, app, command_of
 from moor.options import key_of
 from moor.settings import OF_COMMANDS, of_commands, settings_from
@@ -207,6 +207,32 @@ def test_a_password_is_never_shown() -> None:
 
     assert "s3cr" not in str(told.value)
     assert "postgres://moor:***@h/x" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://h/x?password=s3cr%2Ft", "postgresql://h/x?password=***"),
+        (
+            "postgresql://h/x?user=moor&password=s3cr&ssl=true",
+            "postgresql://h/x?user=moor&password=***&ssl=true",
+        ),
+        ("amqp://u:s3cr@h/", "amqp://u:***@h/"),
+        ("postgresql://moor@h/x?ssl=true", "postgresql://moor@h/x?ssl=true"),
+    ],
+)
+def test_a_password_in_the_query_of_a_url_is_not_shown_either(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+def test_a_password_of_a_wrong_type_is_not_shown(tmp_path: Path) -> None:
+    file = a_file(tmp_path / "c.toml", "keystone_password = 73219\n")
+
+    with pytest.raises(BadSetting) as told:
+        of_commands({}, config=file, here=HERE)
+
+    assert "73219" not in str(told.value)
+    assert "keystone_password is '***'" in str(told.value)
 
 
 # The flags of single commands
