@@ -59,7 +59,7 @@ class BooksApi(Protocol):
     async def holders_of(self, provider: ProviderId) -> Sequence[ConsumerState]: ...
 
     async def query(self) -> None:
-        """Ask the remaining questions that placement answers: usages, names, candidates."""
+        """Ask placement the questions that no other method here asks: usages, names, candidates."""
 
 
 class Admin:

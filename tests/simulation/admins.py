@@ -100,7 +100,9 @@ class Admins:
 
 
 class BusApi:
-    """Asks again until it is answered, so placement may see the same write several times."""
+    """Reaches placement over the bus. It asks again until it is answered, so placement may see the same write several
+    times.
+    """
 
     def __init__(self, station: Station) -> None:
         self._station = station

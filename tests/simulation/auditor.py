@@ -1,5 +1,5 @@
-"""`moor audit` at the end of a run, when everything has settled: it must find nothing. It also gives each order that mends,
-out of date: nothing may come of them.
+"""Runs `moor audit` at the end of a run, when everything has settled: it must find nothing. It also sends the orders
+that mend, as if for rows that have changed since: they must change nothing.
 """
 
 import asyncio
@@ -45,7 +45,9 @@ class Auditor:
         return [*wrong, *found.unanswered, *_flight(found), *await _mend_nothing(client)]
 
     def _is_true(self, finding: Finding) -> bool:
-        """A compute that was restarted has lost its instances: that the audit must find."""
+        """Whether this finding is right: a compute that was restarted has lost its instances, and the audit must
+        report them.
+        """
         about = finding.fault.about
         return (
             finding.fault.kind == LOST and about is not None and not self._real_instances.running.get(about)
@@ -57,7 +59,7 @@ def _flight(found: AuditResult) -> list[str]:
 
 
 async def _mend_nothing(client: Station) -> list[str]:
-    """Why an order out of date did something."""
+    """Send orders that mend to books that need none, as from an outdated audit. Returns what they did nevertheless."""
     counted = await answer_of(client, RecountBooks(), WriteAnswered)
     wrong = [] if counted.verdict == Done() else [f"a recount was answered by {counted.verdict}"]
     page = await answer_of(client, AskInstances(state="active"), InstancesFound)

@@ -170,8 +170,9 @@ class BooksChecker:
     # How the copy is updated
 
     def _host_of(self, consumer: ConsumerId) -> ProviderId:
-        """The host where it was placed, while it holds anything there; otherwise the root of the providers that it holds. One
-        outside its host counts only if it holds no other.
+        """The host on which a consumer counts. It is the one where it was placed, while the consumer holds anything
+        there; otherwise the root of a provider that it holds. A provider outside its host counts only if it holds no
+        other.
         """
         apart, held = self._outside_host.get(consumer, ()), self.held[consumer]
         placed_on = self._placed_on.get(consumer)
@@ -189,8 +190,9 @@ class BooksChecker:
                 )
 
     def _note_written_by_name(self, orders: Sequence[ClaimOrder], claims: Iterable[ClaimChanges]) -> None:
-        """A reshape may move allocations into any tree. A new claim starts with no providers outside its host; a
-        cleanup consumer takes over those of the instance, and an instance that returns those of its migration.
+        """Note which providers a consumer holds outside its host. A reshape may move allocations into any tree. After
+        a new claim there are none; a cleanup consumer takes over those of the instance, and an instance that returns
+        from a move those of its migration.
         """
         cleanup_consumers = {order.heir.id for order in orders if isinstance(order, SwapClaim) and order.heir}
         ordered = {order.consumer for order in orders} | cleanup_consumers
@@ -216,8 +218,9 @@ class BooksChecker:
                     self._outside_host.setdefault(consumer, set()).update(moved)
 
     def _note_placed(self, orders: Sequence[ClaimOrder], claims: Iterable[ClaimChanges]) -> None:
-        """An heir counts on the host that the instance left, a migration only if that is another one now. A consumer that
-        holds nothing counts on no host.
+        """Note the host on which each granted consumer counts. A heir that cleans up counts on the host that the
+        instance left, any other only if the instance is on another host now. A consumer that holds nothing counts on
+        no host.
         """
         granted = {(holder.consumer, holder.attempt) for changes in claims for holder in changes.claimed}
         for order in orders:
@@ -264,7 +267,7 @@ class BooksChecker:
         )
 
     def _write_trees(self, changes: TreeChanges) -> set[ProviderId]:
-        """Returns the providers that were written."""
+        """Copy the trees that a transaction wrote. Returns the providers that were written."""
         for removed in changes.removed:
             self._inventories.pop(removed, None)
             self._roots.pop(removed, None)
@@ -294,7 +297,7 @@ class BooksChecker:
         return {*changes.changed, *changes.removed, *(tree.root for tree in changes.trees)}
 
     def _write_used(self, changes: ClaimChanges) -> set[ProviderId]:
-        """Returns the providers whose `used` was written."""
+        """Copy the usage that a transaction wrote. Returns the providers whose `used` was written."""
         for touched in changes.touched:
             existing = self._inventories.get(touched.provider, {})
             for resource, used in touched.used.items():
@@ -303,7 +306,7 @@ class BooksChecker:
         return {touched.provider for touched in changes.touched}
 
     def _write_claims(self, changes: ClaimChanges) -> set[InventoryKey]:
-        """Returns the inventories whose usage grew."""
+        """Copy the consumers and holdings that a transaction wrote. Returns the inventories of which more is held now."""
         for row in changes.consumers:
             if row.ended_at is None:
                 self._live_attempts[row.id] = row.attempt
@@ -343,7 +346,7 @@ class BooksChecker:
         }
 
     def _free_of_pools(self, host: ProviderId) -> dict[str, int]:
-        """Of each class, the most that one sharing provider has for this host."""
+        """For each resource class, the most that one sharing provider has free for this host."""
         most: dict[str, int] = {}
         for pool in self._sharing if self._aggregates.get(host) else ():
             if pool != host and self._may_use(host, pool):
@@ -352,7 +355,7 @@ class BooksChecker:
         return most
 
     def _members_of(self, pool: ProviderId) -> list[ProviderId]:
-        """The hosts that may take from it."""
+        """The hosts that may take from this sharing provider."""
         if pool not in self._sharing:
             return []
         roots = [provider for provider, root in self._roots.items() if provider == root]
@@ -434,8 +437,8 @@ class BooksChecker:
                 )
 
     def _check_limit(self, changes: ClaimChanges) -> None:
-        """The limit is in the claim or swap itself, so that several schedulers that choose at the same time cannot
-        exceed it.
+        """Check that no host that gained a consumer has more than the limit. Placement judges by the limit in the
+        claim or swap itself, so that several schedulers that choose at the same time cannot exceed it.
         """
         if not self._instances_max:
             return
@@ -452,7 +455,9 @@ class BooksChecker:
                 self._findings.count("limit", "reached")
 
     def _check_shapes(self, orders: Sequence[ClaimOrder], changes: ClaimChanges) -> None:
-        """A batch may contain one claim several times: as it was first sent, and as it was repeated."""
+        """Check that each granted claim named the shape that the tree has. A batch may contain one claim several
+        times, as it was first sent and as it was repeated: one of them must have named it.
+        """
         asked: dict[ConsumerId, list[ClaimResources | SwapClaim]] = {}
         claimed = {(holder.consumer, holder.attempt) for holder in changes.claimed}
         for order in orders:

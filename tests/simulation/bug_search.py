@@ -52,9 +52,10 @@ def find_and_shrink(
     small_enough: int = SMALL_ENOUGH,
     healthy: Collection[int] = (),
 ) -> FoundBug | None:
-    """None if no seed shows the bug. Without a bug's name nothing is planted: the search is for a real bug.
+    """Find the first seed that shows the bug, and shrink its plan; None if no seed shows it. Without a bug's name
+    nothing is planted: the search is for a real bug.
 
-    Seeds in `healthy` are known to pass without the bug, so that this is not run again.
+    Seeds in `healthy` are known to pass without the bug, so they are not run without it again.
     """
     for seed in seeds:
         plan = structs.replace(draw(seed), settle_s_max=30.0) if bug else draw(seed)
@@ -124,7 +125,7 @@ def shrink(
 
 
 def _until(plan: Plan, end_s: float) -> Plan:
-    """Events after the failure cannot have caused it."""
+    """A guess: the plan up to the failure, since later events cannot have caused it."""
     early = {
         part: tuple(each for each in getattr(plan, part) if each.at_s <= end_s)
         for part in (
@@ -136,23 +137,23 @@ def _until(plan: Plan, end_s: float) -> Plan:
 
 
 def _only_admin_ops(plan: Plan) -> Plan:
-    """The administrators alone may be enough."""
+    """A guess: the administrators' operations alone show the failure."""
     return _consistent(structs.replace(plan, boots=(), faults=(), disabled_hosts=(), host_orders=()))
 
 
 def _only_boots(plan: Plan) -> Plan:
-    """Neither faults nor administrators may be needed."""
+    """A guess: the failure needs no faults, no changes of nodes and no administrators."""
     return structs.replace(plan, faults=(), flips=(), admin_ops=())
 
 
 def _without_admin_ops(plan: Plan) -> Plan:
-    """The failure may not need the administrators."""
+    """A guess: the failure needs no administrators."""
     faults = tuple(each for each in plan.faults if each.process not in ADMINS)
     return structs.replace(plan, admin_ops=(), faults=faults)
 
 
 def _without_boots(plan: Plan) -> Plan:
-    """What happens to the nodes may not need any boot."""
+    """A guess about plans with nodes: the failure needs no boots."""
     return _consistent(structs.replace(plan, boots=())) if plan.nodes else plan
 
 
@@ -169,7 +170,7 @@ def _without_intruders(plan: Plan) -> Plan:
 
 
 def _only_named(plan: Plan, how: str) -> Plan:
-    """The requests that the failure names may be enough."""
+    """A guess: of all requests, the failure needs only those that its text names."""
     named = set(re.findall(r"\bb\d+\b", how))
     return _consistent(structs.replace(plan, boots=tuple(boot for boot in plan.boots if boot.name in named)))
 
@@ -179,8 +180,9 @@ def size_of(plan: Plan) -> int:
 
 
 def _end_s(outcome: Outcome) -> float | None:
-    """A smaller plan that still fails does so soon after the first failure. A plan that never settles fails only at the
-    end.
+    """When the runs of smaller plans end: soon after the time of the first failure, since a smaller plan that still
+    fails does so by then. None, which is the plan's own end, if the first run failed after its faults, such as one
+    that never settles.
     """
     is_late = outcome.ended_s > outcome.plan.faults_end_s
     return None if is_late else outcome.ended_s + EXTRA_S
@@ -223,7 +225,9 @@ def _without(plan: Plan, part: str, start: int, end: int) -> Plan:
 
 
 def _consistent(plan: Plan) -> Plan:
-    """Remove what refers to removed requests: without them it may mean something else."""
+    """Remove deletes, rebuilds and moves of requests that were removed from the plan: without their requests they may
+    mean something else.
+    """
     ids = {boot.id for boot in plan.boots}
     return structs.replace(
         plan,

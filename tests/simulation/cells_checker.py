@@ -138,8 +138,8 @@ class CellsChecker:
                 )
 
     def _check_flavor(self, row: Instance) -> None:
-        """An instance that runs is as large as its claim: also after a resize that was confirmed or reverted. A flavor that
-        requests by extra specs alone has no CPUs of its own.
+        """Check that an instance that runs is as large as its claim, also after a resize that was confirmed or
+        reverted. A flavor that asks by extra specs alone has no CPUs, and is not judged.
         """
         assert row.order is not None, "an active instance was placed"
         assert row.host is not None, "an active instance has a host"
@@ -157,7 +157,9 @@ class CellsChecker:
             self._findings.breaks("an active instance runs the image that was ordered last", problem)
 
     def wrong_image(self, row: Instance) -> str:
-        """An active instance runs the image that was ordered last, of those that could be written (the host may have lost it)."""
+        """Why an active instance does not run the image that was ordered last; empty if it does, or if its host has
+        lost it. Orders of rebuilds that failed do not count.
+        """
         assert row.host is not None, "an active instance has a host"
         host, rebuild = row.host.share.host, row.rebuild
         is_rebuilt = rebuild is not None and not rebuild.failure
@@ -173,5 +175,7 @@ class CellsChecker:
 
 
 def _in_one_batch(was: str, now: str) -> bool:
-    """A batch may contain several messages about one instance; they are one commit."""
+    """Whether a row gets from one state to the other by two steps: a batch may contain several messages about one
+    instance, and all of them are one commit.
+    """
     return now in {later for next_ in NEXT[was] for later in NEXT[next_]}

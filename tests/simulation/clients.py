@@ -150,7 +150,7 @@ class Client:
             await _send_until_taken(station, build_of(boot))
 
     async def _use_group(self, station: Station, group: ServerGroup, *, is_deleted: bool) -> None:
-        """Create it, look at it now and then, and maybe delete it at the end: its members stay."""
+        """Create a server group, look at it now and then, and delete it at the end if `is_deleted`: its members stay."""
         order = CreateGroup(
             id=group.id, policy=group.policy, max_per_host=group.max_per_host, project=PROJECT
         )
@@ -195,7 +195,7 @@ class Client:
                 self._findings.breaks("a question gets its answer", f"a rebuild is answered by {answer!r}")
 
     async def _send_invalid(self, station: Station, invalid: InvalidRequest) -> None:
-        """Such a request is rejected, with the reason in the answer."""
+        """Send an invalid request: it must be rejected."""
         await until_s(invalid.at_s)
         request = None if invalid.id_of is None else RequestId(invalid.id_of)
         flavor = None if invalid.id_of is None else Flavor(vcpus=3)
@@ -315,7 +315,9 @@ class Operator:
             await asyncio.sleep(1)
 
     async def _ask_why(self, station: Station) -> None:
-        """Plans, reasons and capabilities, beside all else that happens; each host is counted once."""
+        """Ask for plans, reasons, capabilities and explanations at several times of the run. The funnel of a plan
+        must count each host once.
+        """
         request = BuildInstance(flavor=Flavor(vcpus=1, ram_mb=1, root_gb=1))
         host = next(iter(self._plan.hosts.values()))[0].name
         for at_s in OPERATOR_ASKS_S:
@@ -335,7 +337,9 @@ class Operator:
             await self._ask(station, question, ExplanationsFound, BuildRejected)
 
     async def _ask_cells(self, station: Station, outage: CellDown) -> None:
-        """While a cell is down, and after all faults, when each cell tells what it has."""
+        """Ask for the states and the live instances of the cells: while a cell is down, and after all faults, when
+        each cell must tell what it has.
+        """
         await until_s(outage.at_s + KNOWN_DOWN_AFTER_S)
         found = await self._ask(station, AskCells(), CellsFound)
         down = (
@@ -421,7 +425,7 @@ def _may_be_rebuilt(state: InstanceState | None) -> bool:
 
 
 async def _send_until_taken(station: Station, order: Message) -> None:
-    """Repeat until a queue takes it."""
+    """Send the order repeatedly until a queue takes it."""
     while True:
         try:
             return await station.publisher.send(order)

@@ -138,7 +138,7 @@ class Cloud:
             process.stop_faults()
 
     async def audit(self) -> list[str]:
-        """Everything that `moor audit` finds wrongly."""
+        """The faults that `moor audit` reports although there are none."""
         self._start(AUDITOR)
         return await self._auditor.result
 
@@ -177,7 +177,9 @@ class Cloud:
         process.start(self._watched(process, broker))
 
     async def _watched(self, process: SimProcess, broker: FaultyBroker) -> None:
-        """An exception that ends a process is a bug: a worker must survive every fault that is injected here."""
+        """Run a process to its end. An exception that ends it is a bug: a worker must survive every fault that is
+        injected here.
+        """
         runners: dict[str, Client | Operator | Workers | Admins | Auditor] = {
             "client": self.client,
             AUDITOR: self._auditor,
@@ -339,7 +341,9 @@ class Cloud:
             self._processes[name].die()
 
     def _cell_down(self, fault: may.CellDown) -> None:
-        """Its hosts are no candidates meanwhile, and until schedulers have heard that it is back."""
+        """Begin the outage of a cell. Its hosts are no candidates meanwhile, and until schedulers have heard that the
+        cell is back.
+        """
         self._outage = fault
         self._outage_until_s = self._loop.time() + fault.for_s
         until_s = self._outage_until_s + KNOWN_TO_BE_BACK_S
@@ -439,7 +443,7 @@ class Cloud:
 
 
 def _is_in(name: str, fault: may.CellDown) -> bool:
-    """Does this process suffer from the outage?"""
+    """Whether the process of this name suffers from the outage of its cell."""
     role, _, rest = name.partition("-")
     return rest.partition("-")[0] == fault.cell and (
         role == "conductor" or (role == "compute" and fault.what == "broker")

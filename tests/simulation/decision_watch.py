@@ -71,7 +71,7 @@ def _reshaped(real: Callable[..., Any], judged: Judged) -> Callable[..., Any]:
 
 
 def _decided(real: Callable[..., Any], see: See) -> Callable[..., Any]:
-    """When a worker writes the host that it found, another worker may have decided the row already."""
+    """Count the rows that another worker had decided already when this worker wrote the host that it found for them."""
 
     async def decide(self: Any, rows: Any) -> Any:
         others = await real(self, rows)

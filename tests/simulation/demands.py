@@ -1,5 +1,5 @@
-"""What some boots ask for beside an amount of CPUs: groups of resources, ports, volumes, zones, capabilities. And the slow,
-obvious rule which providers of a host can serve it.
+"""What some boots ask for beside an amount of CPUs: groups of resources, ports, volumes, zones, capabilities. It also
+has the slow, obvious rule that says which providers of a host can serve such a boot.
 
 The rule shares no code with the search for candidates: it tries every provider for every part.
 """
@@ -19,7 +19,8 @@ PHYSNET = "CUSTOM_PHYSNET_"
 
 
 class Part(Struct, frozen=True):
-    """Amounts with the traits of their provider: one provider gives all of them. Without amounts it only has to be there.
+    """Amounts, and the traits of their provider: one provider gives all amounts of a part. A part without amounts
+    only needs a provider with its traits.
 
     The part without a suffix may get each class from another provider; these together have the required traits.
     """
@@ -83,7 +84,7 @@ class Demand(Struct, frozen=True):
         return specs
 
     def fill_in(self, build: BuildInstance) -> BuildInstance:
-        """The request with this demand, in place of the flavor that it has."""
+        """The build request with this demand in place of its flavor."""
         return BuildInstance(
             **{name: getattr(build, name) for name in build.__struct_fields__ if name not in _FILLED_IN},
             flavor=Flavor(name="demanding", extra_specs=self.extra_specs),
@@ -181,12 +182,12 @@ def _suits(outside: Iterable[Part], giving: Iterable[ProviderNow]) -> bool:
 
 
 def _is_one_subtree(providers: list[ProviderId], tree: Tree) -> bool:
-    """Is each of them at or below one of them?"""
+    """Whether one of these providers is above all the others, so that they are in one subtree."""
     return any(all(top in _line(each, tree) for each in providers) for top in providers)
 
 
 def _line(provider: ProviderId, tree: Tree) -> list[ProviderId]:
-    """The provider and all above it."""
+    """The provider and all its ancestors."""
     line: list[ProviderId] = []
     above: ProviderId | None = provider
     while above is not None and above in tree:

@@ -4,8 +4,7 @@ serve all parts of its request, on a host where it may be. No request is refused
 It goes by the rows that were committed alone: the trees in placement's books, the hosts and aggregates of the registry.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -21,10 +20,9 @@ from tests.simulation.demands import Demand, ProviderNow, Tree, has_room, ways
 from tests.simulation.drawing_demands import FEATURES, WATTS
 from tests.simulation.findings import Findings
 from tests.simulation.fixtures import SHARES
-from tests.simulation.host_history import short_id
+from tests.simulation.host_history import short_id, states_since
 from tests.simulation.plan import Boot, Plan
 
-S = TypeVar("S")
 # A scheduler reads all aggregates this often, so its metadata may be as old as this when it chooses.
 METADATA_LATE_S = 6.0
 WAYS = "ways"
@@ -93,24 +91,25 @@ class DemandsChecker:
                 self._check_granted(order, self._boot_of[order.consumer])
 
     def knows(self, host: ProviderId) -> bool:
-        """Is it one of the plan's, and neither a node nor an intruder's?"""
+        """Whether this is a host of the plan, and not a bare-metal node or a host that an intruder reported."""
         return host in self._hosts
 
     def zone_of(self, host: ProviderId) -> str:
-        """The zone of a host, now."""
+        """The zone in which the host is now."""
         return self._zone(host, self._books.aggregates_of(host), self._metadata[-1][1])
 
     # Refusals
 
     def could_serve(self, boot: Boot, host: ProviderId, since_s: float) -> bool:
-        """Could this host have served it since then, all the time? Pools that share with it are left out, and so is what
-        only plugins know, which may be read late.
+        """Whether this host could have served the boot during the whole time since `since_s`. Pools that share with
+        the host are not considered. No host counts as able to serve a demand that a plugin judges, since its metrics
+        may be read late.
         """
         demand = boot.demand
         assert demand is not None, "only demanding requests are judged here"
         if demand.watts or host not in self._moments:
             return False
-        moments = _since(self._moments[host], since_s, lambda moment: moment.at_s)
+        moments = states_since(self._moments[host], since_s, lambda moment: moment.at_s)
         return (
             all(has_room(demand, moment.tree) for moment in moments)
             and self._tells(demand, host)
@@ -182,7 +181,7 @@ class DemandsChecker:
                 see(WAYS, what)
 
     def _tells(self, demand: Demand, host: ProviderId) -> bool:
-        """Has the host the capability and the metric? They never change here."""
+        """Whether the host reports the capability and the metric of the demand. Neither changes during a run."""
         told = self._hosts[host]
         if demand.capability is not None and demand.capability[1] not in told.capabilities[FEATURES].split():
             return False
@@ -195,7 +194,7 @@ class DemandsChecker:
         aggregates: frozenset[AggregateId],
         metadata: Mapping[AggregateId, Mapping[str, str]],
     ) -> str:
-        """Why it may not be on this host, if it may not."""
+        """Why an instance with this demand may not be on this host, by the host's zone and aggregates; empty if it may."""
         zone = self._zone(host, aggregates, metadata)
         if demand.zone and zone != demand.zone:
             return f"it is in {zone}, and {demand.zone} was asked for"
@@ -234,12 +233,4 @@ class DemandsChecker:
         return tree
 
     def _metadata_since(self, since_s: float) -> list[Mapping[AggregateId, Mapping[str, str]]]:
-        return [metadata for _, metadata in _since(self._metadata, since_s, lambda state: state[0])]
-
-
-def _since(states: Sequence[S], since_s: float, at_s: Callable[[S], float]) -> Sequence[S]:
-    """The state at `since_s`, and all later ones."""
-    later = len(states)
-    while later and at_s(states[later - 1]) >= since_s:
-        later -= 1
-    return states[max(later - 1, 0) :]
+        return [metadata for _, metadata in states_since(self._metadata, since_s, lambda state: state[0])]

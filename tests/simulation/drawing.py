@@ -229,7 +229,7 @@ def _draw_cloud(seed: int) -> Plan:
 
 
 def _with_outage(plan: Plan, chance: random.Random) -> Plan:
-    """Each kind in turn, so that few seeds have all of them."""
+    """The plan with the outage of a cell. The kinds of outages take turns, so that few seeds have all of them."""
     outage = CellDown(
         chance.uniform(*OUTAGE_S),
         "",
@@ -343,7 +343,9 @@ def _groups(chance: random.Random) -> tuple[tuple[ServerGroup, ...], tuple[Boot,
 
 
 def _whole_boots(chance: random.Random) -> tuple[Boot, ...]:
-    """Two at the same moment, so that schedulers claim the same hosts; and one for which there is never room."""
+    """Boots that are built whole or not at all. There are pairs at the same moment, so that schedulers claim the same
+    hosts, and one for which there is never room.
+    """
     boots = [
         Boot(
             id=UUID(int=chance.getrandbits(128)),
@@ -367,7 +369,7 @@ def _whole_boots(chance: random.Random) -> tuple[Boot, ...]:
 
 
 def _deletes_of_whole(chance: random.Random, boots: tuple[Boot, ...]) -> Iterator[Delete]:
-    """Of some of these requests one instance is deleted, about when all of them are placed."""
+    """Deletes of one instance of some of the boots that are built whole or not at all, about when all instances are placed."""
     for boot in boots:
         if boot.all_or_nothing and chance.random() < 1 / 3:
             after_s = chance.choice((-0.2, 0.0, 0.01, 0.05, 0.2, 3.0))
@@ -375,7 +377,7 @@ def _deletes_of_whole(chance: random.Random, boots: tuple[Boot, ...]) -> Iterato
 
 
 def _faults_of_whole(chance: random.Random) -> list[Fault]:
-    """Their claims come twice, late, or not at all."""
+    """Faults of the claims of boots that are built whole or not at all: a claim comes twice, late, or not at all."""
 
     def at_s() -> float:
         return chance.uniform(*BUSY_S)
@@ -443,7 +445,7 @@ def _probe(chance: random.Random) -> Boot:
 
 
 def _early(chance: random.Random) -> Boot:
-    """Its claim is delivered again after the instance is deleted and placement has pruned it."""
+    """A boot before all others: its claim is delivered again after the instance is deleted and placement has pruned it."""
     return Boot(
         id=UUID(int=chance.getrandbits(128)),
         name="early",
@@ -455,7 +457,9 @@ def _early(chance: random.Random) -> Boot:
 
 
 def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ...]:
-    """Before the request, at the same time, while the instance is placed or built, and long after."""
+    """Deletes of some instances: before the request, at the same time, while the instance is placed or built, and
+    long after.
+    """
     deletes = []
     for boot in boots[:-1]:
         for index in range(boot.count):
@@ -476,7 +480,7 @@ def _switch(chance: random.Random, names: list[str]) -> DisabledHost:
 
 
 def _script(chance: random.Random, names: list[str], late: dict[str, float]) -> FaultScript:
-    """A host that is silent from the beginning counts as added once it reports."""
+    """The faults of hosts. A host that is silent from the beginning (`late`) counts as added once it reports."""
     there = [name for name in names if name not in late]
     silent, later, dying, shrinking, losing, bare = chance.sample(there, 6)
     at_s = [chance.uniform(*BUSY_S) for _ in range(6)]
@@ -537,7 +541,7 @@ def _faults(chance: random.Random) -> list[Fault]:
 
 
 def _faults_of_publishing(chance: random.Random) -> list[Fault]:
-    """Parcels that never arrive, are refused, or are confirmed late."""
+    """Faults of publishing: parcels that never arrive, are refused, or are confirmed late; and queues that are gone."""
 
     def at_s() -> float:
         return chance.uniform(*BUSY_S) + 1
@@ -562,7 +566,7 @@ def _faults_of_publishing(chance: random.Random) -> list[Fault]:
 
 
 def _faults_of_databases(chance: random.Random) -> list[Fault]:
-    """Each kind of fault in each store."""
+    """One fault of each kind for the database of each role."""
 
     def at_s() -> float:
         return chance.uniform(*BUSY_S) + 1
@@ -580,7 +584,9 @@ def _faults_of_databases(chance: random.Random) -> list[Fault]:
 
 
 def _faults_of_intruders(chance: random.Random) -> list[Fault]:
-    """Each kind of broken bytes and each forgery once, and answers that are delivered again later."""
+    """The attacks of intruders: each kind of broken bytes and each forgery once, and answers that are delivered again
+    later.
+    """
 
     def at_s() -> float:
         return chance.uniform(4.0, 38.0)
@@ -602,7 +608,7 @@ def _faults_of_intruders(chance: random.Random) -> list[Fault]:
 
 
 def _admin_ops(chance: random.Random) -> tuple[AdminOp, ...]:
-    """Some begin at the same time, so that they arrive in one batch."""
+    """The administrators' operations. Some begin at the same time, so that they arrive in one batch."""
     admin_ops = []
     at_s = ADMIN_OPS_S[0]
     for _ in range(ADMIN_OPS):

@@ -153,7 +153,7 @@ def _device(suffix: str, chance: random.Random) -> Part:
 
 
 def _placed(demand: Demand, chance: random.Random) -> Demand:
-    """With where it must be: a zone, an aggregate, a capability, or none of these."""
+    """The demand with one condition for its host: a zone, an aggregate, a capability, a metric, or none of these."""
     match chance.choice(("zone", "zone", "aggregate", "not there", "capability", "watts", "", "")):
         case "zone":
             return structs.replace(demand, zone=chance.choice(ZONES))
@@ -189,7 +189,7 @@ def _bursts(chance: random.Random) -> Iterator[Boot]:
 
 
 def _deletes(boots: tuple[Boot, ...], chance: random.Random) -> Iterator[Delete]:
-    """Devices are few: they must come back."""
+    """Deletes of most instances some seconds after their boots: devices are few, so others need them again."""
     for boot in boots:
         for index in range(boot.count):
             if chance.random() < 0.6:
@@ -197,7 +197,7 @@ def _deletes(boots: tuple[Boot, ...], chance: random.Random) -> Iterator[Delete]
 
 
 def _disabled_long(names: list[str], chance: random.Random) -> Iterator[DisabledHost]:
-    """For so long that each scheduler knows, and boots still come."""
+    """Two hosts that are disabled for so long that each scheduler knows it while boots still come."""
     for host in chance.sample(names, 2):
         at_s = chance.uniform(2, 6)
         yield DisabledHost(host, at_s, at_s + 28)
@@ -223,7 +223,9 @@ def _aggregates(names: list[str], chance: random.Random) -> Iterator[AggregateOr
 
 
 def _settings(chance: random.Random) -> dict[str, object]:
-    """All filters that a demand needs, and some of the others; some weighers, with their multipliers."""
+    """Settings of the schedulers: all filters that a demand needs, and some of the others; some weighers, with their
+    multipliers.
+    """
     needed = ("aggregate_tenants", "capabilities", "rack_power")
     others = [name for name in FILTERS if name not in needed and chance.random() < 0.6]
     weighers = [name for name in WEIGHERS if chance.random() < 0.6]

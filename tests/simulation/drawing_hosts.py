@@ -55,7 +55,9 @@ def with_host_modes(plan: Plan, chance: random.Random) -> Plan:
 
 
 def _draining(hosts: Iterable[str], chance: random.Random) -> Iterator[HostOrder]:
-    """For long, so that hosts fail meanwhile for which these were chosen as alternates."""
+    """Orders that set these hosts draining for long: meanwhile builds fail on other hosts, with these hosts as their
+    alternates.
+    """
     for host in hosts:
         yield HostOrder(host, "draining", chance.uniform(6, 14))
         yield HostOrder(host, "up", chance.uniform(34, 40))

@@ -152,7 +152,9 @@ def _moves(plan: Plan, chance: random.Random, *, offloads: bool) -> Iterator[Pla
 
 
 def _offload(boot: Boot, index: int, at_s: float, chance: random.Random) -> PlannedMove:
-    """An offload, or a shelve that an offload follows, in most cases; and then the way back."""
+    """Turn most planned moves into an offload, or into a shelve that an offload follows, and in most cases plan the
+    way back.
+    """
     move = _move(boot, index, at_s, chance)
     if chance.random() < 0.4:
         return move
@@ -209,7 +211,7 @@ def _move(boot: Boot, index: int, at_s: float, chance: random.Random) -> Planned
 
 
 def _silence(plan: Plan, cell: str, chance: random.Random) -> FallsSilent:
-    """The faults of a host that has no other one."""
+    """A long silence of one host of the cell; of a host without other faults, if there is one."""
     faulty = {name for each in plan.script.faults for name in each.hosts}
     names = [host.name for host in plan.hosts[cell] if host.name not in faulty] or [plan.hosts[cell][0].name]
     return FallsSilent(
@@ -225,7 +227,9 @@ def _evacuation(fault: FallsSilent | Dies, chance: random.Random) -> Evacuation:
 
 
 def _host_faults(chance: random.Random) -> Iterator[HostFault]:
-    """Hosts start what they have stopped when the faults are over."""
+    """Faults of hosts that stop, start and receive instances. Failures to start are over after a while, so hosts can
+    then start what they have stopped.
+    """
     yield FailsToReceive(probability=0.15)
     yield FailsToStop(probability=0.08)
     yield FailsToStart(probability=0.3, after_s=chance.uniform(2, 10), for_s=chance.uniform(10, 30))

@@ -119,7 +119,7 @@ def _nodes(chance: random.Random) -> tuple[Node, ...]:
 
 
 def _boots(chance: random.Random) -> tuple[Boot, ...]:
-    """Some ask for a virtual flavor: no node fits."""
+    """The boots of a plan of bare metal. A few ask for a virtual flavor, which no node fits."""
     boots: list[Boot] = []
     while sum(boot.count for boot in boots) < INSTANCES:
         at_s = chance.uniform(*BUSY_S)
@@ -155,7 +155,7 @@ def _deletes(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Delete, ..
 
 
 def _rebuilds(chance: random.Random, boots: tuple[Boot, ...]) -> tuple[Rebuild, ...]:
-    """About every other instance, some twice: the second order may arrive during the first rebuild."""
+    """Rebuilds of most instances, of some twice: the second order may arrive during the first rebuild."""
     rebuilds: list[Rebuild] = []
     for boot in boots:
         for index in range(boot.count):
@@ -179,7 +179,9 @@ def _faults_of_rebuilds(chance: random.Random) -> list[Fault]:
 
 
 def _flips(chance: random.Random, nodes: tuple[Node, ...]) -> tuple[Flip, ...]:
-    """Sequences are drawn independently; sometimes several change one node at the same time."""
+    """Changes of nodes at Ironic that Moorage did not order. They come in sequences that are drawn independently, so
+    several may change one node at the same time.
+    """
     flips: list[Flip] = []
     while len(flips) < FLIPS:
         at_s, name = chance.uniform(*BUSY_S), str(chance.choice(nodes).name)

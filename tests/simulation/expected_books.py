@@ -56,7 +56,7 @@ class ExpectedBooks:
         return sums
 
     def ancestors(self, provider: ProviderId) -> list[ProviderId]:
-        """The provider itself first, its root last."""
+        """The provider itself and all its ancestors, the root last."""
         ancestry = [provider]
         while (parent := self.providers[ancestry[-1]].parent) is not None and parent not in ancestry:
             ancestry.append(parent)

@@ -48,27 +48,27 @@ class Zombie(Fault, frozen=True, tag="zombie"):
 
 
 class Cut(Fault, frozen=True, tag="cut"):
-    """All its connections break; it may connect again at once."""
+    """All connections of the process break; it may connect again at once."""
 
 
 class LostConfirm(Fault, frozen=True, tag="lost_confirm"):
-    """Its next parcel arrives, but the connection breaks before the confirm."""
+    """The next parcel of the process arrives, but its connection breaks before the confirm."""
 
 
 class LostPublish(Fault, frozen=True, tag="lost_publish"):
-    """Its connection breaks before the broker has stored its next parcel."""
+    """The connection of the process breaks before the broker has stored its next parcel."""
 
 
 class LateConfirms(Fault, frozen=True, tag="late_confirms"):
-    """The broker stores its next parcels at once, and confirms them late."""
+    """The broker stores the next parcels of the process at once, and confirms them late."""
 
     by_s: float = 1.0
     parcels: int = 1
 
 
 class Nack(Fault, frozen=True, tag="nack"):
-    """A queue is full: the next parcels whose key starts with `key` are refused. With `is_stored`, another queue has
-    stored them.
+    """A queue is full: the broker refuses the next parcels whose key starts with `key`. With `is_stored`, another
+    queue has stored them.
     """
 
     key: str = ""
@@ -93,16 +93,16 @@ class QueueGone(Fault, frozen=True, tag="queue_gone"):
 
 
 class Deadlock(Fault, frozen=True, tag="deadlock"):
-    """Its next transaction is the victim of a deadlock when it locks rows."""
+    """The next transaction of the process is the victim of a deadlock when it locks rows."""
 
 
 class SerialisationFailure(Fault, frozen=True, tag="serialisation_failure"):
-    """Its next transaction fails at the commit: nothing is written."""
+    """The next transaction of the process fails at the commit: nothing is written."""
 
 
 class LostAtCommit(Fault, frozen=True, tag="lost_at_commit"):
-    """Its connection to the database breaks at its next commit. `is_done` says whether the commit took effect; the
-    process cannot know.
+    """The connection of the process to its database breaks at its next commit. `is_done` says whether the commit took
+    effect; the process cannot know.
     """
 
     is_done: bool = False
@@ -153,13 +153,13 @@ class Reorder(Fault, frozen=True, tag="reorder"):
 
 
 class ClockJump(Fault, frozen=True, tag="clock_jump"):
-    """Its clock jumps by this many seconds, forwards or backwards."""
+    """The clock of the process jumps by this many seconds, forwards or backwards."""
 
     by_s: float = 0.0
 
 
 class FeedDrop(Fault, frozen=True, tag="feed_drop"):
-    """The next parcels of its feed are lost."""
+    """The next parcels of the feed to this process are lost."""
 
     parcels: int = 1
 

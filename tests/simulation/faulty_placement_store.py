@@ -139,7 +139,7 @@ class _BooksTransaction:
         self.written: list[ClaimChanges | TreeChanges] = []
 
     def _lock(self, kind: str, ids: Iterable[object]) -> None:
-        """Rows that this transaction has locked before do not count again."""
+        """Tell the observer which rows the transaction locks. Rows that it has locked before do not count again."""
         fail_if_armed(self._process, "deadlock")
         if new := set(ids) - self._locked.get(kind, set()):
             self._observer.locks(kind, after=tuple(self._locked))

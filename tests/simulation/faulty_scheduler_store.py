@@ -255,8 +255,8 @@ class RequestsTransaction:
 
 
 def _is_cursed(row: InstanceRow) -> bool:
-    """Half of the intruders' requests are refused at their first write, because of their name; the others at every
-    write.
+    """Whether the database refuses this row of an intruder's request. Half of these requests are refused at their
+    first write, because of their name; the others at every write.
     """
     request = row.told.request_id.int
     return row.told.name.startswith(CURSED) or (request in CURSED_IDS and request % 2 == 1)

@@ -1,8 +1,8 @@
-"""Follows the members of server groups: at no commit are there two where the policy allows one, or on two hosts what must be
-together.
+"""Follows the members of server groups. At no commit may a group have two members where its policy allows one, or
+members on two hosts if its policy keeps them together.
 
-It goes by the orders alone: the group that a granted claim or swap names, and the host of its share. The consumer that
-cleans up after a silent host stays there as a member. So does a migration, where its instance may come back to.
+It goes by the orders alone: the group that a granted claim or swap names, and the host of its share. The consumer
+that cleans up after a silent host stays there as a member. So does a migration, where its instance may come back to.
 """
 
 from collections import Counter
@@ -60,7 +60,9 @@ class GroupsChecker:
                 self._note(self._groups[group], now)
 
     def excluded(self, group: GroupId, since_s: float) -> Collection[ProviderId] | None:
-        """The hosts that may have been refused for their members since then; None: any may have been."""
+        """The hosts that may have been refused because of the group's members since `since_s`. None: any host may
+        have been.
+        """
         policy = self._groups[group].policy
         if policy == "affinity":
             return None if self._used_s.get(group, -1.0) >= since_s else ()

@@ -1,7 +1,8 @@
 """The state of each host over time, so that a refusal is judged by the whole time during which it was considered."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from math import inf
+from typing import TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from compute_sim.simulated.faults import (
 from tests.simulation.findings import Findings
 from tests.simulation.plan import CELLS
 
+S = TypeVar("S")
 # The entry in `free` for the number of further instances that the host may take; only where there is a limit.
 INSTANCE_SLOTS = "places"
 
@@ -55,12 +57,12 @@ class HostHistories:
         self._failed_builds_max = failed_builds_max
         self._script = script
         self._hosts: dict[ProviderId, HostHistory] = {}
-        # The times when the computes of a cell were down: from, and until.
         # Each host as its row says, and as its cell knows it: since when it is set so there.
         self.rows: dict[ProviderId, HostState] = {}
         self.in_cells: dict[ProviderId, CellHost] = {}
         self._set_s: dict[ProviderId, float] = {}
         self._were_dead: set[ProviderId] = set()
+        # The times when the computes of a cell were down: from, and until.
         self.away: dict[str, list[tuple[float, float]]] = {cell: [] for cell in CELLS}
 
     def name(self, host: ProviderId) -> str:
@@ -74,11 +76,11 @@ class HostHistories:
         return cell in self._hosts[host].cells
 
     def is_dead(self, host: ProviderId) -> bool:
-        """Dead or silent now."""
+        """Whether the host is dead or silent now, as its faults say."""
         return condition_of(self._hosts[host].faults, self._findings.now_s) != WELL
 
     def silent_since_s(self, host: ProviderId) -> float:
-        """Since when it is dead or silent; infinite if it is not."""
+        """The time since when the host is dead or silent; infinite if it is neither."""
         now_s = self._findings.now_s
         since = [
             fault.after_s
@@ -99,7 +101,7 @@ class HostHistories:
             self._append(seen, free=free)
 
     def set_in_cell(self, host: CellHost) -> None:
-        """The cell was told how the host is set, or has found it clean."""
+        """A cell has written the row of one of its hosts: the mode that it was told, and whether the host has cleaned up."""
         id_ = host.word.host
         before = self.in_cells.get(id_)
         self.in_cells[id_] = host
@@ -112,11 +114,11 @@ class HostHistories:
             self._findings.count("host mode", "cleaned")
 
     def was_dead(self, host: ProviderId) -> bool:
-        """Was it set dead once, as its cell knows? Then nobody waits for what it had."""
+        """Whether the host's cell has known it as set dead at any time: then nobody waits for what the host had."""
         return host in self._were_dead
 
     def is_set(self, host: ProviderId, *modes: str, for_s: float = 0.0) -> bool:
-        """Is it set so, and has its cell known that for so long?"""
+        """Whether the host's cell knows it in one of these modes, and has done so for at least `for_s`."""
         known = self.in_cells.get(host)
         return known is not None and known.mode in modes and self._findings.now_s - self._set_s[host] >= for_s
 
@@ -141,8 +143,8 @@ class HostHistories:
         excluded: Collection[ProviderId] = (),
         serves: Callable[[ProviderId], bool] = lambda _: True,
     ) -> list[str]:
-        """Hosts that were registered, up and enabled, and had room for this, during the whole time since then. `serves`
-        is asked last.
+        """The names of the hosts that were registered, up and enabled, and had room for these amounts, during the
+        whole time since `since_s`. `serves` is asked last.
         """
         return [
             seen.name
@@ -159,7 +161,9 @@ class HostHistories:
         ]
 
     def _check_disabled(self, seen: HostHistory, host: HostState) -> None:
-        """The report of one failure more disables the host; what an operator says later counts again."""
+        """Check that a host is disabled when one more failed build is reported of it. An operator may enable it again
+        after that.
+        """
         if host.failed_builds > seen.failed_builds:
             self._findings.count("host", "builds failed in a row")
             if host.setting.mode == "up":
@@ -169,7 +173,7 @@ class HostHistories:
                 )
 
     def was_disabled(self, host: ProviderId, since_s: float) -> bool:
-        """Was it disabled during the whole time since then?"""
+        """Whether the host was disabled during the whole time since `since_s`."""
         seen = self._hosts.get(host)
         return (
             seen is not None
@@ -221,12 +225,16 @@ def _fits(was: HostMoment, amounts: dict[str, int], required: frozenset[str]) ->
     )
 
 
-def _during(history: list[HostMoment], since_s: float) -> list[HostMoment]:
-    """The state at `since_s`, and all later ones."""
-    later = len(history)
-    while later and history[later - 1].at_s >= since_s:
+def _during(history: list[HostMoment], since_s: float) -> Sequence[HostMoment]:
+    return states_since(history, since_s, lambda moment: moment.at_s)
+
+
+def states_since(states: Sequence[S], since_s: float, at_s: Callable[[S], float]) -> Sequence[S]:
+    """Of states in the order of their times: the one that was there at `since_s`, and all later ones."""
+    later = len(states)
+    while later and at_s(states[later - 1]) >= since_s:
         later -= 1
-    return history[max(later - 1, 0) :]
+    return states[max(later - 1, 0) :]
 
 
 def short_id(id_: UUID) -> str:

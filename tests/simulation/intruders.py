@@ -170,7 +170,7 @@ class Intruders:
         await self._publish(user, address, body, content_type=content_type)
 
     def _user_for(self, address: Destination) -> str:
-        """The first user that may publish there; users with the fewest rights come first."""
+        """The first user that may publish to this address; users with the fewest rights come first."""
         of_cells = [user_of(role, cell) for role in ("compute", "conductor") for cell in CELLS]
         above = map(user_of, ("scheduler", "placement", "operator"))
         return next(
@@ -219,7 +219,7 @@ class Intruders:
         self._findings.log("FAULT", "{}: {}", f"hostile_{what}", how)
 
     async def _publish(self, user: str, address: Destination, body: bytes, **more: Any) -> bool:
-        """True if the broker took it."""
+        """Publish these bytes as this user. True if the broker took them."""
         connection = self._memory.connect(user)
         try:
             publishing = await connection.open_publishing()
@@ -238,8 +238,8 @@ class Intruders:
     # Results
 
     def wrong_dead_letters(self, letters: Iterable[DeadLetter]) -> Iterator[str]:
-        """Unexpected dead letters of others; dead letters of attacks whose reason does not say what was wrong; and
-        those that are missing.
+        """Complaints about the dead letters: unexpected ones that are of no attack; those of attacks that name a
+        wrong reason or sender; and attacks that have none although they must.
         """
         buried = set()
         for letter in letters:
@@ -261,7 +261,9 @@ _RIVAL_BUILD = BuildInstance(project=RIVAL_PROJECT, flavor=Flavor(vcpus=1, ram_m
 
 
 def _line_of(message: Message, id_: str, cause: str) -> bytes:
-    """The cause holds the mark of the attack: it stays the same when the message is put back."""
+    """The line of a parcel with this message. Its cause holds the mark of the attack, since the cause stays the same
+    when the message is put back.
+    """
     return encode(Envelope(message=message, id=id_, version=message.VERSION, cause=cause))
 
 
@@ -270,8 +272,8 @@ def _in_cell(message: Message, cell: str) -> Message:
 
 
 def _not_utf8(line: bytes, _mark: str, _chance: random.Random) -> bytes:
-    """Invalid bytes in a key that the decoder skips, for types that refuse unknown keys; for others in a key that it
-    reads.
+    """The line with one more key, whose value is not UTF-8. It is a key that the decoder skips, for types that refuse
+    unknown keys; for others a key that it reads.
     """
     message = msgspec.json.decode(line)["message"]
     key = b"x" if _EXAMPLES[message["type"]].IS_STRICT else b"trace"

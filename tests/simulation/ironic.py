@@ -139,7 +139,7 @@ class IronicWorld:
         return self.ironic.provision(node.uuid, target.get(node.provision_state, "abort"))
 
     def _heal(self, node: Node, seed: int) -> Node | None:
-        """One step towards a node that may be claimed."""
+        """Take one step towards a node that may be claimed."""
         if node.instance_uuid == foreign_instance(node.uuid):
             return self._occupy(node, seed)
         if node.maintenance:
@@ -173,7 +173,7 @@ class IronicWorld:
         return self._patched(node, "replace", "resource_class", value)
 
     def _move(self, node: Node, _lot: int) -> Node:
-        """To the conductor group of another cell."""
+        """Move the node to the conductor group of another cell."""
         return self._patched(node, "replace", "conductor_group", _OTHER_GROUPS[node.conductor_group])
 
     def _occupy(self, node: Node, _lot: int) -> Node | None:
@@ -246,7 +246,7 @@ class FaultyIronicApi:
         found = self._ironic.node(str(node))
         read = None if found is None else as_api_answer(found)
         if read is None:
-            self._nodes.api_has_none(self._process, node, asked_s)
+            self._nodes.was_read(self._process, node, asked_s)
         else:
             self._nodes.api_answered(self._process, [read], asked_s)
         await self._return_answer()
@@ -297,7 +297,7 @@ class FaultyIronicApi:
     async def _ordered(
         self, node: ProviderId, what: str, order: Callable[[str], Node]
     ) -> rest.Refused | None:
-        """A locked node is tried again a few times, as HttpIronicApi does it."""
+        """Give Ironic an order about a node. While the node is locked, try again a few times, as HttpIronicApi does it."""
         locked = ""
         for _ in range(TRIES_MAX):
             await self._process.point("before_commit")
@@ -323,7 +323,7 @@ class FaultyIronicApi:
         raise Locked(f"Ironic: node {node} is locked: {locked}")
 
     async def _reach_api(self) -> float:
-        """Returns the time of the request."""
+        """Wait until the request has reached the API. Returns when it was sent."""
         asked_s = self._loop.time()
         await self._wait()
         if self._ironic.away:
@@ -366,7 +366,7 @@ def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
 
     def reporting(real: Callable[..., None]) -> Callable[..., None]:
         def change(table: NodeTable, node: Node, *others: Node | Allocation) -> None:
-            """The node's own id, also where an allocation is among the arguments."""
+            """Report the change under the node's own id, also where an allocation is among the arguments."""
             real(table, node, *others)
             nodes.changed(id_of(node), table.nodes.get(node.uuid))
 
@@ -381,7 +381,7 @@ def watched_nodes(nodes: NodesChecker) -> Iterator[None]:
 
 
 def _asked(ask: Callable[[str], T], node: str) -> T | Refused:
-    """The answer, or the refusal as a value: the answer may be lost on its way."""
+    """Ironic's answer, or its refusal as a value and not raised, since it may still be lost on its way to the daemon."""
     try:
         return ask(node)
     except Refused as refused:

@@ -58,8 +58,8 @@ def run_many(
 
 @contextmanager
 def pool_with_fixed_hashes() -> Iterator[ProcessPoolExecutor]:
-    """Code that iterates a set of strings gets the same order each time. Processes are spawned, not forked: the caller
-    may have loops and threads, and Python reads the hash seed only at start.
+    """A pool of processes in which code that iterates a set of strings gets the same order each time. The processes
+    are spawned, not forked: the caller may have loops and threads, and Python reads the hash seed only at start.
     """
     before = os.environ.get(HASH_SEED_VARIABLE)
     os.environ[HASH_SEED_VARIABLE] = FIXED_HASH_SEED
@@ -74,7 +74,9 @@ def pool_with_fixed_hashes() -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin() -> None:
-    """The garbage collector need not visit the objects of imports again after every few seeds."""
+    """Prepare a process of the pool. The garbage collector is told to leave out the objects of imports, so that it
+    does not visit them again after every few seeds.
+    """
     os.nice(NICENESS)
     gc.collect()
     gc.freeze()

@@ -116,7 +116,7 @@ class Movers:
         await self._is_taken(ask, structs.replace(order, request_id=request, kind="offload"))
 
     async def _look(self, ask: Ask, order: MoveInstance) -> None:
-        """The move is in the history of its instance, and among all moves."""
+        """Check that the move is in the history of its instance, and that the question for all moves is answered."""
         history = await ask(AskHistory(instance=order.instance, project=PROJECT))
         found = await ask(AskMoves(ended=True))
         changes = history.changes if isinstance(history, HistoryFound) else ()

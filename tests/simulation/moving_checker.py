@@ -22,7 +22,7 @@ COLD = ("migrate", "resize")
 
 
 class MovesInCells:
-    """What hosts are told."""
+    """Checks what the hosts of cells are told during moves."""
 
     def __init__(self, findings: Findings, real_instances: RealInstances) -> None:
         self._findings = findings
@@ -72,7 +72,7 @@ class MovesInCells:
 
 
 class MovesOfRequests:
-    """How moves end."""
+    """Checks how moves end in the rows of the API level."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
@@ -106,7 +106,7 @@ def without_outcome(row: InstanceRow) -> str:
 
 
 def of_classes(amounts: tuple[ResourceAmount, ...]) -> Counter[str]:
-    """The sum of each class, of whichever provider: a reshape does not change it."""
+    """The sum of the amounts of each resource class over all providers: a reshape does not change it."""
     sums: Counter[str] = Counter()
     for each in amounts:
         sums[each.resource] += each.amount

@@ -119,8 +119,10 @@ class NodesChecker:
     # Instances
 
     def still_there(self, instance: InstanceId, host: ProviderId) -> bool:
-        """After another daemon has ended the deploy, Ironic may still accept the instance id from a daemon that was
-        delayed. The node has not been deployed then, and the id is removed again.
+        """Whether the node was deployed with this instance and still has it.
+
+        The instance id alone is not enough: after another daemon has ended the deploy, Ironic may still accept the id
+        from a daemon that was delayed. The node has not been deployed then, and the id is removed again.
         """
         real_node = self.real_nodes.get(host)
         node = real_node.node if real_node is not None else None
@@ -135,7 +137,9 @@ class NodesChecker:
         return (instance, host) in self._built
 
     def has_image(self, instance: InstanceId, host: ProviderId, image: str) -> bool:
-        """The image was written to the node; a node that has lost the instance since is not judged."""
+        """Whether this image was written to the node. A node that has lost the instance since is not judged: the
+        answer is yes.
+        """
         real_node = self.real_nodes.get(host)
         return real_node is None or not self.still_there(instance, host) or real_node.image == image
 
@@ -149,10 +153,12 @@ class NodesChecker:
         now_s = self._findings.now_s
         for node in nodes:
             self._answers[id(node)] = (node, now_s)
-            self.api_has_none(process, node.id, asked_s)
+            self.was_read(process, node.id, asked_s)
 
-    def api_has_none(self, process: SimProcess, node: ProviderId, asked_s: float) -> None:
-        """The API answered that there is no such node. Answers may arrive in another order than their questions."""
+    def was_read(self, process: SimProcess, node: ProviderId, asked_s: float) -> None:
+        """The API has answered this daemon about the node, if only that there is none. `asked_s` is the time of the
+        question; answers may arrive in another order than their questions.
+        """
         key = (process.full_name, node)
         self._read_s[key] = max(asked_s, self._read_s.get(key, 0.0))
 
@@ -169,8 +175,9 @@ class NodesChecker:
     def changed_foreign(
         self, process: SimProcess, node: ProviderId, what: str, instance: str, asked_s: float
     ) -> None:
-        """Ironic has accepted an order for a node with an instance of another program. Ironic takes no condition with an
-        order: nothing stops one that reaches it later than the margin of the sender's lease.
+        """Ironic has accepted an order for a node with an instance of another program. That breaks a promise if the
+        order was on its way for no longer than the margin of its sender's lease. Ironic takes no condition with an
+        order, so nothing stops a later one.
         """
         if self._findings.now_s - asked_s <= self._margin_s:
             self._findings.breaks(
@@ -314,7 +321,7 @@ class NodesChecker:
 
 
 def _note_image(real_node: RealNode, before: Node | None, after: Node | None) -> None:
-    """Ironic reads the image at the beginning of the deploy, and has written it when the node is active."""
+    """Note the image that a deploy writes: Ironic reads it at the beginning, and has written it when the node is active."""
     was, now = before and before.provision_state, after and after.provision_state
     if after is not None and now == "deploying" and was not in ("wait call-back", now):
         real_node.writes = str(after.instance_info.get("image_source", ""))
@@ -337,7 +344,7 @@ def is_free(node: Node | None) -> bool:
 
 
 def name_of(node_class: str) -> str:
-    """Placement's resource class for a class in Ironic."""
+    """Placement's name for a resource class of Ironic."""
     return f"CUSTOM_{node_class.replace('-', '_').upper()}"
 
 

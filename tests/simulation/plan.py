@@ -78,7 +78,9 @@ class Rebuild(Struct, frozen=True):
 
 
 class EndOfMove(Struct, frozen=True):
-    """The client's next order about its move, so long after the move was taken, or after the instance has arrived."""
+    """The client's next order about its move. It is sent so long after the instance has arrived, or after the order
+    to move was taken if `when_arrived` is false.
+    """
 
     how: MoveEnd | Literal["delete"]
     after_s: float = 0.0

@@ -38,7 +38,9 @@ class ProcessObserver(Protocol):
 
 
 class SimProcess:
-    """`name` is its role and number, and passes to its successor; `incarnation` tells them apart."""
+    """One life of a simulated process. `name` is its role and number, and passes to its successor; `incarnation`
+    tells the two apart.
+    """
 
     def __init__(self, name: str, incarnation: int, seed: int, observer: ProcessObserver) -> None:
         self.name = name
@@ -113,7 +115,7 @@ class SimProcess:
         self._observer.fired(fault, f"{self.full_name} {of}".rstrip())
 
     async def point(self, point: str) -> None:
-        """A place where an armed crash fires."""
+        """A place in the code where a crash may fire that was armed for it. A dead process gets no further than this."""
         quiet_s = self._armed_crashes.pop(point, None)
         if quiet_s is not None and not self.is_dead:
             self.fired(f"crash_{point}")
@@ -123,7 +125,7 @@ class SimProcess:
             await asyncio.Event().wait()
 
     def take_armed(self, what: str) -> bool:
-        """True if this fault fires now."""
+        """Whether a fault of this kind is armed and fires now; one of them is then used up."""
         if not self.armed[what]:
             return False
         self.armed[what] -= 1
@@ -151,7 +153,9 @@ class SimProcess:
         self._online.set()
 
     def pause(self, for_s: float) -> None:
-        """Everything that it does with other processes waits this long, including operations under way."""
+        """Suspend the process. Everything that it does with other processes waits this long, including operations
+        under way.
+        """
         self._awake.clear()
         self._loop.call_later(for_s, self._awake.set, context=Context())
         self._loop.call_later(for_s / 2, self.cut, "missed heartbeats", context=Context())
@@ -161,7 +165,7 @@ class SimProcess:
             await self._awake.wait()
 
     def stop_faults(self) -> None:
-        """No more faults; it can reach the broker again."""
+        """End the faults of this process: nothing is armed any more, and it can reach the broker and its database again."""
         self._armed_crashes.clear()
         self.armed.clear()
         self.database_away_until_s = 0.0

@@ -62,7 +62,7 @@ class RealInstances:
         self._images[order.instance, (order.host, order.attempt)] = image
 
     def _check_builds(self, host: ProviderId) -> None:
-        """How many builds the host has now; called at a commit that began one."""
+        """Check how many builds the host has at a commit that began one."""
         builds = sum(
             state.takes_slot
             for there in self.running.values()
@@ -75,7 +75,7 @@ class RealInstances:
             )
 
     def _note_fate(self, attempt: AttemptRecord) -> None:
-        """Count the faults of hosts that this attempt shows."""
+        """Count the faults of hosts that the state of this attempt shows."""
         now_s = self._findings.now_s
         match attempt.state:
             case State.WAITING:
@@ -109,13 +109,13 @@ class RealInstances:
         return is_there or (instance, host, attempt) in self._ended
 
     def state_of(self, instance: InstanceId, host: ProviderId, attempt: int) -> State | None:
-        """None if the host does not have it, or has lost it before."""
+        """The state of an attempt on a host; None if the host does not have it, or has lost it before."""
         if (instance, host, attempt) in self._ended:
             return None
         return self.running.get(instance, {}).get((host, attempt))
 
     def image_of(self, instance: InstanceId, host: ProviderId, attempt: int) -> str | None:
-        """None if the host does not have the attempt, or has lost it before."""
+        """The image that an attempt runs on a host; None if the host does not have it, or has lost it before."""
         exists = self.state_of(instance, host, attempt) in EXISTS
         return self._images.get((instance, (host, attempt)), "") if exists else None
 

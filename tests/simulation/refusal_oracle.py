@@ -65,8 +65,8 @@ def _does_not_fit(expected: ExpectedBooks, write: Write, said: DoesNotFit) -> bo
 
 
 def _is_short(expected: ExpectedBooks, write: Write, shortfall: Shortfall) -> bool:
-    """Recomputed from the inventory, the usage of others, and the amounts that the write asks. A reshape's own
-    inventories count.
+    """Whether a reported shortfall is true. It is computed again from the inventory, the usage of others, and the
+    amounts that the write asks for; a reshape is judged by the inventories that it brings.
     """
     stock = (shortfall.provider, shortfall.resource)
     inventory = _inventory(expected, write, shortfall)
@@ -99,7 +99,7 @@ def _name_in_use(expected: ExpectedBooks, _: Write, said: NameInUse) -> bool:
 
 
 def _not_allowed(expected: ExpectedBooks, write: Write, said: NotAllowed) -> bool:
-    """Of the administrators' writes, only a provider's parent can be invalid."""
+    """Whether the refusal of a field is true. Of the administrators' writes, only a provider's parent can be invalid."""
     if isinstance(write, CreateProvider):
         return said.field == "parent" and write.parent == write.id
     if not isinstance(write, UpdateProvider) or said.field != "parent":

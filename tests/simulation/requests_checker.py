@@ -103,8 +103,9 @@ class RequestsChecker:
             self._check_refusal(row, waited=was == "waiting")
 
     def _check_same(self, before: InstanceRow | None, row: InstanceRow) -> None:
-        """An end is not written again with other details. A delete that came before its request learns the project
-        later, and an instance in error whose host was silent about its rebuild learns how that ended.
+        """Check that an end is not written again with other details. Two later changes are right: a delete that came
+        before its request learns the project, and an instance in error whose host was silent about its rebuild learns
+        how that ended.
         """
         assert before is not None, "a row with an earlier state exists"
         if before.told.request_id == NO_REQUEST or row.told.state not in ("active", "error"):
@@ -136,7 +137,9 @@ class RequestsChecker:
                 )
 
     def _check_ways(self, row: InstanceRow, order: PlaceInCell) -> None:
-        """Alternates are other hosts. Only a request with groups has two ways of an alternate, and they differ."""
+        """Check that alternates are other hosts than the chosen one. Only for a request with groups may a host be an
+        alternate twice, with two different ways.
+        """
         boot = self._boots.get(row.told.request_id)
         has_groups = boot is not None and boot.demand is not None and boot.demand.has_groups
         ways = Counter(each.share.host for each in order.alternates)
@@ -191,8 +194,8 @@ class RequestsChecker:
             )
 
     def _check_reason(self, row: InstanceRow) -> None:
-        """The reason names no lack of hosts: then the deadline passed, or claims were refused repeatedly. Only requests
-        of intruders are dead-lettered.
+        """Check an error whose reason names no lack of hosts: then the deadline passed, or claims were refused
+        repeatedly. Only requests of intruders are dead-lettered.
         """
         reason = row.told.reason
         if reason == BURIED and row.told.request_id not in self._boots:
@@ -209,7 +212,7 @@ class RequestsChecker:
 
 
 def _was_built(row: InstanceRow) -> bool:
-    """Only what was built once is rebuilt or moved, and may be active after an error."""
+    """Whether the instance was built once: only then it is rebuilt or moved, and may be active after an error."""
     return row.told.rebuild is not None or row.told.move is not None
 
 

@@ -39,7 +39,8 @@ class Outcome(Struct, frozen=True):
 
 
 def run(plan: Plan, until_s: float | None = None) -> Outcome:
-    """Everything follows from the plan, including the global random generator (pauses before a retry).
+    """Run a plan. Everything follows from the plan, also what comes from the global random generator (pauses before a
+    retry).
 
     The run ends at `until_s`, if given.
     """
@@ -113,7 +114,9 @@ async def _play(cloud: Cloud) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No logs, and no garbage collection during a run: its timing does not follow from the seed. Collect between runs."""
+    """A run without logs, and without garbage collection, whose timing does not follow from the seed. The garbage is
+    collected after every few runs instead.
+    """
     gc.disable()
     logging.disable(logging.CRITICAL)
     try:

@@ -87,7 +87,9 @@ def _unsettled_requests(cloud: Cloud) -> Iterator[str]:
 
 
 def _waits_for_dead_host(cloud: Cloud, own: Instance) -> bool:
-    """It is offloaded when its host has destroyed it, or when an operator sets the host dead."""
+    """Whether this offloaded instance waits for a dead host: it is offloaded when its host has destroyed it, or when
+    an operator sets the host dead.
+    """
     if own.moving is None or own.moving.step != "freeing":
         return False
     return any(cloud.hosts.is_dead(each.host) for each in own.cleanups)
@@ -107,8 +109,8 @@ def _unsettled_cells(cloud: Cloud) -> Iterator[str]:
 
 
 def _unsettled_books(cloud: Cloud) -> Iterator[str]:
-    """Only instances that exist hold claims, and instances whose cleanup waits for a dead or silent host; so does what is left
-    of a move.
+    """Claims of consumers that should hold nothing any more. Instances that exist hold claims; so do instances whose
+    cleanup waits for a dead or silent host, and what is left of their moves.
     """
     for consumer in cloud.books.held.keys() - CONSUMERS:
         cleanup = cloud.books.cleanup_consumers.get(consumer)

@@ -82,13 +82,15 @@ def _raise(process: SimProcess, problem: str) -> NoReturn:
 
 
 async def before_commit(process: SimProcess) -> None:
-    """Called last before a commit."""
+    """A store calls this as the last thing before each commit: the process may die here, or its transaction fail."""
     await process.point("before_commit")
     fail_if_armed(process, "serialisation_failure", "lost_before_commit")
 
 
 async def after_commit(process: SimProcess) -> None:
-    """Called first after a commit, when the checkers have been told."""
+    """A store calls this as the first thing after each commit, when the checkers have been told: the process may die
+    here, or lose its connection.
+    """
     await process.until_awake()
     await process.point("after_commit")
     fail_if_armed(process, "lost_after_commit")

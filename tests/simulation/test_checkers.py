@@ -113,7 +113,7 @@ def test_a_cleanup_consumer_counts_on_its_host() -> None:
 
 def test_a_read_need_not_show_uncommitted_writes() -> None:
     class Read(InspectableStore):
-        """Says when a page was read."""
+        """A store that says when a page was read."""
 
         was_read = asyncio.Event()
 
@@ -229,7 +229,9 @@ TOGETHER = ServerGroup(id=GroupId(UUID(int=6)), policy="affinity")
 def _member(
     group: ServerGroup, number: int, host: ProviderId, cleanup: int = 0
 ) -> ClaimResources | SwapClaim:
-    """The first attempt of a consumer; with a cleanup, its second one."""
+    """The claim of a group's member for its first attempt. With `cleanup`, its swap to the second attempt, which
+    leaves a cleanup consumer of that number.
+    """
     amounts = (ResourceAmount(host, "VCPU", 1),)
     claim = ClaimResources(
         cell="c1",
@@ -254,7 +256,9 @@ def _member(
 
 
 def _broken_by(*placed: tuple[ClaimResources | SwapClaim, dict[int, ProviderId]]) -> str:
-    """Each order is granted; then these consumers hold something, on these hosts."""
+    """The promise that breaks if these orders are granted one after another, and the consumers of each are then on
+    these hosts.
+    """
 
     async def do(findings: Findings) -> None:
         groups = GroupsChecker(findings, HostHistories(findings, FaultScript()), (APART, TOGETHER))

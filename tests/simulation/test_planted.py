@@ -83,6 +83,6 @@ def _searched_seeds(bug: str) -> Sequence[int]:
 
 
 def _shown_by() -> dict[str, tuple[int, ...]]:
-    """One bug a line: the seed, and the bug's name."""
+    """The seed that last showed each bug, from a file with one bug a line: the seed, and the bug's name."""
     lines = [line.partition(" ") for line in SHOWN_BY.read_text().splitlines() if line]
     return {name: (int(seed),) for seed, _, name in lines}

@@ -108,7 +108,7 @@ class Traffic:
         return max(late, default=0.0)
 
     def died(self, process: SimProcess) -> None:
-        """Its unacknowledged messages will be redelivered."""
+        """Note that the unacknowledged messages of this process will be redelivered."""
         self._redelivered_after_crash.update(self._in_hand.pop(process.full_name, ()))
 
     def stop_faults(self) -> None:

@@ -27,13 +27,13 @@ class WholeChecker:
         self._request_of = {id_: request for request, ids in self._instances.items() for id_ in ids}
 
     def claimed(self, granted: Collection[tuple[ConsumerId, int]]) -> None:
-        """One commit of placement granted these claims, or swaps."""
+        """Take in the claims and swaps that one commit of placement granted."""
         first = {consumer for consumer, attempt in granted if attempt == FIRST_ATTEMPT}
         if self._check(first, "are claimed by one commit"):
             self._findings.count(WHOLE, "all claimed")
 
     def written(self, rows: Iterable[InstanceRow]) -> None:
-        """One commit of a scheduler wrote these rows as they are decided first."""
+        """Take in the rows that one commit of a scheduler decided for the first time."""
         rows = [row for row in rows if row.id in self._request_of]
         if self._check({row.id for row in rows if row.told.state == PLACED}, "are placed by one commit"):
             self._findings.count(WHOLE, "all placed")

@@ -124,7 +124,7 @@ def installed_plugins() -> Iterator[None]:
 
 
 class Rows:
-    """The rows: they outlive every process."""
+    """The rows of all simulated databases: they outlive every process."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()

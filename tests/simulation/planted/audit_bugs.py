@@ -1,4 +1,4 @@
-"""Bugs of what an audit mends."""
+"""Planted bugs in the orders by which an audit mends."""
 
 from contextlib import AbstractContextManager
 

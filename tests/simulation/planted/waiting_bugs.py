@@ -15,7 +15,7 @@ def wake_up_lost() -> AbstractContextManager[None]:
 
 
 def deadline_forgotten() -> AbstractContextManager[None]:
-    """Only accepted instances end by their deadline."""
+    """The deadline of an instance that waits for room is not noticed; only accepted instances end by theirs."""
 
     def planted(real: Any) -> Any:
         def overdue(row: Any, now: Any) -> Any:
