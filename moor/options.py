@@ -58,7 +58,8 @@ err = Terminal(stderr=True, emoji=False)
 def fit_width() -> None:
     """Give the output its width: COLUMNS if set, else the terminal's."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit():
+    # A terminal whose size is not known says 0.
+    if columns.isdecimal() and int(columns):
         out.width = int(columns)
     elif not out.is_terminal:
         out.width = WIDTH_OF_NO_TERMINAL

@@ -60,7 +60,7 @@ async def test_lists_never_fold_ids_and_states(cloud: str, columns: str) -> None
     assert one["id"] in booted.out
 
 
-@pytest.mark.parametrize("columns", ["80", ""])
+@pytest.mark.parametrize("columns", ["80", "", "0"])
 async def test_no_line_about_a_broker_is_folded(columns: str) -> None:
     shown = await moor("broker", "show", "--cells", "harbour", **({"COLUMNS": columns} if columns else {}))
 
