@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
+from bus.message import CellName
 from bus.messages.books import AskCellBooks, CellBooksFound
 from bus.messages.build import InstanceState
 from bus.messages.cells import LiveTold, TellLive, page_that_fits
 from bus.workers.handling import Answer, Handlers, Reading, Received, Said, Tell
 from cell_conductor.core.books import entry_of
-from cell_conductor.core.instance import Instance, Rules
+from cell_conductor.core.instance import Instance
 from cell_conductor.core.transition import state_of
 from cell_conductor.handlers import of_cell
 from cell_conductor.store import ConductorStore
@@ -23,9 +24,7 @@ ASKED_BEFORE_MAX = timedelta(minutes=2)
 _OVER = ("error", "deleted")
 
 
-def question_handlers(rules: Rules, store: ConductorStore, clock: Callable[[], datetime]) -> Handlers:
-    cell = rules.cell
-
+def question_handlers(cell: CellName, store: ConductorStore, clock: Callable[[], datetime]) -> Handlers:
     async def on_tell(asks: Sequence[Received[TellLive]]) -> list[Said]:
         since = clock() - ASKED_BEFORE_MAX
         ours, said = of_cell(cell, asks)
@@ -36,15 +35,15 @@ def question_handlers(rules: Rules, store: ConductorStore, clock: Callable[[], d
 
     async def on_audit(asks: Sequence[Received[AskCellBooks]]) -> list[Said]:
         ours, said = of_cell(cell, asks)
-        return [*said, *[Answer(ask, await _booked(store, rules, ask.message)) for ask in ours]]
+        return [*said, *[Answer(ask, await _booked(cell, store, ask.message)) for ask in ours]]
 
     return {TellLive: Reading(on_tell), AskCellBooks: Reading(on_audit)}
 
 
-async def _booked(store: ConductorStore, rules: Rules, question: AskCellBooks) -> CellBooksFound:
+async def _booked(cell: CellName, store: ConductorStore, question: AskCellBooks) -> CellBooksFound:
     # One more than asked tells whether there is another page.
     rows = await store.read(question.instances, question.after, question.limit + 1)
-    entries = [entry_of(row, rules) for row in rows]
+    entries = [entry_of(row, cell) for row in rows]
     page = page_that_fits(entries[: question.limit])
     return CellBooksFound(entries=page, next=page[-1].instance.id if len(page) < len(entries) else None)
 

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from uuid import uuid5
 
 from bus.clock import now
-from bus.message import ConsumerId
-from bus.messages.build import InstanceId
 from bus.process import Part
 from bus.workers.station import Station
 from bus.workers.worker import Notifying
-from cell_conductor.beating import Heartbeats
+from cell_conductor.beating import heartbeats
 from cell_conductor.core.instance import Rules
 from cell_conductor.handlers import handlers
 from cell_conductor.host_handlers import host_handlers
@@ -66,7 +63,7 @@ def conductor_parts(
         Notifying(store, saved),
         outbox=store,
     )
-    beats = Heartbeats(
+    beats = heartbeats(
         store,
         station.publisher,
         cell=cell,
@@ -77,7 +74,7 @@ def conductor_parts(
     # Questions do not wait behind orders, nor orders behind them.
     answers = station.worker(
         f"conductor.{cell}.questions",
-        question_handlers(rules, store, clock),
+        question_handlers(cell, store, clock),
         store,
     )
     return (worker, timers, watch, beats, answers)
@@ -95,14 +92,4 @@ def rules_of(settings: ConductorSettings, cell: str) -> Rules:
         retry_delay_first=timedelta(seconds=settings.retry_delay_s_first),
         retry_delay_max=timedelta(seconds=settings.retry_delay_s_max),
         kept_after_end=timedelta(seconds=settings.kept_after_end_s),
-        heir=heir_of,
     )
-
-
-def heir_of(instance: InstanceId, attempt: int) -> ConsumerId:
-    """The id of the heir of an instance's attempt, always the same for the same attempt.
-
-    The heir holds what the attempt held, while a silent host may still have something of it, or until a move is
-    confirmed.
-    """
-    return ConsumerId(uuid5(instance, str(attempt)))

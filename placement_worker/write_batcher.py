@@ -14,12 +14,13 @@ and all of the callers are answered sooner.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bus.errors import Transient
 from bus.messages.administration import Write, WriteVerdict
+from bus.workers.worker import Transactions
 from placement_worker.admin_writes import WRITES, WriteBatch, write_reshapes
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.retrying import retrying
@@ -32,16 +33,12 @@ TRIES_MAX = 8
 LINGER_SHARE = 0.25
 
 
-class Transactions(Protocol):
-    def transaction(self) -> AbstractAsyncContextManager[PlacementTransaction]: ...
-
-
 class WriteBatcher:
     """Collects writes that run at the same time, and commits them in batches. `batches` counts committed transactions."""
 
     def __init__(
         self,
-        transactions: Transactions,
+        transactions: Transactions[PlacementTransaction],
         vocabulary: Vocabulary,
         clock: Callable[[], datetime],
         *,

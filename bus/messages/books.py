@@ -5,6 +5,8 @@ Each answer is a page in the order of ids, so an audit walks through all books s
 sender saw (compare-and-set): if that has changed since, nothing is done.
 """
 
+import collections
+from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import Meta
@@ -212,3 +214,11 @@ class HostBooksFound(Message, frozen=True, tag="host.books.found"):
     entries: tuple[HostEntry, ...]
     asked: tuple[ProviderId, ...] = ()
     next: InstanceId | None = None
+
+
+def amounts_by_class(amounts: Iterable[ResourceAmount]) -> collections.Counter[tuple[ProviderId, str]]:
+    """The sums of these amounts by provider and resource class."""
+    sums: collections.Counter[tuple[ProviderId, str]] = collections.Counter()
+    for each in amounts:
+        sums[each.provider, each.resource] += each.amount
+    return sums

@@ -4,10 +4,11 @@ Hypervisors spawn, respawn and destroy; bare-metal nodes are deployed, redeploye
 """
 
 from typing import Annotated
+from uuid import uuid5
 
 from msgspec import Meta
 
-from bus.message import CellMessage, ProviderId
+from bus.message import CellMessage, ConsumerId, ProviderId
 from bus.messages.build import (
     ConfigDrive,
     Flavor,
@@ -254,3 +255,12 @@ class InstanceRedeployed(AttemptMessage, frozen=True, tag="redeployed"):
     number: Counter
     failure: str = ""
     is_active: bool = True
+
+
+def heir_of(instance: InstanceId, attempt: int) -> ConsumerId:
+    """The id of the heir of an instance's attempt, always the same for the same attempt.
+
+    The heir holds what the attempt held, while a silent host may still have something of it, or until a move is
+    confirmed.
+    """
+    return ConsumerId(uuid5(instance, str(attempt)))

@@ -2,15 +2,15 @@
 that may have something of it.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
 from msgspec import structs
 
-from bus.message import ProviderId
-from bus.messages.books import CellEntry, ExpectedClaim, HostEntry
+from bus.message import CellName
+from bus.messages.books import CellEntry, ExpectedClaim, HostEntry, amounts_by_class
+from bus.messages.cell import heir_of
 from bus.messages.placement import ResourceAmount, Share
-from cell_conductor.core.instance import Instance, Rules
+from cell_conductor.core.instance import Instance
 from cell_conductor.core.transition import state_of
 
 # In these states the instance holds the share of its host.
@@ -19,16 +19,16 @@ _HOLDS = ("building", "active", "rebuilding", "moved", "shelved", "broken")
 _MAY_HOLD = ("swapping", "moving", "deleting")
 
 
-def entry_of(row: Instance, rules: Rules) -> CellEntry:
+def entry_of(row: Instance, cell: CellName) -> CellEntry:
     """The cell's facts about one instance for an audit: its state without earlier failures, its claims and its hosts."""
     order, host = row.order, row.host
     return CellEntry(
-        instance=structs.replace(state_of(row, rules.cell, row.sequence), failures=()),
+        instance=structs.replace(state_of(row, cell, row.sequence), failures=()),
         user=order.user if order else "",
         host=host.share.host if host else None,
         kind=host.kind if host else "",
         group=order.group if order else None,
-        claims=tuple(expected_claims(row, rules)),
+        claims=tuple(expected_claims(row)),
         on_hosts=tuple(_on_hosts(row)),
         # When the cell last changed the row's state, or sent a message about it. A message stays on its row until the next
         # write, confirmed or not.
@@ -36,7 +36,7 @@ def entry_of(row: Instance, rules: Rules) -> CellEntry:
     )
 
 
-def expected_claims(row: Instance, rules: Rules) -> Iterator[ExpectedClaim]:
+def expected_claims(row: Instance) -> Iterator[ExpectedClaim]:
     """The claims that the cell counts on. Other consumers of this instance must not hold anything."""
     cleaning_up = [held for each in row.cleanups for held in each.release]
     if row.state in _HOLDS:
@@ -47,17 +47,17 @@ def expected_claims(row: Instance, rules: Rules) -> Iterator[ExpectedClaim]:
         yield ExpectedClaim(consumer=row.id, attempt=row.attempt)
     beside = {held.consumer: held.attempt for held in cleaning_up if held.consumer != row.id}
     if row.state in _MAY_HOLD:
-        beside[rules.heir(row.id, row.attempt)] = row.attempt
-    way_back = _way_back(row, rules)
+        beside[heir_of(row.id, row.attempt)] = row.attempt
+    way_back = _way_back(row)
     if way_back is not None:
         yield way_back
     elif row.moving is not None and row.moving.heir_attempt:
-        beside[rules.heir(row.id, row.moving.heir_attempt)] = row.moving.heir_attempt
+        beside[heir_of(row.id, row.moving.heir_attempt)] = row.moving.heir_attempt
     for consumer, attempt in beside.items():
         yield ExpectedClaim(consumer=consumer, type="CLEANUP", attempt=attempt)
 
 
-def _way_back(row: Instance, rules: Rules) -> ExpectedClaim | None:
+def _way_back(row: Instance) -> ExpectedClaim | None:
     """The claim of the migration, if the instance waits for its move to be confirmed or reverted; otherwise None.
 
     It holds what the source gave beyond what the destination needs, so that the instance can go back.
@@ -66,24 +66,17 @@ def _way_back(row: Instance, rules: Rules) -> ExpectedClaim | None:
     if row.state != "moved" or moving is None or row.host is None:
         return None
     source, own = moving.source.share, row.host.share
-    rest = _by_class(source)
-    rest.subtract(_by_class(own))
+    rest = amounts_by_class(source.amounts)
+    rest.subtract(amounts_by_class(own.amounts))
     # On the host where the instance stays, the migration has no place of its own.
     amounts = tuple([ResourceAmount(*key, amount) for key, amount in rest.items() if amount > 0])
     return ExpectedClaim(
-        consumer=rules.heir(row.id, moving.heir_attempt),
+        consumer=heir_of(row.id, moving.heir_attempt),
         type="MIGRATION",
         attempt=moving.heir_attempt,
         share=Share(host=source.host, amounts=amounts) if amounts else None,
         has_place=source.host != own.host,
     )
-
-
-def _by_class(share: Share) -> Counter[tuple[ProviderId, str]]:
-    sums: Counter[tuple[ProviderId, str]] = Counter()
-    for each in share.amounts:
-        sums[each.provider, each.resource] += each.amount
-    return sums
 
 
 def _on_hosts(row: Instance) -> Iterator[HostEntry]:

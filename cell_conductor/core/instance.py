@@ -17,7 +17,6 @@
 An instance ends as active or broken (until it is rebuilt, moved or deleted), error, or deleted.
 """
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -307,7 +306,7 @@ def choices_of(order: PlaceInCell | None) -> tuple[Choice, ...]:
 
 
 class Rules(Struct, frozen=True):
-    """The settings by which a conductor decides. `heir` gives the id of the heir of an instance's attempt."""
+    """The settings by which a conductor decides."""
 
     cell: str
     attempt_timeout: timedelta
@@ -321,7 +320,6 @@ class Rules(Struct, frozen=True):
     retry_delay_first: timedelta
     retry_delay_max: timedelta
     kept_after_end: timedelta
-    heir: Callable[[InstanceId, int], ConsumerId]
 
     def time_to_build(self, host: Choice) -> timedelta:
         """How long to wait for this host's next message about an attempt, before it is given up."""

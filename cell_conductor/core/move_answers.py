@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from bus.messages.build import STOPPED
-from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance
+from bus.messages.cell import Choice, InstanceSpawned, InstanceStopped, SpawnFailed, StopInstance, heir_of
 from bus.messages.placement import AlreadyClaimed, Claimed, Heir, ShapeMoved, Share, SwapClaim
 from cell_conductor.core.instance import MOVES, SPAWNS
 from cell_conductor.core.move_steps import (
@@ -46,7 +46,7 @@ def next_move_swap(transition: Transition) -> SwapClaim:
         state_ends_at=transition.now + rules.ask_lease,
         moving=structs.replace(moving, has_asked=True),
     )
-    own = rules.heir(row.id, row.attempt)
+    own = heir_of(row.id, row.attempt)
     is_back = moving.step == "returning"
     if is_back:
         heir = Heir(id=own, type="CLEANUP") if row.was_silent else None
@@ -60,7 +60,7 @@ def next_move_swap(transition: Transition) -> SwapClaim:
         issued_at=row.changed_at,
         share=moving.source.share if is_back else row.alternates[0].share,
         heir=heir,
-        returns=rules.heir(row.id, moving.heir_attempt or row.attempt) if is_back else None,
+        returns=heir_of(row.id, moving.heir_attempt or row.attempt) if is_back else None,
         group=transition.order.group,
     )
 

@@ -11,7 +11,7 @@ from typing import assert_never
 from msgspec import Struct, structs
 
 from bus.messages.build import InstanceId
-from bus.messages.cell import Choice
+from bus.messages.cell import Choice, heir_of
 from bus.messages.placement import (
     AlreadyClaimed,
     Claimed,
@@ -137,7 +137,7 @@ def next_swap(transition: Transition) -> Question:
         attempt=row.attempt + 1,
         issued_at=row.changed_at,
         share=row.alternates[0].share,
-        heir=Heir(id=transition.rules.heir(row.id, row.attempt), type="CLEANUP") if row.was_silent else None,
+        heir=Heir(id=heir_of(row.id, row.attempt), type="CLEANUP") if row.was_silent else None,
         group=order.group,
     )
 

@@ -21,7 +21,7 @@ from bus.messages.build import (
     Move,
     Rebuild,
 )
-from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, UndeployInstance
+from bus.messages.cell import Choice, DestroyInstance, PlaceInCell, UndeployInstance, heir_of
 from bus.messages.hosts import NODE
 from bus.messages.placement import ReleaseClaim
 from cell_conductor.core.host_states import ALL_UP, HostStates
@@ -219,7 +219,7 @@ class Transition:
 
     def heir_claim(self, attempt: int) -> HeldClaim:
         """The claim of the heir of this attempt."""
-        return HeldClaim(self.rules.heir(self.row.id, attempt), attempt)
+        return HeldClaim(heir_of(self.row.id, attempt), attempt)
 
     def hold_nothing(self, attempt: int) -> None:
         """Note that the instance has no host, and that its claims are released up to this attempt: the next claim needs a

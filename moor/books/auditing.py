@@ -22,10 +22,9 @@ from bus.messages.books import (
     RecountBooks,
 )
 from bus.messages.build import InstancesFound
-from bus.messages.cell import DestroyInstance, RemoveFromCell
+from bus.messages.cell import DestroyInstance, RemoveFromCell, heir_of
 from bus.messages.hosts import NODE, HostState
 from bus.messages.placement import DoesNotFit, NotAllowed
-from cell_conductor.wiring import heir_of
 from moor.books.judging import (
     contradiction,
     faults_of,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import structs
 
 from bus.message import ProviderId
-from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry
+from bus.messages.books import BookEntry, CellEntry, ExpectedClaim, HostEntry, amounts_by_class
 from bus.messages.build import InstanceState
 from bus.messages.hosts import NODE
 from bus.messages.placement import NO_OWNER, ResourceAmount
@@ -306,7 +306,7 @@ def _are_same(view: View, consumer: BookEntry, wanted: tuple[ResourceAmount, ...
     where both are equal, nothing was reshaped. A migration holds a part of the share that its instance had before the move:
     it is not compared if that share had been reshaped.
     """
-    held, should = _by_class(consumer.held), _by_class(wanted)
+    held, should = amounts_by_class(consumer.held), amounts_by_class(wanted)
     own = view.consumer
     is_as_claimed = own is not None and own.generation == own.attempt
     if consumer.id == view.id and is_as_claimed:
@@ -325,17 +325,10 @@ def _by_tree(
     return sums
 
 
-def _by_class(amounts: tuple[ResourceAmount, ...]) -> Mapping[tuple[ProviderId, str], int]:
-    sums: Counter[tuple[ProviderId, str]] = Counter()
-    for each in amounts:
-        sums[each.provider, each.resource] += each.amount
-    return sums
-
-
 def _amounts(amounts: tuple[ResourceAmount, ...], places: Places) -> str:
     words = [
         f"{count} {resource} of {places.name(provider)}"
-        for (provider, resource), count in _by_class(amounts).items()
+        for (provider, resource), count in amounts_by_class(amounts).items()
     ]
     return ", ".join(words) or "nothing"
 

@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 
 from bus.message import ConsumerId
 from bus.messages.build import InstanceId
+from bus.messages.cell import heir_of
 from cell_conductor.core.instance import Cleanup, HeldClaim, Instance
 from cell_conductor.row_codec import assemble_row, decode_body, decode_order, encode_body
 from cell_conductor.tables import cell_instances
-from cell_conductor.wiring import heir_of
 from moor.books import judging
 from placement_worker.tables import change_log, consumers
 from scheduler_worker.tables import instances as api_rows

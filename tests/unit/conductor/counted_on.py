@@ -22,7 +22,7 @@ async def check_claims(
     held = {each.id: each for each in await books.books_page(None, 1000)}
     sent = [*under_way, *(each.message for row in rows.values() for each in row.outbox)]
     released = {each.consumer for each in sent if isinstance(each, ReleaseClaim)}
-    claims = {claim.consumer: claim for row in rows.values() for claim in entry_of(row, rules).claims}
+    claims = {claim.consumer: claim for row in rows.values() for claim in entry_of(row, rules.cell).claims}
     unknown = held.keys() - claims.keys() - released - {*unplaced}
     assert not unknown, [held[each] for each in sorted(unknown)]
     for consumer, claim in claims.items():
@@ -42,6 +42,6 @@ def check_hosts(
     known = {
         (each.instance, each.host, each.attempt)
         for row in rows.values()
-        for each in entry_of(row, rules).on_hosts
+        for each in entry_of(row, rules.cell).on_hosts
     }
     assert there == known

@@ -18,6 +18,7 @@ from bus.messages.cell import (
     RemoveFromCell,
     SpawnFailed,
     SpawnInstance,
+    heir_of,
 )
 from bus.messages.placement import (
     AlreadyClaimed,
@@ -44,7 +45,7 @@ from cell_conductor.core.host_states import ALL_UP, HostStates
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.wiring import heir_of, rules_of
+from cell_conductor.wiring import rules_of
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 RULES = rules_of(

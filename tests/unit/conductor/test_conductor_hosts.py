@@ -6,14 +6,13 @@ import pytest
 from msgspec import structs
 
 from bus.messages.build import InstanceActive, InstanceDeleted, InstanceFailed, InstanceId
-from bus.messages.cell import DestroyInstance, SpawnInstance
+from bus.messages.cell import DestroyInstance, SpawnInstance, heir_of
 from bus.messages.host_modes import HeldAttempt, SetHostInCell
 from bus.messages.hosts import NODE, HostMode, HostSetting
 from bus.messages.placement import AlreadyClaimed, Heir, ReleaseClaim
 from cell_conductor.core.decide import HostsLost
 from cell_conductor.core.host_states import ALL_UP, CellHost, HostStates, concerns, foreign, newer
 from cell_conductor.core.instance import HeldClaim, Instance
-from cell_conductor.wiring import heir_of
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     ONE,

@@ -25,9 +25,9 @@ from bus.messages.cell import (
     SpawnInstance,
     StartInstance,
     StopInstance,
+    heir_of,
 )
 from bus.messages.placement import AlreadyClaimed, Heir, ReleaseClaim
-from cell_conductor.wiring import heir_of
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,

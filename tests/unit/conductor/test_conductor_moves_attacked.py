@@ -10,10 +10,9 @@ from msgspec import structs
 
 from bus.message import ConsumerId, ProviderId
 from bus.messages.build import InstanceActive, InstanceFailed
-from bus.messages.cell import DestroyInstance, StartInstance
+from bus.messages.cell import DestroyInstance, StartInstance, heir_of
 from cell_conductor.core.books import entry_of
 from cell_conductor.core.instance import Instance
-from cell_conductor.wiring import heir_of
 from tests.pages.moves_page import KINDS, heard, place_of
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
@@ -79,9 +78,9 @@ def may_hold(row: Instance) -> dict[ConsumerId, int]:
         held[ONE] = row.last_attempt
     moving = row.moving
     if moving is not None and moving.heir_attempt:
-        held[RULES.heir(ONE, moving.heir_attempt)] = moving.heir_attempt
+        held[heir_of(ONE, moving.heir_attempt)] = moving.heir_attempt
     elif moving is not None and row.is_asking:
-        held[RULES.heir(ONE, row.attempt)] = row.attempt
+        held[heir_of(ONE, row.attempt)] = row.attempt
     return held
 
 
@@ -208,7 +207,7 @@ def test_a_delete_in_any_step_releases_every_claim_once_and_none_before_its_host
 ) -> None:
     for row in rows():
         held = may_hold(row)
-        has_hosts = bool(entry_of(row, RULES).on_hosts)
+        has_hosts = bool(entry_of(row, RULES.cell).on_hosts)
         cell = in_cell(row)
         free = released(cell.hear(REMOVE))
         assert not (free and has_hosts and row.state != "swapping"), place_of(row)

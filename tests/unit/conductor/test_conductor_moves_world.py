@@ -28,11 +28,11 @@ from bus.messages.cell import (
     SpawnInstance,
     StartInstance,
     StopInstance,
+    heir_of,
 )
 from bus.messages.placement import ResourceAmount, Share
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import SwapAnswered
-from cell_conductor.wiring import heir_of
 from tests.unit.conductor.test_conductor_world import HOSTS, NODES, Attempt, World
 
 SEEDS = range(80)

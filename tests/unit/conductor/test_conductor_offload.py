@@ -10,10 +10,10 @@ from bus.messages.cell import (
     SpawnInstance,
     StartInstance,
     StopInstance,
+    heir_of,
 )
 from bus.messages.placement import AlreadyClaimed, ClaimResources, Heir, Superseded, SwapClaim
 from cell_conductor.core.books import entry_of
-from cell_conductor.wiring import heir_of
 from tests.unit.conductor.test_conductor import (
     CLAIMED,
     FULL,
@@ -60,7 +60,7 @@ def offloaded() -> Cell:
 
 
 def told_by(cell: Cell) -> InstanceState:
-    return entry_of(cell.row, RULES).instance
+    return entry_of(cell.row, RULES.cell).instance
 
 
 def move_of(cell: Cell) -> Move:
@@ -69,7 +69,7 @@ def move_of(cell: Cell) -> Move:
 
 
 def assert_holds_nothing(cell: Cell) -> None:
-    entry = entry_of(cell.row, RULES)
+    entry = entry_of(cell.row, RULES.cell)
     assert (entry.claims, entry.on_hosts, cell.row.host) == ((), (), None)
     assert (entry.instance.state, entry.instance.host, entry.instance.keeps_share) == ("offloaded", "", False)
 
@@ -99,7 +99,9 @@ def test_a_host_that_does_not_say_that_it_has_destroyed_it_is_reminded_and_keeps
     assert cell.after_s(100) == [destroy(1, "h1")]
     assert cell.after_s(5000) == [destroy(1, "h1")]
     assert cell.row.state == "moving"
-    assert [claim.consumer for claim in entry_of(cell.row, RULES).claims if claim.type != "CLEANUP"] == [ONE]
+    assert [claim.consumer for claim in entry_of(cell.row, RULES.cell).claims if claim.type != "CLEANUP"] == [
+        ONE
+    ]
 
 
 def test_nobody_waits_for_a_dead_host_to_destroy_it() -> None:

@@ -40,6 +40,7 @@ from bus.messages.cell import (
     SpawnFailed,
     SpawnInstance,
     UndeployInstance,
+    heir_of,
 )
 from bus.messages.hosts import NODE
 from bus.messages.placement import (
@@ -58,7 +59,7 @@ from cell_conductor.core.decide import CellMessage, Due, HostsLost, Input, decid
 from cell_conductor.core.instance import Instance
 from cell_conductor.core.swapping import Question, SwapAnswered
 from cell_conductor.settings import ConductorSettings
-from cell_conductor.wiring import heir_of, rules_of
+from cell_conductor.wiring import rules_of
 from placement_worker.core.claims import decide_claims
 from placement_worker.core.ledger import ClaimChanges, ClaimOrder, SentOrder, SentReport
 from placement_worker.core.reports import decide_reports, keys_of_reports

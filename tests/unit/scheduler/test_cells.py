@@ -16,11 +16,9 @@ from bus.parts import State
 from bus.workers.handling import Answer, Bury, Reading, Said, Tell
 from bus.workers.publisher import Outgoing
 from bus.workers.station import Station
-from cell_conductor.beating import Heartbeats
+from cell_conductor.beating import heartbeats
 from cell_conductor.questions import question_handlers
-from cell_conductor.settings import ConductorSettings
 from cell_conductor.store import ConductorStore
-from cell_conductor.wiring import rules_of
 from scheduler_worker.cells.live import LiveRelay
 from scheduler_worker.cells.questions import cell_questions
 from scheduler_worker.cells.registry import CONDUCTORS_MAX, CellRegistry
@@ -370,7 +368,7 @@ async def test_a_cell_obeys_no_order_for_another_one_and_none_that_nobody_waits_
 
 
 async def obeyed(store: ConductorStore, order: TellLive) -> list[Said]:
-    handler = question_handlers(rules_of(ConductorSettings(), "c1"), store, lambda: NOON)[TellLive]
+    handler = question_handlers("c1", store, lambda: NOON)[TellLive]
     assert isinstance(handler, Reading)
     return list(await handler.handle([an_ask(order)]))
 
@@ -517,7 +515,7 @@ async def test_a_heartbeat_says_that_the_database_does_not_answer(
     problem: Exception | None, trouble: str
 ) -> None:
     station = Sending()
-    beats = Heartbeats(
+    beats = heartbeats(
         Unreachable(problem),  # type: ignore[arg-type]
         station.publisher,
         cell="c1",
@@ -525,7 +523,11 @@ async def test_a_heartbeat_says_that_the_database_does_not_answer(
         every_s=0.001,
     )
 
-    await beats._beat()  # noqa: SLF001 - one round of the part
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(beats.run())
+        while not station.sent:
+            await asyncio.sleep(0)
+        await beats.stop()
 
-    (sent,) = station.sent
+    sent = station.sent[0]
     assert sent.message == ConductorAlive(cell="c1", conductor="conductor-1", trouble=trouble)
