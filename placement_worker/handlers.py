@@ -51,6 +51,8 @@ GONE_BYTES_MAX = 120
 # The first page of changes has all members that joined or left server groups; beyond this, all members are read.
 MEMBERS_PER_PAGE_MAX = 500
 MEMBER_BYTES_MAX = 150
+# An id in a list of a message: 36 characters, quotes and a comma.
+ID_BYTES = 39
 
 
 def handlers(
@@ -161,7 +163,7 @@ def _moved(verdict: MovedRoots, trees: Mapping[ProviderId, list[ProviderState]])
     Only as many trees as fit into one message are included. The sender reads the others itself.
     """
     states: list[ProviderState] = []
-    room = ROOM
+    room = ROOM - ID_BYTES * (len(verdict.roots) + len(verdict.gone))
     for root in verdict.roots:
         size = sum(map(bytes_of, trees[root]))
         if size <= room:
