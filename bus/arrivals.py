@@ -27,7 +27,7 @@ class Arrivals:
         self._changed.set()
 
     def drop(self, why: Exception) -> None:
-        """End this series and forget the waiting deliveries: the broker has put them back into their queue."""
+        """Accept no more deliveries and forget the waiting ones: the broker has put them back into their queue."""
         self._waiting.clear()
         self.end(why)
 

@@ -116,7 +116,7 @@ class Consuming(Protocol):
         """Acknowledge this delivery; with `multiple`, all deliveries up to it."""
 
     async def give_back(self, tag: int) -> None:
-        """Return this delivery to its queue; it is delivered again and counted as a return."""
+        """Return this delivery to its queue. The queue delivers it again, and counts it as returned."""
 
     async def close(self) -> None:
         """Stop consuming. The broker delivers what was not acknowledged to another consumer."""
@@ -136,8 +136,9 @@ class Connection(Protocol):
         """Declare exchanges and queues. Declaring an existing object with equal properties changes nothing."""
 
     async def bind(self, queue: str, bindings: Sequence[Binding]) -> None:
-        """Bind an existing queue to existing exchanges. Raises `NotFound` if one does not exist. A binding
-        that exists is kept.
+        """Bind an existing queue to existing exchanges. Raises `NotFound` if the queue or an exchange does not exist.
+
+        Bindings that exist already are kept.
         """
 
     async def open_publishing(self) -> Publishing: ...

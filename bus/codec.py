@@ -35,7 +35,7 @@ Upgrade = Callable[[Json], Json]
 
 
 class NewerVersion(Struct, frozen=True):
-    """A message of a higher version than this release reads. A worker of a later release can read it."""
+    """An encoded message of a higher version than this release can read. A worker of a later release can read it."""
 
     line: bytes
     type: str
@@ -83,7 +83,7 @@ class Codec:
         self._moments = {kind: finder for kind in self._kinds.values() if (finder := finder_of(kind))}
 
     def decode(self, line: bytes) -> Envelope[Message] | Unreadable | NewerVersion:
-        """The message in a line, or the reason why there is none. Does not raise, whatever the bytes are."""
+        """Decode one message, or say why it cannot be decoded. Does not raise, whatever the bytes are."""
         try:
             envelope: Envelope[Message] = self._decoder.decode(line)
         except NOT_JSON as problem:
@@ -110,7 +110,7 @@ class Codec:
     def _decode_carefully(
         self, line: bytes, wrong: FieldProblem | None
     ) -> Envelope[Message] | Unreadable | NewerVersion:
-        """The fast path failed: find out whether the message is old, new, unknown or broken."""
+        """Find out why a message could not be decoded the fast way: it is old, new, unknown or broken."""
         try:
             wrapped = _wrapped.decode(line)
             typed = _typed.decode(wrapped.message)
@@ -197,7 +197,7 @@ def attempts_of(line: bytes) -> int:
 
 
 def lines_of(parcel: Parcel) -> Sequence[bytes] | Unreadable:
-    """The encoded messages in a parcel; or the reason why the parcel as a whole is not decoded."""
+    """Split the body of a parcel into encoded messages; or say why the parcel as a whole is not decoded."""
     size = len(parcel.body)
     if size > PARCEL_BYTES_MAX:
         return Unreadable(parcel.body, f"oversized: {size} bytes, at most {PARCEL_BYTES_MAX} are allowed")

@@ -20,7 +20,7 @@ Finder = Callable[[Any], TooFar | None]
 
 
 def finder_of(kind: type) -> Finder | None:
-    """A function that checks every timestamp in a value of this type; None if the type has none."""
+    """Make a function that finds a timestamp outside the bounds in values of this type. None if the type has no timestamps."""
     return _of(inspect.type_info(kind))
 
 

@@ -124,7 +124,7 @@ def _has_user(role: Role, sites: set[Site]) -> bool:
 
 
 def password_hash(user: str, password: str, salt: bytes) -> str:
-    """The hash as RabbitMQ stores it. Each user has its own salt, derived from the given one."""
+    """Hash a password as RabbitMQ stores it. Each user has a salt of its own, derived from `salt` and the user's name."""
     own_salt = hashlib.sha256(salt + user.encode()).digest()[:SALT_BYTES]
     return base64.b64encode(own_salt + hashlib.sha256(own_salt + password.encode()).digest()).decode()
 

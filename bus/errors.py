@@ -74,8 +74,9 @@ class ConnectionLost(Interrupted):
 
 
 class OneWasRefused(Interrupted):
-    """One of the parcels under way on this channel was refused, maybe this one. The publisher sends each
-    again alone, to learn which.
+    """The broker refused one of the parcels under way on this channel, perhaps this one.
+
+    The publisher sends each of them again alone, to learn which one was refused.
     """
 
 

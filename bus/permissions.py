@@ -30,7 +30,7 @@ NAMED_BY_RABBITMQ = r"amq\.gen-.*"
 
 
 class TopicRights(Struct, frozen=True):
-    """The routing keys that a user may write, and bind its queues to, on one exchange."""
+    """The routing keys that a user may publish under on one exchange, and those that it may bind its queues to."""
 
     exchange: str
     write: str = NOTHING

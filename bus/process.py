@@ -68,7 +68,7 @@ def make_ready(environment: Mapping[str, str], *needed: str) -> None:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[asyncio.Event]:
-    """An event that the first SIGTERM or SIGINT sets; the second signal ends the process."""
+    """A context with an event that the first SIGTERM or SIGINT sets. The second signal ends the process at once."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,7 +81,7 @@ def stopped_by_signals() -> Iterator[asyncio.Event]:
 
 
 async def run_until(told: asyncio.Event, parts: Sequence[Part], drain_s_max: float) -> None:
-    """Run all parts until the event is set; for parts that share a process with others."""
+    """Run these parts until the event is set, and then stop them in order. For parts that share a process with others."""
     running = [asyncio.create_task(part.run()) for part in parts]
     waiting = asyncio.create_task(told.wait())
     try:

@@ -1,4 +1,4 @@
-"""The stand-in for a line that is not a valid message, with the wrong field and its value, for its sender."""
+"""The stand-in for a line that is not a valid message. It says which field is wrong, so that the sender can be told."""
 
 import functools
 import re
@@ -29,8 +29,9 @@ NOT_AS_EXPECTED = (*NOT_JSON, LookupError, TypeError, AttributeError, Arithmetic
 class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
     """A line that is not a valid message of a known type.
 
-    It takes the message's place, so that a handler can answer it; it is never sent. `kind`, `id` and `request_id` are
-    what it says about itself; `field` and `value` are what is wrong. Each is set as far as it can be found.
+    It takes the place of the message, so that a handler can answer it; it is never sent. `kind`, `id` and
+    `request_id` are what the line says about itself. `field` and `value` are what is wrong in it. Each of these is
+    set as far as it can be found.
     """
 
     line: bytes
@@ -45,7 +46,7 @@ class Unreadable(Message, frozen=True, kw_only=False, tag="unreadable"):
 
 
 class FieldProblem(NamedTuple):
-    """The reason why a message is wrong, the field and its value. A missing field has no value."""
+    """Why a message is wrong: the reason, the wrong field and its value. A missing field has no value."""
 
     reason: str
     field: str = ""
@@ -75,7 +76,7 @@ def problem_in(problem: Exception, line: bytes) -> FieldProblem:
 
 
 def unread_key(line: bytes, kind: type[Message]) -> FieldProblem | None:
-    """The first unknown key in this message; None if all are known."""
+    """Find the first key in a message of this type that is no field of it. None if there is none."""
     try:
         message = msgspec.json.decode(line)["message"]
         for at, key, value in _unread(message, _type_info(kind), ""):
@@ -90,7 +91,7 @@ def unread_key(line: bytes, kind: type[Message]) -> FieldProblem | None:
 
 
 def nul_in(line: bytes) -> FieldProblem | None:
-    """The problem of a message with a NUL character, which JSON allows and PostgreSQL does not. None without one."""
+    """Find the first NUL character in a message. JSON allows it, and PostgreSQL does not. None if there is none."""
     if b"\\u0000" not in line:
         return None
     try:
@@ -109,7 +110,10 @@ def without_nul(text: str) -> str:
 
 
 def _no_utf8_in(line: bytes) -> FieldProblem:
-    """The first byte that is not UTF-8, and its field. The whole line is checked, since the decoder skips parts of it."""
+    """Find the first byte of a line that is not UTF-8, and the field that has it.
+
+    The whole line is searched, since the decoder skips parts of it.
+    """
     try:
         line.decode()
     except UnicodeDecodeError as wrong:
@@ -124,8 +128,9 @@ def _no_utf8_in(line: bytes) -> FieldProblem:
 
 
 def _text_with(mark: str, value: Any) -> tuple[str, str] | None:
-    """The field of the first text with this character, a key or a value, and the text. Not recursive: JSON may be nested
-    as deep as the decoder allows.
+    """Find the first text, key or value, that contains this character. Returns its field and the text.
+
+    This is not recursive: JSON may be nested as deep as the decoder allows.
     """
     waiting = [("", value)]
     while waiting:
@@ -181,7 +186,7 @@ _type_info = functools.cache(inspect.type_info)
 
 @functools.cache
 def _fields(struct: type) -> dict[str, inspect.Type]:
-    """The fields that an object of this type may have, with their types. The tag is one of them."""
+    """The names and types of the fields that JSON for this struct may have. The tag that names the struct is one of them."""
     known = inspect.type_info(struct)
     assert isinstance(known, inspect.StructType)
     tag = {known.tag_field: inspect.StrType()} if known.tag_field else {}

@@ -1,1 +1,1 @@
-"""Settings of the bus and of databases, the address of each part, and how a setting is read."""
+"""The settings of the bus and of databases, the addresses of brokers and databases, and how settings are read."""

@@ -75,7 +75,7 @@ class Addresses(Struct, frozen=True, kw_only=True):
 
 
 def addresses_in(environment: Mapping[str, str]) -> Addresses:
-    """The checked addresses that the environment variables set. No settings file is read."""
+    """Read the addresses from environment variables and check them. No settings file is read."""
     return addresses_of(stated_in(environment))
 
 
@@ -87,7 +87,7 @@ def addresses_for_main(environment: Mapping[str, str], *needed: str) -> Addresse
 
 
 def stated_in(environment: Mapping[str, str]) -> dict[str, Stated]:
-    """The values of the environment variables; an empty variable counts as not set."""
+    """The address settings that the environment variables set. An empty variable counts as not set."""
     return {
         key: from_text(key, text, variable)
         for key in READERS
@@ -141,7 +141,7 @@ def _bus_url(url: str) -> str:
 
 
 def _db_url(url: str) -> str:
-    """Completes the URL with SQLAlchemy's driver: `sqlite:///path` and `postgresql://...` are accepted without it."""
+    """Check the URL of a database, and complete it with SQLAlchemy's driver if it names none, as in `postgresql://...`."""
     scheme, _, rest = url.partition("://")
     match scheme:
         case "sqlite" | "sqlite+aiosqlite":

@@ -61,7 +61,7 @@ BUS = Section("bus", BusSettings, others=("url",))
 
 
 def tuned_in(section: Section[Any], environment: Mapping[str, str]) -> dict[str, Tuned]:
-    """The fields that the environment variables set; an empty variable counts as not set."""
+    """The settings of a section that environment variables set. An empty variable counts as not set."""
     said = {name: text for name, each in environment.items() if (text := each.strip())}
     stated = {
         field: tuned_from(section, field, said[variable], variable)
@@ -78,7 +78,7 @@ def tuned_in(section: Section[Any], environment: Mapping[str, str]) -> dict[str,
 
 
 def tuned_by(section: Section[Any], table: Mapping[str, object], where: str) -> dict[str, Tuned]:
-    """The fields that a table of a file sets."""
+    """The settings of a section that a table of a settings file sets."""
     return {field: Tuned(_checked(section, field, value, where), where) for field, value in table.items()}
 
 
@@ -87,7 +87,7 @@ def tuned_from(section: Section[Any], field: str, text: str, where: str) -> Tune
 
 
 def settings_of(base: S, section: Section[S], stated: Mapping[str, Tuned]) -> S:
-    """The settings with these values in place of the defaults. Contradicting limits are an error."""
+    """Replace defaults in the settings `base` by the values in `stated`. Limits that contradict each other are an error."""
     try:
         return structs.replace(base, **{field: each.value for field, each in stated.items()})
     except ValueError as broken:
@@ -102,7 +102,7 @@ def settings_in(environment: Mapping[str, str], section: Section[S]) -> S:
 def settings_for_main(
     environment: Mapping[str, str], section: Section[S], database: Section[D]
 ) -> tuple[S, BusSettings, D]:
-    """The settings of a worker, its bus and its database, for a worker's main. An invalid one ends the process."""
+    """Read the settings of a worker, its bus and its database from the environment. A wrong one ends the process."""
     with exiting_if_wrong():
         return (
             settings_in(environment, section),

@@ -42,7 +42,7 @@ class MemoryBroker:
         return connection
 
     def stop(self) -> None:
-        """Stop for good. The journal's content is then in its file, and the file is released."""
+        """Break all connections, accept no new ones, and close the journal if there is one."""
         self._stopped = True
         self.cut_connections("the broker was stopped")
         if self.host.journal is not None:
@@ -58,7 +58,7 @@ class MemoryBroker:
         self.host.restart()
 
     def block(self, why: str) -> None:
-        """Take nothing from publishers from now on, for this reason; if it is empty, take everything again."""
+        """Take nothing from publishers from now on, for the reason `why`. If `why` is empty, take everything again."""
         self.host.blocked = why
         for connection in [*self._connections]:
             connection.alarm_changed()
@@ -69,7 +69,10 @@ class MemoryBroker:
 
 @contextmanager
 def journaled_broker(path: str | os.PathLike[str], users: Iterable[Rights] = ()) -> Iterator[MemoryBroker]:
-    """A memory broker with a journal file: it has again what it had when it, or its process, last ended."""
+    """A memory broker with a journal file: it begins with the queues and parcels that the file has.
+
+    The file has what the broker had when it was last stopped, or when its process was killed.
+    """
     with ExitStack() as undo:
         journal = Journal(path)
         undo.callback(journal.close)

@@ -16,7 +16,7 @@ class MemoryExchange:
         self.route = lru_cache(maxsize=10_000)(self._route)
 
     def bind(self, pattern: str, queue: MemoryQueue) -> bool:
-        """Bind a queue. True if the binding is new."""
+        """Bind a queue. Returns whether the binding is new."""
         if (pattern, queue) in self.bindings:
             return False
         self.bindings[pattern, queue] = words_of(pattern)
@@ -37,16 +37,16 @@ class MemoryExchange:
 
 
 def words_of(key: str) -> tuple[str, ...]:
-    """The words of a key. An empty key has none, not one empty word."""
+    """Split a routing key or pattern into its words. An empty key has no words."""
     return tuple(key.split(".")) if key else ()
 
 
 @lru_cache(maxsize=10_000)
 def matches(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """Does the pattern match? `*` stands for one word, `#` for any number of words, none included.
+    """Whether a routing key matches a topic pattern.
 
-    `reached[n]` says whether the pattern so far can match exactly the first n words. So several `#` cost no more than
-    one.
+    In a pattern, `*` stands for one word, and `#` for any number of words or none. `reached[n]` says whether the
+    pattern so far can match exactly the first n words. So several `#` cost no more than one.
     """
     reached = [True] + [False] * len(words)
     for part in pattern:

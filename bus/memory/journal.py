@@ -89,7 +89,7 @@ class Journal:
     # Writing
 
     async def written(self) -> None:
-        """Wait until all events up to now are on the disk."""
+        """Wait until everything that was noted before this call is on the disk."""
         loop = asyncio.get_running_loop()
         if self._sync is None:
             if self._timer is None:

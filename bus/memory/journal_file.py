@@ -71,8 +71,9 @@ class Arrived(Struct, frozen=True, gc=False):
 
 
 class JournaledParcel(Arrived, frozen=True, gc=False):
-    """A parcel as restored after a restart. A consumer that held it when the process died has not acknowledged it: that
-    counts as a return.
+    """A parcel as read from the journal after a restart.
+
+    A consumer may have held it when the process died. It did not acknowledge the parcel, which counts as a return.
     """
 
     row: int
@@ -133,7 +134,10 @@ class JournalFile:
             )
 
     def last_row(self) -> int:
-        """The highest row number that the file names: of a parcel, or as the point up to which a queue was read."""
+        """The highest row number in the file, so that new parcels get higher ones.
+
+        It is the number of a parcel, or the number up to which a queue was read.
+        """
         with _readable(self.path):
             (last,) = self._connection.execute(
                 "SELECT max(coalesce((SELECT max(id) FROM parcel), 0), coalesce((SELECT max(up_to) FROM reading), 0))"
@@ -144,7 +148,10 @@ class JournalFile:
     # Writing
 
     def write(self, notes: Notes) -> None:
-        """Write all of this or nothing. It then survives a kill of this process; after `sync` also a power failure."""
+        """Write all of these notes or none of them.
+
+        They survive a kill of this process, and after `sync` also a power failure.
+        """
         execute, executemany = self._connection.execute, self._connection.executemany
         arrived, returns = notes.arrived, notes.returns
         try:
@@ -184,8 +191,10 @@ class JournalFile:
 
 
 def _lock(path: Path) -> int:
-    """Lock a separate file. SQLite has its own locks on the journal itself, which end when this process opens and
-    closes it a second time.
+    """Lock a separate file beside the journal, so that only one process uses the journal.
+
+    SQLite's own locks on the journal are not enough: they end when this process opens and closes the journal a second
+    time.
     """
     place = path.with_name(f"{path.name}.lock")
     descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)

@@ -64,7 +64,7 @@ class MemoryQueue:
         return len(self._ready)
 
     def offer(self, parcel: Parcel, sender: str) -> bool:
-        """Take the parcel; False if the queue is full."""
+        """Store the parcel in this queue, or deliver it at once. Returns False if the queue is full."""
         drops, length_max = self.properties.drops_oldest, self.properties.length_max
         if not drops and length_max is not None and len(self._ready) + len(self.discarded) >= length_max:
             return False
@@ -98,7 +98,7 @@ class MemoryQueue:
         self._serve()
 
     def take_back(self, returned: Iterable[QueuedParcel]) -> None:
-        """Requeue unacknowledged parcels at their old positions, and count the return."""
+        """Put unacknowledged parcels back at their old positions, and count that each was returned once more."""
         kept = []
         for stored in returned:
             stored.returns = stored.returns + 1 if self.properties.counts_returns else 1
@@ -110,7 +110,7 @@ class MemoryQueue:
         self._serve()
 
     def done_with(self, done: Iterable[QueuedParcel]) -> None:
-        """Delete these parcels from the journal: they are finished."""
+        """Delete these parcels from the journal: they were acknowledged, dropped or dead-lettered."""
         if self._journal is not None:
             for stored in done:
                 if stored.row:
@@ -143,7 +143,7 @@ class MemoryQueue:
             consumer.finish(ConsumerCancelled(f"queue {self.name!r} was deleted while it was consumed"))
 
     def expire_unless_used(self, expired: Callable[["MemoryQueue"], None]) -> None:
-        """Start the time after which a queue without consumers is deleted, if this queue has such a time and no consumers."""
+        """Start the timer that deletes a queue without consumers, if this queue has such a timer and no consumers."""
         if self.properties.expires_ms is None or self._consumers:
             return
         self._stop_expiry()

@@ -1,6 +1,7 @@
 """The exchanges and queues of a memory broker, and the parcels in them: everything that outlives a connection.
 
-Rights are checked before (connection.py). Here an operation is carried out, or is impossible.
+The connection has checked the user's rights before it calls this (connection.py). An operation that is impossible,
+such as binding to a missing exchange, raises a `Refusal`.
 """
 
 from collections.abc import Callable
@@ -97,7 +98,7 @@ class MemoryVirtualHost:
             self._note_objects(durable=standing.durable and queue.properties.durable)
 
     def queue_for(self, name: str, who: object) -> MemoryQueue:
-        """The queue of this name: the caller's own, or one that all may use."""
+        """The queue of this name that the connection `who` may use: its own exclusive queue, or one that all may use."""
         queue = self._queues.get((who, name)) or self._queues.get((EVERYBODY, name))
         if queue is None:
             raise NotFound(f"no queue {name!r}")
@@ -151,7 +152,7 @@ class MemoryVirtualHost:
             self._bury_discarded(queue)
 
     def left(self, queue: MemoryQueue) -> None:
-        """A consumer has left this queue. If it was the last one, the queue begins to expire."""
+        """Note that a consumer has left this queue. If it was the last one, the timer that deletes unused queues starts."""
         if self._exists(queue):
             queue.expire_unless_used(self._expire)
 

@@ -1,4 +1,4 @@
-"""The wire between a client and the broker: the broker may stop reading it for a while, and it can be cut."""
+"""The stream of requests from a client to the memory broker. The broker may stop reading it, and it can be cut."""
 
 import asyncio
 from collections import deque
@@ -12,8 +12,10 @@ T = TypeVar("T")
 
 
 class Wire:
-    """The wire of one connection. A blocked broker stops reading from a publishing connection, so it does not read that
-    connection's other requests either, acknowledgements included. Deliveries still arrive.
+    """The requests of one connection to the memory broker.
+
+    A blocked broker stops reading from a connection that publishes. So it does not read that connection's other
+    requests either, acknowledgements included. Deliveries still arrive.
     """
 
     def __init__(self, host: MemoryVirtualHost) -> None:
@@ -27,7 +29,7 @@ class Wire:
             raise ConnectionLost(self.lost)
 
     async def tell(self, said: Callable[[], T], *, publishing: bool = False) -> T:
-        """Carry out a request at the broker, now or when it reads again, in the order of the calls."""
+        """Carry out a request at the broker: now, or when the broker reads from this connection again. The order is kept."""
         self.check()
         if not (self.host.blocked and (publishing or self._unheard)):
             return said()

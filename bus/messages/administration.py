@@ -61,7 +61,7 @@ class UpdateProvider(StrictMessage, frozen=True, tag="provider.update"):
 
 
 class DeleteProvider(StrictMessage, frozen=True, tag="provider.delete"):
-    """Refused while the provider has children or a consumer holds resources of it."""
+    """Deletes a provider. Refused while it has children or a consumer holds resources of it."""
 
     id: ProviderId
 
@@ -82,8 +82,9 @@ class SetInventories(ProviderChange, frozen=True, tag="inventory.set"):
 
 
 class PutInventory(ProviderChange, frozen=True, tag="inventory.put"):
-    """Sets one inventory and leaves the others. With `is_new` there must be none of this class yet; without it there
-    must be one.
+    """Sets the inventory of one class and leaves the others.
+
+    With `is_new` the provider must have no inventory of this class yet. Without it, the provider must have one.
     """
 
     resource: ResourceClass
@@ -92,7 +93,7 @@ class PutInventory(ProviderChange, frozen=True, tag="inventory.put"):
 
 
 class DropInventory(StrictMessage, frozen=True, tag="inventory.drop"):
-    """Removes one inventory. Refused while it is in use."""
+    """Removes the inventory of one class. Refused while it is in use."""
 
     provider: ProviderId
     resource: ResourceClass
@@ -110,7 +111,7 @@ class SetTraits(ProviderChange, frozen=True, tag="traits.set"):
 class SetAggregates(ProviderChange, frozen=True, tag="aggregates.set"):
     """Makes the provider a member of exactly these aggregates.
 
-    Placement's API before 1.19 neither asked for a generation nor changed it: that is `moves_generation` set to false.
+    Placement's API before 1.19 neither asked for a generation nor changed it: `moves_generation` is false then.
     """
 
     aggregates: Aggregates
@@ -122,7 +123,7 @@ class CreateTrait(StrictMessage, frozen=True, tag="trait.create"):
 
 
 class DeleteTrait(StrictMessage, frozen=True, tag="trait.delete"):
-    """Refused while a provider has the trait. Standard traits cannot be deleted."""
+    """Deletes a custom trait. Refused while a provider has it. Standard traits cannot be deleted."""
 
     name: Trait
 
@@ -132,24 +133,24 @@ class CreateClass(StrictMessage, frozen=True, tag="class.create"):
 
 
 class RenameClass(StrictMessage, frozen=True, tag="class.rename"):
-    """Refused while a provider has an inventory of the class. Standard classes cannot be renamed."""
+    """Renames a custom resource class. Refused while a provider has an inventory of it. Standard classes cannot be renamed."""
 
     name: ResourceClass
     to: CustomName
 
 
 class DeleteClass(StrictMessage, frozen=True, tag="class.delete"):
-    """Refused while a provider has an inventory of the class. Standard classes cannot be deleted."""
+    """Deletes a custom resource class. Refused while a provider has an inventory of it. Standard classes cannot be deleted."""
 
     name: ResourceClass
 
 
 class ConsumerAllocations(Value, frozen=True):
-    """Everything that one consumer holds from now on. Without amounts the consumer is deleted.
+    """Everything that one consumer holds after this write. Without amounts the consumer is deleted.
 
-    `generation` is the consumer's last known one, null if there was no such consumer. Placement's API before 1.28 did
-    not ask for it: that is `judges_generation` set to false. Without `type` the type stays, unknown if none was ever
-    given.
+    `generation` is the generation of the consumer that the sender knows, null if there was no such consumer.
+    Placement's API before 1.28 did not ask for a generation: `judges_generation` is false then. Without `type`, the
+    consumer's type stays as it is.
     """
 
     consumer: ConsumerId
@@ -162,7 +163,7 @@ class ConsumerAllocations(Value, frozen=True):
 
 
 class SetAllocations(StrictMessage, frozen=True, tag="allocations.set"):
-    """Sets what these consumers hold: all of it, or nothing is changed."""
+    """Sets what these consumers hold. If that is impossible for one of them, nothing is changed."""
 
     consumers: Annotated[tuple[ConsumerAllocations, ...], Meta(min_length=1, max_length=1000)]
 
@@ -180,8 +181,9 @@ class ProviderInventories(Value, frozen=True):
 
 
 class Reshape(StrictMessage, frozen=True, tag="reshape"):
-    """Changes inventories of several providers, and the allocations on them, in one step. So allocations can move
-    together with the inventory that they use.
+    """Changes inventories of several providers and the allocations on them in one step.
+
+    So allocations can move to another provider together with the inventory that they use.
     """
 
     inventories: Annotated[tuple[ProviderInventories, ...], Meta(max_length=1000)]
@@ -209,7 +211,10 @@ class AlreadyThere(Variant, frozen=True, tag="already_there"):
 
 
 class UnknownProvider(Variant, frozen=True, tag="unknown_provider"):
-    """No such provider. `field` is where the write names it: id, provider, parent, inventories or allocations."""
+    """There is no such provider.
+
+    `field` is the field of the write that names it: id, provider, parent, inventories or allocations.
+    """
 
     provider: ProviderId
     field: str
@@ -371,8 +376,9 @@ class AskHolders(StrictMessage, frozen=True, tag="holders.query"):
 
 
 class HoldersFound(Message, frozen=True, tag="holders.found"):
-    """Consumers with everything that they hold, of other providers too. `next` starts the next page, null on the last
-    one.
+    """A page of the consumers that hold resources of a provider, with everything else that they hold.
+
+    `next` is where the next page begins, null on the last page.
     """
 
     holders: tuple[ConsumerState, ...]
@@ -380,7 +386,7 @@ class HoldersFound(Message, frozen=True, tag="holders.found"):
 
 
 class AskUsages(StrictMessage, frozen=True, tag="usages.query"):
-    """Asks what the consumers of this project hold, or only those of one of its users."""
+    """Asks how much the consumers of a project hold in total. With `user`, only the consumers of that user count."""
 
     project: Annotated[Project, Meta(min_length=1)]
     user: Label = ""
@@ -399,7 +405,7 @@ class AskNames(StrictMessage, frozen=True, tag="names.query"):
 
 
 class NamesFound(Message, frozen=True, tag="names.found"):
-    """Names in order. `next` starts the next page, empty on the last one."""
+    """A page of the names of custom classes or traits. `next` is where the next page begins, empty on the last page."""
 
     names: tuple[str, ...]
     next: str = ""

@@ -94,7 +94,7 @@ class AggregatesFound(Message, frozen=True, tag="aggregate.found"):
 
 
 class AggregateChanged(Message, frozen=True, tag="aggregate.changed"):
-    """The name and metadata of an aggregate, as they are now. Its members are in `providers.changed`."""
+    """An event: the name and metadata of an aggregate as they are now. Members are in `providers.changed` instead."""
 
     aggregate: Aggregate
     deleted: bool = False

@@ -32,8 +32,9 @@ PageLimit = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class AskBooks(StrictMessage, frozen=True, tag="books.query"):
-    """Asks placement for these consumers, as far as they have a row; or for a page of all that hold something, in the
-    order of their ids, after `after`.
+    """Asks placement for the rows of these consumers; or for a page of all consumers that hold something.
+
+    Pages are in the order of ids, and begin after the id `after`.
     """
 
     consumers: Annotated[tuple[ConsumerId, ...], Meta(max_length=NAMED_MAX)] = ()
@@ -76,15 +77,20 @@ class AskContradictions(StrictMessage, frozen=True, tag="contradictions.query"):
 
 
 class ContradictionsFound(Message, frozen=True, tag="contradictions.found"):
-    """The first contradictions, one sentence each; `count` is how many there are."""
+    """Where placement's tables contradict each other: the first contradictions, one sentence each.
+
+    `count` counts all of them.
+    """
 
     contradictions: tuple[str, ...]
     count: Natural = 0
 
 
 class RecountBooks(StrictMessage, frozen=True, tag="books.recount"):
-    """Count again what is in use of each provider, how many consumers live on it, and which consumers hold something of
-    it: placement stores these beside the holdings that they follow from. Only the trees with a wrong number are locked.
+    """Order to placement: count again what it derives from allocations, and correct the numbers that are wrong.
+
+    These are what is in use of each provider, how many consumers live on it, and which consumers hold something of
+    it. Only the trees with a wrong number are locked.
     """
 
 
@@ -126,8 +132,10 @@ class MendConsumer(StrictMessage, frozen=True, tag="books.mend"):
 
 
 class MendInstance(StrictMessage, frozen=True, tag="instance.mend"):
-    """Give the API level's row of this instance the state, the cell, the host and the attempt that its cell has. Nothing
-    is done if the row is not at the sequence `seen` any more. The answer is the row as it is then (`InstancesFound`).
+    """Order to write the state, cell, host and attempt of an instance, as its cell has them, to the API level's row.
+
+    Nothing is done if the row is no longer at the sequence `seen`. The answer is the row as it is then
+    (`InstancesFound`).
     """
 
     seen: Counter
@@ -135,8 +143,9 @@ class MendInstance(StrictMessage, frozen=True, tag="instance.mend"):
 
 
 class AskCellBooks(StrictMessage, frozen=True, tag="cell.books.query"):
-    """Asks the conductor of a cell for these instances; or for a page of all that it has rows of, in the order of their
-    ids, after `after`.
+    """Asks the conductor of a cell for its rows of these instances; or for a page of all its rows.
+
+    Pages are in the order of ids, and begin after the id `after`.
     """
 
     cell: CellName
@@ -194,8 +203,9 @@ class CellBooksFound(Message, frozen=True, tag="cell.books.found"):
 
 
 class AskHostBooks(StrictMessage, frozen=True, tag="host.books.query"):
-    """Asks the compute of a cell which of these instances its hosts have; or for a page of all, in the order of their ids,
-    after `after`. The answer says which of `hosts` could be asked.
+    """Asks the compute of a cell which of these instances its hosts have; or for a page of all instances that they have.
+
+    Pages are in the order of ids, and begin after the id `after`. The answer says which of `hosts` could be asked.
     """
 
     cell: CellName

@@ -38,8 +38,10 @@ InstanceId = ConsumerId
 
 
 class Flavor(Value, frozen=True):
-    """The size of an instance and its demands on the host. The scheduler checks the amounts, not the decoder, so that a
-    wrong one is answered with its field and value.
+    """The size of an instance and its demands on the host.
+
+    The decoder accepts any amounts. The scheduler checks them, so that it can answer with the wrong field and its
+    value.
     """
 
     name: Label = ""
@@ -78,8 +80,9 @@ Neighbours = Annotated[tuple[InstanceId, ...], Meta(max_length=100)]
 
 
 class JoinedGroup(Value, frozen=True):
-    """The server group that the instances join: one that was created before (`group.create`). If `policy` or
-    `max_per_host` are given, they must be the group's own.
+    """The server group that the instances of a request join. It must exist already (`group.create`).
+
+    If `policy` or `max_per_host` are given, they must be equal to those of the group.
     """
 
     id: GroupId
@@ -88,8 +91,10 @@ class JoinedGroup(Value, frozen=True):
 
 
 class PortRequest(Value, frozen=True):
-    """The resources that one network port needs of a host: one provider gives all of them. `physical_network` and
-    `vnic_type` name traits of that provider: `CUSTOM_PHYSNET_...` and `CUSTOM_VNIC_TYPE_...`, in capitals.
+    """The resources that one network port needs of a host. A single provider must have all of them.
+
+    `physical_network` and `vnic_type` name traits of that provider: `CUSTOM_PHYSNET_...` and `CUSTOM_VNIC_TYPE_...`,
+    in capitals.
     """
 
     id: Label
@@ -101,7 +106,10 @@ class PortRequest(Value, frozen=True):
 
 
 class VolumeRequest(Value, frozen=True):
-    """The resources that one volume needs of a host, or of a pool that shares with it: one provider gives all of them."""
+    """The resources that one volume needs of a host, or of a pool that shares with the host.
+
+    One provider must have all of them.
+    """
 
     id: Label
     resources: Annotated[dict[ResourceClass, Positive], Meta(max_length=20)]
@@ -176,7 +184,7 @@ class BuildRejected(Message, frozen=True, tag="build.rejected"):
 
 
 class BuildAccepted(Message, frozen=True, tag="build.accepted"):
-    """The request is stored: by the deadline these instances will be active, in error or deleted."""
+    """The request is stored. Until the deadline, each of these instances will be active, in error or deleted."""
 
     request_id: RequestId
     instances: tuple[InstanceId, ...]
@@ -227,8 +235,10 @@ class Miss(Value, frozen=True):
 
 
 class NoValidHost(Value, frozen=True):
-    """Why no host was found: the `steps` together removed all `hosts`. `nearest` are the hosts that the request named;
-    if it named none, the hosts that lacked least. In a plan, the hosts that the steps leave qualify.
+    """Why no host was found: the `steps` together removed all `hosts`.
+
+    `nearest` are the hosts that the request named; if it named none, they are the hosts that lacked least. In a plan
+    the steps may leave hosts: these qualify.
     """
 
     hosts: Natural
@@ -252,8 +262,9 @@ class ClaimRefused(Value, frozen=True):
 
 
 class Rebuild(Value, frozen=True):
-    """The last rebuild of an instance. Later rebuilds have a higher `number`. `failure` says why it failed; it is empty
-    while the rebuild runs and after it succeeded.
+    """The last rebuild of an instance. Later rebuilds have a higher `number`.
+
+    `failure` says why the rebuild failed. It is empty while the rebuild runs, and after it has succeeded.
     """
 
     request_id: RequestId
@@ -298,7 +309,7 @@ class Move(Value, frozen=True):
 
 
 class Waiting(Value, frozen=True):
-    """Until when an instance waits for room, and its priority. If it still waits then, it ends in error."""
+    """The time until which an instance waits for room, and its priority. If it still waits then, it ends in error."""
 
     until: Moment
     priority: Natural = 0
@@ -372,10 +383,10 @@ class InstanceDeleted(InstanceEvent, frozen=True, tag="instance.deleted"):
 
 
 class AskInstances(ProjectMessage, frozen=True, tag="instance.query"):
-    """Asks for these instances; or for those of a request; or for a page of all, in the order of their ids, after
-    `after`.
+    """Asks for instances: those with these ids, those of one request, or a page of all.
 
-    With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
+    Pages are in the order of ids, and begin after the id `after`. With `project`, only instances of that project.
+    Without it, of all projects, which needs the right to all of them.
     """
 
     instances: Annotated[tuple[InstanceId, ...], Meta(max_length=200)] = ()

@@ -70,7 +70,10 @@ class PlaceInCell(InstanceMessage, frozen=True, tag="place"):
 
 
 class RemoveFromCell(InstanceMessage, frozen=True, tag="remove"):
-    """Delete the instance, whatever its state in the cell. The cell continues its sequence from this one, if it is higher."""
+    """Order to the conductor: delete the instance, whatever its state in the cell is.
+
+    The cell continues the sequence of the instance from this `sequence`, if it is higher than the cell's own.
+    """
 
     request_id: RequestId
     sequence: SequenceNumber
@@ -86,8 +89,10 @@ class RebuildInCell(InstanceMessage, frozen=True, tag="rebuild"):
 
 
 class MoveInCell(InstanceMessage, frozen=True, tag="move"):
-    """Move the instance to the first of these hosts that takes it; without any, shelve, offload or unshelve it where it is. The
-    cell continues its sequence from the move's number.
+    """Order to the conductor: move the instance to the first of these hosts that can take it.
+
+    Without hosts, the instance is shelved, offloaded or unshelved where it is. The cell continues the sequence of the
+    instance from the move's number.
     """
 
     move: Move
@@ -95,8 +100,10 @@ class MoveInCell(InstanceMessage, frozen=True, tag="move"):
 
 
 class EndMoveInCell(InstanceMessage, frozen=True, tag="settle"):
-    """Confirm, revert or abort this move, as its `asked` says. The cell may not have received the move yet: it then never does
-    it. The cell continues its sequence from this one.
+    """Order to the conductor: confirm, revert or abort this move, as its `asked` says.
+
+    If the cell has not received the move yet, it will not carry it out when it comes. The cell continues the sequence
+    of the instance from this `sequence`.
     """
 
     move: Move
@@ -111,7 +118,7 @@ class AttemptMessage(InstanceMessage, frozen=True):
 
 
 class BuildOrder(AttemptMessage, frozen=True):
-    """Order to a host: take this share for an instance of this flavor."""
+    """An order to a host that names the flavor of an instance, and the share that the instance takes of the host."""
 
     flavor: Flavor
     share: Share
@@ -125,8 +132,10 @@ class SpawnInstance(BuildOrder, frozen=True, tag="spawn"):
 
 
 class RespawnInstance(BuildOrder, frozen=True, tag="respawn"):
-    """Order to a host: destroy the disk of the instance that has this attempt, and create it anew from this image. `number`
-    tells this rebuild from others; an order that arrives after one of a later rebuild or move is not obeyed.
+    """Order to a host: destroy the disk of the instance that has this attempt, and create it anew from this image.
+
+    `number` is the number of the rebuild. The host does not obey if it has already obeyed an order of a later rebuild
+    or move.
     """
 
     number: Counter
@@ -160,8 +169,10 @@ class StartInstance(AttemptMessage, frozen=True, tag="start"):
 
 
 class ReceiveInstance(BuildOrder, frozen=True, tag="receive"):
-    """Order to a host: take the instance over from the attempt `source_attempt` on the host `source`, which may be this very
-    host. It is stopped there, unless `live`. Answered as a spawn order.
+    """Order to a host: take the instance over from the attempt `source_attempt` on the host `source`.
+
+    The source may be the same host. The instance is stopped there, unless `live` is set. The answer is that to a
+    spawn order.
     """
 
     source: ProviderId
@@ -190,8 +201,9 @@ class UndeployInstance(AttemptMessage, frozen=True, tag="undeploy"):
 
 
 class RedeployInstance(AttemptMessage, frozen=True, tag="redeploy"):
-    """Order to the daemons for bare-metal nodes: write this image onto the node that has this attempt. `number` tells
-    this rebuild from others; later ones have higher numbers.
+    """Order to the daemons for bare-metal nodes: write this image onto the node that has this attempt.
+
+    `number` is the number of the rebuild; later rebuilds have higher numbers.
     """
 
     number: Counter

@@ -62,8 +62,10 @@ class CellsFound(Message, frozen=True, tag="cell.found"):
 
 
 class AskLive(ProjectMessage, frozen=True, tag="live.query"):
-    """Asks what a cell itself has: these instances, or a page of all, in the order of their ids, after `after`. A scheduler
-    has a conductor of the cell tell it, and passes that on.
+    """Asks what a cell itself has: these instances, or a page of all instances of the cell.
+
+    A scheduler asks a conductor of the cell, and passes on what it tells. Pages are in the order of ids, and begin
+    after the id `after`.
 
     With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
     """
@@ -100,9 +102,11 @@ class LiveTold(CellMessage, frozen=True, tag="live.told"):
 
 
 class LiveFound(Message, frozen=True, tag="live.found"):
-    """The instances that the cell has, with the cell's own states: `building`, `swapping`, `active`, `rebuilding`, `moving`,
-    `moved`, `broken`, `error`, `deleting` or `deleted`. `next` starts the next page, null on the last one. A page may have fewer instances than
-    were asked for, or none, and not be the last one. `silent` says why the cell has not answered; empty if it has.
+    """A page of the instances that a cell itself has, with the cell's own states.
+
+    These are `building`, `swapping`, `active`, `rebuilding`, `moving`, `moved`, `broken`, `error`, `deleting` and
+    `deleted`. `next` is where the next page begins, null on the last page. A page that is not the last may have fewer
+    instances than were asked for, or none. `silent` says why the cell has not answered; empty if it has.
     """
 
     cell: Label

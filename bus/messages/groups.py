@@ -1,5 +1,6 @@
-"""Messages about server groups: sets of instances that are kept apart, or together. The schedulers have their definitions;
-placement has their members, and judges each claim by them.
+"""Messages about server groups: sets of instances that are kept apart, or together.
+
+Schedulers store the definitions of groups. Placement stores their members, and checks each claim against them.
 """
 
 from typing import Annotated
@@ -36,9 +37,10 @@ class DeleteGroup(ProjectMessage, frozen=True, tag="group.delete"):
 
 
 class AskGroups(ProjectMessage, frozen=True, tag="group.query"):
-    """Asks for one group with its members; or for a page of all groups, in the order of their ids, after `after`.
+    """Asks for one group with its members, or for a page of all groups.
 
-    With `project`, only groups of that project. Without it, of all projects, which needs the right to all of them.
+    Pages are in the order of ids, and begin after the id `after`. With `project`, only groups of that project.
+    Without it, of all projects, which needs the right to all of them.
     """
 
     id: GroupId | None = None

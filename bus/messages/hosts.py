@@ -84,15 +84,17 @@ class HostsAlive(CellMessage, frozen=True, tag="host.beat"):
 
 
 class HostMetrics(Value, frozen=True, kw_only=True):
-    """Values that a host measures now: its temperature, its load, by names of its own."""
+    """Values that a host measures, such as its temperature or load, under names that the host chooses."""
 
     id: ProviderId
     values: Annotated[dict[Label, Metric], Meta(max_length=64)]
 
 
 class HostsMeasured(CellMessage, frozen=True, tag="host.metrics"):
-    """The metrics of hosts of a cell. They replace all earlier ones of each host. They are a feed: no row stores them,
-    and a scheduler that has just started has none until they are sent again. `sequence` orders them.
+    """The metrics of hosts of a cell. For each host they replace all earlier ones.
+
+    No row stores them, and a scheduler that has just started has none until they are sent again. `sequence` orders
+    these messages.
     """
 
     hosts: Annotated[tuple[HostMetrics, ...], Meta(max_length=1000)]
@@ -100,15 +102,17 @@ class HostsMeasured(CellMessage, frozen=True, tag="host.metrics"):
 
 
 class HostImages(Value, frozen=True, kw_only=True):
-    """The images that a host has on its own disk, by their `source` in requests."""
+    """The images that a host has cached on its own disk, named as the `source` of images in requests."""
 
     id: ProviderId
     images: Annotated[tuple[Annotated[str, Meta(max_length=2048)], ...], Meta(max_length=64)]
 
 
 class ImagesCached(CellMessage, frozen=True, tag="host.images"):
-    """The images that hosts of a cell have cached. They replace all earlier ones of each host. As with metrics, no row
-    stores them; they are sent when they change, and all of them again now and then. `sequence` orders them.
+    """The images that hosts of a cell have cached. For each host they replace all earlier ones.
+
+    No row stores them. They are sent when they change, and all of them are sent again now and then. `sequence` orders
+    these messages.
     """
 
     hosts: Annotated[tuple[HostImages, ...], Meta(max_length=1000)]
@@ -134,9 +138,11 @@ class HostSetting(Value, frozen=True, kw_only=True):
 
 
 class SetHost(StrictMessage, frozen=True, tag="host.set"):
-    """An operator sets the mode of this host. `dead` says that nothing runs there, and that nothing will: what the host
-    still held for instances that left it is released at once. A dead host that returns destroys what is no longer its own
-    before it may be used, and only after it was set to another mode.
+    """Sets the mode of a host. Operators send it.
+
+    `dead` says that nothing runs on the host, and that nothing will. So what the host still held for instances that
+    have left it is released at once. If a dead host returns, it must be set to another mode before it may be used.
+    Before that it destroys all attempts of instances that its cell no longer counts on.
     """
 
     host: Label
@@ -145,8 +151,9 @@ class SetHost(StrictMessage, frozen=True, tag="host.set"):
 
 
 class HostState(HostDescription, frozen=True, kw_only=True):
-    """A host in the registry. `sequence` counts the registry's writes. `report_epoch` and `report_sequence` identify
-    the host's last report.
+    """A host in the schedulers' registry. `sequence` grows with each write to the registry.
+
+    `report_epoch` and `report_sequence` identify the host's last report.
     """
 
     cell: Label
@@ -163,7 +170,7 @@ class HostState(HostDescription, frozen=True, kw_only=True):
 
 
 class AskHosts(StrictMessage, frozen=True, tag="host.query"):
-    """Asks for hosts in the order of their names, after `after`; or for the one called `name`."""
+    """Asks for a page of hosts in the order of their names, after the name `after`; or for the host called `name`."""
 
     name: Label = ""
     after: Label = ""

@@ -49,9 +49,11 @@ class EndMove(ProjectMessage, frozen=True, tag="move.end"):
 
 
 class Change(Value, frozen=True):
-    """An order for an instance, and how it ended. `what` is boot, rebuild, delete, or the kind of a move. `by` is the user
-    that sent the order, as the broker verified it; empty on a broker without users. `ended_by` sent the order that ended it.
-    Until a host has granted its share, the destination is the host that was chosen first.
+    """An order for an instance, and how it ended. `what` is boot, rebuild, delete, or the kind of a move.
+
+    `by` is the user that sent the order, as the broker verified it; empty on a broker without users. `ended_by` is
+    the user that sent an order to end it. `destination` is the host that was chosen first, until a host has granted
+    its share.
     """
 
     instance: InstanceId
@@ -99,8 +101,9 @@ class MovePlace(Value, frozen=True):
 
 
 class AskMoves(StrictMessage, frozen=True, tag="migration.query"):
-    """Asks for the moves of all instances, the newest first: those under way, or all with `ended`. With `host`, only those from
-    there or to there. `after` is the place of the last one of the page before.
+    """Asks for a page of the moves of all instances, the newest first: those under way, or with `ended` all of them.
+
+    With `host`, only moves from that host or to it. `after` is the last move of the page before.
     """
 
     host: Label = ""

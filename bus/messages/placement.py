@@ -52,7 +52,7 @@ class ResourceAmount(Value, frozen=True, array_like=True):
 
 
 class ShapeSeen(Value, frozen=True, array_like=True):
-    """The shape of one tree, as the sender saw it when it chose."""
+    """The shape that a provider tree had when the sender of a claim chose the host."""
 
     root: ProviderId
     shape: Counter
@@ -62,7 +62,7 @@ GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-a
 
 
 class ServerGroup(Value, frozen=True):
-    """The server group whose members the consumer must be kept apart from, or together with."""
+    """The server group of a consumer. Its policy says whether members are kept apart or together."""
 
     id: GroupId
     policy: GroupPolicy
@@ -70,7 +70,7 @@ class ServerGroup(Value, frozen=True):
 
 
 class GroupMember(Value, frozen=True, array_like=True):
-    """A consumer that lives on this host since this attempt, as a member of a server group."""
+    """A member of a server group: a consumer, the host on which it lives, and the attempt by which it came there."""
 
     group: GroupId
     consumer: ConsumerId
@@ -102,9 +102,10 @@ class ConsumerMessage(Message, frozen=True):
 
 
 class ClaimResources(ConsumerMessage, frozen=True, tag="claim"):
-    """Claim this share for this consumer. A repeated claim with the same attempt is answered with what it really holds.
+    """Claim this share for this consumer.
 
-    Without `project` or `user` the consumer has `00000000-0000-0000-0000-000000000000` instead.
+    The answer to a repeated claim with the same attempt is what the consumer really holds. Without `project` or
+    `user`, placement stores the id `00000000-0000-0000-0000-000000000000` instead.
     """
 
     share: Share
@@ -149,7 +150,7 @@ class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
 
 
 class ReleaseClaim(ConsumerMessage, frozen=True, tag="release"):
-    """End the consumer at this attempt: free what it holds, and refuse claims that were sent before."""
+    """End the consumer at this attempt: free what it holds, and refuse claims of this attempt and earlier ones."""
 
 
 class Shortfall(Value, frozen=True):
@@ -221,7 +222,7 @@ class ProviderUsage(Value, frozen=True):
 
 
 class Holder(Value, frozen=True, array_like=True):
-    """A claim that a write granted or ended. A picture can then drop its own optimistic copy of it."""
+    """A claim that a write of placement granted or ended. A scheduler's picture can then forget that it had chosen for it."""
 
     consumer: ConsumerId
     attempt: int
@@ -267,9 +268,10 @@ class GroupRefused(Variant, frozen=True, tag="group_refused"):
 
 
 class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
-    """The trees are not as the sender saw them: those of `roots` have moved, those of `gone` no longer exist.
+    """The provider trees are no longer as the sender of the claim saw them.
 
-    `trees` has all providers of the moved trees as they are now. Very large trees are left out; read them separately.
+    The shapes of the trees of `roots` have moved; the trees of `gone` no longer exist. `trees` has all providers of
+    the moved trees as they are now. Very large trees are left out: they must be asked for separately.
     """
 
     roots: tuple[ProviderId, ...] = ()
@@ -335,8 +337,8 @@ class ClaimAnswered(Message, frozen=True, tag="claim.answered"):
 class ReportedProvider(Value, frozen=True):
     """One provider as its reporter sees it, with exactly these inventories, traits and aggregates.
 
-    The reporter does not manage a field that is None: it stays as it is. Traits that an operator set stay too.
-    The provider `joins` these aggregates, beside those that it is in: an operator's stay.
+    A field that is None is not the reporter's: the provider keeps what it has. Traits that an operator set are kept
+    too. The provider is added to the aggregates in `joins`, and keeps all others that it is in.
     """
 
     id: ProviderId
@@ -377,7 +379,7 @@ class ReportAccepted(Variant, frozen=True, tag="accepted"):
 
 
 class ReportOutdated(Variant, frozen=True, tag="outdated"):
-    """A later report was accepted before; this one would undo it."""
+    """The report is refused, since placement has accepted a later one before."""
 
     epoch: int
     sequence: int
@@ -392,8 +394,10 @@ class InventoryInUse(Variant, frozen=True, tag="in_use"):
 
 
 class TreeKept(Variant, frozen=True, tag="kept"):
-    """Something else keeps this tree, in this cell (empty: in none); `epoch` and `sequence` are those of its last
-    report (0: it was never reported). Sent to reports that ask with `foreign`.
+    """The report is refused, since something else keeps this tree. Only reports with `foreign` get this answer.
+
+    `cell` is the cell of the tree, empty if it is in none. `epoch` and `sequence` are those of its last report, 0 if
+    it was never reported.
     """
 
     cell: str
@@ -417,7 +421,10 @@ class InventoryRefused(CellMessage, frozen=True, tag="inventory.refused"):
 
 
 class LogPosition(Value, frozen=True, order=True):
-    """A position in the stream of changes. A new term begins when another process takes over publishing."""
+    """A position in the stream of changes that placement publishes.
+
+    Each process that takes over publishing begins a new term.
+    """
 
     term: int
     position: int
@@ -432,8 +439,9 @@ class ProviderGone(Value, frozen=True):
 
 
 class AskSnapshot(Message, frozen=True, tag="snapshot"):
-    """Asks for a page of all providers, in the order of their internal ids, after `after`. With `since`, only those
-    that changed since that cursor.
+    """Asks for a page of all providers, in the order of their internal ids, after the id `after`.
+
+    With `since`, only the providers that changed after that cursor of an earlier answer.
     """
 
     after: Counter = 0
@@ -464,7 +472,7 @@ class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
 
 
 class AskRevisions(Message, frozen=True, tag="revisions"):
-    """Asks for the current revisions of providers: a page in the order of their internal ids, after `after`."""
+    """Asks for a page of providers' current revisions, in the order of the providers' internal ids, after the id `after`."""
 
     after: Counter = 0
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 5_000
@@ -483,28 +491,29 @@ class RevisionsPage(Message, frozen=True, tag="revisions.page"):
 
 
 class AskMembers(Message, frozen=True, tag="members"):
-    """Asks for a page of the members of all server groups, in the order of their internal ids, after `after`."""
+    """Asks for a page of the members of all server groups, in the order of the members' internal ids, after the id `after`."""
 
     after: Counter = 0
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 
 
 class MembersPage(Message, frozen=True, tag="members.page"):
-    """One page of members as they are now. `next` starts the next page, null on the last one."""
+    """A page of the members of server groups as they are now. `next` is where the next page begins, null on the last page."""
 
     members: tuple[GroupMember, ...]
     next: int | None = None
 
 
 class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
-    """Providers that changed, each with its whole state, or in `usage` with what claims changed of it; and the claims
-    that these changes granted or ended.
+    """An event: providers that changed, and the claims that these changes granted or ended.
 
-    Merge them by revision. A jump in `at`, or another term, means that a message was missed: catch up. `cursor` is set
-    when the changes are complete up to it: a reader that missed nothing then knows everything committed by that point.
+    Each provider comes with its whole state; or in `usage`, with what claims changed of it. Readers merge providers
+    by revision. A jump in `at`, or another term, means that a message was missed: the reader must catch up. `cursor`
+    is set when the changes are complete up to it: a reader that missed nothing then knows everything committed by
+    that point.
 
-    `joined` has the members of server groups that claims and swaps placed on a host. `left` has those that ended: all
-    memberships of this consumer up to this attempt. Merge them by attempt, first those that joined.
+    `joined` has the members of server groups that claims and swaps placed on a host. An entry of `left` ends all
+    memberships of a consumer up to its attempt. Readers merge them by attempt, first those that joined.
     """
 
     at: LogPosition

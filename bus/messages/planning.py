@@ -12,10 +12,10 @@ from bus.messages.placement import Label, Moment, Natural, Value
 
 
 class AskPlan(ProjectMessage, frozen=True, tag="plan.query"):
-    """Asks where instances of this request would fit now. Nothing is claimed or written. The request may lack its
-    `request_id`; `count` and other fields that say nothing about hosts change nothing.
+    """Asks where instances of this request would fit now. Nothing is claimed or written.
 
-    With `project`, the request is one of that project. Without it, of any project, which needs the right to all of them.
+    The request may lack its `request_id`. `count` and other fields that do not concern hosts have no effect. With
+    `project`, the request is one of that project. Without it, of any project, which needs the right to all of them.
     """
 
     request: BuildInstance
@@ -64,8 +64,10 @@ class PlanFound(Message, frozen=True, tag="plan.found"):
 
 
 class AskReasons(StrictMessage, frozen=True, tag="reasons.query"):
-    """Asks for the verdict on every host for this request, in the order of their names, after `after`. With `step`, only
-    for hosts that this step of the funnel removes; `qualify` stands for the hosts that no step removes.
+    """Asks for a page of verdicts on hosts for this request, in the order of the hosts' names, after the name `after`.
+
+    With `step`, only for the hosts that this step of the funnel removes; `qualify` stands for the hosts that no step
+    removes.
     """
 
     request: BuildInstance
@@ -111,7 +113,10 @@ class DrainedInstance(Value, frozen=True):
 
 
 class DrainFound(Message, frozen=True, tag="drain.found"):
-    """`fit` of the instances would fit elsewhere. `more`: the host has more instances than were planned."""
+    """Whether the instances of a host would fit elsewhere: `fit` of them would.
+
+    `more` says that the host has more instances than were planned.
+    """
 
     host: Label
     fit: Natural
@@ -120,10 +125,11 @@ class DrainFound(Message, frozen=True, tag="drain.found"):
 
 
 class AskExplanation(ProjectMessage, frozen=True, tag="explain.query"):
-    """Asks how the hosts of a request's instances, or of one instance, were chosen, or why none was. With `plan_now`, the
-    answer also has a plan for the same needs at this moment. Pages of a request go on after `after`.
+    """Asks how the hosts of instances were chosen, or why none was: of all instances of a request, or of one instance.
 
-    With `project`, only instances of that project. Without it, of all projects, which needs the right to all of them.
+    With `plan_now`, the answer also has a plan for the same needs at this moment. Pages are in the order of ids, and
+    begin after the id `after`. With `project`, only instances of that project. Without it, of all projects, which
+    needs the right to all of them.
     """
 
     request_id: RequestId | None = None
@@ -149,8 +155,9 @@ class Explanation(Value, frozen=True):
 
 
 class ExplanationsFound(Message, frozen=True, tag="explain.found"):
-    """`plan` is null unless it was asked for, and the request's needs are known. `next` starts the next page, null on the
-    last one.
+    """A page of explanations. `next` is where the next page begins, null on the last page.
+
+    `plan` is null unless it was asked for and the needs of the request are known.
     """
 
     explanations: tuple[Explanation, ...]
@@ -186,7 +193,7 @@ class Capability(Value, frozen=True):
 
 
 class HostHaving(Value, frozen=True):
-    """A host that has what was asked for. `free` is set for resource classes."""
+    """A host that has the capability that was asked for. `free` is set only for resource classes."""
 
     host: str
     cell: str
@@ -195,8 +202,10 @@ class HostHaving(Value, frozen=True):
 
 
 class CapabilitiesFound(Message, frozen=True, tag="capability.found"):
-    """With `having`: its most frequent values, and a page of hosts. Without it: a page of capabilities, each with its most
-    frequent value. `next` starts the next page, empty on the last one.
+    """The answer about one capability: its most frequent values, and a page of hosts. Or a page of all capabilities.
+
+    The second is the answer without `having`; each capability then comes with its most frequent value. `next` is
+    where the next page begins, empty on the last page.
     """
 
     capabilities: tuple[Capability, ...]

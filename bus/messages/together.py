@@ -85,13 +85,13 @@ class ClaimTogether(Message, frozen=True, tag="claims"):
 
 
 class AllClaimed(Variant, frozen=True, tag="all_claimed"):
-    """All consumers hold their shares. `is_new`: they held nothing before."""
+    """All consumers hold their shares. `is_new` says that they held nothing before this claim."""
 
     is_new: bool
 
 
 class RefusedPlace(Value, frozen=True):
-    """One consumer that may not have its share while the others get theirs."""
+    """One consumer of a claim for many that cannot have its share while the others get theirs, and the verdict on it."""
 
     consumer: ConsumerId
     verdict: AlreadyClaimed | DoesNotFit | GroupRefused | ShapeMoved | Superseded | TooOld | NotAllowed

@@ -1,4 +1,4 @@
-"""A fingerprint of a provider tree without its inventories: is it still what it was when it was chosen?"""
+"""A fingerprint of a provider tree without its inventories. Two equal ones show that only inventories have changed."""
 
 import hashlib
 from collections.abc import Iterable

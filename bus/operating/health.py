@@ -1,6 +1,6 @@
 """A worker's health and readiness, and what it waits for if it is not ready.
 
-Computed from its parts on each request; nothing is stored here.
+These are computed from the worker's parts on each request; nothing is stored here.
 """
 
 import asyncio

@@ -133,7 +133,7 @@ class Metrics(Collector):
 
 
 def _of_rooms(parts: Sequence[object]) -> Iterator[Metric]:
-    """The counters that the parts of a worker keep themselves. Several parts with one metric are summed."""
+    """The metrics that the parts of a worker define themselves (`Counts`). Equal metrics of several parts are summed."""
     by_metric: dict[str, list[Counts]] = {}
     for part in parts:
         for counts in getattr(part, "counts", ()):

@@ -48,8 +48,9 @@ async def run_worker(
     stations: Sequence[object] = (),
     health_at: str = "",
 ) -> None:
-    """Run until the process is told to stop, or a bug ends a part. `first` must succeed before the parts run.
-    `stations` are included in health and metrics beside the parts.
+    """Run the parts of a worker until the process is told to stop, or a bug ends a part.
+
+    Everything in `first` must succeed before the parts run. Health and metrics show `stations` beside the parts.
     """
     health = Health(about, (*first, *parts, *stations))
     watchers: list[Part] = [ReadyTeller(health)]
@@ -134,6 +135,6 @@ def with_flags(environment: Mapping[str, str], arguments: Sequence[str], room: s
 
 
 def run_main(work: Coroutine[Any, Any, None]) -> None:
-    """Run a worker's main. An address that it cannot listen at ends the process, with exit code 2."""
+    """Run a worker process. If it cannot listen on the address for its health, it ends with exit code 2."""
     with exiting_if_wrong(setting=BadAddressError):
         run_process(work)

@@ -7,8 +7,9 @@ from typing import Any
 
 
 class Background:
-    """Tasks that a part starts beside itself, at most one for each key. `async with` waits for their ends. A bug in one of
-    them ends the part.
+    """Tasks that a part starts and that run beside its loop, at most one for each key.
+
+    Used by `async with`, whose end waits for the tasks. A bug in one of them ends the part.
     """
 
     def __init__(self, ended: Callable[[Any], object] = lambda _: None) -> None:

@@ -26,7 +26,7 @@ class PartGroup:
 
 
 def every_part(parts: Iterable[object]) -> Iterator[object]:
-    """These parts of a worker, and those inside them (their `parts`), each once."""
+    """Yield these parts of a worker and the parts inside them (their attribute `parts`), each of them once."""
     seen: dict[int, object] = {}
 
     def walk(some: Iterable[object]) -> Iterator[object]:

@@ -21,7 +21,7 @@ class SharedRuns:
         return self._next
 
     async def done(self) -> None:
-        """Returns when a run that began after the call has succeeded. Raises its error, if it raised one."""
+        """Wait for a run that begins after this call, until it has succeeded. Raises the error of that run, if it fails."""
         await asyncio.shield(self.soon())
 
     async def close(self) -> None:

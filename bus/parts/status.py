@@ -160,7 +160,10 @@ def _advice(problem: Operational) -> str:
 
 
 def operational(error: BaseException) -> Operational | None:
-    """The operational error in an exception; of a group the first, if all are operational. None for a bug."""
+    """The operational error that an exception is. None for a bug.
+
+    A group of exceptions counts as operational if all of them are; then the first of them is returned.
+    """
     if isinstance(error, Operational):
         return error
     if isinstance(error, BaseExceptionGroup):

@@ -89,7 +89,7 @@ def _properties_around_name(content_type: str, mode: int, reply_to: str, user: s
 
 
 def why_unfit(parcel: Parcel) -> str:
-    """Which field is too long for an AMQP frame; empty if none is."""
+    """Say which field of a parcel is too long for an AMQP frame. Empty if none is."""
     names = (
         ("exchange", parcel.exchange, EXCHANGE_BYTES_MAX),
         ("routing_key", parcel.routing_key, NAME_BYTES_MAX),
@@ -133,7 +133,7 @@ def delivery_of(queue: str, method: commands.Basic.Deliver, header: ContentHeade
 
 
 def _first_death_key(headers: Mapping[str, Any]) -> dict[str, str]:
-    """The routing key of a dead letter before its first death: the first death is the last in the list."""
+    """The routing key under which a dead letter was first published: that of its first death, the last one in the list."""
     match headers.get("x-death"):
         case [*_, {"routing-keys": [str(key), *_]}]:
             return {BROKER_KEY: key}

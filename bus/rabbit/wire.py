@@ -87,7 +87,7 @@ class Wire:
         self._all_sent.clear()
 
     def forget(self, number: int) -> None:
-        """Drop this channel, which the broker has closed: its number may be used again."""
+        """Drop a channel that the broker has closed. Its number may be used again."""
         self._channels.pop(number, None)
         self._client.channels.pop(number, None)
 

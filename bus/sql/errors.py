@@ -1,4 +1,4 @@
-"""Classifies database errors: may the work be retried, is the server down, was a unique name taken?
+"""Classifies database errors: whether the work may be retried, the server is down, or a unique name was taken.
 
 Connects to no database. It knows the errors of asyncpg and sqlite3, also as wrapped by SQLAlchemy.
 """
@@ -72,10 +72,10 @@ def opening(file: str) -> Iterator[None]:
 
 
 def transient_kind(error: BaseException) -> type[Transient] | None:
-    """What to raise for an error after which the same work may succeed later; None if a retry does not help.
+    """The error to raise in place of a database error, if the same work may succeed later. None if a retry does not help.
 
-    Of the operating system's errors only a broken connection counts. A timeout or a missing file may come from any code
-    in the transaction, and would be retried for ever as if a server had to come back.
+    Of the operating system's errors only a broken connection counts. A timeout or a missing file may come from any
+    code in the transaction. It would be retried for ever, as if a server had to come back.
     """
     error = _original(error)
     if isinstance(error, sqlite3.OperationalError):

@@ -82,12 +82,15 @@ def _after(revision: str, scripts: "list[Script]", package: str) -> "list[Script
 
 
 def version_table(package: str) -> str:
-    """The table with this worker's revision. Workers that share a database each have their own."""
+    """The name of the table with the revision of a worker's tables. Workers that share a database have one each."""
     return f"{package.removesuffix('_worker')}_version"
 
 
 def newest_revision(package: str) -> str:
-    """The newest revision. A migration's file name begins with its revision, and revisions are numbered upwards."""
+    """The newest revision of a worker's tables.
+
+    Each migration's file name begins with its revision, and these count upwards.
+    """
     names = (file.name for file in (files(package) / "migrations" / "versions").iterdir())
     return max(name.partition("_")[0] for name in names if name[:1].isdigit())
 

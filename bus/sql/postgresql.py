@@ -172,8 +172,9 @@ class PostgresTransaction:
 
 
 def _is_about_the_connection(error: BaseException) -> bool:
-    """Is the connection lost? If it ends between two steps of one statement, asyncpg fails with an AttributeError on
-    None.
+    """Whether this error means that the connection is lost.
+
+    If a connection ends between two steps of one statement, asyncpg fails with an AttributeError on None.
     """
     found_nobody = isinstance(error, AttributeError) and error.obj is None
     return isinstance(error, _CONNECTION_ERRORS) or (found_nobody and _is_of_asyncpg(error.__traceback__))
@@ -294,7 +295,10 @@ class PostgresDatabase:
             self._free.release()
 
     async def _begun(self, begin: str) -> PostgresSession:
-        """A session in which the transaction has begun. Idle sessions that broke fail here, and the next one is tried."""
+        """Take an idle session, or open a new one, and begin a transaction in it.
+
+        Beginning fails on an idle session whose connection broke; then the next one is tried.
+        """
         while self._idle:
             with suppress(Unavailable, asyncpg.PostgresError, OSError):
                 return await _begin(self._idle.pop(), begin)

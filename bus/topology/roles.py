@@ -58,7 +58,7 @@ _OF_A_PROJECT = (
 
 
 def of_projects(*projects: str) -> tuple[Grant, ...]:
-    """The rights to send messages for these projects; `*` stands for all."""
+    """The rights of an application to send messages for these projects; `*` stands for all projects."""
     return tuple(
         Grant(
             grant.exchange,
@@ -225,7 +225,7 @@ def user_of(role: str, cell: str = "") -> str:
 
 
 class BrokerUser(Struct, frozen=True):
-    """The meaning of a broker's user name: a role, with the cell if the role belongs to one; or an application."""
+    """The role or the application that a broker's user stands for; with its cell if the role belongs to one."""
 
     role: str
     cell: str = ""

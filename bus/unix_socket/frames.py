@@ -41,7 +41,7 @@ class Ask(Struct, frozen=True, array_like=True):
 
 
 class Hello(Ask, frozen=True, tag="hello"):
-    """The first request. The answer is why the broker accepts nothing now, empty if it does."""
+    """A client's first request, which names its user. The answer is why the broker accepts nothing now, empty if it does."""
 
     user: str
 

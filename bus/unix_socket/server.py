@@ -22,7 +22,7 @@ class SocketTakenError(OSError):
 
 @asynccontextmanager
 async def serve_unix(broker: MemoryBroker, path: str | os.PathLike[str]) -> AsyncIterator[None]:
-    """Serve the broker at this path, for this user of the machine only, until the context ends."""
+    """A context in which the broker is served at this path, to processes of this user of the machine."""
     place = Path(path)
     listening = _listen(place)
     inode = _inode(place)

@@ -101,7 +101,7 @@ class Session:
             doing.add_done_callback(lambda _: self._room.release())
 
     async def _next(self) -> Request | None:
-        """The next request. None when the client has gone, or has sent anything else."""
+        """The next request. None if the client has gone, or has sent something that is no request."""
         try:
             return decode_request(await read_frame(self._reader))
         except (EOFError, ConnectionError):

@@ -44,9 +44,9 @@ _REPLY_TO = re.compile(r"answers\.(?P<user>[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 class BrokerFacts(Struct, frozen=True, cache_hash=True):
     """Facts about the broker that a process reads from.
 
-    With `has_users`, each role has its own user, the broker verifies every sender, and other users are
-    ignored. `cells` are the cells that a cell's own broker serves: senders there may speak for these cells
-    only. It is None on the API level's broker.
+    With `has_users`, each role has its own user, the broker verifies every sender, and messages of other users are
+    ignored. `cells` are the cells that a cell's own broker serves: senders there may speak for these cells only. On
+    the API level's broker, `cells` is None.
     """
 
     has_users: bool = False
@@ -63,7 +63,10 @@ class Refused(Struct, frozen=True):
 
 
 def broker_facts_of(user: str, cells: Iterable[str] | None = None) -> BrokerFacts:
-    """Facts for a process that is connected as this user. If it has a user of the topology, all roles have one."""
+    """The facts about a broker to which a process is connected as this user.
+
+    If the user belongs to the topology, each role of the topology has a user there.
+    """
     return BrokerFacts(broker_user_of(user) is not None, None if cells is None else frozenset(cells))
 
 
@@ -179,7 +182,10 @@ def _may_say(sender: str, exchange: str, key: str, cell: str, facts: BrokerFacts
 
 
 def _grants(speaker: BrokerUser) -> tuple[Grant, ...]:
-    """The rights of a sender. The broker has already checked the projects of an application, by its rights to the key."""
+    """The rights to send of this sender.
+
+    For an application they cover all projects, since the broker has checked these already.
+    """
     if not speaker.application:
         return ROLES_BY_NAME[speaker.role].writes
     return (*of_projects("*"), *OF_ADMINS)

@@ -203,7 +203,10 @@ def _handle(parcel: Parcel) -> str:
 
 
 def _told_apart(letters: Mapping[int, DeadLetter]) -> dict[int, DeadLetter]:
-    """Letters that the broker dead-lettered have no unique name: number those that are equal in everything."""
+    """Make the handles of dead letters unique, by adding numbers to equal ones.
+
+    Only letters that the broker itself dead-lettered can be equal: they have no unique name.
+    """
     seen: Counter[str] = Counter()
     apart = {}
     for tag, letter in letters.items():

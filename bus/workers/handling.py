@@ -20,9 +20,11 @@ OutboxKey = NewType("OutboxKey", int)
 
 
 class Received(Struct, Generic[M_co], frozen=True, eq=False, gc=False):
-    """A message as a handler receives it. `sender` is the user verified by the broker, empty if the sender did not name
-    it. `cell` is the only cell that the sender may speak for, None for a sender of the API level. `sent_at` is the
-    sender's clock, None if it was not sent along.
+    """A message as a handler receives it.
+
+    `sender` is the user verified by the broker, empty if the sender did not name it. `cell` is the only cell that the
+    sender may speak for, None for a sender of the API level. `sent_at` is the time of sending by the sender's clock,
+    None if it was not sent along.
     """
 
     message: M_co

@@ -226,7 +226,7 @@ async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
 async def _is_bound(connection: Connection, inbox: Inbox) -> bool:
     """Bind the inbox to its exchange. Returns False if there is no such exchange.
 
-    This is repeated, since an exchange that was deleted and created again has lost its bindings.
+    The reader calls this at intervals, since an exchange that was deleted and created again has lost its bindings.
     """
     if inbox.creates_exchange:
         await connection.declare(Objects((Exchange(inbox.exchange, durable=False),)))
