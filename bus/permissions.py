@@ -84,8 +84,9 @@ ALL_RIGHTS = Rights("", EVERYTHING, EVERYTHING, EVERYTHING)
 
 
 def rights_of(role: Role, exchanges: Iterable[str], cell: str = "") -> Rights:
-    """The rights of a role's user on a broker with these exchanges. A role of cells has one user per cell, and an
-    application is a role whose keys name its projects.
+    """The rights of the user of a role, on a broker with these exchanges.
+
+    A role of cells has one user for each cell. An application is a role, too: its keys name its projects.
     """
     user, names = user_of(role.name, cell), tuple(exchanges)
     if role.operates:
@@ -146,8 +147,9 @@ def _inboxes(role: Role, exchanges: tuple[str, ...]) -> tuple[Queue, ...]:
 
 
 def _keys_by_exchange(grants: Iterable[Grant], exchanges: tuple[str, ...], cell: str) -> dict[str, list[str]]:
-    """The keys that these grants allow, by exchange. For a role of the API level, a grant on the exchange of a cell
-    covers all cells.
+    """Regular expressions of the keys that these grants allow, for each exchange.
+
+    For a role of the API level, a grant on the exchange of a cell covers the exchanges of all cells.
     """
     keys: dict[str, list[str]] = {}
     for grant in grants:

@@ -126,8 +126,9 @@ class MemoryVirtualHost:
                 self._delete(queue)
 
     def store(self, parcel: Parcel, sender: str) -> Receipt:
-        """Store the parcel in every queue that it is routed to. If one of them is full the answer is a refusal, though
-        the others have it.
+        """Store the parcel in every queue that it is routed to.
+
+        If one of the queues is full, the answer is a refusal, though the other queues have stored the parcel.
         """
         _check_bounds(parcel)
         queues = self._route(parcel.exchange, parcel.routing_key)

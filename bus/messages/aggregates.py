@@ -38,11 +38,13 @@ class AggregateState(Aggregate, frozen=True):
 
 
 class SetAggregate(StrictMessage, frozen=True, tag="aggregate.set"):
-    """Creates an aggregate or changes it: sets and removes keys of its metadata, adds and removes hosts. The client
-    chooses the id. Repeating the order is harmless, and a message that is delivered again after a newer order changes nothing.
+    """Creates an aggregate or changes it: sets and removes keys of its metadata, adds and removes hosts.
 
-    A host is in one availability zone: an order that would put a host into two is refused. An order that is refused for
-    one host may have added or removed others.
+    The client chooses the id. Repeating the order is harmless. If it is delivered again after a newer order, it
+    changes nothing.
+
+    A host is in one availability zone: an order that would put a host into two is refused. An order that is refused
+    because of one host may have added or removed others.
     """
 
     aggregate: AggregateId
@@ -74,8 +76,9 @@ class AggregateDeleted(Message, frozen=True, tag="aggregate.was_deleted"):
 
 
 class AskAggregates(StrictMessage, frozen=True, tag="aggregate.query"):
-    """Asks for all aggregates in the order of their names, after the name `after`. Or, with `name`, for the hosts of one
-    aggregate in the order of their names, after the host `after`.
+    """Asks for a page of aggregates, or with `name` for a page of the hosts of one aggregate.
+
+    Pages are in the order of names, and begin after the name `after`: that of an aggregate, or of a host.
     """
 
     name: Label = ""

@@ -20,8 +20,9 @@ Asked = Annotated[tuple[InstanceId, ...], Meta(max_length=200)]
 
 
 class ConductorAlive(CellMessage, frozen=True, tag="conductor.beat"):
-    """A conductor of this cell is alive. `trouble` says why it can do no work now, such as a database that does not answer.
-    A cell without a heartbeat of a conductor that can work is down after a while.
+    """The heartbeat of a conductor. `trouble` says why it can do no work now, such as a database that does not answer.
+
+    A cell is down if for a while no heartbeat comes from a conductor that can work.
     """
 
     conductor: Label
@@ -38,8 +39,9 @@ class ConductorHeard(Value, frozen=True):
 
 
 class CellState(CellHeard, frozen=True, kw_only=True):
-    """A cell with everything that the API level knows of it. `waiting` counts the instances for which the cell has an order
-    that it has not answered yet: to build, to rebuild, to delete.
+    """Everything that the API level knows of a cell.
+
+    `waiting` counts the instances for which the cell has not answered an order yet: to build, to rebuild, to delete.
     """
 
     conductors: tuple[ConductorHeard, ...] = ()

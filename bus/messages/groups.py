@@ -26,11 +26,13 @@ class CreateGroup(ProjectMessage, frozen=True, tag="group.create"):
 
 
 class DeleteGroup(ProjectMessage, frozen=True, tag="group.delete"):
-    """Delete a server group: no request may name it any more. Its members stay. As long as they live, they are still kept
-    apart or together when a failed host moves one of them to an alternate. The answer has the deleted group, or none.
+    """Delete a server group: no request may name it any more. Its members stay.
 
-    With `project`, only a group of that project is deleted. Without it, one of any project, which needs the right to all
-    projects.
+    As long as they live, they are still kept apart or together when a failed host moves one of them to an alternate.
+    The answer has the deleted group; it is empty if there was none.
+
+    With `project`, only a group of that project is deleted. Without it, one of any project, which needs the right to
+    all projects.
     """
 
     id: GroupId
@@ -59,8 +61,9 @@ class PlacedMember(Value, frozen=True):
 
 
 class GroupState(Value, frozen=True):
-    """A server group as it is now. `size` is how many members hold a host. `members` are the first 1000 of these; only the
-    answer about a single group has them.
+    """A server group as it is now. `size` is how many of its members hold a share of a host.
+
+    `members` are the first 1000 of them. Only the answer about a single group has them.
     """
 
     id: GroupId

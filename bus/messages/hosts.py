@@ -66,7 +66,7 @@ class HostFacts(HostDescription, frozen=True):
 
 
 class HostsReported(CellMessage, frozen=True, tag="host.state"):
-    """These hosts are up, with these facts. Sent when they start and when the facts change.
+    """A report that these hosts are up, with facts about each. It is sent when they start and when the facts change.
 
     `epoch` is the reporter's term where several share the work (0 where there is no ring). `sequence` orders the
     reports of one term (0: in the order of arrival). The latest report of each host counts, whenever it arrives.

@@ -140,10 +140,11 @@ class AskExplanation(ProjectMessage, frozen=True, tag="explain.query"):
 
 
 class Explanation(Value, frozen=True):
-    """How the host of an instance was chosen: `qualified` of `hosts` passed all filters, and `chosen` was the best of
-    these. Hosts with several providers count as qualified if they seem to have room: only the best of them are searched.
-    Both numbers are 0 if an earlier try of the request had made the choice. Without a host, the funnel is in the `state`;
-    there are also claims that were refused, and attempts that failed.
+    """How the host of an instance was chosen: `qualified` of `hosts` passed all filters, and `chosen` was the best of them.
+
+    Hosts with several providers count as qualified if they seem to have room: only the best of them are searched.
+    Both numbers are 0 if an earlier try of the request had made the choice. If there is no host, `state` has the
+    funnel, the claims that were refused, and the attempts that failed.
     """
 
     state: InstanceState

@@ -51,14 +51,14 @@ class _Session:
         self._is_lazy = False
 
     def be_lazy(self, *, is_lazy: bool) -> None:
-        """Set whether later commits wait for the disk; only between two transactions."""
+        """Set whether later commits wait until they are on the disk. Only to be called between two transactions."""
         if is_lazy is not self._is_lazy:
             durability = "NORMAL" if is_lazy else "FULL"
             self.here(lambda connection: driver_of(connection).execute(f"PRAGMA synchronous = {durability}"))
             self._is_lazy = is_lazy
 
     def here(self, work: Callable[[Connection], T]) -> T:
-        """Run this work in the caller's thread; only while nothing runs in the session's thread."""
+        """Run this work in the caller's thread. Only to be called while nothing runs in the session's own thread."""
         if self._connection is None:
             with opening(self._engine.url.database or ""):
                 self._connection = self._engine.connect()
@@ -179,10 +179,10 @@ def driver_of(connection: Connection) -> sqlite3.Connection:
 
 
 class SqliteDatabase:
-    """A file in WAL mode with two connections: one that writes, for all databases of this process on the file, and one that
-    reads beside it.
+    """A SQLite file in WAL mode, with one connection for writing and one for reading.
 
-    Transactions of this process queue up before they ask for the file's lock, for which SQLite can only poll.
+    All databases of this process on the same file share the connection for writing. Transactions of this process
+    queue up before they ask for the file's lock, for which SQLite can only poll.
     """
 
     dialect = "sqlite"

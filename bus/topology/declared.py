@@ -19,10 +19,10 @@ def objects_of(
     create_foreign: bool = False,
     limits: Limits | None = None,
 ) -> Objects:
-    """All objects on a broker that serves these sites and cells.
+    """All exchanges and queues of a broker that serves these sites and cells.
 
-    Queues are bound to exchanges of other programs where these exist; the exchanges are created only with
-    `create_foreign`.
+    Queues are also bound to exchanges of other programs, if these exist. With `create_foreign`, these exchanges are
+    created.
     """
     wanted, names = {*sites}, tuple(cells)
     if wanted & {Site.API, Site.CELL}:
@@ -46,7 +46,7 @@ def objects_of(
 
 @functools.lru_cache(maxsize=10_000)
 def retry_exchange_of(queue: str) -> str:
-    """The retry exchange that returns a message to this queue: the exchange of the role that reads the queue."""
+    """The exchange through which workers return a message to this queue. Each role that reads queues has one of its own."""
     if queue in INBOXES:
         raise ValueError(f"queue {queue!r} is an inbox: messages of other programs are not sent again")
     for role in ROLES:

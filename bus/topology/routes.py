@@ -181,8 +181,9 @@ def end_of(message: Message) -> str:
 
 @functools.cache
 def _reader_of_end(kind: type[Message]) -> Callable[[Any], str]:
-    """A function that returns the last word of a message's routing key: its cell, its project or nothing. A test checks
-    that each message has that field.
+    """Make a function that returns the last word of a message's routing key: its cell, its project or nothing.
+
+    A test checks that messages of each type have that field.
     """
     match ROUTES[type_of(kind)].scope:
         case Scope.CELL:

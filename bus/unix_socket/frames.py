@@ -1,7 +1,6 @@
-"""The protocol on the socket: requests with an id, answers with the same id, and messages that the broker sends by
-itself.
+"""The protocol on the Unix socket: requests of the client, answers with the same id, and messages without a request.
 
-Each message is a msgpack array after four bytes of length.
+Each of these is a msgpack array after four bytes of length.
 """
 
 import asyncio
@@ -75,7 +74,10 @@ class Publish(OnChannel, frozen=True, tag="publish"):
 
 
 class Acknowledge(OnChannel, frozen=True, tag="ack"):
-    """Acknowledges a delivery; with `multiple`, all up to it. Has no answer; a wrong tag ends the consumer."""
+    """Acknowledges a delivery; with `multiple`, all deliveries up to it.
+
+    The request has no answer; if its tag is wrong, the consumer is ended.
+    """
 
     tag: int
     multiple: bool

@@ -35,7 +35,10 @@ class NotReplayed(Failure):
 
 
 class DeadLetter(Struct, frozen=True):
-    """One dead letter as it is shown to a person. No two letters present at the same time have the same handle."""
+    """One dead letter as it is shown to a person.
+
+    By its handle an operator names it: no two letters in the queue share one.
+    """
 
     handle: str
     queue: str
@@ -91,7 +94,10 @@ def _said(origin: Origin) -> dict[str, str | int]:
 
 
 def waits_of(parcel: Parcel) -> int:
-    """How often the message was returned to wait for a newer worker, according to the worker that returned it."""
+    """How often a message was returned to wait for a newer worker.
+
+    The worker that returned it has written that in a header.
+    """
     return _number(parcel, headers.WAITS) if is_retry_exchange(parcel.exchange) else 0
 
 
@@ -142,8 +148,9 @@ class OpenedDeadLetters(Struct):
             del self.letters[tag]
 
     async def replay(self, connection: Connection, tags: Sequence[int]) -> None:
-        """Send letters to their own queues again, with no attempts counted. A letter is removed here only
-        when that is confirmed.
+        """Send these letters to their own queues again, with no attempts counted.
+
+        A letter is removed from the dead letters only when its own queue has accepted it.
         """
         publishing = await connection.open_publishing()
         try:
@@ -164,9 +171,9 @@ class OpenedDeadLetters(Struct):
 
 @asynccontextmanager
 async def open_dead_letters(connection: Connection, letters_max: int) -> AsyncIterator[OpenedDeadLetters]:
-    """The dead letters that are in the queue now, oldest first. They are returned at the end.
+    """A context with the dead letters that are in the queue now, oldest first. They go back into the queue at its end.
 
-    Letters that another reader holds are not waited for.
+    Letters that another reader has are not waited for.
     """
     count = min(await connection.depth(DEAD_QUEUE), letters_max)
     consuming = await connection.open_consuming(DEAD_QUEUE, prefetch=max(count, 1))
@@ -196,7 +203,7 @@ async def _given_back(connection: Connection, count: int) -> None:
 
 
 def _handle(parcel: Parcel) -> str:
-    """A hash over everything that tells the letter from others, and the unique name that a worker gave it."""
+    """Hash everything by which a dead letter differs from others, including the unique name that a worker gave it."""
     said = sorted((key, str(value)) for key, value in parcel.headers.items())
     about = repr((parcel.routing_key, parcel.reply_to, said)).encode(errors="backslashreplace")
     return hashlib.sha256(about + b"\0" + parcel.body).hexdigest()[:12]

@@ -94,8 +94,9 @@ class Reading(Struct, frozen=True):
 
 
 def answering(answer: Callable[[Any], Awaitable[Message]]) -> Reading:
-    """A handler of questions, each of which is answered alone. The event loop runs between two answers, so other batches do
-    not wait for all questions of one.
+    """Make a handler of questions that answers each of them alone, by `answer`.
+
+    The event loop runs between two answers, so other batches do not wait for all questions of one batch.
     """
 
     async def on_asks(asks: Sequence[Received[Message]]) -> list[Said]:
@@ -109,8 +110,9 @@ def answering(answer: Callable[[Any], Awaitable[Message]]) -> Reading:
 
 
 class Weighed(Struct, frozen=True):
-    """A handler whose messages differ much in cost. It gets consecutive messages of at most this weight together, or a
-    single message that is heavier.
+    """A handler whose messages differ much in cost, and the largest weight of messages that it gets in one call.
+
+    A single message that is heavier than that is a call by itself.
     """
 
     handle: Handler
@@ -132,7 +134,7 @@ class OneByOne(Struct, frozen=True):
 
 
 class PutBack(Struct, frozen=True):
-    """Return the message to its queue after a pause. With `counts`, one more attempt is counted."""
+    """Decision after a failure: return the message to its queue after a pause. With `counts`, one more attempt is counted."""
 
     delay_ms: float
     counts: bool = True
@@ -169,7 +171,7 @@ def backoff_ms(tries: int, settings: BusSettings) -> float:
 
 
 def jittered_ms(delay_ms: float, chance: random.Random) -> float:
-    """A random delay in the upper half, so that messages that failed together do not return together."""
+    """Draw a pause between half of this one and all of it, so that messages that failed together do not return together."""
     return delay_ms * chance.uniform(0.5, 1.0)
 
 

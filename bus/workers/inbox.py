@@ -45,7 +45,7 @@ _WILDCARDS = frozenset("#*")
 
 
 class Inbox(Struct, frozen=True):
-    """Which topics of which exchange are read, from which queue.
+    """The settings of an inbox: which topics of which exchange are read, and from which queue.
 
     The exchange belongs to the other program. With `creates_exchange` the reader creates a missing exchange as Ironic
     would (not durable). That is only for a broker that no Ironic uses.
@@ -86,7 +86,7 @@ class InboxMessage(Struct, frozen=True):
 
 
 class InboxBatch(Struct, frozen=True):
-    """Messages in the order of their arrival; or no messages and the reason why earlier ones may be missing (a gap)."""
+    """Messages in the order of their arrival. Or, after a gap, no messages and the reason why earlier ones may be missing."""
 
     messages: tuple[InboxMessage, ...] = ()
     gap: str = ""
@@ -150,7 +150,7 @@ def inbox_dead_letter(message: InboxMessage, *, reason: str, where: str, letter:
 
 
 class _Reading:
-    """Consumes the queue of messages and the queue of missed ones over one connection, and says when to try to bind again."""
+    """Consumes an inbox and its queue of dropped messages, and tells when to try to bind the inbox again."""
 
     missed: Consuming
 
@@ -174,7 +174,7 @@ class _Reading:
         await self.is_bound_again()
 
     async def is_bound_again(self) -> bool:
-        """Bind the inbox. True if its exchange did not exist when this was last tried."""
+        """Bind the inbox. Returns whether this succeeded although the exchange did not exist at the last try."""
         was_bound, self.is_bound = self.is_bound, await _is_bound(self._connection, self._inbox)
         names = self._inbox.queue, self._inbox.exchange
         if self.is_bound and not was_bound:

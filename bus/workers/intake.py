@@ -2,10 +2,11 @@
 
 A parcel that came back is suspect: the worker that had it died or lost its connection. The intake halves it, and each
 half goes back to the queue by itself. Parcels with messages that were tried before are handled one at a time, each
-settled before the next, in random order. So a message that kills workers takes other neighbours down each time, these
-are soon done, and after a few deaths the message is alone and reaches its limit of attempts. Halves instead of single
-messages, because a message is rarely to blame: mostly a worker was stopped, and its parcels should be handled at full
-speed.
+settled before the next, in random order. So if a message kills its workers, it has other neighbours at each death,
+and these are soon handled. After a few deaths the message is alone in its parcel and reaches its limit of attempts.
+
+Parcels are halved, and not split into single messages, because a message is rarely to blame: mostly a worker was
+stopped, and its parcels should be handled at full speed.
 """
 
 import asyncio
@@ -128,8 +129,9 @@ class Intake:
         return len(self._open) + len(self._unopened)
 
     async def receive(self) -> None:
-        """Consume the queue over one connection, until it breaks or the broker refuses. The error is raised, and the
-        worker starts again: meanwhile the queue may be declared, or the right granted.
+        """Consume the queue over one connection, until the connection breaks or the broker refuses. Then the error is raised.
+
+        The part that calls this tries again later: meanwhile the queue may be declared, or the right granted.
         """
         try:
             async with self._link.opened() as connection:
@@ -148,7 +150,7 @@ class Intake:
             raise
 
     async def batch(self) -> Sequence[Item]:
-        """The next messages to handle, at least one; none when the worker stops."""
+        """Wait for messages, and return the next ones to handle together. Empty when the worker stops."""
         self._open_some()
         if self._last_batch > 1 and len(self._ready) * 2 < self._last_batch:
             # After a large batch more messages are on their way: waiting a moment for a full batch pays.
@@ -184,16 +186,18 @@ class Intake:
         await self._complete([item.parcel for item in items])
 
     def put_back_later(self, item: Item, delay_ms: float, *, counts: bool = True) -> None:
-        """Return one message to its queue, with one more attempt if `counts`. The others of its parcel do not wait for
-        it.
+        """Return one message to its queue after a pause, with one more attempt if `counts` is set.
+
+        The other messages of its parcel do not wait for that.
         """
         self.put_back += 1
         line = with_attempt_counted(item.line) if counts else item.line
         self._set_aside(self._send_back(item.parcel, delay_ms, line))
 
     def bury(self, item: Item, reason: str) -> None:
-        """Dead-letter one message; it is done when the dead-letter queue accepted it. The others of its parcel do not
-        wait.
+        """Dead-letter one message. It counts as done when the dead-letter queue has accepted it.
+
+        The other messages of its parcel do not wait for that.
         """
         self._set_aside(self._bury(item.parcel, item.line, reason, item.received))
 
@@ -244,7 +248,7 @@ class Intake:
                 self._ready.extend(items)
 
     def _lines_of(self, delivery: Delivery, origin: Origin) -> Sequence[bytes] | Unreadable:
-        """The messages of a parcel as undecoded lines; or the reason why the parcel is refused."""
+        """The messages of a parcel, still encoded. Or the reason why the parcel as a whole is refused."""
         refused = judge_parcel(origin, self._facts)
         if refused is not None:
             return Unreadable(delivery.parcel.body, refused.reason)
@@ -276,9 +280,11 @@ class Intake:
         return received(envelope, held.origin, returns, held.cell)
 
     def _read(self, place: int, line: bytes, held: OpenParcel, returns: int) -> Received[Any] | None:
-        """The message in this line, or a stand-in if it cannot be read. None if it is left to a newer worker, or came
-        back too often. Returned messages are counted before they are decoded, since decoding may be what kills the
-        worker.
+        """Decode one message of a parcel as a handler gets it.
+
+        A message that cannot be read becomes a stand-in with the reason. The result is None if the message was left
+        to a newer worker, or has come back too often. That is checked before decoding, since decoding may be what
+        kills the worker.
         """
         if returns and (attempts := attempts_of(line) + returns) >= self._settings.attempts_max:
             self._bury_spent(place, line, held, returns, attempts)
@@ -312,8 +318,9 @@ class Intake:
             self._bury_unread(held, Unreadable(line, why))
 
     def _leave_for_newer(self, newer: NewerVersion, held: OpenParcel) -> None:
-        """Return a message of a newer version to the queue: a worker of a later release will read it. Only messages
-        from workers wait, and not for ever; messages of other senders are buried.
+        """Return a message of a newer version to its queue: a worker of a later release will read it.
+
+        Only messages from workers wait so, and not for ever. Messages of other senders are dead-lettered.
         """
         what = f"version {newer.version} of {newer.type!r} is newer than what this worker reads"
         waits = dead_letters.waits_of(held.delivery.parcel)

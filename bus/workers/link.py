@@ -51,13 +51,14 @@ class Link:
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection now; empty if there is one, or none was needed yet."""
+        """Why there is no connection now. Empty if there is one, or if none was needed yet."""
         return self.status.last_error if self.status.state is State.FAILING else ""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Connection]:
-        """The open connection for a caller that opens channels on it. If it breaks meanwhile, the next caller gets a new
-        one.
+        """A context with the open connection, for a caller that opens channels on it. If none is open, a new one is made.
+
+        If the connection breaks inside the context, the next caller gets a new one.
         """
         connection = await self.connection()
         try:
@@ -80,7 +81,7 @@ class Link:
 
 
 def pauses_of(settings: BusSettings) -> Pauses:
-    """The pauses between tries to reach the broker, from the settings."""
+    """The pauses between tries to reach the broker, as the settings have them."""
     return Pauses(settings.connect_delay_ms_first / 1000, settings.connect_delay_ms_max / 1000)
 
 

@@ -14,7 +14,10 @@ from bus.topology import Destination, Kind
 
 
 class Outgoing(Struct, frozen=True, gc=False):
-    """A message to be sent. An answer has the asker's queue in `to`; a question has its reply address in `reply_to`."""
+    """A message to be published.
+
+    `to` is the asker's queue if it is an answer. `reply_to` is the reply address if it is a question.
+    """
 
     message: Message
     cause: str = ""
@@ -50,7 +53,7 @@ Key = tuple[type[Message] | str, str, str]
 
 
 class Bucket(Struct, eq=False):
-    """Messages for one destination that have not left yet, and the caller that waits for each."""
+    """The messages for one destination that wait in this process to be sent, and for each the call that sent it."""
 
     key: Key
     destination: Destination

@@ -48,7 +48,7 @@ _FINAL = (Receipt.CONFIRMED, Receipt.UNROUTABLE)
 
 
 class Overfull(Unavailable):
-    """Too many messages wait for the broker: none of these was accepted."""
+    """Too many messages of this process wait for the broker. Those of this call were not accepted."""
 
 
 # Returns the project on whose feed an event is repeated; empty for none.
@@ -113,7 +113,10 @@ class Publisher:
         return self.send_all((Outgoing(message, cause),))
 
     def send_all(self, outgoing: Sequence[Outgoing], kept: Sequence[Hashable] = ()) -> asyncio.Future[None]:
-        """Send many messages; one future for all. `kept` has the keys of their rows, which `on_the_way` returns."""
+        """Send many messages. The future that is returned is done when the broker has all of them.
+
+        `kept` are the outbox keys of the messages. Until the future is done, `on_the_way` returns them.
+        """
         if self.project_of is not None:
             outgoing = _with_copies(outgoing, self.project_of)
         waiter = Waiter(len(outgoing), asyncio.get_running_loop().create_future())
@@ -148,8 +151,9 @@ class Publisher:
         return waiter.done
 
     async def offer(self, parcel: Parcel) -> None:
-        """Send one finished parcel by itself, to a retry exchange or to the dead letters. Raises `NotTaken` if a queue
-        is full: waiting for room here would hold up all other parcels.
+        """Send one finished parcel by itself, to a retry exchange or to the dead letters.
+
+        Raises `NotTaken` if a queue is full. To wait here until the queue has room would hold up all other parcels.
         """
         receipt = await self._publish_until_told(parcel, lambda: False, (*_FINAL, Receipt.REFUSED))
         if receipt is Receipt.UNROUTABLE:
@@ -194,7 +198,7 @@ class Publisher:
         return connection is not None and bool(connection.blocked)
 
     def on_the_way(self) -> set[Hashable]:
-        """The keys of messages that are kept on rows, were passed to this publisher, and are not confirmed yet."""
+        """The outbox keys of all messages that were passed to this publisher and are not confirmed yet."""
         return {each for kept in self._kept.values() for each in kept}
 
     async def until_room(self) -> None:
@@ -362,7 +366,10 @@ class Publisher:
     async def _publish_until_told(
         self, parcel: Parcel, is_withdrawn: Callable[[], bool], final: Sequence[Receipt]
     ) -> Receipt:
-        """Publish with growing pauses until the receipt is final. `REFUSED` if all was withdrawn meanwhile."""
+        """Publish a parcel, again after growing pauses, until the broker's receipt is one of `final`.
+
+        Returns `REFUSED` if all messages of the parcel were withdrawn meanwhile.
+        """
         pauses = Pauses(
             self._settings.retry_delay_ms_first / 1000, self._settings.connect_delay_ms_max / 1000
         )
@@ -377,7 +384,7 @@ class Publisher:
         return Receipt.REFUSED
 
     async def _publish_once(self, parcel: Parcel) -> Receipt:
-        """Publish once. On a channel that broke, the outcome is unknown: `LOST`, and the parcel is sent again."""
+        """Publish a parcel once. If the channel breaks meanwhile, the outcome is unknown, and the receipt is `LOST`."""
         try:
             return await self._publish_on(self._way, parcel)
         except OneWasRefused:

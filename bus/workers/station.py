@@ -37,7 +37,7 @@ DRAIN_BELOW_MS_MAX = 2_000.0
 
 
 class Station:
-    """Sends orders, events and questions for a process, and receives the answers while `run` runs. Close it last."""
+    """Sends orders, events and questions for a process. While `run` runs, it receives the answers. Close it last."""
 
     def __init__(
         self,
@@ -218,8 +218,9 @@ async def close_all(stations: Iterable[Station]) -> None:
 
 
 def by_station(cells: Mapping[str, Station]) -> dict[Station, tuple[str, ...]]:
-    """The cells of each station; several cells may share a broker. Each station must have been created with these
-    cells.
+    """Group these cells by their stations, since several cells may share a broker.
+
+    Each station must have been created with the cells that it has here.
     """
     found = {
         station: tuple(cell for cell, there in cells.items() if there is station)

@@ -57,7 +57,7 @@ class Transactions(Protocol[Tx_co]):
 
 
 class Notifying(Generic[Tx]):
-    """Wraps a store: its transactions are the same, and `committed` is called after each commit."""
+    """Wraps a store: it has the same transactions, and calls `committed` after each commit."""
 
     def __init__(self, store: Transactions[Tx], committed: Callable[[], None]) -> None:
         self._store = store
@@ -71,17 +71,17 @@ class Notifying(Generic[Tx]):
 
 
 class Outbox(Protocol[Tx_contra]):
-    """A store that keeps published messages on the rows of their entities until the broker has confirmed them."""
+    """A store that keeps each published message with the entity that it is about, until the broker confirms it."""
 
     async def clear(self, tx: Tx_contra, said: Sequence[OutboxKey]) -> None:
         """Drop the messages with these keys, which the broker has confirmed. Runs in the transaction of the next batch."""
 
     async def pending(self, after: OutboxKey | None = None) -> Sequence[tuple[OutboxKey, Message]]:
-        """A page of unconfirmed messages after this key, in the order of their keys; empty at the end."""
+        """A page of the unconfirmed messages in the order of their keys, after the key `after`. Empty at the end."""
 
 
 class Worker(Generic[Tx]):
-    """The loop of one queue. A process runs one for each queue of its role."""
+    """The loop that handles the messages of one queue. A process runs one for each queue that its role reads."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Worker(Generic[Tx]):
         self._batches_when_slow = 0
 
     async def run(self) -> None:
-        """Run until `stop`; then finish the current work and return the rest to the queue."""
+        """Handle messages until `stop` is called. Then finish the current work and return all other messages to the queue."""
         async with asyncio.TaskGroup() as tasks:
             beside = [tasks.create_task(self._receiving.run())]
             if self._sweep in self.parts:
