@@ -138,8 +138,17 @@ def host_questions(store: SchedulerStore, registry: HostRegistry) -> Handlers:
         # One more than asked tells whether there is another page.
         wanted = HostQuery(name=question.name or None, after=question.after, limit=limit + 1)
         found = await store.hosts(wanted)
-        page = in_messages([registry.as_heard(host) for host in found[:limit]])[0] if found else ()
-        return HostsFound(hosts=page, next="" if len(page) == len(found) else page[-1].name)
+        fit = len(page_of(found[:limit]))
+        if fit == len(found):
+            return HostsFound(hosts=page_of(found))
+        # Hosts of one name stay on one page: the next page begins behind the name.
+        behind = found[fit].name
+        page = [host for host in found[:fit] if host.name != behind]
+        page = page or list(await store.hosts(HostQuery(name=behind)))
+        return HostsFound(hosts=page_of(page), next=page[-1].name)
+
+    def page_of(rows: Sequence[HostState]) -> tuple[HostState, ...]:
+        return in_messages([registry.as_heard(host) for host in rows])[0] if rows else ()
 
     return {AskHosts: answering(hosts)}
 

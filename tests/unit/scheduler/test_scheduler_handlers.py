@@ -28,7 +28,7 @@ from bus.messages.build import (
 )
 from bus.messages.cells import AskCells
 from bus.messages.groups import AskGroups
-from bus.messages.hosts import AskHosts, HostFacts, HostsReported, HostState, SetHost
+from bus.messages.hosts import AskHosts, HostFacts, HostsFound, HostsReported, HostState, SetHost
 from bus.messages.moves import AskHistory, AskMoves, EndMove, MoveInstance
 from bus.messages.placement import ReleaseClaim
 from bus.messages.planning import AskCapabilities, AskDrain, AskExplanation, AskPlan, AskReasons
@@ -61,6 +61,7 @@ from scheduler_worker.requests.reading import RequestReader, ValidRequest
 from scheduler_worker.settings import SchedulerSettings
 from scheduler_worker.store import InstanceQuery, NewRequest
 from scheduler_worker.wiring import STANDARD
+from tests.contracts.placement_orders import provider
 from tests.memory_stores.scheduler import MemorySchedulerStore
 from tests.plugins import standard_plugins
 
@@ -450,3 +451,27 @@ def a_valid(field: str, project: str = "shop") -> ValidRequest:
     build = structs.replace(build, **{field: (NEIGHBOUR,)})
     ask = Received(message=build, id="1", trace="", sender="", reply_to="", attempts=0)
     return ValidRequest(ask, RequestId(UUID(int=9)), InstanceSpec(amounts=(("VCPU", 1),)), b"")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_hosts_of_one_name_are_on_one_page_so_that_no_page_leaves_one_out(limit: int) -> None:
+    worker, names = Worker(), ["h1", "h2", "h2", "h3"]
+    rows = [
+        HostState(id=provider(f"{name} {cell}"), name=name, cell=f"c{cell}", up=True)
+        for cell, name in enumerate(names)
+    ]
+    async with worker.store.transaction() as transaction:
+        await transaction.save_hosts(rows, NOON)
+    question = worker.questions[AskHosts]
+    assert isinstance(question, Reading)
+
+    listed: list[str] = []
+    after = ""
+    while after or not listed:
+        (answer,) = await question.handle([an_ask(AskHosts(after=after, limit=limit))])
+        assert isinstance(answer, Answer)
+        assert isinstance(answer.message, HostsFound)
+        listed += [host.name for host in answer.message.hosts]
+        after = answer.message.next
+
+    assert listed == names
