@@ -117,6 +117,8 @@ def addresses_of(stated: Mapping[str, Stated]) -> Addresses:
 
 def without_password(url: str) -> str:
     hidden = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    # The scheme may be misspelled.
+    hidden = re.sub(r":(?!//|\s)\S*@", ":***@", hidden)
     return re.sub(r"([?&]password=)[^&\s]*", r"\1***", hidden)
 
 
@@ -214,7 +216,9 @@ def _pairs(text: str, key: str, where: str) -> dict[str, str]:
     for pair in re.split(r"[,\s]+", text.strip(", \t\n")):
         cell, equals, url = pair.partition("=")
         if not equals:
-            raise BadSetting(key, pair, where, f"write {_AS_PAIRS[key]},{_AS_PAIRS[key]}")
+            # It may be the second half of a URL whose password has a comma.
+            shown = re.sub(r".*@", "***@", pair)
+            raise BadSetting(key, shown, where, f"write {_AS_PAIRS[key]},{_AS_PAIRS[key]}")
         if cell in pairs:
             raise BadSetting(key, cell, where, f"this {_AS_PAIRS[key].split('=')[0]} is named twice")
         pairs[cell] = url

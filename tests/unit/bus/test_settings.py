@@ -218,11 +218,22 @@ def test_a_password_is_never_shown() -> None:
             "postgresql://h/x?user=moor&password=***&ssl=true",
         ),
         ("amqp://u:s3cr@h/", "amqp://u:***@h/"),
+        ("amqp//u:s3cr@h/", "amqp//u:***@h/"),
+        ("amqp:/u:s3cr@h/", "amqp:***@h/"),
+        ("{'c1': 'amqp://u:s3cr@h/'}", "{'c1': 'amqp://u:***@h/'}"),
         ("postgresql://moor@h/x?ssl=true", "postgresql://moor@h/x?ssl=true"),
     ],
 )
-def test_a_password_in_the_query_of_a_url_is_not_shown_either(url: str, shown: str) -> None:
+def test_a_password_is_not_shown_wherever_a_url_has_it(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+def test_half_a_password_is_not_shown_where_a_comma_cuts_it() -> None:
+    with pytest.raises(BadSetting) as told:
+        addresses_in({"MOOR_CELL_BUS_URLS": "c1=amqp://u:pass,word@h/"})
+
+    assert "word" not in str(told.value)
+    assert "cell_bus_urls is '***@h/'" in str(told.value)
 
 
 def test_a_password_of_a_wrong_type_is_not_shown(tmp_path: Path) -> None:
