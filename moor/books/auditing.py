@@ -236,12 +236,9 @@ class Audit:
         ]
 
     async def _compare_alone(self) -> None:
-        suspects = [
-            view
-            for id_, view in sorted(self._alone.items())
-            if id_ not in self._needed and self._options.concerns(view)
-        ]
-        self._compared += len(self._alone)
+        concerned = [view for _, view in sorted(self._alone.items()) if self._options.concerns(view)]
+        suspects = [view for view in concerned if view.id not in self._needed]
+        self._compared += len(concerned)
         sight = self._sight(None)
         for some in batches_of(suspects, LOOKED_AT_ONCE_MAX):
             found = [fault for view in some for fault in self._faults_alone(view, sight)]

@@ -85,9 +85,9 @@ class Everyone:
         self.given.append(message)
 
 
-async def audit(everyone: Everyone, *, heals: bool = False) -> AuditResult:
+async def audit(everyone: Everyone, *, heals: bool = False, cell: str = "") -> AuditResult:
     reader = BooksReader(everyone, dict.fromkeys(("c1", "c2"), everyone), ("c1", "c2"))
-    options = AuditOptions(settle=timedelta(minutes=1), heals=heals)
+    options = AuditOptions(settle=timedelta(minutes=1), heals=heals, cell=cell)
     return await audited(reader, options, clock=lambda: NOW)
 
 
@@ -137,3 +137,11 @@ async def test_who_does_not_answer_is_named_and_nothing_of_theirs_is_judged(
 
     assert (result.findings, list(result.unanswered)) == ((), unanswered)
     assert result.in_flight == (silent is AskCellBooks)
+
+
+async def test_an_audit_of_one_cell_counts_no_consumers_of_other_cells() -> None:
+    alone = View(HARMED.id, consumer=a_view().consumer)
+
+    compared = [(await audit(Everyone(alone), cell=cell)).compared for cell in ("c1", "c2", "")]
+
+    assert compared == [1, 0, 1]
