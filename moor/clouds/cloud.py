@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from msgspec import structs
 
 from bus.broker import Broker
-from bus.process import Part, run_until
+from bus.process import Part
 from bus.sql import DatabaseSettings, upgrade
 from bus.topology import objects_of, user_of
 from bus.workers.station import Station
@@ -18,6 +18,7 @@ from compute_sim.simulated.faults import FaultScript
 from compute_sim.simulated.hosts import SimulatedHost
 from compute_sim.store_sql import open_compute_store
 from compute_sim.wiring import simulated_parts
+from moor.client import running
 from moor.clouds.bare_metal import BareMetal, BareMetalPlan, bare_metal
 from moor.clouds.db_command import IRONIC, OTHERS, PLACEMENT
 from moor.tuning import CloudSettings
@@ -114,15 +115,10 @@ async def cloud(
             parts.append(api_part(store))
         if health_part is not None:
             parts.append(health_part((*parts, placement)))
-        stop = asyncio.Event()
-        running = asyncio.create_task(run_until(stop, parts, DRAIN_S_MAX))
-        if ended is not None:
-            running.add_done_callback(lambda _: ended.set())
-        try:
+        async with running(parts, DRAIN_S_MAX) as task:
+            if ended is not None:
+                task.add_done_callback(lambda _: ended.set())
             yield store
-        finally:
-            stop.set()
-            await running
 
 
 async def prepare(

@@ -121,7 +121,8 @@ def scheduler(
         io_ops_per_host_max=io_ops_per_host_max,
         alternates_max=alternates_max,
     )
-    addresses = _addresses("scheduler", bus, db)
+    addresses = _stated(bus, db)
+    _require_database("scheduler", addresses.db_url)
     _run(run_scheduler(addresses, scheduling, tuned(BUS), tuned(DATABASE), operating.health_listen))
 
 
@@ -136,8 +137,9 @@ def conductor(
 ) -> None:
     """A conductor, which owns the instances of one cell."""
     operating.begin_to_log()
-    addresses = _addresses("conductor", bus, db, _one(cell, "conductor"))
+    addresses = _stated(bus, db, _one(cell, "conductor"))
     url, database = addresses.bus_of(cell), addresses.db_of(cell)
+    _require_database("conductor", database)
     _run(
         run_conductor(
             cell,
@@ -285,13 +287,6 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         run_process(work)
     except (BadAddressError, BadListenError) as wrong:
         raise typer.BadParameter(str(wrong)) from None
-
-
-def _addresses(worker: str, bus: str, db: str, cell: str = "") -> Addresses:
-    """The addresses that the flags, variables and file name for a worker. Raise BadParameter without a database."""
-    addresses = _stated(bus, db, cell)
-    _require_database(worker, addresses.db_of(cell) if cell else addresses.db_url)
-    return addresses
 
 
 def _require_database(worker: str, url: str) -> None:

@@ -178,19 +178,33 @@ async def _up(
         soft_wrap=True,
     )
     with stopped_by_signals() as stop, _opened_broker(settings.data / JOURNAL, hosts) as broker:
+        url = settings.addresses.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
+        running = cloud(
+            broker.as_user(),
+            url,
+            hosts,
+            placement_url=settings.addresses.placement_db_url,
+            faults=script,
+            settings=workers,
+            keeps_hosts=True,
+            as_user=broker.as_user,
+            api_part=partial(_placement_api, serving),
+            health_part=partial(_health, health_at) if health_at else None,
+            ended=stop,
+            metal=metal,
+            on_metal=partial(_announce_metal, settings),
+        )
         try:
-            async with serve_unix(broker, socket):
-                await _serve(
-                    settings,
-                    workers,
-                    broker,
-                    hosts,
-                    script=script,
-                    serving=serving,
-                    stop=stop,
-                    health_at=health_at,
-                    metal=metal,
+            async with serve_unix(broker, socket), running:
+                getting_ready = asyncio.create_task(
+                    _announce_ready(settings, sum(map(len, hosts.values())), metal)
                 )
+                # Set by a signal, or when a worker fails; then the cloud raises that failure.
+                await stop.wait()
+                getting_ready.cancel()
+                out.print("stopping: workers finish the messages that they have taken ...")
+                await asyncio.wait((getting_ready,))
+            settings.ironic_url_file.unlink(missing_ok=True)
         except SocketTakenError as taken:
             fail(f"no bus: {taken}")
         except BadListenError as taken:
@@ -200,43 +214,6 @@ async def _up(
         except BadAddressError as taken:
             fail(str(taken))
     out.print("[green]stopped[/green]; the next `moor up` continues unfinished work")
-
-
-async def _serve(
-    settings: Settings,
-    workers: CloudSettings,
-    broker: MemoryBroker,
-    hosts: Cloud,
-    *,
-    script: FaultScript,
-    serving: ServiceOptions,
-    stop: asyncio.Event,
-    health_at: str,
-    metal: BareMetalPlan | None,
-) -> None:
-    """Run until `stop` is set or a worker fails; raise that failure on exit."""
-    url = settings.addresses.db_url or f"sqlite+aiosqlite:///{settings.database_file}"
-    async with cloud(
-        broker.as_user(),
-        url,
-        hosts,
-        placement_url=settings.addresses.placement_db_url,
-        faults=script,
-        settings=workers,
-        keeps_hosts=True,
-        as_user=broker.as_user,
-        api_part=partial(_placement_api, serving),
-        health_part=partial(_health, health_at) if health_at else None,
-        ended=stop,
-        metal=metal,
-        on_metal=partial(_announce_metal, settings),
-    ):
-        getting_ready = asyncio.create_task(_announce_ready(settings, sum(map(len, hosts.values())), metal))
-        await stop.wait()
-        getting_ready.cancel()
-        out.print("stopping: workers finish the messages that they have taken ...")
-        await asyncio.wait((getting_ready,))
-    settings.ironic_url_file.unlink(missing_ok=True)
 
 
 def _health(address: str, parts: Sequence[object]) -> HealthServer:

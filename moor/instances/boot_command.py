@@ -17,7 +17,7 @@ from bus.messages.build import (
     NoValidHost,
 )
 from moor.client import client
-from moor.instances.following import Timeout, followed, has_ended, run_order, taken
+from moor.instances.following import Following, Timeout, followed, has_ended, run_order, taken
 from moor.instances.request_options import FlavorOptions, HostOptions, ImageOptions, OrderId, id_of_order
 from moor.instances.requests import (
     config_drive_of,
@@ -25,8 +25,7 @@ from moor.instances.requests import (
     wait_of,
 )
 from moor.option_structs import with_options
-from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, fail, read_uuid
-from moor.settings import Settings
+from moor.options import NOT_DONE, NOT_IN_TIME, AsJson, BusUrl, Project, fail, read_uuid
 from moor.showing import INSTANCES, plain, print_json, print_no_valid_host
 from moor.tables import print_table
 
@@ -133,10 +132,10 @@ def boot(
     as_json: AsJson = False,
 ) -> None:
     """Build an instance, or several equal ones, and follow them until they run."""
-    settings = command_settings(bus=bus)
+    following = Following(bus, wait, timeout, as_json)
     request = BuildInstance(
         request_id=id_of_order(request_id),
-        flavor=flavor.read(settings),
+        flavor=flavor.read(following.settings),
         count=count,
         all_or_nothing=all_or_nothing,
         name=name,
@@ -158,48 +157,31 @@ def boot(
         f"`moor show {request.request_id}` shows its state, `moor delete {request.request_id}` deletes it"
     )
     run_order(
-        _boot(settings, request, how_to_follow, timeout_s=timeout, wait=wait, for_programs=as_json),
+        _boot(following, request, how_to_follow),
         request.request_id,
         f"the request stays, and will be built: {how_to_follow}",
     )
 
 
-async def _boot(
-    settings: Settings,
-    request: BuildInstance,
-    how_to_follow: str,
-    *,
-    timeout_s: float,
-    wait: bool,
-    for_programs: bool,
-) -> None:
-    by_s = asyncio.get_running_loop().time() + timeout_s
-    async with client(settings, patience_s=timeout_s) as asking:
-        shown = {"request_id": str(request.request_id), "instances": []} if for_programs else None
-        answer = await taken(
-            asking, request, BuildAccepted, timeout_s=timeout_s, how_to_follow=how_to_follow, shown=shown
-        )
-        ids = answer.instances
+async def _boot(following: Following, request: BuildInstance, how_to_follow: str) -> None:
+    by_s = asyncio.get_running_loop().time() + following.timeout
+    async with client(following.settings, patience_s=following.timeout) as asking:
+        ids = (await taken(asking, request, BuildAccepted, following, how_to_follow)).instances
+        known = await asking.instances(ids, request.project)
         states, in_time = await followed(
-            asking,
-            ids,
-            await asking.instances(ids, request.project),
-            has_ended if wait else None,
-            by_s=by_s,
-            project=request.project,
-            quiet=for_programs,
+            asking, ids, known, has_ended, following, by_s=by_s, project=request.project
         )
-    if for_programs:
+    if following.as_json:
         print_json({"request_id": str(request.request_id), "instances": plain(states)})
     else:
         _print(states)
     if not in_time:
         unfinished = sum(not has_ended(each) for each in states)
         fail(
-            f"{unfinished} of {len(states)} instances have not ended within {timeout_s:g} s, and go on: {how_to_follow}",
+            f"{unfinished} of {len(states)} instances have not ended within {following.timeout:g} s, and go on: {how_to_follow}",
             NOT_IN_TIME,
         )
-    if wait and any(each.state != "active" for each in states):
+    if following.wait and any(each.state != "active" for each in states):
         raise typer.Exit(NOT_DONE)
 
 

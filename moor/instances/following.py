@@ -1,7 +1,7 @@
 """The steps that commands about instances share: a scheduler takes the order, and the command follows the instances."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 import typer
@@ -77,28 +77,28 @@ async def taken(
     asking: Client,
     order: BuildInstance | RebuildInstance | MoveInstance | EndMove,
     kind: type[T],
-    *,
-    timeout_s: float,
+    following: Following,
     how_to_follow: str,
-    shown: Mapping[str, object] | None,
 ) -> T:
     """Send the order to the schedulers and return their answer, of type `kind`.
 
-    End the command if they do not take the order in time, or reject it. If `shown` is given, it is then printed as JSON,
-    with the rejection.
+    End the command if they do not take the order in time, or reject it. A program then still gets JSON: the id of the
+    request, and the rejection.
     """
-    what, done = ("request", "built") if isinstance(order, BuildInstance) else ("order", "done")
+    is_build = isinstance(order, BuildInstance)
+    what, done = ("request", "built") if is_build else ("order", "done")
+    shown = {"request_id": str(order.request_id), **({"instances": []} if is_build else {})}
     try:
         answer = await asking.ask(order)
     except NoAnswer:
-        if shown:
+        if following.as_json:
             print_json(shown)
         fail(
-            f"no scheduler has taken the {what} within {timeout_s:g} s. It stays on the bus, and is {done} when a scheduler "
+            f"no scheduler has taken the {what} within {following.timeout:g} s. It stays on the bus, and is {done} when a scheduler "
             f"takes it: {how_to_follow}",
             NOT_IN_TIME,
         )
-    if isinstance(answer, BuildRejected) and shown:
+    if isinstance(answer, BuildRejected) and following.as_json:
         print_json({**shown, "rejected": plain(answer)})
     return granted(order, answer, kind)
 
@@ -107,27 +107,27 @@ async def followed(
     asking: Client,
     ids: Sequence[InstanceId],
     states: Iterable[InstanceState],
-    is_over: Callable[[InstanceState], bool] | None,
+    is_over: Callable[[InstanceState], bool],
+    following: Following,
     *,
     by_s: float,
     project: str,
-    quiet: bool,
 ) -> tuple[list[InstanceState], bool]:
-    """Wait until `is_over` holds for all instances; in a terminal, show their states meanwhile.
+    """Wait until `is_over` holds for all instances, if the command waits; in a terminal, show their states meanwhile.
 
-    Return the states, and whether all were over by `by_s`. Without `is_over`, wait for nothing.
+    Return the states, and whether all were over by `by_s`.
     """
-    following = InstanceFollower(asking, frozenset(ids), project)
-    following.take(states)
+    follower = InstanceFollower(asking, frozenset(ids), project)
+    follower.take(states)
     in_time = True
-    if is_over and (quiet or not out.is_terminal):
-        in_time = await following.until(is_over, lambda _: None, by_s)
-    elif is_over:
-        with Live(progress_of(following.states.values()), console=out, transient=True) as live:
-            in_time = await following.until(
+    if following.wait and (following.as_json or not out.is_terminal):
+        in_time = await follower.until(is_over, lambda _: None, by_s)
+    elif following.wait:
+        with Live(progress_of(follower.states.values()), console=out, transient=True) as live:
+            in_time = await follower.until(
                 is_over, lambda states: live.update(progress_of(states.values())), by_s
             )
-    return [following.states[id_] for id_ in ids if id_ in following.states], in_time
+    return [follower.states[id_] for id_ in ids if id_ in follower.states], in_time
 
 
 def follow_order(
@@ -149,22 +149,15 @@ async def _followed_order(
     by_s = asyncio.get_running_loop().time() + following.timeout
     async with client(following.settings, patience_s=following.timeout) as asking:
         order = await ordered(asking)
-        answer = await taken(
-            asking,
-            order,
-            InstancesFound,
-            timeout_s=following.timeout,
-            how_to_follow=how_to_follow,
-            shown={"request_id": str(order.request_id)} if following.as_json else None,
-        )
+        answer = await taken(asking, order, InstancesFound, following, how_to_follow)
         (state,), in_time = await followed(
             asking,
             (order.instance,),
             answer.instances,
-            (lambda each: end.is_over(each, order)) if following.wait else None,
+            lambda each: end.is_over(each, order),
+            following,
             by_s=by_s,
             project=order.project,
-            quiet=following.as_json,
         )
     print_one(state, lambda shown: print_table((shown,), INSTANCES), as_json=following.as_json)
     if not in_time:

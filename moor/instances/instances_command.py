@@ -17,11 +17,10 @@ from bus.messages.build import (
     RequestId,
 )
 from moor.client import FOUND_AT_ONCE_MAX, Client, States, answers_of, ask_bus, client, hosts_of
-from moor.instances.following import Timeout, followed
+from moor.instances.following import Following, Timeout, followed
 from moor.instances.live import Listed, LiveView, live_view, live_view_of, matches
 from moor.instances.live_showing import last_heard, print_last_heard, print_live, with_cell
-from moor.options import NOT_IN_TIME, AsJson, BusUrl, Project, command_settings, err, fail, read_uuid, run
-from moor.settings import Settings
+from moor.options import NOT_IN_TIME, AsJson, BusUrl, Project, err, fail, read_uuid, run
 from moor.showing import COLOURS, INSTANCES, check_known, print_all, print_instance, print_json
 
 Ids = Annotated[
@@ -109,7 +108,7 @@ def list_instances(
     else:
         print_all(listed.found, INSTANCES, "no instances", as_json=False)
         print_last_heard(listed.found, heard)
-    if listed.has_more:
+    if listed.until is not None:
         err.print(f"there are more than {limit} instances: a higher --limit shows them", style="yellow")
 
 
@@ -127,7 +126,7 @@ async def _listed(asking: Client, wanted: Mapping[str, str], limit: int, *, whol
         seen += [each.id for each in page.instances]
         found += [each for each in page.instances if matches(each, wanted)]
         if len(found) > limit:
-            return Listed(tuple(found[:limit]), frozenset(seen), has_more=True, until=found[limit - 1].id)
+            return Listed(tuple(found[:limit]), frozenset(seen), until=found[limit - 1].id)
     return Listed(tuple(found), frozenset(seen))
 
 
@@ -141,29 +140,12 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete instances in any state. A deleted one stays deleted."""
-    run(
-        _delete(
-            command_settings(bus=bus),
-            [*dict.fromkeys(ids)],
-            project,
-            timeout_s=timeout,
-            wait=wait,
-            for_programs=as_json,
-        )
-    )
+    run(_delete(Following(bus, wait, timeout, as_json), [*dict.fromkeys(ids)], project))
 
 
-async def _delete(
-    settings: Settings,
-    wanted: Sequence[UUID],
-    project: str,
-    *,
-    timeout_s: float,
-    wait: bool,
-    for_programs: bool,
-) -> None:
-    by_s = asyncio.get_running_loop().time() + timeout_s
-    async with client(settings, patience_s=timeout_s) as asking:
+async def _delete(following: Following, wanted: Sequence[UUID], project: str) -> None:
+    by_s = asyncio.get_running_loop().time() + following.timeout
+    async with client(following.settings, patience_s=following.timeout) as asking:
         known = await _known(asking, wanted, project)
         deletes = [DeleteInstance(instance=id_, project=project) for id_ in known]
         answers = await answers_of(asking, deletes, InstancesFound)
@@ -171,15 +153,15 @@ async def _delete(
             asking,
             [*known],
             [*known.values(), *(each for answer in answers for each in answer.instances)],
-            (lambda each: each.state == "deleted") if wait else None,
+            lambda each: each.state == "deleted",
+            following,
             by_s=by_s,
             project=project,
-            quiet=for_programs,
         )
-    print_all(states, INSTANCES, as_json=for_programs)
+    print_all(states, INSTANCES, as_json=following.as_json)
     if not in_time:
         fail(
-            f"not all instances are deleted within {timeout_s:.0f} s; the delete goes on: `moor show` shows its state",
+            f"not all instances are deleted within {following.timeout:.0f} s; the delete goes on: `moor show` shows its state",
             NOT_IN_TIME,
         )
 

@@ -50,7 +50,6 @@ class Listed(Struct, frozen=True):
 
     found: tuple[InstanceState, ...]
     seen: frozenset[InstanceId]
-    has_more: bool = False
     until: InstanceId | None = None
 
 

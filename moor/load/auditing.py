@@ -11,8 +11,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from msgspec import structs
-
 from bus.broker import Connection
 from bus.message import ProviderId
 from bus.messages.books import AskBooks, BooksFound
@@ -98,16 +96,11 @@ def claims_of(rows: Iterable[InstanceState]) -> tuple[int, int]:
 
 async def instances_of(client: Station, ids: Sequence[InstanceId]) -> dict[InstanceId, InstanceState]:
     """The instances as the API level has them."""
-    questions = [AskInstances(instances=tuple(some), limit=AT_ONCE) for some in batches_of(ids, AT_ONCE)]
     found: dict[InstanceId, InstanceState] = {}
-    while questions:
-        further = []
-        for question, answer in zip(questions, await client.ask_all(questions), strict=True):
-            assert isinstance(answer, InstancesFound)
-            found |= {state.id: state for state in answer.instances}
-            if answer.next is not None:
-                further.append(structs.replace(question, after=answer.next))
-        questions = further
+    for some in batches_of(ids, AT_ONCE):
+        question = AskInstances(instances=tuple(some), limit=AT_ONCE)
+        async for page in pages_of(client, question, InstancesFound):
+            found |= {state.id: state for state in page.instances}
     return found
 
 

@@ -112,7 +112,7 @@ async def test_what_only_a_cell_has_is_listed_unless_it_is_new_or_deleted_or_beh
     in_c1 = [a_state(1), a_state(2), a_state(3), a_state(4, state="deleted"), a_state(9)]
     asking = Asking({"c1": in_c1, "c2": []}, above=[a_state(3)])
 
-    found = await view(asking, a_state(1), has_more=True, until=a_state(5).id)
+    found = await view(asking, a_state(1), until=a_state(5).id)
 
     assert [each.id.int for each in found.only_in_cells] == [2]
     # Pages behind the last instance that is listed are not asked for.
