@@ -44,7 +44,7 @@ from bus.workers.handling import Received
 from bus.workers.link import Link
 from bus.workers.listening import listen
 from bus.workers.station import Station, process_name
-from moor.options import broker_of, command_settings, fail, run
+from moor.options import broker_of, command_settings, fail, run_with
 from moor.settings import Settings
 
 T = TypeVar("T")
@@ -312,13 +312,7 @@ async def client(
 
 def ask_bus(bus: str, work: Callable[[Client], Awaitable[T]], *, operates: bool = True) -> T:
     """Run a command's work with a client on this bus."""
-    settings = command_settings(bus=bus)
-
-    async def with_client() -> T:
-        async with client(settings, operates=operates) as asking:
-            return await work(asking)
-
-    return run(with_client())
+    return run_with(client(command_settings(bus=bus), operates=operates), work)
 
 
 def asked(bus: str, question: Message, kind: type[T], *, operates: bool = True) -> T:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -28,6 +28,7 @@ from moor.settings import Settings, of_commands, settings_from, tuning_from
 from moor.tuning import COMPUTE, SCHEDULER, CloudSettings, Tuning
 
 T = TypeVar("T")
+G = TypeVar("G")
 S = TypeVar("S", bound=Struct)
 
 # In a file or a pipe nobody reads columns on a screen: there each row stays on one line.
@@ -351,6 +352,16 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
         fail(f"{problem}: do workers run on this bus?", NOT_IN_TIME)
     except Failure as problem:
         fail(str(problem))
+
+
+def run_with(opened: AbstractAsyncContextManager[G], work: Callable[[G], Awaitable[T]]) -> T:
+    """Run a command's work with what the context `opened` gives, such as a client on the bus."""
+
+    async def with_opened() -> T:
+        async with opened as given:
+            return await work(given)
+
+    return run(with_opened())
 
 
 def check_alone(flag: str, why: str, others: Mapping[str, object]) -> None:

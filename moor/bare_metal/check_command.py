@@ -14,7 +14,7 @@ from msgspec import Struct
 from rich.markup import escape
 
 from ironic_sync.core.offers import class_of
-from moor.bare_metal.nodes import NodeReader, NodeShown, with_nodes
+from moor.bare_metal.nodes import NodeReader, NodeShown, reading_nodes
 from moor.instances.flavors import Flavors, FlavorsFile, classes_of_nodes, known_flavors
 from moor.options import (
     NOT_DONE,
@@ -25,6 +25,7 @@ from moor.options import (
     command_settings,
     err,
     out,
+    run_with,
 )
 from moor.showing import print_one
 
@@ -70,7 +71,7 @@ def check(
     """
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
     known = known_flavors(flavors, settings)
-    checked = check_nodes(with_nodes(settings, NodeReader.all).nodes, known)
+    checked = check_nodes(run_with(reading_nodes(settings), NodeReader.all).nodes, known)
     print_one(checked, _print, as_json=as_json)
     if known is None:
         err.print(

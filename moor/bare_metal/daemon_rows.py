@@ -8,7 +8,7 @@ import typer
 
 from bus.configuration.addresses import without_password
 from ironic_sync.store_sql import SqlIronicStore
-from moor.options import command_settings, fail, run
+from moor.options import command_settings, fail, run_with
 
 T = TypeVar("T")
 
@@ -23,12 +23,7 @@ def with_rows(ironic_db: str, db: str, work: Callable[[SqlIronicStore], Awaitabl
         raise typer.BadParameter(
             "no database is named: give --ironic-db or --db, MOOR_IRONIC_DB_URL or MOOR_DB_URL"
         )
-
-    async def with_store() -> T:
-        async with opened_rows(url) as store:
-            return await work(store)
-
-    return run(with_store())
+    return run_with(opened_rows(url), work)
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from moor.bare_metal.nodes import (
     NodeReader,
     NodeShown,
     SeveralNodesError,
-    with_nodes,
+    reading_nodes,
 )
 from moor.bare_metal.nodes_showing import nodes_columns, print_node
 from moor.options import (
@@ -33,6 +33,7 @@ from moor.options import (
     command_settings,
     err,
     fail,
+    run_with,
 )
 from moor.showing import print_all, print_one
 
@@ -92,7 +93,8 @@ def list_nodes(
     as_json: AsJson = False,
 ) -> None:
     """List all nodes, ordered by name: Ironic's state, and what is offered to placement, or why nothing is."""
-    found = with_nodes(command_settings(ironic=ironic, ironic_db=ironic_db, db=db), NodeReader.all)
+    settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
+    found = run_with(reading_nodes(settings), NodeReader.all)
     nodes = [
         each
         for each in found.nodes
@@ -117,7 +119,7 @@ def show(
 ) -> None:
     """Show everything that is known of one node."""
     settings = command_settings(ironic=ironic, ironic_db=ironic_db, db=db)
-    (found,) = with_nodes(settings, lambda reader: _found(reader, [node]))
+    (found,) = run_with(reading_nodes(settings), lambda reader: _found(reader, [node]))
     print_one(found, print_node, as_json=as_json)
 
 
@@ -255,7 +257,7 @@ def _order(
         await _until_none(_is_unheard, reader, ids, HEARD_S)
         return await _found(reader, ids), refused, in_time
 
-    nodes, refused, in_time = with_nodes(settings, work)
+    nodes, refused, in_time = run_with(reading_nodes(settings), work)
     print_all(nodes, nodes_columns(), as_json=as_json)
     for name, answer in refused.items():
         _print_error(f"node {name}: Ironic refuses {what!r} ({answer.status}): {answer.message}")

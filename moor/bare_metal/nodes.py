@@ -1,9 +1,8 @@
 """Bare-metal nodes as an operator sees them: Ironic's state of each, and what Moorage offers of it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TypeVar
 from uuid import UUID
 
 import typer
@@ -17,10 +16,7 @@ from ironic_sync.rest_http import HttpIronicApi
 from ironic_sync.store import IronicStore
 from moor.bare_metal.daemon_rows import opened_rows
 from moor.client import batches_of
-from moor.options import run
 from moor.settings import Settings
-
-T = TypeVar("T")
 
 ROWS_AT_ONCE = 1000
 NOT_HEARD = "Ironic has changed the node, and the daemons have not heard of it yet"
@@ -148,16 +144,6 @@ class NodeReader:
         for some in batches_of([*ids], ROWS_AT_ONCE):
             rows |= await self._rows.read(some)
         return rows
-
-
-def with_nodes(settings: Settings, work: Callable[[NodeReader], Awaitable[T]]) -> T:
-    """Run a command's work with a reader of the nodes."""
-
-    async def with_reader() -> T:
-        async with reading_nodes(settings) as reader:
-            return await work(reader)
-
-    return run(with_reader())
 
 
 @asynccontextmanager
