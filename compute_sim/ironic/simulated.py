@@ -257,17 +257,11 @@ class SimulatedIronic(Periodic):
         self.advance()
         return self._clock_s(), new_request_id(self._chance)
 
-    def _found(self, ident: str) -> Node:
-        node = self._table.find(ident)
-        if node is None:
-            raise no_such_node(ident)
-        return node
-
     def _written(self, ident: str, action: str, change: Callable[[Node, float], changes.ChangedNode]) -> Node:
         """Apply a change to a node, with notifications before and after."""
         now_s, request = self._begin()
-        node = self._found(ident)
-        written = change(self._conductor.locked(node, now_s), now_s)
+        node = self.known(ident)
+        written = change(node, now_s)
         return self._write(written, action, now_s, request, partial(self._table.replace, node))
 
     def _write(
@@ -292,16 +286,15 @@ class SimulatedIronic(Periodic):
     def _ordered(self, ident: str, order: Callable[[Node, float], Step]) -> Node:
         """Have the conductor begin to execute an order on a node."""
         now_s, request = self._begin()
-        node = self._found(ident)
-        step = order(self._conductor.locked(node, now_s), now_s)
+        node = self.known(ident)
+        step = order(node, now_s)
         self._conductor.go(node, step, now_s, request)
         return step.node
 
     def _quietly(self, ident: str, change: Callable[[Node], Node]) -> Node:
         """Apply a change to a node without notifications."""
-        now_s, _ = self._begin()
-        node = self._found(ident)
-        changed = change(self._conductor.locked(node, now_s))
+        node = self.known(ident)
+        changed = change(node)
         self._table.replace(node, changed)
         return changed
 
