@@ -1,1 +1,3 @@
-"""Owns the choice: requests, filters, weighers, claims with retries, alternates, explanations, moves."""
+"""The scheduler room: it reads requests, chooses hosts by filters and weighers, claims them from placement, retries
+refused claims, chooses alternates, decides moves, and explains its choices.
+"""

@@ -43,7 +43,9 @@ async def run(
 
 
 def main(environment: Mapping[str, str] = os.environ, arguments: Sequence[str] = ()) -> None:
-    """MOOR_BUS_URL and MOOR_DB_URL must be set; MOOR_CELL_BUS_URLS names the cells that have a broker of their own.
+    """Run a scheduler worker until it is told to stop.
+
+    MOOR_BUS_URL and MOOR_DB_URL must be set; MOOR_CELL_BUS_URLS names the cells that have a broker of their own.
     MOOR_SCHEDULER_*, MOOR_BUS_* and MOOR_DB_* are the settings.
     """
     environment = with_flags(environment, arguments, "scheduler_worker")

@@ -1,8 +1,8 @@
-"""The registered applications, and their feeds: copies of the events of their projects.
+"""The registered applications, and their feeds. A feed repeats the events of an application's projects, and no others.
 
-Between workers, events travel in large parcels, of all projects. Only an event of an application's project is published
-a second time, on the feed; without applications, none is. The publisher adds the copy to every event that leaves by it,
-so an event that is repeated after a crash is repeated on the feed, too.
+Between workers, events of all projects travel in large parcels. Only an event of an application's project is published
+a second time, on the feed; if no application is registered, no event is. The publisher adds the copy to every event
+that it sends, so an event that is sent again after a crash is repeated on the feed, too.
 """
 
 import random
@@ -65,7 +65,9 @@ class Applications(Periodic):
         return project if project in self._projects else ""
 
     def repeated_on_feeds(self, events: Sequence[Received[CellEvent]]) -> list[Said]:
-        """Copies of cells' events for the feeds of applications: this process did not publish the events themselves."""
+        """Copies for the feeds of applications, of events that cells published. The publisher of this process adds
+        copies only to the events that it sends itself.
+        """
         if not self._projects:
             return []
         return [
@@ -77,8 +79,10 @@ class Applications(Periodic):
     async def on_set(
         self, asks: Sequence[Received[SetApplication]], transaction: OutboxTransaction
     ) -> list[Said]:
-        """Other workers find the application at their next look. Orders count by the time they were sent, since an older one
-        may be delivered after a newer one: it changes nothing, and its answer is the application as it is.
+        """Register applications, or remove them; other workers see the change when they next read the table.
+
+        Orders about one application count by the time at which they were sent, since the bus may deliver an older order
+        after a newer one. Such an older order changes nothing, and its answer shows the application as it is.
         """
         store = await transaction.begun()
         said: list[Said] = []

@@ -49,7 +49,9 @@ class Forgetting(Periodic):
         await self._forget_hosts()
 
     async def _forget_hosts(self) -> None:
-        """A host that is down may come back; one that is down and has no provider either was removed."""
+        """Delete the hosts that were removed: those that have been down and without a provider for longer than
+        `hosts_kept_s`. A host that is only down may come back.
+        """
         now = self._clock()
         removed = {
             host.id: host.sequence

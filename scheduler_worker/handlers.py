@@ -79,8 +79,10 @@ def request_handlers(
 def event_handlers(
     registry: HostRegistry, applications: Applications, clock: Clock, cells_apart: Collection[str]
 ) -> Handlers:
-    """Events at API level, which wait in their queue while no scheduler runs. `cells_apart` have brokers of their own:
-    their events come from there. The scheduler's own events, of cell0, are in the rows already.
+    """Handlers of events on the API level's broker. Events wait there in their queue while no scheduler runs.
+
+    Two kinds of events are skipped. The cells in `cells_apart` have brokers of their own, and their events are read
+    there. Events of cell0 are published by schedulers, which wrote them into the rows before.
     """
     return {
         **cell_event_handlers(clock, skipped={CELL0, *cells_apart}, repeat=applications.repeated_on_feeds),
@@ -89,7 +91,9 @@ def event_handlers(
 
 
 def cell_broker_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
-    """Events on a cell's own broker. While no scheduler runs they wait there: a cell never calls up."""
+    """Handlers of events on a cell's own broker. Events wait there while no scheduler runs, since a cell never connects
+    to the broker of the API level.
+    """
     return {
         **cell_event_handlers(clock, skipped={CELL0}, repeat=repeated_at_api_level),
         **host_report_handlers(registry, clock),

@@ -1,8 +1,10 @@
-"""Holds a filter or a weigher against the rules that the choice of a host relies on, over a small cloud.
+"""Checks a filter or a weigher against the rules that the choice of a host relies on, by asking it about a made-up
+picture of seven hosts.
 
     assert breaches(EnoughPower()) == ()
 
-The tests of a package with plugins call it. A plugin that reads keys of its own gives specs that have them.
+A package with plugins calls this in its tests. If a plugin reads extra specs or properties of its own, the test passes
+request specs that have them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -124,7 +126,9 @@ def _asked(plugin: Filter | Weigher, picture: Picture, spec: InstanceSpec) -> ND
 
 
 def _answer(plugin: Filter | Weigher, hosts: Hosts, spec: InstanceSpec) -> NDArray[np.float64]:
-    """The plugin's answer as numbers: flags as 0 and 1. A weigher without a weight finds all hosts equal."""
+    """The plugin's answer about each host as numbers: a filter's flags as 0 and 1, a weigher's weights. If a weigher
+    returns None for this request, all hosts get the same weight.
+    """
     judge = _as_filter(plugin)
     answer = cast("Weigher", plugin).weigh(hosts, spec) if judge is None else judge.passes(hosts, spec)
     return np.zeros(len(hosts)) if answer is None else np.asarray(answer, dtype=np.float64)

@@ -29,8 +29,8 @@ from scheduler_worker.core.instances.rows import InstanceRow
 
 
 class NewRequest(Struct, frozen=True):
-    """A request as it would be accepted, with the rows of its instances, which may be decided already. The digest tells it
-    from another request with the same id.
+    """A request to be accepted, with the rows of its instances. A row may already have its host, if one was chosen
+    before the request was written. The digest tells the request from another one with the same id.
     """
 
     id: RequestId
@@ -39,7 +39,9 @@ class NewRequest(Struct, frozen=True):
 
 
 class Known(Struct, frozen=True):
-    """The request is accepted, now or before, with the same content. These are its instances, locked."""
+    """The request is accepted: it was written just now, or was written before with the same content. These are the rows
+    of its instances, locked.
+    """
 
     rows: tuple[InstanceRow, ...]
 
@@ -58,9 +60,11 @@ Acceptance = Known | OtherContent | InstancesTaken
 
 
 class InstanceQuery(Struct, frozen=True):
-    """These instances, or those of a request, or all. They come in the order of their ids, behind `after`; `project` and
-    `state` leave out the others. With `host`, only instances in the states
-    `LIVING` on the host of this name.
+    """Which instances to read: those with the ids in `instances`, or those of the request `request_id`, or all.
+
+    They come in the order of their ids, beginning after the id `after`. With `project` or `state`, only instances of
+    that project or in that state are read. With `host`, only instances in one of the states `LIVING`, on the host of
+    this name.
     """
 
     instances: tuple[InstanceId, ...] = ()
@@ -73,7 +77,9 @@ class InstanceQuery(Struct, frozen=True):
 
 
 class HostQuery(Struct, frozen=True):
-    """Only the hosts with these ids; with this name; behind this name; written since. None: whatever it is."""
+    """Which hosts to read: those with these ids, with this name, with names that sort after `after`, and written since
+    `changed_since`. A field that is None does not restrict.
+    """
 
     ids: tuple[ProviderId, ...] | None = None
     name: str | None = None
@@ -91,8 +97,8 @@ class KnownGroup(Struct, frozen=True):
 
 
 class GroupQuery(Struct, frozen=True):
-    """The groups with these ids, or all. They come in the order of their ids, behind `after`; `project` leaves out the
-    others.
+    """Which server groups to read: those with these ids, or all. They come in the order of their ids, beginning after
+    the id `after`. With `project`, only groups of that project are read.
     """
 
     ids: tuple[GroupId, ...] | None = None
@@ -102,8 +108,11 @@ class GroupQuery(Struct, frozen=True):
 
 
 class ChangeQuery(Struct, frozen=True):
-    """The changes of an instance behind the number `after`, in their order; or, without one, moves of all instances, the newest
-    first, behind the place `behind`. With `host`, only moves from there or to there; without `ended`, only what goes on.
+    """Which changes of instances (moves, rebuilds and so on) to read.
+
+    With `instance`: the changes of that instance whose numbers are above `after`, the oldest first. Without: the moves
+    of all instances, the newest first, beginning after the move `behind`. With `host`, only moves from that host or to
+    it. Without `ended`, only changes that go on.
     """
 
     instance: InstanceId | None = None
@@ -138,7 +147,7 @@ class CellCounts(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """A note: its name, and those of its rows that are still unsaid, in the order of their ids."""
+    """An outbox note: its name, and those of its rows whose messages are not confirmed yet, in the order of their ids."""
 
     kept: OutboxKey
     rows: tuple[InstanceRow, ...]
@@ -148,10 +157,12 @@ class SchedulerTransaction(Protocol):
     """One transaction on the schedulers' tables: all of its writes take effect, or none."""
 
     async def accept(self, requests: Sequence[NewRequest]) -> Sequence[Acceptance]:
-        """Write the new requests. Returns what is known of each, in their order. No id comes twice."""
+        """Write the new requests, of which no two have one id. Returns, for each in its place, whether it is accepted."""
 
     async def lock(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, InstanceRow]:
-        """The rows that exist, locked and up to date, without their orders: a worker that changes a row does not send those."""
+        """The rows of those instances that exist, locked and up to date. The orders that a row still has to send to its
+        cell are left out: a worker that changes a row does not send them.
+        """
 
     async def decide(self, rows: Sequence[InstanceRow]) -> Mapping[InstanceId, InstanceRow]:
         """Write these rows, if the stored ones are still `accepted`. Returns the stored rows, locked, that another worker has
@@ -159,15 +170,21 @@ class SchedulerTransaction(Protocol):
         """
 
     async def save(self, rows: Sequence[InstanceRow]) -> None:
-        """Write these rows, which were locked; a row without a request is new. `Transient` if another worker was quicker."""
+        """Write rows that this transaction has locked. A row that belongs to no request is inserted; `Transient` is
+        raised if another worker has inserted it meanwhile.
+        """
 
     async def apply_events(self, events: Sequence[CellEvent]) -> int:
-        """Write these events over rows that are placed and have no later one. Each event is whole, so no row is read for
-        it. Returns how many rows were written; the caller locks and decides the others, as if nothing had been written.
+        """Write cells' events into the rows of their instances, except rows without a host and rows that have a later
+        event.
+
+        An event says everything that the row shows, so the row need not be read first. Returns how many rows were
+        written. If that is fewer than the events, the caller locks the rows and decides each event by itself, as if
+        nothing had been written.
         """
 
     async def lock_moves(self) -> Sequence[Change]:
-        """The moves that go on, in no order. Until the commit, nobody else is told."""
+        """The moves that go on, in no order. Until this transaction commits, other transactions that call this wait."""
 
     async def lock_hosts(self, ids: Sequence[ProviderId], names: Sequence[str]) -> Sequence[HostState]:
         """The hosts with these ids or names that exist, locked and up to date."""
@@ -190,24 +207,28 @@ class SchedulerTransaction(Protocol):
         """All aggregates, deleted ones too, in the order of their names, locked and up to date."""
 
     async def save_aggregate(self, aggregate: KeptAggregate) -> None:
-        """Write it, new or locked. A deleted one gives up its name. `Transient` if another worker has just given its name to
-        another one.
+        """Write this aggregate, which is new, or was locked. The name of a deleted aggregate becomes free. `Transient`
+        is raised if another worker has just created an aggregate with the same name.
         """
 
     async def forget_aggregate(self, aggregate: AggregateId) -> None:
         """Delete the row of this aggregate."""
 
     async def create_group(self, group: KnownGroup) -> KnownGroup | None:
-        """Write the group, unless there is one with its id. Returns the one that is there then; None if it was deleted."""
+        """Write the server group, unless there is a group with its id. Returns the group that is stored then, or None
+        if a group with this id was deleted.
+        """
 
     async def delete_group(self, group: GroupId, project: str, at: datetime) -> KnownGroup | None:
-        """Delete the group, if it is of this project; an empty project stands for all. Returns it, or None. Its id stays
-        taken until it is pruned.
+        """Delete the server group, if it belongs to this project; an empty project allows every group. Returns the
+        deleted group, or None. No new group can have the id until `prune` removes the row.
         """
 
     async def lease_waking(self, holder: UUID, now: datetime, until: datetime) -> datetime | None:
-        """Only one worker at a time tries waiting instances. None: this one, until then; otherwise the end of another one's
-        lease. A lease that ends far behind `until` has the time of a clock that was wrong, and counts as over.
+        """Take the lease to try waiting instances, which one worker has at a time. Returns None if `holder` has it
+        until `until`; otherwise when the lease of the other worker ends.
+
+        A lease that ends far later than `until` was written by a worker with a wrong clock, and is taken over.
         """
 
     async def release_waking(self, holder: UUID) -> None:
@@ -219,32 +240,41 @@ class SchedulerTransaction(Protocol):
         """
 
     async def wake(self, instances: Sequence[InstanceId]) -> None:
-        """Mark these, before they are tried: a claim for one may outlive the worker that made it."""
+        """Mark these instances before a host is sought for them. If the worker dies after a claim was granted, the mark
+        shows that the instance must be tried again.
+        """
 
     async def woken(self, limit: int) -> Sequence[WaitingInstance]:
-        """Marked instances, in their order. The holder of the lease finds only those whose trial was interrupted."""
+        """Marked instances, in the order of `next_waiting`. The holder of the lease finds only those whose trial was
+        interrupted.
+        """
 
     async def let_wait(self, instances: Sequence[InstanceId]) -> None:
         """Drop the marks of these instances, which were tried and go on waiting."""
 
     async def unlist(self, instances: Sequence[InstanceId]) -> None:
-        """These wait no more. `accept`, `decide` and `save` do this by themselves for rows that `has_waited`."""
+        """Remove these instances from the list of those that wait for a host. `accept`, `decide` and `save` do this by
+        themselves for rows that `has_waited`.
+        """
 
     async def note(self, groups: Sequence[Sequence[InstanceRow]]) -> Sequence[OutboxKey]:
-        """Write one note for each group of rows that have something to say. A worker that writes an unsaid row notes it in
-        the same transaction; otherwise its messages would be lost by a crash.
+        """Write one outbox note for each group of rows that have messages to send. A worker that writes rows with
+        messages also notes them in the same transaction; otherwise a crash would lose the messages. Returns the notes'
+        names.
         """
 
     async def confirm(self, said: Sequence[OutboxKey]) -> None:
         """Delete these outbox notes: all of their messages have reached the broker."""
 
     async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
-        """Delete these outbox notes; other notes name their rows by now."""
+        """Delete these outbox notes, although their messages are not confirmed: newer notes name the same rows."""
 
 
 class SchedulerStore(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[SchedulerTransaction]:
-        """Commits at its end, rolls back on any exception. May raise `Transient` at any step: try again."""
+        """A new transaction. It commits at the end of its context, and rolls back on any exception. Any step may raise
+        `Transient`; the caller then tries the whole transaction again.
+        """
 
     async def instances(self, query: InstanceQuery) -> Sequence[InstanceRow]: ...
 
@@ -252,7 +282,9 @@ class SchedulerStore(Protocol):
         """The instances that are accepted or waiting, not decided, and past their deadline."""
 
     async def waiting_digests(self, instances: Collection[InstanceId] | None) -> Collection[bytes]:
-        """The digests of the specs of these instances, or of all (None), as far as they wait."""
+        """The digests of the specs for which instances wait: of all waiting instances (None), or of those among
+        `instances`.
+        """
 
     async def one_waiting(self, digest: bytes) -> WaitingInstance | None:
         """Any waiting instance whose spec has this digest; None if there is none."""
@@ -260,8 +292,9 @@ class SchedulerStore(Protocol):
     async def some_are_woken(self) -> bool: ...
 
     async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
-        """The next notes behind `after`, in their order, with rows that were written before `before`. At least one, if
-        there is one; it stops when they have `limit` rows.
+        """Outbox notes with messages that are not confirmed yet, in the order of their names, beginning after the name
+        `after`, with their rows that were written before `before`. At least one note, if there is one; it ends when
+        they have `limit` rows.
         """
 
     async def hosts(self, query: HostQuery) -> Sequence[HostState]:
@@ -282,7 +315,9 @@ class SchedulerStore(Protocol):
         """All aggregates that are not deleted, in the order of their names."""
 
     def ordering_aggregates(self) -> AbstractAsyncContextManager[None]:
-        """In this context, no other worker is in it. May raise `Transient` at its start and at its end."""
+        """A context that one worker at a time can be in, among all schedulers. May raise `Transient` at its start and
+        at its end.
+        """
 
     async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:
         """Groups that are not deleted."""

@@ -1,11 +1,12 @@
-"""The specs of what waits, as this process knows them, and the hosts that may have room for each.
+"""The specs of the instances that wait for a host, as this process knows them, and the hosts that may have room for
+each.
 
-Instances of one spec fit on the same hosts, so one look at the hosts that changed answers for all of them. A spec is judged
-by all hosts when it becomes known, which covers changes between the search that failed and the commit of the row. After
-that it is judged only by hosts that changed.
+Instances of one spec fit on the same hosts, so one look at the hosts that changed answers for all of them. When a spec
+becomes known, every host is checked against it, which covers changes between the search that failed and the commit of
+the row. After that, only hosts that changed are checked.
 
-Nothing is searched here. A spec keeps its hosts until a search succeeds or fails, so no change is lost by a worker that may
-not search just now. Specs are named by their digests.
+No host is chosen here. A spec keeps its possible hosts until a search for it succeeds or fails, so no change is lost by
+a worker that may not search just now. The digest of a spec stands for it.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class WaitingSpecs:
         self._tell: Callable[[], None] = lambda: None
 
     def tell(self, listener: Callable[[], None]) -> None:
-        """Set the listener that is called when there may be something to do."""
+        """Set the listener that is called when waiting rows must be read, or hosts may have room."""
         self._tell = listener
         self._picture.touched.tell(listener)
 
@@ -95,11 +96,15 @@ class WaitingSpecs:
             known.learned += 1
 
     def learned(self) -> Mapping[bytes, int]:
-        """How often each spec was learned, by its digest. `forget` takes this to see whether it was learned again since."""
+        """How often each spec was learned, by its digest. The caller passes this to `forget` later, which leaves a spec
+        that was learned once more meanwhile.
+        """
         return {digest: known.learned for digest, known in self._specs.items()}
 
     def forget(self, digest: bytes, learned: Mapping[bytes, int]) -> None:
-        """No instance of this spec waited when the database was read, which was after `learned`."""
+        """Forget a spec, of which no instance waited when the database was read; but keep it if it was learned again
+        since `learned` was taken.
+        """
         known = self._specs.get(digest)
         if known is not None and known.learned == learned.get(digest):
             del self._specs[digest]
@@ -109,7 +114,9 @@ class WaitingSpecs:
     # Where there may be room
 
     def room(self) -> dict[bytes, int]:
-        """How many instances of each spec might fit; of specs that may be searched for now, and have some room."""
+        """How many more instances of each spec might fit, by digest. Only specs that have some room are in it, and
+        whose pause after a failed search is over.
+        """
         self._judge()
         now_s = _now_s()
         return {
@@ -119,7 +126,7 @@ class WaitingSpecs:
         }
 
     def rest_s(self) -> float:
-        """The seconds until a spec with room may be searched for again."""
+        """The seconds until the next spec with possible hosts has ended its pause after a failed search."""
         waiting = [known.not_before_s for known in self._specs.values() if known.rows]
         return max(min(waiting) - _now_s(), 0.0) if waiting else PAUSE_S_MAX
 
@@ -128,7 +135,9 @@ class WaitingSpecs:
             known.failures, known.not_before_s = 0, 0.0
 
     def failed(self, digest: bytes, *, may_pass: bool) -> None:
-        """A search made sure that there is no host: only hosts that change from now on count. `may_pass`: it gave up before."""
+        """Note that a search for this spec found no host: from now on, only hosts that change are candidates. With
+        `may_pass`, the search gave up before it had tried all hosts, so all are checked again after a pause.
+        """
         if (known := self._specs.get(digest)) is not None:
             known.rows.clear()
             known.is_unjudged = may_pass or known.is_unjudged

@@ -295,8 +295,8 @@ def scheduler_parts(
 
 
 class Staged:
-    """Parts, and workers that start when these are ready; the parts stop after the workers. `seen` are others for health and
-    metrics.
+    """Runs `needed` first, and starts `workers` when the events in `ready` are set; at the end, `workers` stop before
+    `needed`. The objects in `seen` are not run: health and metrics ask them.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Adds hosts to an aggregate and removes them. Placement keeps the members: each provider names its aggregates.
+"""Adds hosts to an aggregate and removes them. Placement stores which hosts these are: each provider names its
+aggregates.
 
-A write replaces all aggregates of a provider. So it names the generation that the picture has: a change
-that somebody else made meanwhile is not overwritten, and this one is decided once more.
+A write replaces all aggregates of a provider. So the write names the provider's generation from the picture: if
+somebody else has changed the provider meanwhile, placement refuses the write, and it is made anew.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -34,7 +35,9 @@ class Membership:
         self.catch_up = catch_up
 
     def find(self, field: str, named: Iterable[str]) -> dict[str, ProviderId] | Problem:
-        """The hosts with these names or ids, by their names as the order has them."""
+        """The hosts with these names or ids, by the words with which the order names them; or the first problem with
+        one of them.
+        """
         found: dict[str, ProviderId] = {}
         for each in named:
             hosts = self._hosts(each)
@@ -76,7 +79,9 @@ class Membership:
         remove: Mapping[str, ProviderId],
         check: Callable[[Collection[str]], Awaitable[Problem | None]],
     ) -> Problem | None:
-        """Add hosts to the aggregate, and remove others. `check` tells a problem with the hosts that are not added yet; it is asked
+        """Add hosts to the aggregate, and remove others. Returns the problem that prevents this, or None.
+
+        `check` returns a problem with adding the hosts that are not in the aggregate yet, or None. It is asked again
         before each write, since other writes may have changed its answer.
         """
         for _ in range(TRIES_MAX):

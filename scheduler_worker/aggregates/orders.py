@@ -1,8 +1,10 @@
-"""Handlers of orders about aggregates. An order is checked against fresh data, then its metadata is committed, then
-placement is told of its members. Each step may be repeated, so an order that comes again after a crash completes.
+"""Handlers of orders about aggregates.
 
-All schedulers together follow one order at a time. Otherwise two orders could each find that a host has one zone, and both
-together give it two; or metadata would be of the one order, and members of the other.
+An order is checked against fresh data, then the aggregate's metadata is committed, then placement is told which hosts
+join or leave. Each step may be repeated, so an order that is delivered again after a crash completes.
+
+All schedulers together follow one order at a time. Otherwise two orders could each find that a host has one zone, and
+together give it two. Or an aggregate could get its metadata from one order and its hosts from the other.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -39,8 +41,11 @@ _OVERTAKEN = "a later order about it came before this one was done: look at the 
 
 
 class AggregateOrders:
-    """`make_sure` returns when the picture has every provider, host and aggregate that was written before the call.
-    `multipliers` are the metadata keys of the active weighers. A deleted aggregate is known for the `horizon`.
+    """The handlers of orders about aggregates.
+
+    `make_sure` returns when the picture has every provider, host and aggregate that was written before the call.
+    `multipliers` are the metadata keys that set a weigher's multiplier. A deleted aggregate is remembered for the time
+    `horizon`.
     """
 
     def __init__(
@@ -172,7 +177,9 @@ class AggregateOrders:
         ]
 
     async def _lock_rows(self, transaction: SchedulerTransaction) -> dict[AggregateId, KeptAggregate]:
-        """All rows, without those of aggregates that were deleted long ago."""
+        """Lock the rows of all aggregates, and delete those of aggregates that were deleted longer ago than the
+        horizon. Returns the others.
+        """
         rows = {each.id: each for each in await transaction.lock_aggregates()}
         forgotten_us = microseconds(self._clock() - self._horizon)
         for kept in [each for each in rows.values() if 0 < each.deleted_us < forgotten_us]:
@@ -182,14 +189,16 @@ class AggregateOrders:
 
 
 class _Hosts(NamedTuple):
-    """The hosts that an order adds and removes, by their names as the order has them."""
+    """The hosts that an order adds to an aggregate and removes from it, by the words with which the order names them."""
 
     add: Mapping[str, ProviderId]
     remove: Mapping[str, ProviderId]
 
 
 def _repeated(kept: KeptAggregate | None, order: SetAggregate, id_: str) -> Aggregate | Problem | None:
-    """The answer to an order that came before a newer one; None if the order is to be followed."""
+    """The answer to an order that this worker or another one has followed before a newer order came; None if the order
+    is to be followed, for the first time or again.
+    """
     before = seen(kept, id_)
     if before is Seen.PAST and kept is not None and not kept.deleted_us:
         return kept.told

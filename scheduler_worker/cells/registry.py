@@ -1,8 +1,9 @@
 """The cells that this process knows: when a conductor of each was last heard, and which cells are down.
 
-Only heartbeats of conductors that can work count. A cell is down when there was none for `down_after`; one whose row was read
-at start, or whose first conductor cannot work, counts as heard then, as hosts do. A cell that no conductor was ever heard of is
-unknown, and counts as up: its conductors may be of a release without heartbeats.
+Only heartbeats of conductors that say they can work count. A cell is down when there was none for the time
+`down_after`. That time begins, for a cell whose row was read at start or whose first conductor cannot work, at that
+moment. A cell of which no conductor was ever heard is unknown, and counts as up: its conductors may be of a release
+without heartbeats.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,8 +43,8 @@ class CellRegistry:
         is_avoided: bool = True,
         troubles: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`is_avoided`: nothing new is built in a cell that is down. `troubles` says what is wrong with the connection to a
-        cell's own broker.
+        """With `is_avoided`, nothing new is built in a cell that is down. `troubles` says what is wrong with the
+        connection to a cell's own broker.
         """
         self._picture = picture
         self._down_after = down_after
@@ -103,8 +104,8 @@ class CellRegistry:
         return CellHeard(cell=name, life=life, heard_at=cell.heard_at, reason=cell.told)
 
     def excuses(self, name: str, for_long: timedelta) -> bool:
-        """Is the silence of this cell's hosts the cell's, and not theirs? Only where new instances wait for cells that are down;
-        and for so long after it came back.
+        """Do the silent hosts of this cell count as up, because the cell itself is down, or came back less than
+        `for_long` ago? Never, if schedulers avoid cells that are down: then nothing is chosen there anyway.
         """
         cell = self._cells.get(name)
         if self._is_avoided or cell is None:

@@ -14,7 +14,9 @@ WRITTEN_AGAIN_AFTER = timedelta(seconds=15)
 
 
 class CellWatch(Periodic):
-    """`parts` has one status for each cell, which fails while it is down: that keeps no worker from being ready."""
+    """Looks at an interval which cells are down. In `parts` is one health status for each cell; it fails while the cell
+    is down, and does not keep the worker from being ready.
+    """
 
     def __init__(
         self,

@@ -107,7 +107,9 @@ class Claimer:
         self._verdicts.update(verdicts)
 
     async def find_at_once(self, searches: Sequence[Search]) -> None:
-        """One round. A search whose first choice is granted has its outcome; the others begin anew."""
+        """Choose and claim once for each search. Searches whose claim is granted have their outcome; the others have no
+        chosen host afterwards, as before the call.
+        """
         try:
             self._choose([one for one in searches if one.is_searching])
             await self._claim_chosen(searches)
@@ -137,7 +139,9 @@ class Claimer:
             self._refill(one)
 
     async def find_together(self, searches: Sequence[Search]) -> Refused | None:
-        """A host for each of these, or for none: then the answer says why. Refusals of single instances are no outcomes."""
+        """Find a host for each of these searches, or for none of them. Returns why there are no hosts for all; then the
+        searches' own outcomes do not count.
+        """
         refused = await self._together.find(searches)
         if refused is None:
             for one in searches:
@@ -145,7 +149,9 @@ class Claimer:
         return refused
 
     def _pause_s(self, searches: Sequence[Search]) -> float:
-        """A tree whose shape moved may be moving still; after any other refusal the next host is tried at once."""
+        """The pause before the next round. It is drawn at random if a search tries the same host again, since its
+        provider tree may still be changing; otherwise it is 0.
+        """
         if not any(one.insisted for one in searches if one.is_searching):
             return 0.0
         return self._chance.uniform(0, self._settings.shape_pause_ms_max) / 1000
@@ -211,7 +217,10 @@ class Claimer:
     # Choosing
 
     def _choose(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
-        """As `choose_now`. A host that is tried again and no longer qualifies is passed over like any other."""
+        """Choose a host for each search, as `choose_now` does. A search that insists on one host, which no longer
+        qualifies, passes over that host and chooses another one. Returns the searches that found no host, each with the
+        reasons.
+        """
         nowhere = self.choose_now(choosing)
         insisting = [one for one, _ in nowhere if one.insisted]
         for one in insisting:
@@ -219,7 +228,9 @@ class Claimer:
         return [(one, why) for one, why in nowhere if one not in insisting] + self.choose_now(insisting)
 
     def choose_now(self, choosing: Sequence[Search]) -> list[tuple[Search, NoValidHost]]:
-        """Choose a host for each search, and hold it in the picture at once. Returns the searches that found none."""
+        """Choose a host for each search, and hold it in the picture at once. Returns the searches that found none, each
+        with the reasons.
+        """
         nowhere = []
         if not choosing:
             return []
@@ -252,7 +263,9 @@ class Claimer:
                 )
 
     def _refill(self, one: Search) -> None:
-        """Alternates for an instance that has fewer than it may have: refusals used them up, or it was given none."""
+        """Choose further alternates for an instance that has fewer than it may have, because refused claims used them
+        up or none were chosen with the host.
+        """
         holds = one.outcome
         if not isinstance(holds, Holds) or hosts_among(holds.alternates) >= self._settings.alternates_max:
             return
@@ -283,7 +296,9 @@ class Claimer:
             await self._replica.catch_up()
 
     def _take(self, one: Search, chosen: Chosen, verdict: ClaimVerdict) -> bool:
-        """Give the search its verdict. Returns whether the picture needs more than the verdict told."""
+        """Go on with a search by placement's verdict on its claim. Returns whether the picture must catch up with
+        placement, since the verdict does not tell all that changed.
+        """
         if isinstance(verdict, Claimed):
             self._picture.granted(*one.key)
         else:
@@ -313,8 +328,9 @@ class Claimer:
         return needs_more
 
     def _other_way(self, one: Search, chosen: Chosen, verdict: ClaimVerdict) -> Choice | None:
-        """Another way on the same host, if placement refused the claim only since providers have too little free. How much they
-        have is in the verdict, and corrects the picture.
+        """Another way to take the amounts from the providers of the same host, chosen by what the verdict says is free
+        on them. None if there is none, or if placement refused the claim for any reason but too little room on single
+        providers.
         """
         if not isinstance(verdict, DoesNotFit) or verdict.full is not None:
             return None
@@ -345,8 +361,9 @@ class Claimer:
         return verdicts
 
     def _wait_for_rows(self, claims: Sequence[ClaimResources], verdicts: Sequence[ClaimVerdict]) -> None:
-        """Another worker has heard of a host, this one has not, and its row is still to be written: then try again. A row
-        that is not written in time never will be: `adopted` ends that request.
+        """Raise `Transient` if an instance holds a share of a host that this worker does not know: another worker has
+        heard of the host and will write its row soon. Requests older than `host_row_wait_s` do not wait for that;
+        `adopted` ends them.
         """
         began_after = self._clock() - timedelta(seconds=self._settings.host_row_wait_s)
         for claim, verdict in zip(claims, verdicts, strict=True):

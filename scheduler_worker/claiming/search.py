@@ -1,6 +1,7 @@
-"""The search for one instance's host: what it needs, what is chosen, which hosts refused it, and its outcome.
+"""The search for the host of one instance: what it needs, which host is chosen, which hosts refused, and how the search
+ended.
 
-The claimer alone moves it on; a builder reads `outcome` and `refusals`.
+Only the claimer changes a search; a builder reads its `outcome` and `refusals`.
 """
 
 from collections.abc import Sequence
@@ -54,14 +55,16 @@ class Search:
 
     @property
     def elsewhere(self) -> InstanceSpec:
-        """The spec of the instance, which also excludes the hosts that were passed over."""
+        """The spec of the instance, without the hosts that this search has passed over."""
         if not self._ignored:
             return self.spec
         return structs.replace(self.spec, ignore_hosts=(*self.spec.ignore_hosts, *self._ignored))
 
     @property
     def wanted(self) -> InstanceSpec:
-        """The spec for the next choice: with one host only if the search insists on it, otherwise `elsewhere`."""
+        """The spec for the next choice: only the host that the search insists on, if there is one; otherwise
+        `elsewhere`.
+        """
         if self.insisted:
             return structs.replace(self.spec, hosts=(self.insisted,))
         return self.elsewhere
@@ -95,14 +98,18 @@ class Search:
         )
 
     def try_other_way(self, way: Choice, by: OtherHost, *, claims_max: int) -> None:
-        """The host has no room in the way that was chosen, but in another one."""
+        """Choose the same host again, with other amounts from its providers, after placement refused the first way for
+        lack of room.
+        """
         assert self.chosen is not None, "a claim was refused for the chosen host"
         self.refusals.append(ClaimRefused(host=way.name, reason=by.reason))
         self.chosen = structs.replace(self.chosen, choice=way)
         self._give_up_after(claims_max, f"{way.name}: {by.reason}")
 
     def refused(self, by: SameHost | OtherHost | NewChoice, *, shape_tries_max: int, claims_max: int) -> None:
-        """Go on with the same host, or with the next alternate, or with a new choice; or give up."""
+        """Note a refused claim, and go on: with the same host, with the next alternate, or with a new choice; or give
+        up.
+        """
         assert self.chosen is not None, "a claim was refused for the chosen host"
         host, why = self.chosen.choice.name, by.reason
         self.refusals.append(ClaimRefused(host=host, reason=why))
@@ -136,6 +143,8 @@ class Search:
 
 
 def _on_alternate(chosen: Chosen, alternate: Choice, others: Sequence[Choice]) -> Chosen:
-    """Other ways of the host itself are no alternates: a host that fails to build would be tried again."""
+    """The choice `chosen` with this alternate in the place of its host. Of the other alternates, those on the same host
+    are left out: if the host fails to build, it would be tried a second time.
+    """
     others = tuple([each for each in others if each.share.host != alternate.share.host])
     return structs.replace(chosen, choice=alternate, alternates=others)

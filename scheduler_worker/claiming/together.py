@@ -1,11 +1,11 @@
 """Hosts for all instances of a request, or for none of them.
 
-All hosts are chosen in the picture, and claimed by one question, which placement grants whole or not at all. When it refuses,
-the picture catches up, and all hosts are chosen anew: the number of claims is bounded. When the hosts do not suffice, the same
-choice says how many instances would fit.
+All hosts are chosen in the picture, and claimed by one question, which placement grants whole or not at all. When
+placement refuses, the picture catches up, and all hosts are chosen anew, a limited number of times. When there are not
+enough hosts, the same choice says how many instances would fit.
 
-No choice is held in the picture while this waits for anything but verdicts on claims: another batch would take it for used
-room, and refuse a request for nothing.
+No choice is held in the picture while this code waits for anything but verdicts on claims. Otherwise another batch
+would see that room as used, and refuse a request for nothing.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HostChooser(Protocol):
-    """What `TogetherFinder` needs of the claimer, which serves all searches."""
+    """The methods of the claimer that `TogetherFinder` uses. The claimer serves the searches of all requests."""
 
     @property
     def is_claiming(self) -> bool:
@@ -125,8 +125,11 @@ class TogetherFinder:
         return None
 
     async def _choose_all(self, searches: Sequence[Search]) -> Refused | None:
-        """A host for each search, held in the picture; or how many there would be. As for a single one, the picture must
-        be current before a client is told so.
+        """Choose a host for each search, and hold them in the picture. Returns None if that succeeded, or if a search
+        has ended.
+
+        Otherwise returns the refusal, which says how many instances would fit; before that, the picture catches up with
+        placement and the choice is repeated.
         """
         nowhere = self._chooser.choose_now(_searching(searches))
         while nowhere:
@@ -198,7 +201,9 @@ class TogetherFinder:
         return why
 
     async def _ask(self, claims: Sequence[ClaimResources]) -> Verdict:
-        """The earlier pages are kept when they are answered: only then is the last one sent."""
+        """Claim all shares by one question, in pages if they are too many for one message. Placement keeps the earlier
+        pages, so the last one, which makes it decide, is sent only when they are answered.
+        """
         *earlier, last = _pages(claims)
         answers = [*await self._ask_all(earlier), *await self._ask_all((last,))]
         for answer in answers:
@@ -238,7 +243,9 @@ def _pages(claims: Sequence[ClaimResources]) -> list[ClaimTogether]:
 
 
 def _counted(verdict: Verdict, instances: int) -> list[type[ClaimVerdict]]:
-    """The verdicts on single instances: on all of them, or on those for which placement refused the claim."""
+    """The verdicts to count in the metrics, for a claim of so many instances: one for each instance if the claim is
+    granted, and otherwise one for each instance that placement named.
+    """
     match verdict:
         case AllClaimed(is_new):
             return [Claimed if is_new else AlreadyClaimed] * instances
@@ -260,7 +267,9 @@ def _chosen(one: Search) -> Chosen:
 
 
 def _ended_among(searches: Sequence[Search]) -> Refused | None:
-    """The refusal of all searches, if one of them cannot be placed any more; otherwise None."""
+    """The refusal of the whole request, if the search for one of its instances has ended without a host; otherwise
+    None.
+    """
     for one in searches:
         if isinstance(one.outcome, EndedElsewhere):
             return Refused(f"all or nothing: instance {one.instance} had ended before all were placed")

@@ -37,7 +37,9 @@ SCOPE = "capabilities:"
 
 
 class _Having(Struct, frozen=True):
-    """The value of each host, by its row, that has the capability; and how much of a class is free for each."""
+    """The hosts that have one capability: the value of each, by the host's row; for a resource class also the amount
+    that is free.
+    """
 
     kind: str
     values: Mapping[int, str]
@@ -55,8 +57,8 @@ class _Having(Struct, frozen=True):
 def hosts_having(
     picture: Picture, name: str, value: str, *, after: str, limit: int
 ) -> CapabilitiesFound | str:
-    """The hosts that have it, with their values, in the order of their names; and how frequent each value is. Or why there are
-    none.
+    """One page of the hosts that have this capability, in the order of their names, with their values and how frequent
+    each value is. If no host has it, an error text that suggests names near it.
     """
     having = _having(picture, name)
     if having is None:
@@ -89,7 +91,7 @@ def hosts_having(
 
 
 def capabilities(picture: Picture, *, after: str, limit: int) -> CapabilitiesFound:
-    """What there is, in the order of the names; each with its most frequent value."""
+    """One page of the capabilities that some host has, in the order of their names, each with its most frequent value."""
     names = sorted(name for name in _names(picture) if name > after)
     found = [(name, _having(picture, name)) for name in names[:limit]]
     listed = [having.counted(name)[0] for name, having in found if having is not None]
@@ -133,7 +135,9 @@ def _having(picture: Picture, name: str) -> _Having | None:
 
 
 def _having_class(picture: Picture, resource: str) -> _Having | None:
-    """A host without an inventory of its own has that of the pool with the most free, if it may take from any."""
+    """How much of a resource class each host has, by its own inventory. A host without one has that of the pool with
+    the most free, among the pools that it may take from. None if no host has any.
+    """
     values: dict[int, str] = {}
     free: dict[int, int] = {}
     for pool in Pools(picture, ProviderRoom(picture)).of_class(resource):

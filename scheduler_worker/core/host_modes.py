@@ -18,8 +18,8 @@ def problem_of(host: HostState, order: SetHost) -> str:
 
 
 def with_mode(host: HostState, mode: HostMode, reason: str, by: str, now: datetime) -> HostState:
-    """The host after it was set; unchanged if it is set so already. A host that was dead must clean up before it is used
-    again, whatever it is set to next.
+    """The host after it was set to this mode; unchanged if mode, reason and user are those it has. A host that was dead
+    must clean up before it is used again, whatever it is set to next.
     """
     was = host.setting
     if (was.mode, was.reason, was.by) == (mode, reason, by):
@@ -29,7 +29,9 @@ def with_mode(host: HostState, mode: HostMode, reason: str, by: str, now: dateti
 
 
 def cleaned(host: HostState, number: int) -> HostState:
-    """The host after its cell reported that nothing foreign is left on it; unchanged if it was set again since."""
+    """The host after its cell reported that it has no instances that are not its own any more. Unchanged if the report
+    answers an earlier setting than the host's last one.
+    """
     if not host.must_clean or host.setting.mode == "dead" or host.setting.number != number:
         return host
     return structs.replace(host, must_clean=False)
@@ -41,7 +43,7 @@ def may_be_up(host: HostState) -> bool:
 
 
 def why_down(host: HostState) -> str:
-    """Why the host counts as down although its heartbeats may arrive; empty if they decide."""
+    """Why the host counts as down even if its heartbeats arrive; empty if only the heartbeats count."""
     if host.setting.mode in DOWN:
         return ("is dead" if host.setting.mode == "dead" else "is set down") + _because(host)
     return "was dead, and has not confirmed yet that it has cleaned up" if host.must_clean else ""

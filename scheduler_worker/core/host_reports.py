@@ -68,7 +68,9 @@ def reported(
 
 
 def rewritten(known: HostState, row: HostState) -> HostState:
-    """The host as its row was written, with the facts that it has reported since."""
+    """The host after another worker wrote its row: that row, or, if this process has heard a later report, the reported
+    facts with the row's setting.
+    """
     if (row.report_epoch, row.report_sequence) >= (known.report_epoch, known.report_sequence):
         return row
     return structs.replace(

@@ -42,7 +42,9 @@ class HostRegistry:
         failed_builds_max: int = 0,
         excuses: Callable[[str, timedelta], bool] = lambda _cell, _for_long: False,
     ) -> None:
-        """`excuses` says of a cell whether its hosts that were up count as up though they are silent."""
+        """`excuses` says whether silent hosts of a cell count as up, if they were up before (for instance since its
+        broker is away).
+        """
         self.failed_builds_max = failed_builds_max
         self._excuses = excuses
         self._picture = picture
@@ -59,7 +61,7 @@ class HostRegistry:
         self._when_untold: list[Callable[[], None]] = []
 
     def when_untold(self, do: Callable[[], None]) -> None:
-        """Call this when a row was learnt whose cell has not been told yet how the host is set."""
+        """Set a function to be called when a row is learnt whose cell does not know the host's mode yet."""
         self._when_untold.append(do)
 
     def learn(self, rows: Iterable[HostState]) -> None:
@@ -90,7 +92,9 @@ class HostRegistry:
                 self.hear_unwritten(told, heard.cell)
 
     def hear_facts(self, report: HostsReported, speaks_for: str | None = None) -> None:
-        """A report, which all workers hear and one of them writes. `speaks_for` is the only cell that its sender may name."""
+        """Take over a report about hosts. Every scheduler hears it, and one of them writes it into the database.
+        `speaks_for` is the only cell that the sender may name; None if it may name any.
+        """
         now = self._clock()
         changed = []
         for each in report.hosts:
@@ -109,7 +113,9 @@ class HostRegistry:
         self._tell(changed, now)
 
     def hear_beats(self, cell: str, hosts: Iterable[ProviderId], speaks_for: str | None = None) -> None:
-        """Note the heartbeats of these hosts. A node may have gone to another cell, and its daemon may not know this yet."""
+        """Note the heartbeats of these hosts. Beats that name another cell than the host's are ignored, except those of
+        a bare-metal node: it may have gone to another cell before its daemon knows.
+        """
         now = self._clock()
         back = []
         for each in hosts:
@@ -122,8 +128,10 @@ class HostRegistry:
         self._tell(back, now)
 
     def hear_unwritten(self, told: HostsMeasured | ImagesCached, speaks_for: str | None = None) -> None:
-        """Metrics are never written, since they are old when the next ones come; nor are images, which all hosts tell again
-        now and then. They count for known hosts, from their own cell, if they are no older than the last ones.
+        """Take over hosts' metrics, or which images they have cached. Neither is written into the database: metrics are
+        old when the next ones come, and all hosts tell their images again now and then.
+
+        Both count only for known hosts, if they come from the host's own cell and are no older than the last ones.
         """
         last = self._measured if isinstance(told, HostsMeasured) else self._cached
         for each in told.hosts:
@@ -150,18 +158,21 @@ class HostRegistry:
         return [host.name for host in self._hosts.values()]
 
     def doubted(self) -> tuple[ProviderId, ...]:
-        """The hosts that placement has and this process has no row of, and those whose mode forbids to use them. Another worker
-        may have just written such a row, or set such a host up.
+        """The hosts of which another worker may just have written a row that this process has not read. They are those
+        that placement has and that have no row here, and those whose mode forbids to use them: they may have been set
+        up again.
         """
         not_up = [host.id for host in self._hosts.values() if host.setting.mode != "up" or host.must_clean]
         return (*self._picture.unregistered(), *not_up)
 
     def untold(self) -> list[HostState]:
-        """The hosts whose cell may not have been told yet how they are set."""
+        """The hosts whose cell may not know yet in which mode they are."""
         return [host for host in self._hosts.values() if is_untold(host)]
 
     def unheard_since(self, before: datetime) -> list[HostState]:
-        """The hosts that this process has not heard since. A row that was read at start counts as heard then."""
+        """The hosts from which this process has heard nothing since `before`. A host whose row was read at start counts
+        as heard at that moment.
+        """
         return [host for host in self._hosts.values() if self._heard[host.id] < before]
 
     def forget(self, hosts: Iterable[ProviderId]) -> None:
@@ -179,7 +190,9 @@ class HostRegistry:
         self._tell([host for host in self._hosts.values() if host.up and not self._is_up(host, now)], now)
 
     def as_heard(self, row: HostState) -> HostState:
-        """A row of the store, with `up` and `heard_at`, which only processes know, and with the zone of its aggregates."""
+        """This row of the database, completed by what only this process knows: whether the host is up, when it was
+        heard, and the zone that its aggregates give it.
+        """
         return structs.replace(
             row,
             up=self._is_up(row, self._clock()),

@@ -1,4 +1,6 @@
-"""Tells the cells how their hosts are set. A row says what its cell was told, so a word that was lost is said again."""
+"""Tells the cells in which mode each of their hosts is (up, draining, down, dead). A host's row says which setting its
+cell was told, so a message that was lost is sent again.
+"""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -14,7 +16,9 @@ from scheduler_worker.store import HostQuery, SchedulerStore
 
 
 class ModeTeller(Periodic):
-    """A part for one broker and the cells on it; while it is away, cells on other brokers are told all the same."""
+    """Tells the cells on one broker in which mode their hosts are. There is one for each broker, so a broker that is
+    away holds up no cells on others.
+    """
 
     def __init__(
         self,

@@ -60,8 +60,8 @@ class OutboxTransaction:
             do()
 
     async def note(self, rows: Iterable[InstanceRow]) -> None:
-        """Note those of these rows that have something to say, until it is confirmed. A dispatch limits and confirms
-        each row by itself, so each of its rows has its own note.
+        """Write notes for those of these rows that have messages to send. Rows whose cell has its own broker get one
+        note each, since the cell's dispatch confirms each row by itself; the others share one note.
         """
         together: list[InstanceRow] = []
         groups: list[list[InstanceRow]] = []
@@ -84,7 +84,9 @@ class OutboxTransaction:
         return [tell for row in rows for tell in self.tells(row, cause)]
 
     def tells(self, row: InstanceRow, cause: Received[Message] | None = None) -> Sequence[Tell]:
-        """A noted row's messages for the API level's broker; messages for another broker are left to its dispatch."""
+        """The messages of a noted row, if they go to the API level's broker. Messages for a cell with its own broker
+        are left to that cell's dispatch, and nothing is returned.
+        """
         messages = messages_of(row)
         if not messages:
             return ()
@@ -97,8 +99,8 @@ class OutboxTransaction:
 
 
 class Outbox:
-    """Opens the transactions of handlers. What their rows have to say is noted in the same commit, sent after it, and read
-    again by the sweep if its confirmation does not come.
+    """Opens the transactions of handlers. The messages of rows are noted in the same commit, sent after it, and read
+    again by a sweep if their confirmation does not come.
     """
 
     def __init__(self, store: SchedulerStore, notes: Notes, dispatches: Sequence[CellDispatch] = ()) -> None:
@@ -122,7 +124,9 @@ class Outbox:
             dispatch.send(rows)
 
     async def publish(self, told: Sequence[Tell], publisher: Publisher) -> None:
-        """What rows have to say that were written outside of a worker loop: their notes are deleted when it is confirmed."""
+        """Publish the messages of rows that were written outside of a worker's message loop, and delete their notes
+        when the broker has confirmed them.
+        """
         notes = list(dict.fromkeys(tell.kept for tell in told if tell.kept is not None))
         await publisher.send_all([Outgoing(tell.message) for tell in told], notes)
         await self._notes.confirm(notes)
@@ -145,7 +149,9 @@ class Outbox:
         return ()
 
     async def _note_anew(self, note: Note) -> None:
-        """A cell of these rows has got a broker of its own since they were noted together."""
+        """Note each row by itself, in place of this note of all of them: a cell of some of them has got its own broker
+        since.
+        """
         async with self.transaction() as transaction:
             await transaction.note(note.rows)
             await (await transaction.begun()).drop_notes([note.kept])

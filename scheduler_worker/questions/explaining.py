@@ -1,8 +1,8 @@
-"""Questions about instances that were placed or refused: how their hosts were chosen, and whether they would fit elsewhere.
+"""Questions about instances that were placed or refused: how their hosts were chosen, and whether they would fit
+elsewhere.
 
-What an explanation needs is on the instance's row. So any scheduler gives it, whichever decided, after a restart too, and
-for as long as the row lives. A history in the memory of the worker that decided would end with it, and the question
-would have to find that worker.
+All that an explanation needs is on the instance's row. So any scheduler can answer, whether it made the choice or
+another did, after a restart too, and for as long as the row lives.
 """
 
 from msgspec import structs

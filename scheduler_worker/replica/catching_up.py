@@ -1,10 +1,11 @@
-"""Reads from placement the changes since the picture's cursor, published or not; or all pages, if the log was pruned.
+"""Reads from placement what changed since the picture's cursor, or everything if placement's log does not reach back
+that far.
 
-The answer has every write that was committed before it was given, whichever placement worker gives it: it is read from
-placement's database, not from published messages. All callers that wait when a reading begins share it.
+The answer has every write that was committed before it was given, by whichever placement worker: it is read from
+placement's database, not from published messages. All callers that wait when a reading begins share that reading.
 
-A change that was lost silently, in the log or in the picture, would be missed for ever. So now and then all revisions
-are compared, and if one is behind, all pages are read.
+A change that was lost silently, in the log or in the picture, would be missed for ever. So now and then the revisions
+of all providers are compared, and if one is behind, everything is read.
 """
 
 import asyncio
@@ -62,12 +63,14 @@ class CatchingUp:
         await self.flight.done()
 
     def doubt(self) -> None:
-        """A change is missing, and it is not known since when: all pages are read again."""
+        """Have everything read from placement again, since some change is missing and nobody knows since when."""
         self._is_doubted = True
         self.flight.soon()
 
     async def verify(self) -> bool:
-        """Compare the picture with placement, provider by provider. Returns whether no change was lost; else all is read."""
+        """Compare the revisions of all providers in the picture with placement's. Returns whether no change was lost;
+        if one was, everything is read again first.
+        """
         known, gone = self._picture.trees.internals(), self._picture.trees.gone()
         listed = await self._revisions()
         # A deleted provider never comes back: so these were never deleted, and an answer or event was false.
@@ -124,7 +127,9 @@ class CatchingUp:
         return first
 
     async def _read_members(self) -> int:
-        """Read all members of server groups. Returns how many of them the picture did not have so."""
+        """Read all members of server groups from placement. Returns how many of them were missing or different in the
+        picture.
+        """
         known = self._picture.groups.attempts()
         members: list[GroupMember] = []
         async for page in self._pages(MembersPage, lambda after: AskMembers(after=after)):
@@ -145,7 +150,7 @@ class CatchingUp:
     async def _pages(
         self, kind: type[Page], question: Callable[[int], Message]
     ) -> AsyncGenerator[Page, None]:
-        """All pages, from the first one on. `question` asks for the page behind this number."""
+        """Ask for one page after the other. `question` makes the message that asks for the page after a given number."""
         after: int | None = 0
         while after is not None:
             page = await self._station.ask(question(after))

@@ -1,5 +1,5 @@
-"""The answer to a request: accepted, or rejected with the reason. The client gets it, and an event says the same: a
-client with a plain AMQP library waits for no answer.
+"""The answer to a request: accepted, or rejected with the reason. The client gets it as a reply, and an event says the
+same, for clients that use a plain AMQP library and wait for no reply.
 """
 
 from collections.abc import Iterable

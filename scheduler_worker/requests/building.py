@@ -1,21 +1,21 @@
-"""A batch of build requests, from the queue to their orders: read, accept, find hosts, decide, note, answer.
+"""A batch of build requests, from the queue to the orders to the cells: read, accept, find hosts, decide, note, answer.
 
     read_request                core/requests/: is the request valid, and what does one instance need?
     Claimer.find_hosts          claiming/claimer.py: choose in the picture, claim from placement.
     after_search                core/instances/outcomes.py: the row with that outcome, and its order to the cell.
     transaction.note, tells     outbox/outbox.py: the messages that the rows have to send.
 
-The rows of a request are the arbiter. They are overwritten when the verdicts are in, if they are still open. If a row
-was decided otherwise meanwhile, the builder releases the claim that it found.
+Several workers may have the same request. The rows of its instances decide between them: a worker writes its outcome
+only on rows that are still open, and if another worker was first, it releases the claim that it got.
 
 An instance that finds no room, and whose request asked to wait, is written as waiting: the message is acknowledged, and
 requests/waking.py tries it again. A copy of the request that finds a host meanwhile places it all the same.
 
-A row costs as much as everything else that is done here. So first-time requests in a batch of several that get the host
-of their first choice at once are written once, as placed. Until then the unacknowledged message answers for the claim. A
-request that has to wait, comes alone, or comes again (it may be on its way to the dead letters) is written first, and so
-ends by its deadline whatever happens. If even that fails for good, burying.py ends it before it becomes a dead letter:
-otherwise the claim that it made when it came first would stay for ever.
+A row costs as much as everything else that is done here. So if a batch has several requests, all delivered for the
+first time, those that get the host of their first choice at once are written once, as placed. Until then only the
+unacknowledged message says that their claims have an owner. A request that has to wait, comes alone, or is delivered
+again is written first, and so ends by its deadline whatever happens. If even writing fails for good, burying.py ends
+the request before it becomes a dead letter: otherwise the claim of its first delivery would stay for ever.
 """
 
 import hashlib
@@ -157,8 +157,9 @@ class Builder:
                 transaction.when_committed(lambda: self._begin_waits(begun))
 
     async def _place_waiting(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
-        """A copy of the request began to wait before this one found hosts. Its claims are not released: a worker that
-        tries the instance may have taken them for its own by now.
+        """Place instances that another worker wrote as waiting, while this worker found hosts for them in a copy of the
+        same request. Claims for them are not released, since a worker that tries the waiting instance may have found
+        such a claim and use it.
         """
         found = {
             build.rows[at].id: (build, at)
@@ -181,7 +182,9 @@ class Builder:
         await store.save(placed)
 
     async def _lock_open(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
-        """So that no instance of a request is ended between the look at all of them and the decision."""
+        """Lock the rows that are still open. For a request whose instances are placed all or none, nobody then ends one
+        of them between the look at all of them and the decision.
+        """
         open_ids = [build.rows[at].id for build in builds for at in build.open]
         locked = await (await transaction.begun()).lock(sorted(open_ids, key=lambda id_: id_.int))
         for build in builds:
@@ -212,7 +215,9 @@ class Builder:
 
 
 class _Build:
-    """A request on its way, with every delivery of it in this batch; the first one counts."""
+    """A build request while it is worked on, with all of its deliveries in this batch. The first delivery is the one
+    that is built.
+    """
 
     def __init__(self, request: ValidRequest, now: datetime, settings: SchedulerSettings) -> None:
         self.requests = [request]
@@ -235,7 +240,9 @@ class _Build:
         return self.requests[0].ask.message.all_or_nothing and len(self.searches) > 1
 
     def are_all_open(self) -> bool:
-        """Is nothing decided about any instance? If only some were ended meanwhile, the others are refused."""
+        """Is no instance of this request decided yet? If some are, which happens when a client deletes them, the others
+        are refused.
+        """
         still_open = self.open
         if 0 < len(still_open) < len(self.rows):
             ended = next(row for row in self.rows if not row.is_open)
@@ -248,8 +255,8 @@ class _Build:
 
     @property
     def open(self) -> list[int]:
-        """Which of its instances are to be decided; none of a request that is rejected. A copy of the request may have
-        begun to wait: then it is not this one that tries again.
+        """The places of the instances that are to be decided; empty for a request that is rejected. An instance that
+        waits, by a copy of the request, is not among them: requests/waking.py tries it again.
         """
         if self.rejection:
             return []
@@ -319,7 +326,9 @@ def _builds(valid: Sequence[ValidRequest], now: datetime, settings: SchedulerSet
 def new_rows(
     build: BuildInstance, now: datetime, settings: SchedulerSettings, spec: bytes = b"", *, by: str = ""
 ) -> tuple[InstanceRow, ...]:
-    """Until a host is chosen its kind is unknown: the rows are due as if it were a hypervisor."""
+    """The rows of a request's instances when it is accepted, with their deadline. Whether they go to nodes is not known
+    before a host is chosen, so the deadline is that of hypervisors.
+    """
     seconds = settings.request_timeout_s if build.deadline_s is None else build.deadline_s
     if build.wait is not None:
         seconds = build.wait.for_s

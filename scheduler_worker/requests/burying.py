@@ -1,4 +1,4 @@
-"""The end of a build request that becomes a dead letter: an earlier try may have claimed for it."""
+"""Ends a build request that becomes a dead letter, because an earlier delivery of it may have claimed hosts."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -31,8 +31,9 @@ class Burial:
     async def end_in_error(
         self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
-        """A request that was never written ends in error, by rows without a name: the database may have refused the
-        client's text. A worker that has a copy of the request in hand finds these rows, and releases its claims.
+        """Write the instances of these requests as failed, if no rows of theirs are there. The rows have no name, since
+        the client's text may be what the database refused. A worker that still works on a copy of the request finds the
+        rows and releases its claims.
         """
         said: list[Said] = []
         now = self._clock()
@@ -56,7 +57,9 @@ class Burial:
     async def release(
         self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
-        """Where no row of the request can be written, no copy of it can be placed: only its claims are released."""
+        """Release the claims of these requests, of which no row can be written. Without rows, no copy of them can be
+        placed.
+        """
         return [each for ask in asks for each in await released_unless_held(ask, transaction, self._clock())]
 
 

@@ -1,4 +1,6 @@
-"""Events of cells about their instances: written over the rows that they concern, and repeated for their listeners."""
+"""Handlers of cells' events about their instances: they write them into the instances' rows, and repeat them for
+listeners.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
@@ -23,9 +25,11 @@ Repeat = Callable[[Sequence[Received[CellEvent]]], list[Said]]
 def cell_event_handlers(
     clock: Callable[[], datetime], *, skipped: Collection[str], repeat: Repeat
 ) -> Handlers:
-    """Handlers of cells' events about instances: they write the events on the instances' rows, and publish them again by
-    `repeat`, even those that are not new. A crash would repeat them anyway, so listeners compare sequences. `skipped` names the
-    cells whose events other handlers write.
+    """Handlers of cells' events about instances. They write each event into the row of its instance, and send what
+    `repeat` returns for the events.
+
+    Events that are not new are sent again, too: a crash would do the same, so listeners compare sequences. Cells in
+    `skipped` are ignored, because other handlers write their events.
     """
 
     async def on_events(asks: Sequence[Received[CellEvent]], transaction: OutboxTransaction) -> list[Said]:
@@ -47,8 +51,8 @@ def cell_event_handlers(
 
 
 def repeated_at_api_level(events: Sequence[Received[CellEvent]]) -> list[Said]:
-    """The events of a cell's own broker, said again at API level: clients and dashboards need not know which cells have
-    a broker of their own.
+    """The events of a cell that has its own broker, to be published on the API level's broker. So clients need not know
+    which cells have brokers of their own.
     """
     return [Tell(event.message, event) for event in events]
 

@@ -14,7 +14,9 @@ OVERDUE_AT_ONCE = 200
 
 
 class Deadlines(Periodic):
-    """Rows stay due until they are written, so a crash repeats the step. A request among the dead letters ends, too."""
+    """Ends requests that are past their deadline. Their rows stay overdue until they are written, so after a crash the
+    step is repeated; and a request ends also if its message is a dead letter.
+    """
 
     def __init__(
         self,

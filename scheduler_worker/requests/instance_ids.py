@@ -18,8 +18,11 @@ def instance_ids_of(build: BuildInstance) -> tuple[InstanceId, ...]:
 
 
 def instance_id_of(request: RequestId, index: int) -> InstanceId:
-    """Derived, so that a client can compute it, and a replay finds the same instance. Its first 48 bits are the
-    request's: if these are a time, as in a uuid7, then rows that are written together lie together in every index.
+    """The id of a request's instance with this index. A client can compute it, and each delivery of the request gives
+    the same id.
+
+    Its first 48 bits are those of the request's id. If they are a time, as in a uuid7, then rows that are written
+    together lie together in every index.
     """
     # The end of uuid5(request, str(index)), whose other half would be made in vain: that takes twice as long.
     digest = sha1(request.bytes + str(index).encode(), usedforsecurity=False).digest()

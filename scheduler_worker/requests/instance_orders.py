@@ -28,7 +28,9 @@ def instance_order_handlers(
     async def on_deletes(
         asks: Sequence[Received[DeleteInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
-        """The answer is the instance as it is known now; empty if its request was never seen."""
+        """Delete instances. Answers with each instance as its row shows it then, or with none if its request was never
+        seen.
+        """
         steps = [
             Ordered(ask.message.instance, partial(after_delete, order=ask.message, now=clock()), ask.sender)
             for ask in asks
@@ -49,7 +51,9 @@ def instance_order_handlers(
         return await follow(asks, [partial(decide, order=ask.message) for ask in asks], transaction)
 
     def why_no_work(host: str) -> str:
-        """Why the host cannot do an order now; empty if it can. Ironic works on while the daemons of its nodes are away."""
+        """Why the host cannot follow an order; empty if it can. A bare-metal node can even while its daemon is away,
+        since Ironic does the work.
+        """
         return "" if picture.is_node(host) or picture.is_up(host) else f"its host {host} is down"
 
     return {DeleteInstance: on_deletes, RebuildInstance: on_rebuilds, MendInstance: _on_mends}

@@ -52,7 +52,7 @@ async def tell_all(
     asks: Sequence[Received[Order]],
     transaction: OutboxTransaction,
 ) -> list[Said]:
-    """What these rows have to say, noted. The last order about a row is the cause."""
+    """Have the messages of these rows sent, each as a consequence of the order that changed the row."""
     await transaction.note(rows.values())
     causes = {ask.message.instance: ask for ask in asks}
     return [tell for id_, row in rows.items() for tell in transaction.tells(row, causes[id_])]

@@ -47,8 +47,10 @@ HELD_S = 30.0
 
 
 class _Wanted(Struct, frozen=True):
-    """What an order needs of a host. `next_spec` is what its instance needs after a resize, encoded. `leaving`: it may stay on
-    its host, and gives back what it holds now.
+    """What an order to move an instance needs of a host.
+
+    After a resize the instance needs `next_spec`, encoded. `leaving` is there if the instance may stay on its host:
+    then that host has what the instance gives back, too.
     """
 
     spec: InstanceSpec
@@ -85,7 +87,9 @@ class Mover:
         self._held: set[tuple[InstanceId, int]] = set()
 
     def let_go(self) -> None:
-        """Hold nothing for moves any more: before anyone is told that there is no host. Placement judges the swaps."""
+        """Hold no shares for moves in the picture any more. This is called before a client is told that there is no
+        host; placement still judges whether a swap has room.
+        """
         self._picture.drop(self._held)
         self._held.clear()
 
@@ -180,7 +184,9 @@ class Mover:
         return "; ".join(reasons)
 
     async def _room(self, store: SchedulerTransaction) -> MoveRoom:
-        """Moves that go on are counted only if there is a limit. Then one worker after the other counts its own in."""
+        """How many more moves the settings allow for each host and cell. With such a limit, the moves that go on are
+        locked, so schedulers count one after the other.
+        """
         a_host, a_cell = self._settings.moves_per_host_max, self._settings.moves_per_cell_max
         going = await store.lock_moves() if a_host or a_cell else ()
         return MoveRoom(going, a_host, a_cell)
@@ -193,7 +199,9 @@ class Mover:
     # Needs
 
     async def _wanted(self, orders: Sequence[MoveInstance]) -> list[_Wanted | BuildRejected | None]:
-        """None: there is nothing to choose, since the order was taken before, or the instance stays on its host."""
+        """What each order needs of a host, or its refusal, or None if no host is to be chosen: the order was followed
+        before, or the instance stays where it is.
+        """
         ids = tuple(dict.fromkeys(order.instance for order in orders))
         await self._know_hosts()
         query = InstanceQuery(instances=ids, limit=len(ids))
@@ -213,7 +221,9 @@ class Mover:
         ]
 
     async def _held_by(self, instances: Iterable[InstanceId]) -> dict[InstanceId, tuple[ResourceAmount, ...]]:
-        """What these instances hold. The picture knows only sums: not which child or which pool gave it."""
+        """The amounts that each of these instances holds of each provider, asked from placement, since the picture
+        knows only the sum of all consumers of a provider.
+        """
         held = {}
         ids = tuple(dict.fromkeys(instances))
         answers = await self._ask_all([AskConsumer(consumer=each) for each in ids])
@@ -279,7 +289,9 @@ class Mover:
     def _resized(
         self, order: MoveInstance, spec: InstanceSpec, build: BuildInstance
     ) -> InstanceSpec | BuildRejected:
-        """The needs of the request with another flavor. Everything that the flavor does not give stays, such as the image."""
+        """What the instance needs with the flavor that the order names. Everything that a flavor does not give stays as
+        it was, such as the image.
+        """
         read = self._reader.spec_of(structs.replace(build, request_id=order.request_id, flavor=order.flavor))
         if isinstance(read, BuildRejected):
             return structs.replace(read, project=order.project)
@@ -304,7 +316,9 @@ class Mover:
         return found
 
     def _choose(self, wanted: Sequence[_Wanted]) -> list[Chosen | NoValidHost]:
-        """An instance that may stay on its host is decided alone: nobody else may take what it gives back."""
+        """Choose a host for each move. A resize that may stay on its host is chosen by itself: otherwise another move
+        of the batch could be given the room that its instance gives back.
+        """
         others = iter(self._chosen([each.spec for each in wanted if each.leaving is None]))
         return [
             next(others) if each.leaving is None else self._chosen([each.spec], each.leaving)[0]
@@ -324,7 +338,9 @@ class Mover:
         )
 
     def _hold(self, rows: Sequence[InstanceRow]) -> None:
-        """The first swap of a move is the next attempt: a change that names it ends this."""
+        """Hold the chosen shares in the picture for some seconds. They count under the attempt that the first swap of
+        the move will have, so the change of placement that names this attempt ends the hold earlier.
+        """
         held = [(row.id, row.told.attempt + 1, row.choices[0].share) for row in rows]
         self._picture.hold(held)
         keys = [(instance, attempt) for instance, attempt, _ in held]

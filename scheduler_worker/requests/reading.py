@@ -23,7 +23,9 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 class ValidRequest(Struct, frozen=True, eq=False):
-    """`digest` is of the whole content but its id: it tells two requests of one id apart."""
+    """A build request that passed all checks, with what it asks for. `digest` is made of its whole content without its
+    id, so two requests that use one id can be told apart.
+    """
 
     ask: Received[BuildInstance]
     id: RequestId
@@ -82,7 +84,9 @@ class RequestReader:
         return understood
 
     def _not_read(self, spec: InstanceSpec, build: BuildInstance) -> BuildRejected | None:
-        """The rejection of the first value that its filter does not understand; None if all values are understood."""
+        """The rejection of a request whose value no active filter reads, or whose filter does not understand the value;
+        otherwise None.
+        """
         for field, ids, read in (
             ("different_host", build.different_host, "different_hosts"),
             ("same_host", build.same_host, "same_hosts"),

@@ -17,7 +17,9 @@ async def released_unless_held(
     *,
     new: Collection[InstanceId] = (),
 ) -> list[Said]:
-    """Placement may have forgotten by now that these instances ended, and grant a claim that comes late."""
+    """Releases for the claims of these instances that no row needs: those that ended, or have no row. Placement may
+    have forgotten by now that they ended, and grant a claim that comes late.
+    """
     instances = sorted(instance_ids_of(ask.message), key=lambda id_: id_.int)
     known = await (await transaction.begun()).lock(instances)
     return [Tell(release, ask) for release in releases_of_ended(instances, known, now, new=new)]

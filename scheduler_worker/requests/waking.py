@@ -1,7 +1,7 @@
-"""Tries waiting instances again when a host may have room for them: priority first, then age.
+"""Tries waiting instances again when a host may have room for them: by priority first, then the oldest.
 
-One scheduler at a time does so, by a lease. Another one that sees room waits for the lease to end, and looks again; so a
-freed slot costs one search, however many schedulers hear of it.
+One scheduler at a time does so, by a lease. Another one that sees room waits for the lease to end, and looks again. So
+when an instance is deleted somewhere, one search follows, however many schedulers hear of it.
 
     WaitingSpecs.room           which specs might fit, and how many (waiting.py): no search.
     next_waiting                as many rows as might fit, in their order.
@@ -10,7 +10,7 @@ freed slot costs one search, however many schedulers hear of it.
     after_search                its outcome, over rows that still wait.
 
 A worker that dies in between leaves marked rows, some of which may hold a claim already. The next holder of the lease
-tries these first, whether there seems to be room or not: the claim itself may have taken it.
+tries these first, even if no host seems to have room for them: the claim itself may have taken that room.
 """
 
 import random
@@ -70,7 +70,9 @@ class Waker(Periodic):
         specs.tell(self.wake)
 
     def _rest_s(self) -> float:
-        """While something waits, now and then a look whether the worker that holds the lease has died."""
+        """The seconds until the next look for room. If another worker has the lease, they last until it ends. While
+        anything waits, they are never longer than a lease lasts, since that worker may have died.
+        """
         if not self._specs:
             return QUIET_S
         if self._lease_ends is None:
@@ -180,13 +182,16 @@ class Waker(Periodic):
         await self._outbox.publish(told, self._publisher)
 
     def _claimed_at(self, row: InstanceRow) -> datetime:
-        """Not its acceptance: that may be older than placement's horizon. But so long ago that nothing waits for the row of
-        a host on which an interrupted trial holds a claim.
+        """The time that a claim for this waiting instance names as its beginning. The moment of its acceptance may be
+        older than placement accepts. The time is at least `host_row_wait_s` ago, so nothing waits for the row of a host
+        that is unknown here.
         """
         return max(row.issued_at, self._clock() - self._row_wait)
 
     def _after(self, row: InstanceRow, search: Search) -> InstanceRow | None:
-        """The waiting row after its search; None if nothing changes, or another worker has decided the instance."""
+        """The row after the search for its instance. None if nothing changes, or if the instance does not wait any
+        more, because another worker has decided it.
+        """
         outcome = search.outcome
         if row.told.state != WAITING:
             return None

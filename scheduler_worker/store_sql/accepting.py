@@ -20,7 +20,9 @@ Rows = PostgresInstances | SqliteInstances
 
 
 async def accept(rows: Rows, new: Sequence[NewRequest]) -> list[Acceptance]:
-    """Rows are inserted in the order of their ids, so that no two workers wait for each other."""
+    """Write the new requests, each in the order of its rows' ids, so that no two workers wait for each other. Returns
+    for each whether it is accepted.
+    """
     added = [each for request in new for each in _values_of(request, request.rows)]
     if await rows.add(sorted(added, key=lambda values: values[0].int)) == len(added):
         return [Known(request.rows) for request in new]
@@ -71,7 +73,9 @@ class _StoredRows:
 async def _adopt(
     rows: Rows, stored: _StoredRows, new: Sequence[NewRequest], judged: Sequence[Acceptance]
 ) -> None:
-    """An instance that was deleted before its request was seen gets a row of that request instead."""
+    """Write the rows of accepted requests over the rows of their instances that a delete had left before the request
+    was seen.
+    """
     instead = [
         values
         for request, each in zip(new, judged, strict=True)

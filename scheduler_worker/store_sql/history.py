@@ -19,7 +19,9 @@ _LOCK = sa.text("SELECT pg_advisory_xact_lock(1836019570, 3)")
 
 
 def write_changes(connection: Connection, changes: Sequence[Change]) -> None:
-    """Add these, or renew those that are there; the sender and the time of an order stay."""
+    """Insert these changes into the history, or complete those that are there. The sender and the time of an order stay
+    as they were written.
+    """
     statement = insert(connection, table)
     new = statement.excluded
     renewed: dict[str, Any] = {

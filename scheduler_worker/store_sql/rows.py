@@ -1,7 +1,8 @@
 """The codec between an instance's columns and its value, the same on both databases.
 
-Values that are written once and that no query names are packed into one column; so are the order, and the troubles, with
-the decision for a host. A column of its own costs as much as a whole pack.
+Some values are packed into one column, because a column of its own costs as much as a whole pack. These are the values
+that are written once and that no query names; the order to the cell, together with the decision for a host; and the
+reasons of failures.
 """
 
 import struct

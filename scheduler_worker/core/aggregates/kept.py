@@ -57,7 +57,7 @@ def seen(kept: KeptAggregate | None, order: str) -> Seen:
 def with_order(
     aggregate: Aggregate, before: KeptAggregate | None, order: str, *, is_done: bool, deleted_us: int = 0
 ) -> KeptAggregate:
-    """The aggregate as this order leaves it."""
+    """The row of an aggregate after this order, which is added to the orders that the row remembers."""
     others = [each for each in (before.orders if before else ()) if each.id != order]
     return KeptAggregate(
         id=aggregate.id,
@@ -70,7 +70,7 @@ def with_order(
 
 
 def done(kept: KeptAggregate, order: str) -> KeptAggregate:
-    """The aggregate's row once this order has added and removed the hosts."""
+    """The row of an aggregate after this order has added and removed its hosts, too."""
     return structs.replace(
         kept,
         orders=tuple([KnownOrder(each.id, is_done=each.is_done or each.id == order) for each in kept.orders]),

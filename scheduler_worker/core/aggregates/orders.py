@@ -17,7 +17,9 @@ SHOWN_MAX = 3
 def changed(
     order: SetAggregate, aggregates: Iterable[KeptAggregate], multipliers: Collection[str], now_us: int
 ) -> Aggregate | Problem:
-    """The aggregate as the order leaves it. `aggregates` are all there are, and deleted ones."""
+    """The aggregate as the order leaves it, or why the order is refused. `aggregates` are all rows, with those of
+    deleted aggregates.
+    """
     rows = {each.id: each for each in aggregates}
     known = {id_: each.told for id_, each in rows.items() if not each.deleted_us}
     before = known.get(order.aggregate)

@@ -26,8 +26,10 @@ def hosts_among(choices: Sequence[Choice]) -> int:
 
 
 class AlternatePools:
-    """Hosts that could take one more instance, by cell, best first. Each caller gets the next ones, in rotation. Where fewer
-    than are needed are left open of the pool, the best hosts outside of it follow; `pool` are positions.
+    """The best hosts of each cell that could take one more instance. Each caller gets the next ones, in rotation.
+
+    `pool` are the positions of the best hosts of all cells. If a cell has fewer of these than are needed, its best
+    hosts outside of the pool follow.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class AlternatePools:
         return pool if len(pool) >= self._enough else pool + self._best_outside(cell)
 
     def _best_outside(self, cell: int) -> list[int]:
-        """The pool has the best hosts of all cells, and so maybe few of one cell."""
+        """The best hosts of this cell that are not in the pool, which has the best hosts of all cells and so maybe few
+        of one cell.
+        """
         hosts, qualify = self._scoring.hosts, self._scoring.qualify
         outside = np.equal(hosts.of(self._cell), cell)
         outside[self._pool] = False
@@ -88,8 +92,8 @@ class AlternatePools:
 
 
 class Choices(dict[int, Choice]):
-    """The choice for a row: the host, with the share that a spec takes there. Each is made when it is first needed; that
-    of a compound host depends on what is free there at that moment.
+    """For each host's row, the choice of that host for one spec: the host and the share that the spec takes there. Each
+    is made when it is first needed. On a compound host it depends on what is free there at that moment.
     """
 
     def __init__(
@@ -105,15 +109,17 @@ class Choices(dict[int, Choice]):
         self._spec = spec
 
     def open_among(self, rows: list[int], at_most: int) -> list[int]:
-        """The first of these rows, which have room by their columns, that could still take one more."""
+        """The first `at_most` of these hosts that could take one more instance. By their columns all of them could;
+        compound hosts are searched.
+        """
         filling = self._filling
         if filling is None:
             return rows[:at_most]
         return [*islice((row for row in rows if not filling.flags[row] or filling.ways(row)), at_most)]
 
     def ways(self, row: int) -> tuple[Choice, ...]:
-        """The choice for a row as an alternate. A request with groups has a second way on the same host, if there is one:
-        the cell has no picture, and could not look for it.
+        """The choices of this host as an alternate: one, or for a request with granular groups perhaps a second one,
+        which takes from other providers. The cell cannot look for a second one, because it has no picture.
         """
         if self._filling is None or not self._spec.groups:
             return (self[row],)
@@ -142,7 +148,9 @@ class Choices(dict[int, Choice]):
         return choice
 
     def given(self, row: int, parts: Parts) -> Choice:
-        """A compound host with these amounts. A provider that shares with it belongs to a tree with a shape of its own."""
+        """The choice of a compound host with these amounts from its providers. A provider that shares with the host
+        belongs to another tree, so the choice names the shape of that tree, too.
+        """
         state, host = self._picture.index.state, self.columns.ids[row]
         amounts, others = [], {}
         for number, resource, amount in parts:

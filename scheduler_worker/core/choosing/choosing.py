@@ -99,11 +99,11 @@ def choose(
     explained_max: int | None = None,
     leaving: Leaving | None = None,
 ) -> list[Chosen | NoValidHost]:
-    """A host for one instance of each spec, in their order; for several instances the caller repeats the spec. Of refusals
-    of different specs, so many are explained; the others have a funnel without steps.
+    """Choose a host for one instance of each spec, in their order; for several instances the caller repeats the spec.
 
-    The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number; it counts only
-    where plugins give an instance any of several best hosts. `leaving`: this instance counts as gone.
+    The picture is not changed: the caller that claims a choice holds it there. `draw` is a random number, needed only
+    if plugins give an instance any of several best hosts. At most `explained_max` refusals of different specs are
+    explained; other refusals have a funnel without steps. The instance `leaving` counts as gone from its host.
     """
     draft = Draft(picture, plugins.way_judges)
     if leaving is not None:
@@ -137,8 +137,8 @@ def choose(
 def _without_lone_groups(
     picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins
 ) -> Sequence[InstanceSpec]:
-    """A group that only one of these instances joins, and that has no member yet, binds no one. Without it, the spec is
-    decided together with others: a batch may have as many groups as instances.
+    """The specs without server groups that bind no one: those without members that only one of these instances joins.
+    So specs that differ in their group alone are decided together: a batch may have as many groups as instances.
     """
     named = Counter([spec.server_group.id.int for spec in specs if spec.server_group is not None])
     if not named or "server_group" in plugins.read_by_others:
@@ -163,8 +163,8 @@ def more_alternates(
     count: int,
     start: int,
 ) -> tuple[Choice, ...]:
-    """Up to `count` hosts of this cell for an instance that has its host already, from the best there. Callers with
-    another `start` get others of these, where there are more.
+    """Up to `count` of the best hosts of this cell, for an instance that has its host already. `start` says where among
+    the best ones to begin, so that instances with different starts get different hosts.
     """
     draft = Draft(picture, plugins.way_judges)
     in_cell = np.equal(draft.columns.cell[: draft.columns.rows], draft.columns.cells.find(cell))
@@ -187,7 +187,9 @@ def other_way(
     refused: Choice,
     shortfalls: Sequence[Shortfall],
 ) -> Choice | None:
-    """Another way on a host that has refused one, by what placement said is free there; None if there is none."""
+    """The same host with other providers, after placement has refused the claim and said how much is free at single
+    providers. None if there is no other way to take the amounts there.
+    """
     row = picture.row_of(refused.share.host)
     if row < 0 or not picture.compound[row]:
         # Without other providers there is no other way.
@@ -221,7 +223,9 @@ def _choose_alike(batch: _Batch, spec: InstanceSpec, instances: int) -> list[Cho
 
 
 def _may_search_late(batch: _Batch, spec: InstanceSpec) -> bool:
-    """May hosts be searched after they are ranked, the best first? Not where their ways are a part of their rank."""
+    """May hosts be ranked first, and searched only when an instance takes them? The result of the search is a part of
+    the rank if the request prefers traits or classes, or if weighers compare hosts.
+    """
     return (
         Hosts(batch.draft).some_are_searched(spec)
         and not spec.prefers_something
@@ -242,8 +246,9 @@ def _one_by_one(batch: _Batch, spec: InstanceSpec) -> bool:
 def _choose_in_pool(
     batch: _Batch, spec: InstanceSpec, instances: int, spare: int | None
 ) -> tuple[list[Chosen], bool]:
-    """Choices from one pool; and whether no host outside of it could take the rest. With `spare`, the hosts of the pool are
-    searched when they are needed, and it has so many more.
+    """Choose hosts for these equal instances from one pool of the best hosts. Returns the choices, and whether no host
+    outside of the pool could take the instances that are left. With `spare`, compound hosts of the pool are searched
+    when they are needed, and the pool has so many hosts more.
     """
     draft, qualifying, weighing, plugins, salt, alternates, draw = batch
     qualify = qualifying.of(spec, before_search=spare is not None)
@@ -303,8 +308,10 @@ def _with_alternates(
 
 
 class _Placings(NamedTuple):
-    """The position in the pool that each instance took, and its amounts there if that is a compound host; and how many each
-    position took. Cut short: a compound host turned out to be full, and no host of the pool was untouched any more.
+    """Where the instances were placed: for each its host's position in the pool; for each position how many it took;
+    and for instances on compound hosts the amounts from each provider.
+
+    Cut short: compound hosts turned out to be full, and no host of the pool was untouched any more.
     """
 
     places: list[int]
@@ -314,7 +321,9 @@ class _Placings(NamedTuple):
 
 
 class _Subset(NamedTuple):
-    """Each instance takes one of the `size` best hosts, by a number that follows from `draw`."""
+    """Gives each instance one of the `size` best hosts instead of the best one. Which one follows from the random
+    number `draw`.
+    """
 
     size: int
     draw: int

@@ -1,5 +1,5 @@
-"""A picture with the choices that a batch has made so far. The picture is not changed: choices are written into copies of its
-columns.
+"""A picture with the choices that a batch has made so far. The picture itself is not changed: choices are written into
+copies of its columns.
 """
 
 from collections import Counter
@@ -61,8 +61,8 @@ class Draft:
         return Compounds(self.picture, self._judges)
 
     def members(self, group: ServerGroup) -> tuple[Ints, Sequence[GroupMember]]:
-        """How many members of the group each host has, counting those that the batch has chosen. And the members that were there
-        before the batch: some may be on hosts that the picture does not have.
+        """The number of the group's members on each host, with those that the batch has chosen; and the members that
+        were there before the batch. Some of these may be on hosts that the picture does not have.
         """
         found = self._groups.get(group.id.int)
         if found is None:
@@ -88,7 +88,9 @@ class Draft:
         return differ
 
     def filling(self, spec: InstanceSpec) -> CompoundFill | None:
-        """The room on compound hosts for this spec; None if no host is compound, and the request has no groups."""
+        """What puts instances of this spec on compound hosts; None if no host is compound, and the request has no
+        granular groups.
+        """
         compounds = self.searched(needs_of(spec))
         return None if compounds is None else CompoundFill(compounds, spec)
 
@@ -117,7 +119,9 @@ class Draft:
         return self._busiest[column]
 
     def take(self, rows: Rows, times: Ints, spec: InstanceSpec) -> None:
-        """These rows take so many instances each. `compounds` counts the providers of the hosts that were searched."""
+        """Count so many instances of this spec as placed on each of these hosts' rows. On hosts that were searched,
+        `compounds` has counted their providers before.
+        """
         amounts = dict(spec.amounts)
         if self._has_groups and not spec.groups:
             self.compounds.take_by_columns(rows, times, amounts)
@@ -129,7 +133,9 @@ class Draft:
             self._write(rows, times, amounts, spec.server_group)
 
     def give_back(self, leaving: Leaving) -> None:
-        """Before any choice: as if the instance had left. Children of the host and pools have what they gave again."""
+        """Count this instance as gone from its host, its pools and its server group. This is called before any choice
+        is made.
+        """
         index, host = self.picture.index, self.columns.ids[leaving.row]
         in_tree: Counter[str] = Counter()
         for each in leaving.held:

@@ -36,8 +36,9 @@ class Needs(NamedTuple):
         return bool(self.preferred) or any(group.preferred for group in self.groups)
 
     def of_room_alone(self) -> "Needs":
-        """Without traits; groups that ask for nothing else are left out. Without its traits such a group could be at the
-        root, which is above all others: a subtree that names it is no condition.
+        """These needs without traits. Granular groups that ask for no amounts are left out. So are the `same_subtree`
+        conditions that name such a group: without its traits the group could be at the root, and every provider is
+        below that.
         """
         if not self.groups:
             return Needs(self.amounts)

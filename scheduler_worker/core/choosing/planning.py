@@ -1,4 +1,4 @@
-"""What would fit where, and why not: the choice of a host without the choice."""
+"""Answers what would fit where, and why not: it filters and counts hosts as the choice does, but chooses none."""
 
 from collections.abc import Iterator, Sequence
 
@@ -91,8 +91,8 @@ def reasons(
 def drain(
     picture: Picture, host: str, specs: Sequence[InstanceSpec], plugins: Plugins, salt: int
 ) -> list[Chosen | NoValidHost]:
-    """Would the instances of a host fit elsewhere, all together? Another host for each. Their shares on this one, and in pools,
-    are not free yet.
+    """Choose another host for each instance of this host, as if all left it together. Their shares on this host and in
+    pools count as used still.
     """
     elsewhere = [structs.replace(spec, ignore_hosts=(*spec.ignore_hosts, host.lower())) for spec in specs]
     return choose(picture, elsewhere, plugins, salt, alternates=0, explained_max=DRAIN_EXPLAINED_MAX)

@@ -85,7 +85,9 @@ class PluginSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def ratios(self) -> Mapping[str, float]:
-        """The metrics of a host's weight. May raise ValueError."""
+        """How much each metric counts in the metrics weigher, by the metric's name. Raises ValueError for a text in the
+        settings that is wrong.
+        """
         ratios: dict[str, float] = {}
         for text in self.metrics_weights:
             name, _, ratio = (part.strip() for part in text.rpartition("="))

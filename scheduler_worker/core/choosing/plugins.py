@@ -1,8 +1,9 @@
 """The interfaces of filters and weighers.
 
-Both see columns: one call for all hosts. They decide by the columns and the spec alone, and keep no state. A plugin says
-what it depends on. `reads` names the fields of the spec, or `classes` where the amounts do not count. `woken_by` names the
-changes of hosts after which it may decide otherwise. scheduler_worker/plugin_check.py holds a plugin against both.
+Both see columns, and are called once for all hosts. They decide by the columns and the spec alone, and keep no state. A
+plugin declares what it depends on. `reads` names the fields of the spec, or `classes` if the amounts do not count.
+`woken_by` names the kinds of change after which it may answer otherwise about a host. scheduler_worker/plugin_check.py
+checks both declarations.
 """
 
 from enum import Enum
@@ -21,7 +22,7 @@ MULTIPLIERS_MAX = 1e7
 
 
 class Change(Enum):
-    """The kinds of change after which a host may be another one for a plugin."""
+    """The kinds of change of a host after which a plugin may answer otherwise about it."""
 
     # The host's own report: its load, its zone, its hypervisor, its capabilities.
     FACTS = "facts"
@@ -52,7 +53,9 @@ class Filter(Protocol):
     image_keys: tuple[str, ...] = ()
 
     def problem_with(self, key: str, value: str) -> str:  # noqa: ARG002 - any value, unless a filter says otherwise
-        """Why it cannot read this extra spec or image property, of a key that it reads; empty if it can."""
+        """Why the filter cannot understand this value; empty if it can. The key is that of an extra spec or image
+        property that the filter reads.
+        """
         return ""
 
     def passes(self, hosts: Hosts, spec: InstanceSpec) -> Flags:
@@ -76,19 +79,19 @@ class Weigher(Protocol):
         self.multiplier = multiplier
 
     def weigh(self, hosts: Hosts, spec: InstanceSpec) -> Floats | Ints | None:
-        """Finite weights, higher is better. They are scaled to 0 to 1 over the hosts that qualify, then multiplied. None:
-        all hosts are equal for it, which then costs nothing.
+        """The weight of each host, finite, higher is better. Weights are scaled to 0 to 1 over the hosts that qualify,
+        then multiplied. None says that all hosts are equal for this weigher, which costs nothing.
         """
 
 
 def multiplier_key(weigher: Weigher) -> str:
-    """The key of an aggregate's metadata that has another multiplier of this weigher for its hosts."""
+    """The key in an aggregate's metadata that sets this weigher's multiplier for the hosts of the aggregate."""
     return f"{weigher.name.replace(' ', '_').replace('-', '_')}{MULTIPLIER}"
 
 
 def compared(weigher: Weigher, hosts: Hosts, spec: InstanceSpec) -> Weigher:
-    """The weigher for these hosts, which are all that qualify. A weigher that compares hosts with each other has a method
-    `among`, which sees all of them once, and gives the weigher for each of them as it takes instances.
+    """The weigher to use for these hosts, which are all that qualify. A weigher that compares hosts with each other has
+    a method `among`: it sees all of them once, and returns a weigher that judges each of them alone.
     """
     one: Weigher = weigher.among(hosts, spec) if hasattr(weigher, "among") else weigher
     return one
@@ -97,8 +100,9 @@ def compared(weigher: Weigher, hosts: Hosts, spec: InstanceSpec) -> Weigher:
 class Plugins(Struct, frozen=True):
     """The filters, in the order of the funnel, the weighers, and the judges of the ways of one host.
 
-    Claims carry `instances_max`, so that placement keeps the limit however many schedulers choose at once; 0: no limit. `subset`: an instance gets one of so many of the best hosts.
-    `read_by_others`: the fields of a spec that plugins of other packages read.
+    `instances_max` is the limit of instances for each host (0: none). Claims carry it, so that placement keeps the
+    limit however many schedulers choose at once. An instance gets one of the `subset` best hosts. `read_by_others` are
+    the fields of a spec that plugins of other packages read.
     """
 
     filters: tuple[Filter, ...]

@@ -1,7 +1,7 @@
-"""Which hosts pass all filters, for one spec of a batch after another.
+"""Finds which hosts pass all filters, for one spec of a batch after another.
 
-Specs of one batch often differ in their amounts alone. A filter that usage does not change says the same about each of
-them: it is asked once for each combination of the other fields that such filters read.
+Specs of one batch often differ in their amounts alone. A filter whose answer does not depend on amounts or usage says
+the same about each of them. So it is asked once for all specs that are equal in the fields which such filters read.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ class Qualifying:
         self._passed: dict[tuple[object, ...], Flags] = {}
 
     def of(self, spec: InstanceSpec, *, before_search: bool = False) -> Flags:
-        """A flag for each host; callers must not write into it. `before_search`: hosts that would have to be searched pass
-        if they may have what is needed.
+        """A flag for each host that passes all filters; callers must not write into the array. With `before_search`, no
+        host is searched: compound hosts pass if by their columns they may have what is needed.
         """
         hosts = Hosts(self._draft, only_together=True, before_search=before_search)
         asked = tuple([getattr(spec, field) for field in self._fields])

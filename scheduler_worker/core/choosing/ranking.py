@@ -39,8 +39,8 @@ class Best(NamedTuple):
 
 
 class Scoring:
-    """The scores of hosts. The ends of each weigher's scale are those of the hosts that qualify at first, and stay so while
-    a batch fills them. `qualify` is None if all of the hosts do.
+    """The scores of hosts for one spec. The scale of each weigher goes from the worst to the best of the hosts that
+    qualify at first, and stays so while a batch fills them. `qualify` is None if all of the hosts do.
     """
 
     def __init__(
@@ -73,7 +73,9 @@ class Scoring:
         self._top = most(self._bands, qualify) + _ROUNDING
 
     def scores(self, hosts: Hosts) -> Ints:
-        """The upper bits say how many bands a host is from the best; the lower ones are the preference among equals."""
+        """The score of each host. Its upper bits say how many bands the host is below the best one; its lower bits
+        decide between hosts of one band, by the worker's own preference.
+        """
         weights = weights_on(self._scales, hosts, self.spec)
         return self._scores_of(bands_on(self._scales, hosts, weights), self._preferences.values[hosts.rows])
 
@@ -92,8 +94,9 @@ class Scoring:
         return Best(near[order], scores[order])
 
     def _preferred(self, count: int, among: Flags | None) -> Best | None:
-        """Where many hosts are equal, the best band has enough of them: then preferences alone decide. None if it has not, as
-        far as a look at some of the most preferred hosts tells.
+        """The best hosts if the best band has enough of them, as when most hosts are equal: then the worker's
+        preference alone decides. Only the most preferred hosts are looked at; None if too few of these are in the best
+        band.
         """
         tried = self._preferences.order[: _TRIED_AT_LEAST + _TRIED_PER_HOST * count]
         equal: Flags = np.ceil(self._bands[tried] - self._top) == 0
@@ -103,7 +106,9 @@ class Scoring:
         return Best(rows, self._preferences.values[rows]) if len(rows) == count else None
 
     def _near(self, count: int, among: Flags | None) -> Rows:
-        """The positions of few hosts, with the best among them: those at least as good as the last of the best in a sample."""
+        """The positions of the hosts among which the best are. A sample of all hosts is sorted first: hosts that are
+        worse than the last of the sample's best are left out.
+        """
         bands, preferences = self._bands, self._preferences.values[self.hosts.rows]
         every = slice(None, None, _SAMPLED_EACH)
         if count * 2 * _SAMPLED_EACH < len(bands):

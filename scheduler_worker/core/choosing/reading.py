@@ -1,7 +1,8 @@
-"""The fields of a spec that matter now: specs that differ in others alone are decided together.
+"""Leaves out of a spec the fields that no host is chosen by at the moment. Specs that differ in such fields alone are
+then decided together.
 
-Each request names a project and a flavor. If these counted always, a batch of many projects would be many passes over all
-hosts. They count only where a host is for some projects or some flavors.
+Each request names a project and a flavor. If these counted always, a batch of many projects would be many passes over
+all hosts. They count only if some host is for certain projects or certain flavors.
 """
 
 from msgspec import structs
@@ -22,8 +23,8 @@ def as_read(
     *,
     weighs_images: bool = False,
 ) -> InstanceSpec:
-    """The spec without what no host of this picture is chosen by; with what plugins of other packages read.
-    `weighs_images`: hosts that have the image cached are better.
+    """The spec without the fields that no host of this picture is chosen by. A field that a plugin of another package
+    reads stays. With `weighs_images`, the image stays, since hosts that have it cached are better.
     """
     aggregates = picture.aggregates
     project = spec.project if aggregates.name_tenants or _may_get_a_node(spec) else ""

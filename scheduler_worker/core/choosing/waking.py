@@ -1,4 +1,6 @@
-"""Which waiting instances might fit now. Only hosts that changed are judged, so a wake-up costs no search of all hosts."""
+"""Finds which waiting instances might fit now. Only hosts that changed are checked, so that this costs no search of all
+hosts.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -20,8 +22,8 @@ SEARCHED_FIRST = 64
 def hosts_with_room(
     picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins, among: Collection[int] | None
 ) -> list[set[int]]:
-    """For each spec (the demands of a request), the rows of the hosts that may have room by their columns: none is searched yet.
-    `among` names the rows that are looked at; None stands for all.
+    """For each spec, the rows of the hosts that may have room, as far as their columns say; no provider is searched
+    yet. `among` names the rows to look at; None stands for all.
     """
     draft = Draft(picture, plugins.way_judges)
     rows = np.arange(draft.columns.rows) if among is None else np.array(sorted(among), dtype=np.intp)
@@ -36,9 +38,11 @@ def room_for(picture: Picture, spec: InstanceSpec, plugins: Plugins, rows: Colle
 
 
 def first_that_fit(waiting: Sequence[bytes], room: Mapping[bytes, int]) -> int:
-    """How many instances are tried together. They are in the order of their turns, named by the digests of their specs.
-    Several may want the same room. Together there are no more of them than the least of their rooms: so each is likely to
-    fit, and none takes the room of an instance whose turn is earlier.
+    """How many of these waiting instances are tried together; `waiting` has their specs' digests, in the order of their
+    turns.
+
+    Several of them may want the same room. So there are no more of them than the smallest room among their specs: each
+    is likely to fit, and none takes the room of an instance whose turn is earlier.
     """
     least = 0
     for taken, digest in enumerate(waiting):
@@ -49,7 +53,9 @@ def first_that_fit(waiting: Sequence[bytes], room: Mapping[bytes, int]) -> int:
 
 
 def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
-    """By the amounts first: that is cheap, and most hosts that changed are still full."""
+    """Those of these hosts that may have room, as far as their columns say. The amounts are compared first: that is
+    cheap, and most hosts that changed are still full.
+    """
     rows = rows[_room_by_sums(Hosts(draft, rows), spec) >= 1]
     if not len(rows):
         return rows
@@ -58,8 +64,8 @@ def _by_columns(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) 
 
 
 def _qualifying_rows(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Rows:
-    """Of many hosts that must be searched, those with the most room by their columns are searched first, one by one. All are
-    searched only if none of these qualifies.
+    """Those of these hosts that qualify. Compound hosts with the most room by their columns are searched first, one by
+    one; all are searched only if none of the first ones qualifies.
     """
     rows = _by_columns(draft, spec, plugins, rows)
     filling = draft.filling(spec)

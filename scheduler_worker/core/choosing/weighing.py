@@ -1,4 +1,6 @@
-"""The weights of hosts, on one scale: as bands, of which each is a difference that counts."""
+"""Puts the weights of hosts by all weighers on one scale. It is divided into bands: a difference of less than a band
+does not count.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,8 +20,8 @@ Weights = Sequence[Floats | Ints | None]
 
 
 class Scale(NamedTuple):
-    """A weigher, the weight that counts nothing, and how many bands one more of its weight is: a number for all hosts, or one
-    for each set of aggregates.
+    """A weigher, its lowest weight, which counts nothing, and how many bands one more of its weight is worth. That is a
+    number for all hosts, or an array with one for each set of aggregates.
     """
 
     weigher: Weigher
@@ -28,10 +30,11 @@ class Scale(NamedTuple):
 
 
 class Weighing:
-    """The weighers that count in a batch, with their multipliers: a number for all hosts, or one for each set of aggregates.
+    """The weighers that count in a batch. The multiplier of each is a number for all hosts, or an array with one for
+    each set of aggregates.
 
-    Specs that differ in their amounts alone are mostly weighed alike. So the bands of all hosts are kept for specs that are
-    equal in what weighers read, and only hosts that took an instance meanwhile are weighed again.
+    Specs that differ in their amounts alone are mostly weighed alike. So the bands of all hosts are kept for specs that
+    are equal in what weighers read, and only hosts that took an instance meanwhile are weighed again.
     """
 
     def __init__(self, draft: Draft, weighers: Sequence[Weigher]) -> None:
@@ -53,7 +56,9 @@ class Weighing:
         self._takers_seen = 0
 
     def bands(self, hosts: Hosts, scales: list[Scale], spec: InstanceSpec, weights: Weights) -> Floats:
-        """The bands of hosts on these scales, with these weights; callers must not write into them."""
+        """How many bands each host is better than the worst, by these scales and weights; callers must not write into
+        the array.
+        """
         bands = self._kept_bands(hosts, scales, spec)
         if bands is None:
             bands = bands_on(scales, hosts, weights)

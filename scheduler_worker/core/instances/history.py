@@ -13,8 +13,8 @@ from scheduler_worker.core.instances.rows import ACTIVE, DELETED, DELETING, ERRO
 
 
 def changes_between(before: InstanceRow | None, after: InstanceRow, by: str) -> tuple[Change, ...]:
-    """The changes that the step from one row to the other makes, and that are kept. `by` sent the order; empty: the step is a
-    cell's.
+    """The entries for the instance's history, new or completed, of the step from the row `before` to the row `after`.
+    `by` is the user who ordered the step; empty if a cell reported it.
     """
     was, is_ = None if before is None else before.told, after.told
     if is_.state in (DELETING, DELETED) and (was is None or was.state not in (DELETING, DELETED)):
@@ -118,7 +118,9 @@ def boot_of(row: InstanceRow) -> Change:
 
 
 def with_end(change: Change, row: InstanceRow) -> Change:
-    """The change; if it is a delete, with its end: a delete ends when the row is deleted."""
+    """An entry of the history as it is shown. The end of a delete is not stored with the entry: it is read from the
+    row.
+    """
     if change.what != "delete":
         return change
     if row.told.state != DELETED:

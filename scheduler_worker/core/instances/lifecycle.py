@@ -97,8 +97,8 @@ def accepted(
 
 
 def adopted(unseen: InstanceRow, new: InstanceRow) -> InstanceRow:
-    """The row of a request that its delete has overtaken: its owner is known now, and it stays deleted. But a delete of
-    another project had no right to it, and does not count.
+    """The row of a request whose instance was deleted before the request was seen: it stays deleted, and its owner is
+    known now. If the delete named another project it did not count, and the row is the new one.
     """
     if unseen.told.project not in ("", new.told.project):
         return new
@@ -123,7 +123,7 @@ def waits(
     reason: str,
     no_valid_host: NoValidHost | None = None,
 ) -> InstanceRow | None:
-    """The row as it waits for room until its deadline, as the request asked. None if the row is no longer `accepted`."""
+    """The row of an instance that begins to wait for room, until its deadline. None if the row is no longer `accepted`."""
     if row.told.state != ACCEPTED:
         return None
     told = structs.replace(
@@ -140,7 +140,9 @@ def waits_on(
     no_valid_host: NoValidHost | None,
     refusals: tuple[ClaimRefused, ...],
 ) -> InstanceRow | None:
-    """Another search found no host either: its reasons count from now on. Clients that ask see them; no event tells them."""
+    """The row of a waiting instance after another search that found no host, with the new reasons; None if they are the
+    same as before. Clients see the reasons when they ask; no event tells them.
+    """
     told = structs.replace(row.told, reason=reason, no_valid_host=no_valid_host, refusals=refusals)
     if told == row.told:
         return None
@@ -211,7 +213,9 @@ def overdue(row: InstanceRow, now: datetime) -> InstanceRow | None:
 
 
 def after_delete(row: InstanceRow | None, order: DeleteInstance, now: datetime) -> InstanceRow | None:
-    """A client deletes the instance. Its request may not have been seen yet: it then finds the instance deleted."""
+    """The row after a client's order to delete the instance; None if nothing changes. If the request has not been seen
+    yet, the new row keeps it from being built.
+    """
     if row is None:
         return deleted_unseen(order.instance, now, order.project)
     return deleted(row, now) if is_of(row, order.project) else None
@@ -234,7 +238,9 @@ def deleted_unseen(instance: InstanceId, now: datetime, project: str = "") -> In
 
 
 def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | None:
-    """The instance is no longer wanted. If a cell has it, the cell reports when it is gone."""
+    """The row after the instance is not wanted any more; None if it is being deleted already. An instance in a cell is
+    `deleting` until the cell reports that it is gone.
+    """
     told = row.told
     if told.state in (DELETING, DELETED):
         return None
@@ -296,14 +302,18 @@ def _spec_after(row: InstanceRow, said: InstanceState) -> bytes:
 
 
 def is_whole(event: CellEvent) -> bool:
-    """Does this event alone say what becomes of a placed instance, so that its row need not be read?"""
+    """Does this event alone say all that a row shows of an instance that was placed and is active now, so that the row
+    need not be read?
+    """
     said = event.instance
     is_plain = not (said.failures or said.reason or said.no_valid_host or said.rebuild or said.move)
     return isinstance(event, InstanceActive) and is_plain and said.changed_at is not None
 
 
 def confirmed(row: InstanceRow, sequence: int) -> InstanceRow:
-    """The messages up to this sequence have reached the broker, and no event of a cell will imply it."""
+    """The row after the broker has confirmed its messages up to this sequence. It is for messages that no later event
+    of a cell confirms.
+    """
     return row if row.told.sequence > sequence else structs.replace(row, unsaid=False)
 
 

@@ -8,8 +8,8 @@ from scheduler_worker.core.instances.rows import NO_REQUEST, WAITING, InstanceRo
 
 
 def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
-    """The row as its cell has it; None if there is none, if it has changed since the audit read it, or if the sequence is none
-    that a cell counts to.
+    """The row with the state that the cell has. None if there is no row, if it has changed since the audit read it, or
+    if the cell's sequence is higher than cells count to.
     """
     if row is None or not _is_as_seen(row, mend) or mend.instance.sequence > SEQUENCE_FROM_CELL_MAX:
         return None

@@ -59,8 +59,8 @@ def releases_of_ended(
     *,
     new: Collection[InstanceId] = (),
 ) -> list[ReleaseClaim]:
-    """Releases for the instances that have no row, or whose row holds nothing any more. `new` names those for which this
-    try of the request made the first claim.
+    """Releases of the claims of those instances that have no row, or whose row holds nothing any more. For the
+    instances in `new`, this try of the request made the first claim.
     """
     return [
         release_of(id_, now)

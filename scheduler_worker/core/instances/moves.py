@@ -108,7 +108,7 @@ def moved(
     confirm_s: int,
     next_spec: bytes = b"",
 ) -> InstanceRow:
-    """The row with the move on its way to the cell. The order was checked."""
+    """The row with a new move, which is on its way to the cell. The order to move was checked before."""
     told = row.told
     number = told.sequence + 1
     move = Move(
@@ -134,7 +134,9 @@ def moved(
 
 
 class MoveRoom:
-    """How many moves more may go on, by host and by cell; 0: any number."""
+    """Counts the moves that go on, by host and by cell, and refuses those beyond the limits. A limit of 0 allows any
+    number.
+    """
 
     def __init__(self, going: Iterable[Change], host_max: int, cell_max: int) -> None:
         self._host_max = host_max
@@ -169,8 +171,8 @@ class MoveRoom:
 def move_ended(
     row: InstanceRow | None, order: EndMove, now: datetime, is_up: Callable[[str], bool]
 ) -> InstanceRow | BuildRejected:
-    """The row with the end of its move on its way to the cell; the same object if that was asked before. `is_up` knows the hosts
-    by name.
+    """The row after an order to confirm, revert or abort its move, or why the order is refused. The same object if that
+    end was asked before. `is_up` tells of a host's name whether the host is up.
     """
     if row is None or row.told.request_id == NO_REQUEST or not is_of(row, order.project):
         return refused(order, "instance", order.instance, "there is no such instance")

@@ -15,7 +15,9 @@ from scheduler_worker.core.instances.rows import Decision, InstanceRow, KeptRequ
 
 
 class Holds(Struct, frozen=True):
-    """Placement granted it this share of a host, for this attempt. `is_new`: it held nothing before this claim."""
+    """The outcome of a search that found a host: placement has granted the share of `choice` for this attempt. `is_new`
+    is false if the instance held the share already, by an earlier claim.
+    """
 
     cell: str
     attempt: int
@@ -28,8 +30,10 @@ class Holds(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """It gets no host, for another reason than that no host qualifies. `no_valid_host`: what others of its request lack.
-    `may_pass`: the same search may find one later.
+    """The outcome of a search that ends without a host for another reason than that no host qualifies.
+
+    `no_valid_host` says what other instances of the same request lack. With `may_pass`, the same search may find a host
+    later.
     """
 
     reason: str
@@ -64,8 +68,8 @@ def after_search(
     group: ServerGroup | None = None,
     kept: KeptRequest | None = None,
 ) -> InstanceRow | None:
-    """The row with this outcome; None if the row was decided otherwise meanwhile, or there is no outcome. With `kept`, an
-    instance for which there is no room now waits.
+    """The row after its search had this outcome. None if the row was decided otherwise meanwhile, or if there is no
+    outcome. With `kept`, an instance for which there is no room now begins to wait.
     """
     match outcome:
         case Holds():
@@ -114,8 +118,9 @@ def _without_host(
 def _ends_by(
     row: InstanceRow, build: BuildInstance, holds: Holds, now: datetime, timeouts: Timeouts
 ) -> datetime:
-    """Counted from the acceptance; of a request that may wait, from now, since its row's deadline is that of the wait. A
-    request without a deadline that may be built on a node gets a node's time.
+    """The moment by which the cell must have built the instance. It is counted from the acceptance of the request; for
+    a request that may wait, from now. A request without a deadline gets the longer time of nodes if one of the hosts
+    chosen for it is a node.
     """
     may_get_node = NODE in [each.kind for each in (holds.choice, *holds.alternates)]
     if build.wait is None and (build.deadline_s is not None or not may_get_node):

@@ -54,19 +54,24 @@ class KeptRequest(Struct, frozen=True):
 
 
 class InstanceRow(Struct, frozen=True):
-    """One instance.
+    """One instance as the scheduler's database keeps it.
 
-    `told` is the state that clients are told. `issued_at` is the moment of acceptance; the claim carries it, so
-    that a repeated claim is the same claim. `heard` is the highest sequence that the cell has sent. `unsaid` is set
-    while the messages of the row's state may not have reached the broker. A placed row stays `unsaid` until its
-    cell reports the instance: a write only because the order is confirmed would be a third of all writes. `order`
-    is kept as long as the row is `unsaid`. `changes` has the requests of the last rebuilds and moves, the newest
-    last: each is done once, however often it is delivered. `choices` are the hosts of a move that its cell has not
-    reported yet. `spec` is what the request needs, encoded (core/instances/specs.py); empty on rows of earlier
-    releases; `resized_spec` counts in its stead after a resize, and `next_spec` when the present one is confirmed.
-    A row that begins to wait has `kept`, and one that ends its wait is `has_waited`: stores write the list of what
-    waits by these two, which are not read back. Nor is `history`, which stores add to the history of the instance,
-    or renew there. `by` is who sent the request.
+    `told` is the state that clients are told. `issued_at` is the moment of acceptance; the claim carries it, so that a
+    repeated claim is the same claim. `by` is who sent the request.
+
+    Messages: `heard` is the highest sequence that the cell has sent. `unsaid` is set while the messages of the row's
+    state may not have reached the broker. A placed row stays `unsaid` until its cell reports the instance: a write only
+    because the order is confirmed would be a third of all writes. `order` is kept as long as the row is `unsaid`.
+
+    Changes: `changes` has the requests of the last rebuilds and moves, the newest last, because each is done once,
+    however often it is delivered. `choices` are the hosts of a move that its cell has not reported yet.
+
+    Needs: `spec` is what the request needs, encoded (core/instances/specs.py); rows of earlier releases have none.
+    After a resize `resized_spec` counts instead, and `next_spec` will when the present resize is confirmed.
+
+    Written, but not read back: a row that begins to wait has `kept`, and a row that ends its wait has `has_waited`; by
+    these two, the store writes its list of waiting instances. `history` has entries that the store adds to the
+    instance's history, or completes there.
     """
 
     told: InstanceState
@@ -113,8 +118,8 @@ class InstanceRow(Struct, frozen=True):
 
     def may_lose(self, *, is_new: bool) -> bool:
         """May the claim that a request got for this instance be released? Not while the instance is to have a claim, or
-        has one. After its end, the cell may still keep the share for a host that has not confirmed the destroy; only a
-        claim that was new (`is_new`) cannot be that share.
+        has one. After the instance's end, the cell may still keep its share for a host that has not confirmed the
+        destroy. Only a claim that was new (`is_new`) cannot be that share.
         """
         if self.told.state in (DELETED, ERROR) or not (self.is_open or self.is_in_cell):
             return is_new or not self.told.keeps_share

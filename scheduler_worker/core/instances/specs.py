@@ -8,7 +8,9 @@ from scheduler_worker.core.requests import InstanceSpec
 
 
 class _Kept(Struct, frozen=True, array_like=True):
-    """`build` is the request but for its flavor: a resize brings another one. None: nothing else was asked."""
+    """A spec as a row stores it, with the request that it was read from. Of the request, the flavor and all that names
+    it are left out; None if nothing else was asked. A resize reads it again, with another flavor.
+    """
 
     spec: InstanceSpec
     build: BuildInstance | None
@@ -22,7 +24,9 @@ _NOTHING_ELSE = BuildInstance()
 
 
 def encoded(spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE) -> bytes:
-    """Equal needs have equal codes: what names a request, or only this building of it, is left out."""
+    """The spec and its request as bytes for a row. Two requests with equal needs give equal bytes, since everything
+    that names a request is left out.
+    """
     build = structs.replace(
         build,
         request_id=None,
@@ -48,7 +52,9 @@ def encoded(spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE) -> bytes:
 
 
 def decoded(kept: bytes) -> InstanceSpec | None:
-    """None if the row keeps none, or one of another release that cannot be read."""
+    """The spec that `encoded` made these bytes of. None if there are none, or if they are of another release and cannot
+    be read.
+    """
     found = _read(kept)
     return None if found is None else found.spec
 

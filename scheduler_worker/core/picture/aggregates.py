@@ -21,7 +21,9 @@ ANSWERS_MAX = 1_000
 
 
 class HostAggregates:
-    """`keys` are those of all metadata: a plugin whose key is nowhere has nothing to ask."""
+    """The aggregates that the picture knows, and the sets of them that hosts are in. `keys` are the metadata keys of
+    all aggregates, so a plugin whose key is not among them need not ask.
+    """
 
     def __init__(self) -> None:
         self._sets = Codes[tuple[AggregateId, ...]]()
@@ -77,7 +79,9 @@ class HostAggregates:
         return value_of(ZONE, self.of_set(code)) if code else ""
 
     def answers(self, question: Hashable, judge: Judge) -> NDArray[Any]:
-        """The judge's answer about each set, by code. The same question must have the same judge."""
+        """The answers of `judge` about each set of aggregates, as an array by the sets' codes. They are kept under
+        `question`, so one question always has the same judge.
+        """
         known = self._answers.get(question)
         if known is None or len(known) < len(self._sets.names):
             if len(self._answers) >= ANSWERS_MAX:

@@ -91,15 +91,16 @@ class HostProfile(NamedTuple):
 
 
 class Columns:
-    """The arrays, of which these need a word:
+    """The facts about all hosts as arrays, each with one entry for each host's row. Those that their names do not
+    explain:
 
     `present`: the row belongs to a host. `registered`: the registry knows the host. `provided`: placement has its tree.
-    `consistent`: these two name the same cell. `nested`: its tree has more than a root. `root`: the row of its root in the
-    provider index, -1 without a provider. `holding`: how many choices of this scheduler are unanswered. `instances`: as
-    the host reports. `consumers`: as placement counts. `node`: it is a bare-metal node. `projects`: the set of projects
-    that may use it; the empty set stands for all. `aggregates`: the code of the set of its root provider's aggregates.
-    `zone`: that of its aggregates, else the one that the host reports. `profile`: the code of its `HostProfile`. `metrics`: NaN where a host
-    does not tell it.
+    `consistent`: registry and placement name the same cell for it. `nested`: its tree has children. `root`: the row of
+    its root in the provider index, -1 without a provider. `holding`: how many choices of this scheduler for it are
+    unanswered. `instances`: as many as the host reports. `consumers`: as many as placement counts. `node`: it is a
+    bare-metal node. `projects`: the set of projects that may use it; the empty set stands for all. `aggregates`: the
+    code of the set of its root provider's aggregates. `zone`: that of its aggregates, else the one that the host
+    reports. `profile`: the code of its `HostProfile`. `metrics`: NaN where a host does not report the metric.
     """
 
     def __init__(self) -> None:

@@ -54,8 +54,8 @@ class GroupMembers:
         return {number: member.attempt for number, member in self._members.items()}
 
     def replace(self, members: Sequence[GroupMember], known: Mapping[int, int]) -> int:
-        """These are all members. Those `known` before they were read, and not among them, are members no more. Returns how
-        many differed.
+        """Take over the list of all members. Those that were `known` before the list was read, and are not on it, have
+        left. Returns how many members were missing or different here.
         """
         there = {member.consumer.int for member in members}
         over = [
@@ -85,7 +85,9 @@ class GroupMembers:
     # Questions
 
     def of_group(self, group: GroupId) -> Sequence[GroupMember]:
-        """Each member once. Placement's word about a consumer counts before a choice that is not answered."""
+        """The members of a group, each once: those that placement has told of, and this scheduler's unanswered choices
+        for other instances.
+        """
         members = self._by_group.get(group.int, {})
         held = [
             each

@@ -80,8 +80,8 @@ class Picture:
         return all(self.trees.has_base_of(usage) for usage in usages)
 
     def prune(self, internals: Iterable[int]) -> None:
-        """These providers, by internal id, are deleted: placement has said so, or they were known before a snapshot began, and
-        are not in it. A late message about them is ignored.
+        """Remove these providers, by internal id, and ignore late messages about them. Placement has said that they are
+        deleted, or they were known before a snapshot began and are not in it.
         """
         for internal in internals:
             tree = self.trees.delete(internal)
@@ -89,15 +89,18 @@ class Picture:
                 self._write_row(tree)
 
     def behind(self, revisions: Mapping[int, int], known: Iterable[int]) -> list[int]:
-        """The internal ids of providers that are older here than in `revisions`, which has all providers; and of those
-        that were `known` before, are not in it, and are still here.
+        """The internal ids of providers about which this picture has missed a change. `revisions` has all of
+        placement's providers. Those that are older here are behind; so are those that were `known` before and are not
+        in it, but still are here.
         """
         old = [internal for internal, revision in revisions.items() if self.trees.lacks(internal, revision)]
         over = [internal for internal in known if internal not in revisions and self.trees.knows(internal)]
         return old + over
 
     def forget(self, gone: Iterable[ProviderId]) -> None:
-        """Placement did not find these just now; if it has them again since, the feed says so."""
+        """Remove these providers, which placement has just not found. If placement has them again since, published
+        changes say so.
+        """
         for provider in gone:
             tree = self.trees.drop(self.trees.internal_of(provider))
             if tree is not None:
@@ -133,14 +136,18 @@ class Picture:
             self.touched.add_all()
 
     def measure(self, host: ProviderId, values: Mapping[str, float]) -> None:
-        """These are the host's metrics now; a host that is unknown yet tells them again."""
+        """Write the host's metrics. Those of a host that is not known yet are dropped, since the host will send them
+        again.
+        """
         row = self._rows.get(host.int)
         if row is not None:
             self.columns.put_metrics(row, values)
             self.touched.add((row,))
 
     def cache_images(self, host: ProviderId, images: Iterable[str]) -> None:
-        """The host has these images now; a host that is unknown yet tells them again."""
+        """Write which images the host has cached. The images of a host that is not known yet are dropped, since it will
+        send them again.
+        """
         row = self._rows.get(host.int)
         if row is not None:
             self.columns.images.put(row, images)
@@ -164,7 +171,9 @@ class Picture:
     # This scheduler's choices
 
     def hold(self, choices: Iterable[tuple[ConsumerId, int, Share]]) -> None:
-        """Count these choices until they are answered. If one is held again, the later share counts."""
+        """Count these choices as used room until placement answers. If one of them is held again, the later share
+        counts.
+        """
         held = []
         before = []
         for consumer, attempt, share in choices:
@@ -178,7 +187,9 @@ class Picture:
         self._count(held, 1)
 
     def granted(self, consumer: ConsumerId, attempt: int) -> None:
-        """The choice counts until the feed names it, or until a reading that began later has ended."""
+        """Note that placement has granted this choice. The picture holds it until a change from placement names it, or
+        until a reading that began after this has ended.
+        """
         if (hold := self._holds.get((consumer.int, attempt))) is not None:
             hold.is_granted = True
 
@@ -186,7 +197,7 @@ class Picture:
         return [hold.key for hold in self._holds.values() if hold.is_granted]
 
     def drop(self, choices: Iterable[Key]) -> None:
-        """These are answered, or a change names them: their usage counts by now, or they were refused."""
+        """Stop holding these choices: placement has refused them, or their usage is in the providers' states by now."""
         choices = tuple(choices)
         self.groups.drop(choices)
         holds = (self._holds.pop((consumer.int, attempt), None) for consumer, attempt in choices)
@@ -294,7 +305,9 @@ class Picture:
             self.columns.consumers[[*consumers]] = [*consumers.values()]
 
     def _touch_used(self, tree: Tree, used: Mapping[str, int]) -> None:
-        """A host of one provider has room only if less is used; in a tree, what is used may have gone elsewhere."""
+        """Note that this tree may have room again. A host of one provider may only if less is used than before; a host
+        with children may in any case, as may all hosts if the tree is a pool.
+        """
         if tree.row < 0:
             # It shares with other hosts.
             self.touched.add_all()

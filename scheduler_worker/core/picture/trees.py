@@ -21,7 +21,9 @@ GONE_MAX = 100_000
 
 
 class Tree:
-    """The providers under one root, by internal id. `row` is its row in the picture, with these resource `classes`."""
+    """A root provider and all providers below it, by internal id. `row` is the tree's row in the picture's columns (-1:
+    none), and `classes` are its resource classes there.
+    """
 
     __slots__ = ("classes", "providers", "root", "row")
 
@@ -54,7 +56,9 @@ class Tree:
 
 
 class Merged(NamedTuple):
-    """Trees whose shape changed; or one tree where only the usage of one provider changed."""
+    """The trees that a provider's new state has changed: in `trees` those of which more than usage changed, in `used`
+    the tree of which only one provider's usage did.
+    """
 
     trees: tuple[Tree, ...] = ()
     used: Tree | None = None
@@ -64,8 +68,8 @@ NOTHING_NEW = Merged()
 
 
 class Trees:
-    """All trees; `index` has their providers as columns. Ids are looked up by their integers, since the hash of a UUID is
-    computed in Python.
+    """All provider trees. `index` has their providers as columns, for the search. Ids are looked up by their integers,
+    since the hash of a UUID is computed in Python.
     """
 
     def __init__(self) -> None:
@@ -141,7 +145,9 @@ class Trees:
         return state.consumers if usage is None else usage.consumers
 
     def stocked(self, tree: Tree) -> dict[str, tuple[InventoryState, int]]:
-        """The inventory and the used amount of each class; sums, if the tree has more than a root."""
+        """Of each class in the tree, the inventory and the used amount. If the tree has children, these are sums over
+        all providers, without limits for a single one.
+        """
         if tree.top is None:
             return {}
         if len(tree.providers) == 1:

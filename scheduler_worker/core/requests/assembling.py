@@ -1,4 +1,4 @@
-"""Makes of the parts of a request the fields of a spec: amounts, traits and granular groups."""
+"""Puts the parts that were read out of a request together to the fields of a spec: amounts, traits and granular groups."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from scheduler_worker.core.requests.spec import GranularGroup, Preferences
 
 
 class Needed(NamedTuple):
-    """The amounts that are not 0: those of each granular group, by its suffix, and the sums over the whole request. The
-    groups without amounts are here, too.
+    """The amounts that a request asks for, without those that are 0: the sums of the whole request in `total`, and
+    those of each granular group, by its suffix. Groups that ask for no amounts have an entry, too.
     """
 
     total: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""What makes no sense about the groups of a request, taken together."""
+"""Finds what is wrong with the granular groups of a request, taken together."""
 
 from collections.abc import Iterator, Sequence
 
@@ -69,7 +69,9 @@ def _problems_of_nothing_outside(parts: Sequence[Part]) -> Iterator[Problem]:
 
 
 def _problems_without_amounts(parts: Sequence[Part], suffix: str, *, is_together: bool) -> Iterator[Problem]:
-    """A group without amounts only says which provider is near others, and has certain traits."""
+    """The problems of a granular group that asks for no amounts. Such a group is only there to say, by `same_subtree`,
+    near which providers another one with certain traits must be.
+    """
     part = next(part for part in parts if isinstance(part, Resource | Trait) and part.suffix == suffix)
     kind, word = ("resources", "0") if isinstance(part, Resource) else ("trait", part.word)
     field = f"flavor.extra_specs.{kind}{suffix}:{part.name}"

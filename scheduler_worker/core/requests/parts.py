@@ -1,4 +1,6 @@
-"""The parts that are read out of a request. A part without a suffix belongs to the whole instance."""
+"""The parts of a request: one for each thing that its flavor, its extra specs or its image says. A part with a suffix
+belongs to the granular group with that suffix, all others to the whole instance.
+"""
 
 from typing import NamedTuple
 
@@ -40,7 +42,9 @@ class Trait(NamedTuple):
 
 
 def is_of_flavor(suffix: str) -> bool:
-    """Groups of ports and volumes are named by their ids, with a blank, which no extra spec has in its suffix."""
+    """Is this granular group asked for by the flavor? The groups of ports and volumes have a blank in their suffix,
+    which no extra spec can have.
+    """
     return " " not in suffix
 
 

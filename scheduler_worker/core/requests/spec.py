@@ -10,8 +10,8 @@ Preferences = tuple[tuple[str, float], ...]
 
 
 class GranularGroup(Struct, frozen=True, omit_defaults=True):
-    """The needs that one provider alone must meet. Without `amounts` it only has to be there, and is named by a
-    `same_subtree`.
+    """The needs that one provider must meet alone. A group without `amounts` takes nothing: it only requires that such
+    a provider is there, and `same_subtree` says near which others.
     """
 
     suffix: str
@@ -22,21 +22,23 @@ class GranularGroup(Struct, frozen=True, omit_defaults=True):
 
 
 class InstanceSpec(Struct, frozen=True, omit_defaults=True):
-    """The needs of each of `count` instances. Equal specs are decided in one pass.
+    """What each of `count` instances needs of a host. Requests with equal specs are decided in one pass.
 
-    `amounts` are the sums over the whole request. `groups` are the granular groups; the rest of the amounts may come from
-    any providers of the tree, and these together must have the traits in `required`. With `isolates`, no two groups get
-    one provider. The providers of the groups in each tuple of `same_subtree` are at or below one of them. `preferred` are
-    traits, `preferred_classes` resource classes, that a better host has.
+    Amounts: `amounts` are the sums over the whole request. `groups` are the granular groups; all other amounts may come
+    from any providers of the tree, which together must have the traits in `required`. With `isolates`, no two groups
+    get one provider. The providers of the groups in each tuple of `same_subtree` are at or below one of them.
+    `preferred` are traits, `preferred_classes` resource classes, that a better host has.
 
-    A host is in one aggregate of each tuple in `member_of`, and in none of `forbidden_aggregates`.
+    Aggregates: a host is in at least one aggregate of each tuple in `member_of`, and in none of `forbidden_aggregates`.
 
-    Names of hosts are in lower case. `extra_specs` are those that only plugins read. `project` and
-    `flavor`, a name, count only where hosts are for some projects or flavors (core/choosing/reading.py).
-    `is_for_nodes`: only a node qualifies. `image_properties` are those that a filter reads. `different_hosts` and
-    `same_hosts` are the hosts of the instances that the request names to be apart from, or together with; like `hosts`,
-    they are names. An empty `same_hosts` is no wish; None: the instances that are named have no host. The
-    instance joins `server_group`. `image` is the source of the image that a hypervisor builds from.
+    Hosts: all names of hosts are in lower case. `different_hosts` and `same_hosts` are the hosts of the instances that
+    the request wants to be apart from, or together with. An empty `same_hosts` means no such wish; None means that
+    those instances have no host. With `is_for_nodes`, only a bare-metal node qualifies. The instance joins
+    `server_group`.
+
+    For plugins: `extra_specs` are those that only plugins read, and `image_properties` those that a filter reads.
+    `project` and `flavor`, a name, are given only if some hosts are for certain projects or flavors
+    (core/choosing/reading.py). `image` is the source of the image that a hypervisor builds from.
     """
 
     amounts: tuple[tuple[str, int], ...]

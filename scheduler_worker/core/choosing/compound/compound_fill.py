@@ -9,8 +9,8 @@ from scheduler_worker.core.requests import InstanceSpec
 
 
 class CompoundFill:
-    """A host is searched when it is needed, alone. Its ways stay good as long as one of them has room; then it is searched
-    again.
+    """Puts the instances of one spec on compound hosts. A host is searched when an instance takes it. The ways that are
+    found are used as long as one of them has room; then the host is searched again.
     """
 
     def __init__(self, compounds: Compounds, spec: InstanceSpec) -> None:

@@ -77,8 +77,10 @@ class Compounds:
         self._full: dict[Needs, list[int]] = {}
 
     def cover_everyone(self, free: Callable[[str], Ints | None]) -> None:
-        """From now on all hosts are searched, if a request has groups. `free` gives the columns of the draft: on hosts
-        without children they are what is free at the root, less the choices that are not answered and those of the batch.
+        """From now on, requests with granular groups search every host, not only compound ones.
+
+        `free` gives the free amounts of a class as the draft has them. On hosts without children, what its choices have
+        taken is counted at the root provider.
         """
         columns, index = self._picture.columns, self._index
         roots = columns.root[: columns.rows]
@@ -113,7 +115,9 @@ class Compounds:
     # One host after another
 
     def search(self, needs: Needs) -> Callable[[int], list[Parts]]:
-        """A function that gives the ways of one host, best first. It may be called again after more is taken."""
+        """A function that searches one host, and returns its ways to give what is needed, best first. It may be called
+        again after more was taken.
+        """
         judges = [judge for judge in self._judges if judge.reads(needs)]
         ways_of = self._trees.ways_of(query_of(needs), WAYS_PER_HOST if judges else 1)
 
@@ -132,7 +136,9 @@ class Compounds:
         return bool(self._in_tree_of(host, self._trees.ways_of(query_of(needs), 1, pools_may_suffice=True)))
 
     def known_full(self, needs: Needs) -> Sequence[int]:
-        """The hosts that were searched alone in this batch, and had no way: what is free only becomes less."""
+        """The hosts that were searched in this batch and had no way. They stay full, since in a batch what is free only
+        becomes less.
+        """
         return self._full.get(needs, ()) if self._full else ()
 
     def _in_tree_of(
@@ -165,7 +171,9 @@ class Compounds:
         return found
 
     def found_room(self, needs: Needs) -> Found:
-        """As `found`, but whatever the traits. A host that has a way has room: only the others are searched."""
+        """As `found`, but traits do not count. A host with a way that has the traits has room, so only the others are
+        searched.
+        """
         alone = needs.of_room_alone()
         if alone in self._found:
             return self._found[alone]
@@ -211,7 +219,9 @@ class Compounds:
         return found
 
     def _by_pools(self, hosts: Rows) -> Iterator[tuple[frozenset[int], Rows]]:
-        """The roots of these hosts, grouped by the sharing providers that their cells may not use."""
+        """The roots of these hosts, in groups. All hosts of a group may not use the same pools, those of other cells,
+        which are in the set beside them.
+        """
         columns = self._picture.columns
         if not self._index.sharing:
             yield frozenset(), columns.root[hosts]

@@ -54,7 +54,7 @@ class Pools:
         return most
 
     def most_at_first(self, resource: str) -> Ints | None:
-        """The answer of `most` when the batch first asked, kept. Room only shrinks in a batch, so it is never too little."""
+        """As `most`, but by what was free when the batch first asked; so it is at least as much as is free now."""
         if resource not in self._most_at_first:
             self._most_at_first[resource] = self.most(resource)
         return self._most_at_first[resource]

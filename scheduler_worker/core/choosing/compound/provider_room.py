@@ -1,4 +1,6 @@
-"""The free amounts at each provider: what its unanswered choices hold there, and what the batch has taken, is not free."""
+"""The free amounts at each provider, without what this scheduler's unanswered choices hold there and what the batch has
+taken.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +14,9 @@ Parts = Sequence[ProviderAmount]
 
 
 class ProviderRoom:
-    """The picture is not changed: `taken` is counted beside its usage, by class and row."""
+    """The free amounts at each provider. The picture is not changed: `taken` counts, by class and provider row, what is
+    used beside the usage that the picture has.
+    """
 
     def __init__(self, picture: Picture) -> None:
         self._index = picture.index

@@ -1,7 +1,6 @@
-"""The search of a compound host has found whether it can serve the request, and plugins have left it a way to do so.
-
-`search`: the search of a host was cut; it may have the amounts, but it is not known. `ways`: plugins allow none of the ways
-that were found (ways/judge.py).
+"""Two filters by the result of a search of compound hosts. `search` removes a host whose search was cut, so that nobody
+knows whether it has room. `ways` removes a host of which plugins allow none of the ways that were found
+(ways/judge.py).
 """
 
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""The host has room: of each class enough is free, within the bounds of its inventory; and for each granular group."""
+"""The host has room: enough of each class is free, within the limits of its inventory, and each granular group finds a
+provider.
+"""
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts

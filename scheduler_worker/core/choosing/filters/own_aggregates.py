@@ -1,4 +1,6 @@
-"""The hosts of a project's own aggregates, for all requests of the project: those that `filter_tenant_id` names it in."""
+"""A project's own aggregates are those whose metadata `filter_tenant_id` names the project. All its requests get hosts
+of these only.
+"""
 
 from typing import Any
 
@@ -10,7 +12,7 @@ from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class OwnAggregates(ByAggregates):
-    """With `required`, a project that no aggregate names gets no host; without, it gets any."""
+    """With `required`, a project without own aggregates gets no host; otherwise it may get any host."""
 
     reads = ("project",)
 

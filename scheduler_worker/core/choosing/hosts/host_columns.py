@@ -19,10 +19,11 @@ LOOKED_AT_AGAIN_MAX = 32
 
 
 class Hosts(HostFacts):
-    """Some hosts, or all: every answer is an array with one entry for each host, in the same order.
+    """Some hosts, or all, with one batch's choices counted: every answer is an array with one entry for each host, in
+    the same order.
 
-    With `taken`, each host has taken that many more instances of `amounts`, and a host may be here several times. So one
-    pass computes the scores of many hosts at several counts.
+    With `taken`, each host counts as having taken that many more instances of `amounts`, and a host may be here several
+    times. So one pass computes the scores of many hosts at several counts.
     """
 
     def __init__(
@@ -65,8 +66,9 @@ class Hosts(HostFacts):
         )
 
     def giving(self, resource: str, amount: int) -> Flags:
-        """The hosts that have this amount free, and whose inventories allow it: min_unit, max_unit and step_size. The flags of
-        all hosts are kept, as specs of a batch often ask for the same amount: callers must not write into them.
+        """The hosts that have this amount free, and whose inventories allow it: min_unit, max_unit and step_size.
+        Callers must not write into the array: the answer about all hosts is kept, since specs of a batch often ask for
+        the same amount.
         """
         if self._rows is not None:
             return self._look_up_giving(resource, amount)
@@ -99,9 +101,11 @@ class Hosts(HostFacts):
         return np.full(len(self), -1, dtype=np.int64) if most is None else self.of(most)
 
     def decided(self, by_columns: Flags, needs: Needs, *, by_room_alone: bool = False) -> Flags:
-        """The hosts that have what is needed. About most of them the columns say it (`by_columns`), about compound ones a search.
-        With `taken` all compound hosts are returned: each is searched when an instance takes it. So is a host whose search
-        ended early because it took too many steps: another filter tells that. With `by_room_alone` traits do not count.
+        """The hosts that have what is needed. `by_columns` is the answer of the columns, which holds for all but
+        compound hosts; those are searched.
+
+        With `taken`, compound hosts pass, since each is searched when an instance takes it. A host whose search was cut
+        passes, too: another filter removes it. With `by_room_alone`, traits do not count.
         """
         compounds = self._draft.searched(needs)
         if compounds is None:
@@ -141,7 +145,7 @@ class Hosts(HostFacts):
         return bool(spec.groups) or self._draft.has_compound
 
     def found(self, needs: Needs) -> Found:
-        """The result of the search, by the rows of the picture; some hosts are searched for these needs."""
+        """The result of the search of all hosts that must be searched for these needs, by the rows of the picture."""
         compounds = self._draft.searched(needs)
         assert compounds is not None, "some hosts are searched"
         return compounds.found(needs)
@@ -191,15 +195,18 @@ class Hosts(HostFacts):
     # Load
 
     def have_fewer(self, column: str, limit: float | Floats) -> Flags:
-        """The hosts with fewer `instances` or `io_ops` than this. On a quiet day none is near its limit."""
+        """The hosts with fewer `instances` or `io_ops` (as `column` says) than this limit, or than each host's own
+        limit.
+        """
         if isinstance(limit, float | int) and self._taken is None and self._draft.busiest(column) < limit:
             return self.everyone()
         fewer: Flags = self.busy(column) < limit
         return fewer
 
     def busy(self, column: str) -> Ints:
-        """The `instances` of each host, or its `io_ops`, the builds and the like under way; and unanswered choices. Placement
-        counts instances that are still to be built, the host counts instances without a claim: the larger number is taken.
+        """The `instances` of each host, or its `io_ops` (builds and the like under way), with unanswered choices. Of
+        instances, the larger of two counts is taken: placement's has those that are still to be built, the host's has
+        those without a claim.
         """
         busy = self.of(self._draft.busy(column))
         return busy if self._taken is None else busy + self._taken

@@ -46,7 +46,9 @@ class HostFacts:
         return column[: self.columns.rows] if self._rows is None else column[self._rows]
 
     def kept(self, question: Hashable, answer: Callable[[], Flags]) -> Flags:
-        """The answer about these hosts. About all hosts it is kept for the batch, so what the batch takes must not change it."""
+        """The answer about these hosts. If they are all hosts, it is kept for the whole batch; so it must not depend on
+        what the batch takes.
+        """
         if self._rows is not None:
             return answer()
         kept = self._draft.kept_answers

@@ -23,14 +23,16 @@ TURNS_MAX = 500
 
 
 class Room(NamedTuple):
-    """How many more fit on each host. Cut: the turns ended before all compound hosts were full."""
+    """How many more instances fit on each host. It is cut if the count ended before all compound hosts were full."""
 
     counts: Ints
     is_cut: bool
 
 
 def room_on(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> Room:
-    """How many instances fit on the hosts in `rows`, which qualify. The draft takes those tried on compound hosts."""
+    """How many instances fit on each of the hosts in `rows`, which all qualify. Instances that are tried on compound
+    hosts stay taken in the draft.
+    """
     counts = _by_columns(draft, spec, plugins, rows)
     filling = draft.filling(spec)
     if filling is None:

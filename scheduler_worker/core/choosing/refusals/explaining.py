@@ -41,7 +41,9 @@ def explain(draft: Draft, spec: InstanceSpec, plugins: Plugins) -> NoValidHost:
 
 
 def failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> tuple[Ints, Ints]:
-    """For each host the number of the first filter that removes it, the number of filters if none does; and how many would."""
+    """For each host, the number of the first filter that removes it (the number of all filters if none does), and how
+    many filters would remove it.
+    """
     first = np.full(len(hosts), len(plugins.filters), dtype=np.int64)
     failed = np.zeros(len(hosts), dtype=np.int64)
     for number, one in enumerate(plugins.filters):

@@ -101,7 +101,9 @@ def _shortfalls_of_group(hosts: Hosts, amounts: Amounts, at: int) -> str:
 
 
 def shortfalls_of(resource: str, amount: int, bounds: tuple[int, int, int, int], free: int) -> Iterator[str]:
-    """A limit that the inventory always has is named before the amount that is free now."""
+    """Why an inventory with these bounds and this free amount cannot give the amount; nothing if it can. Limits that
+    always hold are named before the amount that is free now.
+    """
     capacity, min_unit, max_unit, step_size = bounds
     if not step_size:
         yield f"{resource} asked {amount}, has none"

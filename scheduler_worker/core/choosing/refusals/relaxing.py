@@ -1,4 +1,6 @@
-"""Smaller demands with which more hosts would qualify: one demand less, or two, or as few as are enough."""
+"""Finds smaller demands with which more hosts would qualify. First one demand is relaxed at a time, then two, then as
+many as it takes.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -57,8 +59,10 @@ _Demand = tuple[_Change, ...]
 
 
 def relaxations(draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int) -> tuple[Relaxation, ...]:
-    """The changes with which more hosts qualify than these, the most helpful first. If no host qualifies, and none would
-    with one demand relaxed, two are relaxed together; if that is not enough either, as many as must be.
+    """The changes of the request with which more hosts qualify than the `qualify` that do now, the most helpful first.
+
+    If no host qualifies, and none would with one demand relaxed, two are relaxed together; if that is not enough
+    either, as many as must be.
     """
     counting = _Counting(draft, spec, plugins, qualify)
     demands = list(_demands(spec))[:DEMANDS_MAX]
@@ -143,7 +147,7 @@ def _with_amount(resource: str, amount: int, spec: InstanceSpec) -> InstanceSpec
 
 
 class _Counting:
-    """Counts the hosts that would qualify, as long as that costs little."""
+    """Counts how many hosts would qualify with a changed request. It stops when all counts together have cost too much."""
 
     def __init__(self, draft: Draft, spec: InstanceSpec, plugins: Plugins, qualify: int) -> None:
         self._draft = draft
@@ -155,7 +159,9 @@ class _Counting:
         self._trees = self._passes = 0
 
     def relaxed(self, changes: Sequence[_Change]) -> Relaxation | None:
-        """None if no more hosts qualify with these changes, or if to find out would cost too much."""
+        """How many hosts qualify with these changes, in words and as a number. None if no more than now, or if it would
+        cost too much to find out.
+        """
         spec = self._spec
         for change in changes:
             spec = change.made(spec)

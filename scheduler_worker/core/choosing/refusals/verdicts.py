@@ -1,11 +1,11 @@
 """The next step after placement's verdict on a claim: an outcome, the same host again, or another host.
 
-Claimed, AlreadyClaimed   It has a host. The share that placement holds counts, not the choice.
-ShapeMoved                The picture takes the new state, and the same host is tried again.
-DoesNotFit                The next alternate; after the last, a new choice without these hosts.
-GroupRefused              A new choice: other members of its server group are news, so the alternates may be as bad.
-Superseded, TooOld        Another worker has ended the instance.
-NotAllowed                It ends in error; but if the host has moved to another cell, as DoesNotFit.
+Claimed, AlreadyClaimed   The instance has a host: that of the share which placement holds, even if another one was
+chosen. ShapeMoved                The picture takes the new state, and the same host is tried again. DoesNotFit
+The next alternate; after the last, a new choice without these hosts. GroupRefused              A new choice: the
+picture lacked other members of its server group, so the alternates may be as bad. Superseded, TooOld        Another
+worker has ended the instance. NotAllowed                The instance ends in error; but if the host has moved to
+another cell, as DoesNotFit.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,9 @@ def refused_by_group(verdict: GroupRefused, host: str) -> NewChoice:
 def after_verdict(  # noqa: PLR0911 - one for each verdict
     verdict: ClaimVerdict, chosen: Chosen
 ) -> Outcome | SameHost | OtherHost:
-    """`AlreadyClaimed` is not decided here, but by `adopted`: that needs the host which is held."""
+    """The next step after this verdict on the claim of the chosen host. `AlreadyClaimed` is left to `adopted`, which
+    needs the state of the host that is held.
+    """
     match verdict:
         case Claimed():
             return Holds(
@@ -97,8 +99,11 @@ def adopted(
     alternates_max: int,
     row_wait_s: float,
 ) -> Outcome:
-    """An earlier try of this request got its claim granted, maybe on another host, maybe in another cell. `host` is the
-    host that is held, `amounts` are those that the request asks for. The claimer has waited `row_wait_s` for its row.
+    """The outcome for an instance that holds a share already, by an earlier try of the same request, maybe on another
+    host or in another cell.
+
+    `host` is the state of the held host; None if its row was not there after `row_wait_s`. The request asks for
+    `amounts`.
     """
     share = held.share
     if _amounts_of(held) != amounts:

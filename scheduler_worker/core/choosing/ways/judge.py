@@ -10,8 +10,8 @@ from scheduler_worker.core.choosing.needs import Needs
 
 
 class Way:
-    """One way of a host. Its providers are named by number; `amounts` has what each of them gives, and a provider that only
-    has to be there gives nothing.
+    """One way to take what an instance needs from the providers of a host. The providers have the numbers 0, 1, 2 and
+    so on; `amounts` has what each of them gives. A provider that only has to be there gives nothing.
     """
 
     __slots__ = ("_index", "_room", "_way", "amounts")
@@ -24,7 +24,9 @@ class Way:
 
     @property
     def groups(self) -> Mapping[str, Sequence[int]]:
-        """Which providers serve each granular group; the rest of the request has an empty name."""
+        """The numbers of the providers that serve each granular group, by its suffix; the rest of the request has an
+        empty suffix.
+        """
         return dict(self._way.pattern.mappings)
 
     def free(self, provider: int, resource: str) -> int:
