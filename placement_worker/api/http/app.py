@@ -127,9 +127,6 @@ class PlacementApp:
         if match.route.rule:
             self._policy.check(match.route.rule, call.caller, query)
         request = Request(
-            id=call.request_id,
-            method=call.method,
-            path=call.path,
             prefix=call.prefix,
             version=version,
             caller=call.caller,

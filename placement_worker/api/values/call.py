@@ -23,6 +23,7 @@ class Call(Struct):
     prefix: str
     path: str
     headers: Headers
+    # Sent to the client as x-openstack-request-id, and in each error.
     request_id: str
     # None until it is decided; afterwards every answer names it.
     version: Version | None = None

@@ -26,10 +26,6 @@ class Request(Struct, frozen=True, kw_only=True):
     this. A body that will be read has the right content type, and sizes are within their limits.
     """
 
-    # Sent to the client as x-openstack-request-id, and in each error.
-    id: str
-    method: str
-    path: str
     # Where the service is mounted ("/placement" behind a proxy), without a trailing slash. Links in bodies begin with it.
     prefix: str = ""
     version: Version
