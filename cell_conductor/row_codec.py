@@ -18,7 +18,9 @@ ChoiceRef = int | Choice
 
 
 class StoredMessage(Struct, array_like=True, gc=False):
-    """An unconfirmed message as a row stores it. Without a message it is the spawn order that follows from the row."""
+    """An unconfirmed message as a row stores it. If `message` is None, it is the spawn order that can be derived from the
+    row.
+    """
 
     sequence: int
     at: datetime

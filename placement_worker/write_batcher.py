@@ -6,9 +6,9 @@ transaction. A batch that fails is written again one by one, so that a bad write
 retried before that.
 
 Callers that write again as soon as they are answered would split into two halves, each waiting for the other's batch. So
-after a batch, the next one waits until it has as many writes as were in the last batch and behind it together. It does
-not wait long, since those callers come back at once, or not at all. The batch is soon complete, costs the database half,
-and all of the callers are answered sooner.
+the next batch first waits until it has as many writes as there were before: those of the last batch, and those that
+waited behind it. It does not wait long, since those callers come back at once, or not at all. The batch is soon complete,
+costs the database half, and all of the callers are answered sooner.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""Internal ids of resource classes and traits. Allocations and traits have the most rows, so they store numbers.
+"""A cache of the internal ids of resource classes and traits.
 
-A name keeps its number for ever, so every transaction may use the cache. Only what a transaction created or read itself
-stays private until it commits: a rollback removes its new names.
+Allocations and traits have the most rows of all tables, so they store these numbers and no names. A name keeps its number
+for ever, so every transaction may use the cache. Only names that a transaction has created or read itself stay private
+until it commits: a rollback removes its new names.
 """
 
 from collections.abc import Collection, Iterable
@@ -37,7 +38,7 @@ class CachedNames:
         self.names = known.names
 
     def lack(self, numbers: AbstractSet[int]) -> bool:
-        """Are any of these numbers missing in the cache? Then the caller must call `load`."""
+        """Is the name of any of these internal ids missing in the cache? Then the caller must call `load`."""
         return not self.names.keys() >= numbers
 
     def load(self, connection: Connection) -> None:

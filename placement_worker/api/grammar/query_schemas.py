@@ -1,6 +1,7 @@
 """The keys that a query may have at each microversion, as JSON Schema.
 
-queries.py reads their values. This file has only what is refused with the words of a schema.
+Their values are read by queries.py. Here are only the checks whose errors have the words of JSON Schema in Placement,
+too.
 """
 
 from collections.abc import Mapping
