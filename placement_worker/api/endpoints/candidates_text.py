@@ -89,7 +89,7 @@ def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[in
 class Summaries:
     """Writes summaries of providers, and caches those from version 1.29 on, each until its provider changes.
 
-    Beside a cached summary stands the provider's count of changes at the time when it was written.
+    Each cached summary is kept with the provider's count of changes at the time when it was written.
     """
 
     def __init__(self) -> None:
