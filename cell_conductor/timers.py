@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
-import tenacity
-
-from bus.errors import Operational, Transient, WrongAnswer
+from bus.errors import Operational, WrongAnswer
 from bus.message import Message
 from bus.messages.placement import ClaimAnswered
 from bus.parts import Background, Periodic, Status, wait_at_most
+from bus.retrying import retrying
 from bus.workers.handling import OutboxKey
 from bus.workers.publisher import Outgoing, Publisher
 from cell_conductor.core.decide import DecidedMessage, Decision, Due, HostsLost, decide
@@ -154,15 +153,10 @@ class Timers:
 
     async def carry_out(self, inputs: Sequence[SwapAnswered | HostsLost]) -> None:
         """Decide what follows from these inputs, save the changed rows, and send what was decided."""
-        retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(Transient),
-            stop=tenacity.stop_after_attempt(SAVING_TRIES_MAX),
-            wait=tenacity.wait_random_exponential(multiplier=0.02, max=1),
-            reraise=True,
-        )
+        retry = retrying(SAVING_TRIES_MAX, delay_s_first=0.02, delay_s_max=1)
         decision: Decision
         kept: OutboxKey | None
-        decision, kept = await retrying(self._save, inputs)
+        decision, kept = await retry(self._save, inputs)
         # A refused swap tries the next alternate at once.
         self._soon += self._due_soon(decision.rows)
         self._wake_if_due()

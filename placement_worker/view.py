@@ -12,8 +12,8 @@ from typing import Protocol
 
 from bus.messages.placement import SnapshotPage
 from bus.parts import SharedRuns
+from bus.retrying import retrying
 from placement_worker.replica import Replica
-from placement_worker.retrying import retrying
 from placement_worker.store import Unpublished
 
 log = logging.getLogger(__name__)

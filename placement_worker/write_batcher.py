@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from bus.errors import Transient
 from bus.messages.administration import Write, WriteVerdict
+from bus.retrying import retrying
 from bus.workers.worker import Transactions
 from placement_worker.admin_writes import WRITES, WriteBatch, write_reshapes
 from placement_worker.core.vocabulary import Vocabulary
-from placement_worker.retrying import retrying
 from placement_worker.store import PlacementTransaction
 
 # The size at which a batch of claims is cheapest.
