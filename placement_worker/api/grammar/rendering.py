@@ -47,13 +47,12 @@ _encode = msgspec.json.Encoder().encode
 class Answer(Struct, frozen=True):
     status: HTTPStatus
     headers: Mapping[str, str]
-    body: bytes
-    # The rest of a long body, in pieces that are sent one after another.
-    more: tuple[bytes, ...] = ()
+    # The body, in pieces that are sent one after another; at least one.
+    pieces: tuple[bytes, ...]
 
     @property
     def length(self) -> int:
-        return len(self.body) + sum(map(len, self.more))
+        return sum(map(len, self.pieces))
 
 
 def answer_to(call: Call, reply: Reply) -> Answer:
@@ -65,7 +64,7 @@ def answer_to(call: Call, reply: Reply) -> Answer:
     if reply.is_fresh and call.version is not None and call.version >= FRESHNESS_SINCE:
         headers["cache-control"] = "no-cache"
         headers["last-modified"] = formatdate(usegmt=True)
-    answer = Answer(reply.status, headers, pieces[0], pieces[1:])
+    answer = Answer(reply.status, headers, pieces)
     if reply.status is not HTTPStatus.NO_CONTENT:
         headers["content-length"] = str(answer.length)
     return answer
@@ -79,7 +78,7 @@ def refusal_of(call: Call, problem: ApiError) -> Answer:
         "content-type": media,
         "content-length": str(len(body)),
     }
-    return Answer(problem.status, headers, body)
+    return Answer(problem.status, headers, (body,))
 
 
 def error_body(request_id: str, problem: ApiError, version: Version | None) -> bytes:

@@ -99,7 +99,7 @@ class PlacementApp:
             call.route = metrics.PATH
             page = self._metrics.page()
             headers = {"content-type": metrics.CONTENT_TYPE, "content-length": str(len(page))}
-            return Answer(HTTPStatus.OK, headers, page)
+            return Answer(HTTPStatus.OK, headers, (page,))
         try:
             return answer_to(call, _located(await self._reply(call, receive), call))
         except ApiError as problem:
@@ -192,9 +192,9 @@ async def _send(answer: Answer, added: Mapping[str, str], send: Send) -> None:
             "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
         }
     )
-    pieces = (answer.body, *answer.more)
-    for number, piece in enumerate(pieces, 1):
-        await send({"type": "http.response.body", "body": piece, "more_body": number < len(pieces)})
-        if number < len(pieces):
+    for number, piece in enumerate(answer.pieces, 1):
+        has_more = number < len(answer.pieces)
+        await send({"type": "http.response.body", "body": piece, "more_body": has_more})
+        if has_more:
             # A client that reads as fast as the server writes must not make all others wait.
             await asyncio.sleep(0)

@@ -42,7 +42,7 @@ class Cors:
                 "access-control-allow-headers": allowed,
                 "access-control-max-age": KEPT_S,
             }
-        return Answer(HTTPStatus.OK, {**added, "content-length": "0"}, b"")
+        return Answer(HTTPStatus.OK, {**added, "content-length": "0"}, (b"",))
 
     def headers(self, headers: Headers) -> Mapping[str, str]:
         """The CORS headers of an answer to this request."""
