@@ -16,15 +16,13 @@ _encode = msgspec.json.Encoder().encode
 _GLOBAL_ID: Final = re.compile(r"req-[0-9a-fA-F-]{36}")
 
 
-def is_kept() -> bool:
-    return log.isEnabledFor(logging.INFO)
-
-
 def note(call: Call, answer: Answer, took_s: float) -> None:
-    """Log one answered request.
+    """Log one answered request, if an access log is kept.
 
     The log record is made here: to let `logging` find out the calling line would cost more than everything else.
     """
+    if not log.isEnabledFor(logging.INFO):
+        return
     query = call.scope["query_string"].decode("latin-1")
     # The id of another service's request that caused this one. Another form stays out of the log.
     cause = call.headers.get("x-openstack-request-id", "")

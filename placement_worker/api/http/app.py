@@ -89,8 +89,7 @@ class PlacementApp:
             self._metrics.under_way -= 1
         took_s = time.perf_counter() - began
         self._metrics.answered(call.counted_method, call.route, answer.status.value, took_s)
-        if access_log.is_kept():
-            access_log.note(call, answer, took_s)
+        access_log.note(call, answer, took_s)
 
     async def _answer(self, call: Call, receive: Receive) -> Answer:
         if (preflight := self._cors.preflight(call.method, call.headers)) is not None:
