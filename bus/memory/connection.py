@@ -1,4 +1,4 @@
-"""A connection to the memory broker as one user: its rights, and what ends with it."""
+"""A connection to the memory broker as one user: it checks the user's rights, and ends all its channels when it ends."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence

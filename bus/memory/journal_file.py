@@ -1,8 +1,8 @@
 """The journal's file: a SQLite database with one row for each persistent parcel in each queue.
 
 SQLite is used instead of a log of our own. A log costs a third (measured for a parcel of fifty messages, 15 KB: 12-20
-against 40-62 us of CPU). But SQLite handles torn writes and checksums, and keeps the file small under constant traffic.
-The most that ever waited bounds its size, and the space of acknowledged parcels is used again.
+against 40-62 us of CPU). But SQLite handles torn writes and checksums, and keeps the file small under constant
+traffic. The file grows only with what waits in it at a time, since it uses the space of acknowledged parcels again.
 """
 
 import fcntl

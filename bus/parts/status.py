@@ -160,7 +160,7 @@ def _advice(problem: Operational) -> str:
 
 
 def operational(error: BaseException) -> Operational | None:
-    """The operational error that an exception is. None for a bug.
+    """The operational error in this exception, or None if the exception is a bug.
 
     A group of exceptions counts as operational if all of them are; then the first of them is returned.
     """

@@ -100,7 +100,7 @@ class Wire:
             await bounded(asyncio.shield(self._farewell))
 
     async def _send(self) -> None:
-        """Write until the connection ends. Not a part of the process: it must end with this connection."""
+        """Write the frames that gather, until the connection ends. This task is no part of the process (bus/parts/)."""
         while True:
             await self._something_to_send.wait()
             payload = b"".join(self._outbox)

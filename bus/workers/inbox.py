@@ -101,14 +101,16 @@ async def read_inbox(
     look_s: float = LOOK_S,
     look_s_absent: float = LOOK_S_ABSENT,
 ) -> AsyncGenerator[InboxBatch, None]:
-    """Yields batches until the caller stops. A batch is acknowledged when the caller asks for the next one. If the
-    caller dies before, the batch is delivered again, to this process or another.
+    """Yields batches until the caller stops. A batch is acknowledged when the caller asks for the next one.
 
-    The first batch is a gap. A gap also follows each interruption, the return of the exchange, and a full inbox. Only
-    one of the readers receives the gap of a full inbox, and acknowledges it like a batch. Operational errors are not
-    raised: they are counted at `status`, the status of the reading part, and retried.
+    If the caller dies before that, the batch is delivered again, to this process or another. The first batch tells of
+    a gap (`InboxBatch.gap`), since earlier messages may have been missed. A gap is also told after each interruption,
+    when the exchange exists again, and after the inbox was full. Only one of several readers is told that the inbox
+    was full. Operational errors are not raised: they are counted at `status`, the status of the reading part, and
+    retried.
 
-    Close the generator as soon as it is left (`contextlib.aclosing`), so that unacknowledged messages go back at once.
+    Close the generator as soon as it is left (`contextlib.aclosing`), so that unacknowledged messages go back at
+    once.
     """
     status = status or Status(f"inbox {inbox.queue}", pauses=pauses_of(settings))
     gap = "reading begins: earlier messages may have been missed"
