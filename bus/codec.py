@@ -95,12 +95,7 @@ class Codec:
         # Only a line with a backslash can contain an escaped NUL. Searching for this one byte is many times faster than
         # searching for the six of the escape, and four times faster as a number than as bytes of length one.
         wrong = nul_in(line) if _BACKSLASH in line else None
-        sent_at = envelope.sent_at
-        finder = self._moments.get(type(message))
-        if (sent_at is not None and not YEAR_MIN <= sent_at.year <= YEAR_MAX) or (
-            finder is not None and finder(message) is not None
-        ):
-            wrong = wrong or self._too_far_in(envelope)
+        wrong = wrong or self._too_far_in(envelope)
         if wrong is None and not is_ours:
             wrong = unread_key(line, type(message))
         if envelope.version == message.VERSION and wrong is None:

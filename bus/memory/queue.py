@@ -76,8 +76,7 @@ class MemoryQueue:
         )
         self._ready.append(QueuedParcel(parcel, sender, self._position, row))
         self._bytes += len(parcel.body)
-        if self._waiting:
-            self._serve()
+        self._serve()
         if drops:
             self._drop_down_to_limits()
         return True

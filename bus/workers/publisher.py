@@ -181,8 +181,11 @@ class Publisher:
         """
         if sent.done():
             return
-        if self.waiting:
-            self._drop(sent)
+        for bucket in self._buckets_in_order():
+            self.waiting -= bucket.drop(sent)
+        self._full = deque(bucket for bucket in self._full if bucket.waiters)
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.waiters}
+        self._tell_of_room()
         for task, waiting in [*self.under_way.items()]:
             for waiter in waiting:
                 waiter.is_withdrawn |= waiter.done is sent
@@ -301,13 +304,6 @@ class Publisher:
     def _buckets_in_order(self) -> Sequence[Bucket]:
         return (*self._full, *self._buckets.values())
 
-    def _drop(self, sent: asyncio.Future[None]) -> None:
-        for bucket in self._buckets_in_order():
-            self.waiting -= bucket.drop(sent)
-        self._full = deque(bucket for bucket in self._full if bucket.waiters)
-        self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket.waiters}
-        self._tell_of_room()
-
     def _tell_of_room(self) -> None:
         if self.waiting <= self._settings.messages_waiting_max // 2:
             self._has_room.set()
@@ -321,8 +317,7 @@ class Publisher:
 
     def _dispatch(self, bucket: Bucket) -> None:
         self.waiting -= len(bucket.waiters)
-        if not self._has_room.is_set():
-            self._tell_of_room()
+        self._tell_of_room()
         try:
             parcels = [*bucket.parcels(self._settings.parcel_bytes_max)]
         except Exception as problem:  # noqa: BLE001 - what has no bytes cannot leave, and who said it must know
