@@ -74,7 +74,7 @@ class Finisher:
         return self._stop_by_s is not None and (next_s is None or next_s > self._stop_by_s)
 
     async def _until(self, next_s: float | None) -> None:
-        """Wait until an attempt is due, or may be due earlier than expected."""
+        """Wait until the time `next_s`, or until another attempt becomes due before it."""
         wait_s = None if next_s is None else max(0.0, next_s - self._fleet.clock_s())
         await wait_at_most(self._woken, wait_s)
         self._woken.clear()

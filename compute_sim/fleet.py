@@ -71,7 +71,8 @@ class Fleet:
 async def watch_hosts(fleet: Fleet, touches: tuple[Callable[[Iterable[ProviderId]], None], ...]) -> None:
     """Follow the hosts: when one changes, or its silence ends, it is reported and its facts are published.
 
-    Runs until no host will change any more. It sleeps until a known time, and so is no periodic part.
+    It sleeps until the time of the next change, and so is no periodic part. When no host will change any more, it waits
+    until it is cancelled.
     """
     at_s = fleet.clock_s()
     while changes := fleet.next_changes(at_s):

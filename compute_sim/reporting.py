@@ -1,6 +1,6 @@
-"""Reports hosts and pools to placement: completely at first, then only differences, until placement has answered.
+"""Reports the trees of hosts and pools to placement: completely at first, then only differences.
 
-Sequence numbers are taken from the clock, so that they keep rising after a restart without being stored.
+A report is repeated until placement answers it. Sequence numbers are taken from the clock, so that they keep rising after a restart without being stored.
 """
 
 import asyncio

@@ -95,7 +95,7 @@ def print_table(items: Iterable[T], columns: Columns[T]) -> None:
 
 
 def styled(markup: str) -> Text:
-    """A cell with colours. Texts from elsewhere must be escaped in it."""
+    """A cell of a table with rich markup in it, such as colours. Texts from elsewhere must be escaped in it."""
     return Text.from_markup(markup, emoji=False)
 
 

@@ -1,1 +1,1 @@
-"""Decisions for simulated hosts: what to report of a tree, how an attempt ends, which faults are active."""
+"""The decisions of a compute: how it answers orders, and what it reports of a host's tree."""

@@ -387,7 +387,7 @@ def _ended(attempt: AttemptRecord, work: Work) -> tuple[State, str]:
 
 
 def answer_of(attempt: AttemptRecord) -> Message:
-    """The state of the attempt, with the number of the order by which it was last stopped or started."""
+    """The message that tells the attempt's state, with the number of the order that last stopped or started it."""
     cell, instance, number, host = attempt.cell, attempt.instance, attempt.attempt, attempt.host
     order = max(0, attempt.rank // 2)
     if attempt.rebuild and attempt.state in (State.BUILT, State.BROKEN):

@@ -38,7 +38,7 @@ class FailedBuilds:
         return self._counts.get(host.int, 0)
 
     def count(self, before: AttemptRecord, after: AttemptRecord) -> None:
-        """Count a build that has failed since `before`; a build that succeeds sets the host's count back to 0."""
+        """Count an attempt whose build has failed from `before` to `after`; a success sets the host's count back to 0."""
         if before.state is State.BUILDING and after.state is State.FAILED:
             self._counts[after.host.int] = self.of(after.host) + 1
         elif before.state is State.BUILDING and after.state is State.BUILT:

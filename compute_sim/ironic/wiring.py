@@ -18,7 +18,10 @@ from compute_sim.ironic.simulated import SimulatedIronic
 
 
 class IronicSimulation(Struct, frozen=True):
-    """`url` is the address of the REST API; empty if it is not served."""
+    """A simulated Ironic, and the parts that its process has to run.
+
+    `url` is the address of the REST API; empty if it is not served.
+    """
 
     ironic: SimulatedIronic
     sender: NotificationSender

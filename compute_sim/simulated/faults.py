@@ -166,7 +166,7 @@ Fault = (
 
 
 class FaultScript(Value, frozen=True):
-    """How long it takes to build, receive, stop and start an instance without faults, and the faults."""
+    """The faults of a run, and how long it takes to build, receive, stop and start an instance without them."""
 
     seed: int = 0
     spawn_ms: float = 50.0

@@ -51,7 +51,7 @@ def equal_hosts(cell: str, count: int, size: HostSize | None = None) -> tuple[Si
 
 
 def size_at(size: HostSize, faults: Iterable[Fault], at_s: float) -> HostSize:
-    """The host's size with the changes that are active."""
+    """The host's size, changed by the `Changes` faults that are active."""
     for change in faults:
         if isinstance(change, Changes) and is_on(change, at_s):
             size = structs.replace(
@@ -65,7 +65,7 @@ def size_at(size: HostSize, faults: Iterable[Fault], at_s: float) -> HostSize:
 
 
 def metrics_at(metrics: Mapping[str, float], faults: Iterable[Fault], at_s: float) -> Mapping[str, float]:
-    """The host's metrics, with those of the changes that are active."""
+    """The host's metrics; those that an active `Changes` fault sets have its values."""
     for change in faults:
         if isinstance(change, Changes) and change.metrics and is_on(change, at_s):
             metrics = {**metrics, **change.metrics}

@@ -152,7 +152,7 @@ def _fault(kind: str, view: View, text: str, mend: Mend | None = None, advice: s
 
 
 def is_in_flight(view: View, sight: Sight) -> bool:
-    """May the state of the instance change soon, or is a cell silent that would know? Then it is not judged."""
+    """May the instance's state change soon, or has a cell that may have it not answered? Then it is not judged."""
     told, consumer = view.at_api, view.consumer
     is_in_cell = any(map(_is_living, view.in_cells))
     if told is not None:
@@ -189,7 +189,7 @@ def _is_living(entry: CellEntry) -> bool:
 
 
 def own_entry(view: View) -> CellEntry | None:
-    """The row of the cell that has the instance; if no cell has it, of the cell that the API level names, or of any."""
+    """The row of the cell that has the instance. If none has it: of the cell that the API level names, or of any."""
     told = view.at_api
     for each in view.in_cells:
         if _is_living(each):

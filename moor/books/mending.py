@@ -23,7 +23,7 @@ def end(consumer: BookEntry) -> MendConsumer:
 
 
 def claim(view: View, entry: CellEntry, expected: ExpectedClaim, consumer: BookEntry | None) -> MendConsumer:
-    """The order to let the consumer hold exactly what the instance's cell counts on."""
+    """The order to let the consumer hold exactly what the instance's cell expects it to hold."""
     assert expected.share is not None, "only a claim with a share is mended"
     return MendConsumer(
         consumer=expected.consumer,

@@ -102,9 +102,9 @@ class Sight(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """A difference between the books. `about` is an instance or a consumer; None: placement's tables as a whole.
+    """A difference between the books. `about` is the instance or the consumer; None for placement's tables as a whole.
 
-    Without a mend only a person can decide, and `advice` says what.
+    `mend` is the order that mends it. Without one, only a person can decide, and `advice` says what to look at.
     """
 
     kind: str

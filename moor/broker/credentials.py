@@ -17,7 +17,7 @@ def known_passwords(file: Path | None) -> dict[str, str]:
 
 
 def check_private(file: Path | None) -> None:
-    """Check that the file can be read and written, before the command changes anything."""
+    """Check that the file of passwords can be read and written, before the command changes anything."""
     if file is None:
         return
     try:

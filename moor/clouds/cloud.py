@@ -130,8 +130,9 @@ async def prepare(
     *,
     has_nodes: bool,
 ) -> None:
-    """Declare the exchanges and queues of these cells, and upgrade the tables of all rooms; those of bare metal if there are
-    nodes.
+    """Declare the exchanges and queues of these cells, and upgrade the tables of all rooms.
+
+    Ironic's exchange is declared, and the tables of bare metal are upgraded, only with `has_nodes`.
     """
     connection = await broker.connect()
     try:

@@ -313,7 +313,7 @@ def faults_in(file: Path | None) -> FaultScript:
 
 @contextmanager
 def _opened_broker(journal: Path, hosts: Cloud) -> Iterator[MemoryBroker]:
-    """The broker, with the users of the topology and their rights."""
+    """Open the broker of `moor up` on its journal, with the users of the topology and their rights."""
     users = rights_by_user(
         objects_of(hosts, create_foreign=True).exchanges, hosts, applications=(LOCAL,)
     ).values()

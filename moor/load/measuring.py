@@ -47,7 +47,7 @@ class Meter:
         self.readings.append(Reading(time.perf_counter(), ended, cpu_s, generator_s, machine_cpu_s()))
 
     def progress(self, ended: int) -> None:
-        """Take one reading per tenth of the boots: a reading costs about a millisecond."""
+        """Read the clocks if a further tenth of the boots has ended: a reading costs about a millisecond."""
         if ended < self.count and ended * PARTS // self.count > self.readings[-1].ended * PARTS // self.count:
             self.read(ended)
 

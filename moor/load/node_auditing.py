@@ -62,7 +62,7 @@ def problems_of(reported: Reported) -> Iterator[str]:
 
 
 def _of_instances(reported: Reported) -> Iterator[str]:
-    """Each active instance is where its cell says it is, and on a node or a hypervisor as requested."""
+    """Each active instance must be where its cell says, and on a node or on a hypervisor as it was requested."""
     for id_, state in sorted(reported.instances.items()):
         if state.state != "active":
             continue
@@ -78,7 +78,10 @@ def _of_instances(reported: Reported) -> Iterator[str]:
 
 
 def _of_nodes(reported: Reported) -> Iterator[str]:
-    """Ironic has only requested instances; placement offers exactly the available nodes, and no instance holds another."""
+    """Ironic must have only requested instances, and placement must offer exactly the nodes that are available.
+
+    A node must be in use in placement exactly if it has an active instance.
+    """
     for node in reported.ironic.values():
         state = None if node.instance_uuid is None else reported.instances.get(InstanceId(node.instance_uuid))
         if node.instance_uuid is not None and (state is None or state.state != "active"):

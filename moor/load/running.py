@@ -35,7 +35,7 @@ OWN_SERVERS = "a load run needs its own servers, a new database and a new virtua
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to run. `cells` has the number of hosts of each cell; `failing` is the share of spawns and of arrivals that fail."""
+    """The parts and the size of a load run. `cells` has the number of hosts of each cell; `failing` is the share of spawns and of arrivals that fail."""
 
     boots: int
     moves: int = 0

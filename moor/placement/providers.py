@@ -67,7 +67,7 @@ async def write(asking: Client, order: Write) -> None:
 
 
 def amount_from(text: str) -> tuple[str, ReportedInventory]:
-    """Parse CLASS=TOTAL[,reserved=N]... An error names the text and its wrong part."""
+    """Parse the inventory of a class, CLASS=TOTAL[,reserved=N]... An error names the text and its wrong part."""
     first, *rest = text.split(",")
     resource, _, total = first.partition("=")
     written: dict[str, Any] = {"total": _number(text, "the total", total, int)}

@@ -169,7 +169,7 @@ def _object(asked: ApiRequest, wrong: str) -> Mapping[str, Any]:
 
 
 def _text(asked: ApiRequest, field: str, wrong: str) -> str:
-    """A field of the body that must be a text."""
+    """A field of the request's body; raise Refused if it is not a text, or empty."""
     text = _object(asked, wrong).get(field)
     if not isinstance(text, str) or not text:
         raise Refused(BAD_REQUEST, wrong)

@@ -16,7 +16,7 @@ _LOOKS_EVERY_S = 0.05
 
 
 class IronicServer(Supervised):
-    """Listens as soon as it is created. While Ironic takes no connections the port is closed; later it is opened again."""
+    """Serves the REST API; it listens as soon as it is created. While Ironic takes no connections the port is closed; later it is opened again."""
 
     def __init__(self, ironic: SimulatedIronic, host: str = "127.0.0.1", port: int = 0) -> None:
         super().__init__("API of the simulated Ironic", self._listen, is_cut_short=False)

@@ -227,7 +227,7 @@ _INSPECT_WAIT_MINOR = 39
 
 
 def _values_of(fields: Mapping[str, Any], minor: int) -> dict[str, Any]:
-    """The fields as stored in a node; null means the field's default."""
+    """The values of a request's fields, as a node stores them: null becomes the default of the field."""
     check_minors(fields, minor)
     return {field: _value_of(field, value) for field, value in fields.items()}
 

@@ -80,7 +80,7 @@ def _payload(
 
 
 def masked(info: Json) -> Json:
-    """The values without passwords, and without URLs that contain them."""
+    """A copy of a field of a node, in which passwords, and what may contain them, are masked."""
     if not info:
         return info
     return {key: MASKED if _is_secret(key) else _inner(value) for key, value in info.items()}

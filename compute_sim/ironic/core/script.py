@@ -91,7 +91,7 @@ class NodeLocked(NodeFault, frozen=True, tag="node_locked"):
 
 
 class Loses(NodeFault, frozen=True, kw_only=True, tag="loses"):
-    """Notifications of these types are never published; patterns such as `*.end`."""
+    """Notifications whose type matches one of `event_types`, such as `*.end`, are never published."""
 
     event_types: tuple[str, ...] = ("*.end",)
 

@@ -255,7 +255,10 @@ def _end_boot(node: Node, job: Job, fails: Fails, at_s: float, rules: Rules) -> 
 
 
 def _clean_timed_out(node: Node, at_s: float, rules: Rules) -> Step:
-    """The conductor powers the node off before it announces the failure. Maintenance is not set."""
+    """The step that ends a cleaning for which no agent has called in time. Maintenance is not set.
+
+    The conductor powers the node off before it announces the failure.
+    """
     node, said = after_event(node, "fail", at_s)
     start = PowerSet(node, states.POWER_OFF, "start")
     job = Job("power down", at_s + rules.delays.power_s, states.POWER_OFF)
@@ -310,8 +313,9 @@ def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Step:
 
 
 def _powered(node: Node, power: str) -> dict[str, Any]:
-    """The power after a deploy is on, and after a removal off. Ironic's `fake` interface does not change the power, as
-    the captures show.
+    """The changed power of a node: on after a deploy, off after a removal.
+
+    Ironic's `fake` interface does not change the power, as the captures show.
     """
     if node.power_state is None or node.deploy_interface == "fake":
         return {}

@@ -7,7 +7,10 @@ from moor.load.results import Latency, Phase, RunResult, framed
 
 
 class MetalLoadResult(RunResult, frozen=True, kw_only=True):
-    """The figures of a run. `free_again_ms`: from the delete of an instance until placement offers its node again."""
+    """The figures of a load run on bare metal.
+
+    `free_again_ms` is the time from the delete of an instance until placement offers its node again.
+    """
 
     nodes: int
     daemons: int
