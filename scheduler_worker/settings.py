@@ -6,6 +6,7 @@ from typing import Literal
 from bus.configuration.settings import require_positive
 from bus.configuration.tuning import Section
 from bus.messages.cell import ALTERNATES_MAX
+from bus.messages.placement import SNAPSHOT_PAGE_MAX
 from scheduler_worker.core.choosing.plugin_settings import SIGNED, PluginSettings
 from scheduler_worker.third_party import filters_of, weighers_of
 
@@ -74,6 +75,8 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             raise ValueError(
                 f"shape_tries_max is {self.shape_tries_max}, must be from 1 to claims_max ({self.claims_max})"
             )
+        if not 1 <= self.snapshot_page <= SNAPSHOT_PAGE_MAX:
+            raise ValueError(f"snapshot_page is {self.snapshot_page}, must be from 1 to {SNAPSHOT_PAGE_MAX}")
         if not 0 <= self.alternates_max <= ALTERNATES_MAX:
             raise ValueError(f"alternates_max is {self.alternates_max}, must be from 0 to {ALTERNATES_MAX}")
         if self.node_request_timeout_s < self.request_timeout_s:
@@ -88,7 +91,6 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
                 "move_timeout_s",
                 "deadline_poll_s",
                 "wake_lease_s",
-                "snapshot_page",
                 "hosts_kept_s",
                 "hosts_poll_s",
                 "host_row_wait_s",

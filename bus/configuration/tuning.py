@@ -24,6 +24,12 @@ from bus.process import exiting_if_wrong
 S = TypeVar("S", bound=Struct)
 D = TypeVar("D", bound=Struct)
 
+# No time may be longer: dates so far away can no longer be computed with.
+YEARS_MAX = 100
+# The unit of time that a field names, and how many of it a year has.
+_UNIT = re.compile(r"_(s|ms)(?:_|$)")
+_PER_YEAR = {"s": 365 * 86_400, "ms": 365 * 86_400_000}
+
 _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -133,6 +139,10 @@ def _checked(section: Section[Any], field: str, value: object, where: str, *, st
         raise BadSetting(
             key, value, where, "must be finite" if is_signed else "must be at least 0, and finite"
         )
+    if isinstance(read, int | float) and (unit := _UNIT.search(field)):
+        time_max = YEARS_MAX * _PER_YEAR[unit[1]]
+        if read > time_max:
+            raise BadSetting(key, value, where, f"must be at most {time_max}, which are {YEARS_MAX} years")
     return read
 
 

@@ -12,6 +12,8 @@ from bus.message import AggregateId, CellMessage, ConsumerId, GroupId, Message, 
 
 # PostgreSQL's integer, which is also the bound of Placement's API.
 INTEGER_MAX = 2_147_483_647
+# How many providers a page of all of them may have.
+SNAPSHOT_PAGE_MAX = 1_000
 
 Natural = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Positive = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
@@ -445,7 +447,7 @@ class AskSnapshot(Message, frozen=True, tag="snapshot"):
     """
 
     after: Counter = 0
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 200
+    limit: Annotated[int, Meta(ge=1, le=SNAPSHOT_PAGE_MAX)] = 200
     since: Cursor = ""
 
 

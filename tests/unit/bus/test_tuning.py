@@ -333,6 +333,21 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
         (BUS, {"MOOR_BUS_LINGER_MS": "nan"}, "bus.linger_ms is 'nan' .* must be at least 0, and finite"),
         (BUS, {"MOOR_BUS_LINGER_MS": "-1"}, "bus.linger_ms is '-1' .* must be at least 0"),
         (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_HORIZON_S": "1000000000000"},
+            "scheduler.horizon_s is '1000000000000' .* must be at most 3153600000, which are 100 years",
+        ),
+        (
+            BUS,
+            {"MOOR_BUS_RETRY_DELAY_MS_MAX": "1e300"},
+            "bus.retry_delay_ms_max is '1e300' .* must be at most 3153600000000, which are 100 years",
+        ),
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_SNAPSHOT_PAGE": "1001"},
+            r"scheduler.snapshot_page is 1001 \(.*\): .* must be from 1 to 1000",
+        ),
+        (
             BUS,
             {"MOOR_BUS_PARCEL_ITEMS_MAX": "201"},
             r"bus.parcel_items_max is 201 \(MOOR_BUS_PARCEL_ITEMS_MAX\): .* 1..200",
