@@ -278,8 +278,9 @@ class Client:
     async def listen(self, *patterns: str, project: str = "") -> AsyncGenerator[Sequence[Message], None]:
         """Yield batches of events whose routing keys match `patterns`, from now on.
 
-        The first batch is empty: it says that the subscription is active. If a project is named, only events about its
-        instances are yielded. An application receives them from the project's feed, which the schedulers publish.
+        The first batch is empty: it says that the subscription is active. So is the first one after each interruption,
+        and no other. If a project is named, only events about its instances are yielded. An application receives them
+        from the project's feed, which the schedulers publish.
         """
         speaker = broker_user_of(self._station.consuming.broker.user)
         matches = key_pattern(Grant(EVENTS, patterns)).fullmatch
@@ -289,10 +290,14 @@ class Client:
                 async with feed_of(self._station, Grant(FEED, (project,))) as feed:
                     async for batch in feed:
                         messages = [each.message for each in batch]
-                        yield [each for each in messages if matches(destination_of(each).routing_key)]
+                        wanted = [each for each in messages if matches(destination_of(each).routing_key)]
+                        if wanted or not batch:
+                            yield wanted
         async with feed_of(self._station, Grant(EVENTS, patterns)) as feed:
             async for batch in feed:
-                yield [each.message for each in batch if project in ("", project_of(each.message))]
+                wanted = [each.message for each in batch if project in ("", project_of(each.message))]
+                if wanted or not batch:
+                    yield wanted
 
 
 @asynccontextmanager

@@ -34,7 +34,7 @@ async def listen(
     """Yields batches of the events whose routing keys `grants` allow, until the caller stops.
 
     The first batch is empty: it says that the queue exists, and that later events will arrive. So is the first one
-    after each interruption. Messages that do not count (bus/workers/authority.py) are left out. `status` is the status
+    after each interruption, and no other. Messages that do not count (bus/workers/authority.py) are left out. `status` is the status
     of the listening part and counts interruptions.
     """
     queue = feed_queue(link.broker.user or "anyone", process, grants)
@@ -50,9 +50,11 @@ async def listen(
                     yield ()
                     while True:
                         deliveries = await consuming.receive()
-                        yield [
+                        # A batch without messages would tell of an interruption.
+                        if believed := [
                             each for delivery in deliveries for each in _believed(delivery, codec, link.facts)
-                        ]
+                        ]:
+                            yield believed
                         await consuming.acknowledge(deliveries[-1].tag, multiple=True)
                 finally:
                     await consuming.close()

@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 
 from bus.broker import AccessRefused, ConnectionLost, NotFound, Parcel
-from bus.codec import CODEC, known_messages
-from bus.message import ConsumerId, Message, ProviderId
+from bus.codec import CODEC, encode, known_messages
+from bus.message import ConsumerId, Envelope, Message, ProviderId
 from bus.messages.build import BuildInstance, InstanceActive, InstanceDeleted, InstanceState, RequestId
 from bus.messages.placement import (
     InventoryRefused,
@@ -118,6 +118,29 @@ async def test_a_feed_is_heard_and_its_gaps_are_seen(under_test: BrokerUnderTest
         await link.close()
 
     assert heard == [1, 2, 4]
+
+
+async def test_a_feed_that_has_only_messages_that_do_not_count_is_not_taken_for_interrupted(
+    under_test: BrokerUnderTest,
+) -> None:
+    broker = await declared(under_test)
+    link = Link(broker, SETTINGS)
+    keys = ("providers.changed", "aggregate.changed")
+
+    async with station(broker) as client:
+        feed = listen(link, [Grant(EVENTS, keys)], process="p1", settings=SETTINGS, codec=CODEC)
+        assert await anext(feed) == ()
+        changed = ProvidersChanged(at=LogPosition(term=1, position=1))
+        newer = encode(Envelope(message=changed, version=2))
+        waiting = asyncio.ensure_future(anext(feed))
+        for body in (b"{", newer, b""):
+            await client.publisher.offer(Parcel(EVENTS, "providers.changed", body))
+        # Counts under its own key only.
+        await client.publisher.offer(Parcel(EVENTS, "aggregate.changed", encode(Envelope(message=changed))))
+        await client.publisher.send(changed)
+        assert [each.message for each in await waiting] == [changed]
+        await feed.aclose()
+        await link.close()
 
 
 async def test_a_full_queue_holds_the_publisher_back_until_there_is_room(under_test: BrokerUnderTest) -> None:

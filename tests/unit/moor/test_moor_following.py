@@ -3,12 +3,30 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from bus.memory import MemoryBroker
-from bus.messages.build import InstanceEvent
+from bus.messages.build import InstanceActive, InstanceEvent
 from bus.topology import objects_of
 from moor.client import Client, InstanceFollower, during, station_on
 from tests.unit.examples.values import STATE
+
+
+@pytest.mark.asyncio
+async def test_events_of_other_projects_do_not_look_like_an_interruption() -> None:
+    broker = MemoryBroker().as_user()
+    connection = await broker.connect()
+    await connection.declare(objects_of(("c1",)))
+    ours = InstanceActive(cell="c1", instance=STATE)
+    async with station_on(broker, "moor") as (station, task):
+        heard = Client(station, task).listen("instance.#", project="p")
+        assert await anext(heard) == []
+        waiting = asyncio.ensure_future(anext(heard))
+        await station.send(InstanceActive(cell="c1", instance=structs.replace(STATE, project="another")))
+        await station.send(ours)
+        assert await waiting == [ours]
+        await heard.aclose()
+    await connection.close()
 
 
 @pytest.mark.asyncio
