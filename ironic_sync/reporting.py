@@ -33,7 +33,9 @@ NOTES_GATHER_S = 0.2
 
 
 class Reporter(PartGroup):
-    """Tells placement what this daemon's nodes offer. `touch` is a listener of NodeWriter."""
+    """Tells placement what nodes offer: those whose rows this daemon writes, and those of its own that were left
+    unreported.
+    """
 
     def __init__(
         self,

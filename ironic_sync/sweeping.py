@@ -233,7 +233,7 @@ class Sweeper(PartGroup):
                 self._suspects[node] = None
 
     async def _read(self, nodes: Sequence[ProviderId]) -> None:
-        """Read these nodes from Ironic one by one, many at once, and apply the answers."""
+        """Read these nodes from Ironic, each by a request of its own and several at once, and apply the answers."""
         rows = await self._writer.read(nodes)
         found = await self._answers(nodes)
         for node in nodes:

@@ -1,9 +1,9 @@
 """Nodes and daemons as tables, alike on PostgreSQL and SQLite.
 
-Values that are searched have columns. So have the owner, the epoch and the version, so that a node changes its owner without
-reading or writing its body. Everything else is in the body.
+Values that are searched have columns. So have the owner, the epoch and the version, so that a node changes its owner
+without reading or writing its body. Everything else is in the body.
 
-Change it in two steps, each with its migration: first expand, and only a release later contract.
+Change a table in two steps, each with its migration: first expand it, and contract it only in a later release.
 """
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, MetaData, String, Table

@@ -1,7 +1,8 @@
 """Decides whether nodes that Ironic no longer lists count as deleted.
 
-A few do. Many at once may mean that another Ironic answers, or that the daemon's user now sees fewer nodes. Then they are
-kept reserved. They count as deleted when they stay missing for long, or when an operator confirms it.
+If they are few, they do. Many at once may mean that another Ironic answers, or that the daemon's user now sees fewer
+nodes. Then they are kept reserved. They count as deleted when they stay missing for long, or when an operator
+confirms it.
 """
 
 from collections.abc import Sequence

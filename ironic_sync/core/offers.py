@@ -131,7 +131,9 @@ def without_kept_class(row: NodeRow, standard_traits: AbstractSet[str]) -> Offer
 
 
 def _kept_class(row: NodeRow, named: str) -> str:
-    """The former class, while it is known to be held or was found to be in use."""
+    """The node's former class, while its instance is known to hold that, or placement has said that it is in use;
+    otherwise empty.
+    """
     kept = row.offer.kept_class if row.offer else ""
     if not kept and row.holds_instance and row.reported:
         kept = row.reported.kept_class or row.reported.resource_class

@@ -249,7 +249,7 @@ def _heard_at(notified: NodeNotified, rules: Rules) -> int:
 
 
 def _without_future(row: NodeRow, at_us: int) -> NodeRow:
-    """The row without a notification time in the future: later notifications would all count as older."""
+    """The row without the time of a notification that lies in the future: all later notifications would count as older."""
     if row.heard_at_us <= at_us + AHEAD_US_MAX:
         return row
     return structs.replace(row, heard_at_us=at_us, heard_from="")

@@ -118,8 +118,8 @@ def with_leftover(row: NodeRow) -> NodeRow:
 
 
 def at_once_if_new(before: NodeRow, after: NodeRow) -> NodeRow:
-    """The row `after`, with its deploy due at once if the node changed: its owner may be another daemon, which finds
-    rows that are due.
+    """The row `after`, with its deploy due at once if the node changed. The node's owner may be another daemon, which
+    did not hear of this; it finds the row because it is due.
     """
     if after.deploy is None or after.node == before.node:
         return after

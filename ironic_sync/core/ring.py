@@ -51,8 +51,9 @@ class Owned(Struct, frozen=True, gc=False):
 
 
 class Move(Struct, frozen=True, gc=False):
-    """A node goes to another owner if it still has this owner and this epoch; with `only_free`, if no instance is on it.
-    Its next epoch is above `above` as well.
+    """An order to give a node to another owner, or to the same one in a new epoch. It is carried out only if the node
+    still has this owner and this epoch, and with `only_free`, only if no instance is on it. The node's next epoch
+    will be above `above`.
     """
 
     id: ProviderId

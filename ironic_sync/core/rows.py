@@ -117,8 +117,8 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     newest last. `answers` are kept until the broker has confirmed them; `answers_at` is when the first of them was made.
     `epoch_ahead` is an epoch that placement has and this row had not: then the owner raises `epoch` above it; `epoch_raises`
     counts how often.
-    `missing_since_us` is when Ironic was found to have lost this node together with many others: it is held, and counts as
-    deleted only later, or when an operator says so.
+    `missing_since_us` is when Ironic was found to have lost this node together with many others: it is kept reserved, and
+    counts as deleted only later, or when an operator says so.
     `is_foreign`: something else keeps the node's provider, which is left alone; `report_note` says what.
     """
 

@@ -1,4 +1,4 @@
-"""A daemon's store of nodes and of the ring that injects faults."""
+"""A store that injects faults, for a daemon's nodes and for the ring."""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager

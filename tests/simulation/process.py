@@ -1,7 +1,7 @@
 """A simulated process: the tasks that run in it, its clock, its random generator, and how it dies.
 
-A context variable makes every task and timer that it starts its own. When it dies its connections are cut first, so
-that its tasks can publish nothing while they are cancelled.
+A context variable says to which process each task and timer belongs. When a process dies, its connections are cut
+first, so that its tasks can publish nothing while they are cancelled.
 """
 
 import asyncio

@@ -58,8 +58,8 @@ def differences(replica: Replica, books: InspectableStore) -> Iterator[str]:
 
 
 def _comparable(state: ProviderState) -> ProviderState:
-    """Only the root knows its tree's shape. Its other providers show the shape of their last write, which is not
-    compared.
+    """The provider's state, as far as view and books must agree. Only the root knows its tree's shape. Its other
+    providers show the shape of their last write, which is not compared.
     """
     return state if state.parent is None else structs.replace(state, shape=0)
 
