@@ -128,7 +128,9 @@ def _was_never_reported(tree: TreeBook) -> bool:
 
 
 def _kept(tree: TreeBook, report: ReportInventory) -> TreeKept | None:
-    """The refusal of a report with `foreign`, if its tree was written by name or is in another cell; None otherwise."""
+    """The refusal of a report with `foreign`, if its tree is in another cell, or if it was written by name and the report
+    asks to leave such trees alone. None otherwise.
+    """
     if not report.foreign or not tree.providers:
         return None
     is_written = _was_never_reported(tree) and report.foreign == "leave"

@@ -21,7 +21,9 @@ _STEPS_PER_PAIR = 16
 
 
 class SearchLimits(Struct, frozen=True):
-    """The default of `steps_max` is about ten times what the hardest query takes that OpenStack's Placement answers within
+    """The limits of one search for candidates.
+
+    The default of `steps_max` is about ten times what the hardest query takes that OpenStack's Placement answers within
     ten seconds (tests/conformance/test_candidates_in_ten_seconds.py). At two million steps a second a search spends it in
     about half a minute, and other tasks run in between.
     """
