@@ -89,7 +89,7 @@ class Replica:
             if known is None or known.internal != usage.internal or known.revision < usage.base:
                 all_stand = False
             elif known.revision < usage.revision:
-                self._writable().put_used(
+                self._writable().put(
                     structs.replace(
                         known,
                         revision=usage.revision,

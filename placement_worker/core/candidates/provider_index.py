@@ -122,11 +122,6 @@ class ProviderIndex:
         for stock, rows, amounts in gathered:
             stock.use(rows, amounts)
 
-    def put_used(self, state: ProviderState) -> None:
-        """Set the state of a provider that is known already, and of which only the usage has changed."""
-        self.states[self._row_of_internal[state.internal]] = state
-        self.use(state.internal, {resource: stock.used for resource, stock in state.inventories.items()})
-
     def drop(self, internal: int) -> None:
         """Remove the provider."""
         row = self._row_of_internal.pop(internal, None)
