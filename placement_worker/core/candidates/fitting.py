@@ -15,7 +15,13 @@ from placement_worker.core.candidates.budget import ROWS_PER_STEP, Budget
 from placement_worker.core.candidates.columns import Flags, Floats, Rows
 from placement_worker.core.candidates.provider_index import ProviderIndex
 from placement_worker.core.candidates.query import UNSUFFIXED, CandidatesQuery, Group
-from placement_worker.core.candidates.suitable import Amounts, possible_roots, slots_of, suitable_providers
+from placement_worker.core.candidates.suitable import (
+    Amounts,
+    is_unknown,
+    possible_roots,
+    slots_of,
+    suitable_providers,
+)
 
 # The only layout there is, if all providers are roots.
 _ONLY_ROOTS = {(-1,)}
@@ -103,7 +109,7 @@ def fit(
     """The providers that fit each slot (part of the query), and the roots of trees with one for every slot; None if no tree
     has.
     """
-    if any(resource not in index.stocks for group in query.groups for resource in group.resources):
+    if any(is_unknown(index, group) for group in query.groups):
         return None
     roots = possible_roots(index, query)
     if scope.roots is not None:
@@ -112,8 +118,6 @@ def fit(
     having_traits: tuple[Flags, ...] = ()
     for group in query.groups:
         _charge(index, group, budget)
-        if group.in_tree is not None and index.row_of(group.in_tree) is None:
-            return None
         suits = suitable_providers(index, group)
         having_traits = suits.having_traits or having_traits
         for resources in slots_of(group):

@@ -66,11 +66,11 @@ class ProblemBuilder:
         return ClassProblem(tree_class, problem, self._worth_at_most(problem.domains, problem.worth), size)
 
     def of_tree(
-        self, layout: TreeLayout, own: Sequence[int], pools: Sequence[int], *, needs_one_of: int = 0
+        self, layout: TreeLayout, own: Sequence[int], pools: Sequence[int], *, needs_own: bool = False
     ) -> SlotProblem:
         """The problem of giving each slot (part of the query) one of the tree's `own` providers or of its `pools` (rows).
 
-        If `needs_one_of` is not 0, a solution must contain one of these places (as bits).
+        With `needs_own` at least one slot must get one of the tree's own providers.
         """
         rows, places = (*own, *pools), len(own)
         # Lists are faster to make than to draw from generators, and single trees are searched for each boot.
@@ -90,7 +90,7 @@ class ProblemBuilder:
             wanted=(1 << len(self._having_traits)) - 1,
             taking=self._taking,
             excludes=self._excludes(pools, places) if self._one_per_tree else (),
-            needs_one_of=needs_one_of,
+            needs_own=needs_own,
             worth=self._preferences(rows),
         )
 
@@ -100,11 +100,9 @@ class ProblemBuilder:
     def without_repeated(self, each: ClassProblem) -> ClassProblem:
         """The problem without the solutions that take from pools alone, if another class of trees already finds them."""
         rows = (*each.tree_class.rows[0].tolist(), *each.tree_class.pools)
-        own = (1 << len(each.tree_class.layout.parents)) - 1
-        needs_one_of = self._needs_one_of(each.problem.domains, rows, own)
-        if not needs_one_of:
+        if not self._is_repeated(each.problem, rows):
             return each
-        return structs.replace(each, problem=structs.replace(each.problem, needs_one_of=needs_one_of))
+        return structs.replace(each, problem=structs.replace(each.problem, needs_own=True))
 
     def _charge(self, tree_class: TreeClass, places: int, budget: Budget) -> int:
         """Charge the budget for the problem of a class of trees before it is built. Returns the bytes of memory charged."""
@@ -143,23 +141,24 @@ class ProblemBuilder:
             )
         return tuple(excludes)
 
-    def _needs_one_of(self, domains: Sequence[int], rows: Sequence[int], own: int) -> int:
-        """The tree's own places as bits, if another class of trees already finds all solutions that take from pools alone;
-        otherwise 0.
+    def _is_repeated(self, problem: SlotProblem, rows: Sequence[int]) -> bool:
+        """Does an earlier class of trees already find all solutions of this problem that take from pools alone? `rows` are the
+        providers of the places.
         """
         if not self._index.sharing:
-            return 0
+            return False
+        domains, own = problem.domains, problem.own
         asked = 0
         for domain in domains:
             asked |= domain
         if any(self._index.shares[rows[place]] for place in places_in(asked & own)):
             # A sharing provider is no pool in its own tree, so another class may lack some of these.
-            return 0
+            return False
         choice = tuple(frozenset(rows[place] for place in places_in(domain & ~own)) for domain in domains)
-        if choice not in self._choices_of_pools:
-            self._choices_of_pools.add(choice)
-            return 0
-        return own
+        if choice in self._choices_of_pools:
+            return True
+        self._choices_of_pools.add(choice)
+        return False
 
     def _preferences(self, rows: Sequence[int]) -> tuple[tuple[float, ...], ...]:
         if not self._some_are_preferred:

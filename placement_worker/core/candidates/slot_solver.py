@@ -73,8 +73,8 @@ class SlotProblem(Struct, frozen=True):
 
     The slots in `unsuffixed` must together have all traits in `wanted`; `has_traits` has the traits of each place. `taking`
     are the slots that take resources. If one of them has a place, no other one may have a place that `excludes` names for it.
-    If `needs_one_of` is not 0, one of these places must be in the solution. `worth` is the weight of preferred traits by slot
-    and place; it is empty if there are none.
+    With `needs_own` one of the tree's own places must be in the solution, not only pools. `worth` is the weight of preferred
+    traits by slot and place; it is empty if there are none.
     """
 
     domains: tuple[int, ...]
@@ -87,8 +87,13 @@ class SlotProblem(Struct, frozen=True):
     wanted: int = 0
     taking: frozenset[int] = frozenset()
     excludes: tuple[int, ...] = ()
-    needs_one_of: int = 0
+    needs_own: bool = False
     worth: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def own(self) -> int:
+        """The places of the tree itself, as bits: all at and below its root. The others are pools."""
+        return self.under[0]
 
     def preference(self, solution: Sequence[int]) -> float:
         """The weight of the preferred traits that the places (providers) of a solution have, summed over its slots."""
@@ -99,7 +104,7 @@ class _Partial(NamedTuple):
     """An unfinished solution: slots in `open` have no place yet. The domain of any other slot is the place that it has.
 
     `loads` is what is taken so far, by packing and place. `missing` are the wanted traits that no place of the solution has
-    yet. `needs_one_of` is that of the problem, or 0 if the solution has one of these places already.
+    yet. `needs_one_of` are the tree's own places if the solution must still get one of them; otherwise it is 0.
     """
 
     open: tuple[int, ...]
@@ -148,7 +153,8 @@ class _Search:
 
     def _start(self, domains: tuple[int, ...]) -> _Partial:
         problem = self._problem
-        return _Partial(tuple(range(len(domains))), domains, {}, problem.wanted, problem.needs_one_of)
+        needs_one_of = problem.own if problem.needs_own else 0
+        return _Partial(tuple(range(len(domains))), domains, {}, problem.wanted, needs_one_of)
 
     def _split_by_apexes(self, domains: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Replace the `same_subtree` conditions by smaller domains: one set of domains for each choice of an apex (the place

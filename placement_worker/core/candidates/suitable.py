@@ -37,6 +37,13 @@ def slots_of(group: Group) -> tuple[Amounts, ...]:
     return (resources,) if group.suffix != UNSUFFIXED else tuple([(each,) for each in resources])
 
 
+def is_unknown(index: ProviderIndex, group: Group) -> bool:
+    """Does the group ask for a tree or a resource class that no provider has?"""
+    return (group.in_tree is not None and index.row_of(group.in_tree) is None) or not (
+        group.resources.keys() <= index.stocks.keys()
+    )
+
+
 def possible_roots(index: ProviderIndex, query: CandidatesQuery) -> Flags:
     """Flags of the roots whose trees may have candidates, by the conditions that the query puts on the root itself."""
     rows = index.rows

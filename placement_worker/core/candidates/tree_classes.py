@@ -20,7 +20,6 @@ from placement_worker.core.candidates.packings import ColumnPacking
 from placement_worker.core.candidates.provider_index import ProviderIndex
 
 CODE_BITS = 62
-CHUNK_BITS = 16
 
 
 class TreeClass(Struct, frozen=True):
@@ -60,19 +59,19 @@ def _alike(
     unsuffixed = np.zeros(rows.shape, dtype=np.bool_)
     for slot in fitting.slots:
         fits = slot.fits[rows]
-        labels.tell_apart_by_flags(fits)
+        labels.tell_apart(fits)
         asked |= fits
         if not slot.is_suffixed:
             unsuffixed |= fits
         if slot.worth is not None:
             _, worth = np.unique(np.where(fits, slot.worth[rows], 0.0), return_inverse=True)
-            labels.tell_apart_by_numbers(worth.reshape(rows.shape))
+            labels.tell_apart(worth.reshape(rows.shape))
     for bearing in fitting.having_traits:
-        labels.tell_apart_by_flags(bearing[rows] & unsuffixed)
+        labels.tell_apart(bearing[rows] & unsuffixed)
     for packing in packings:
-        labels.tell_apart_by_numbers(np.where(asked, packing.level[rows], 0))
+        labels.tell_apart(np.where(asked, packing.level[rows], 0))
     if pools is not None:
-        labels.tell_apart_by_numbers(pools[rows[:, :1]])
+        labels.tell_apart(pools[rows[:, :1]])
     return labels.alike()
 
 
@@ -101,19 +100,17 @@ class _Labels:
         self._codes: Ints = np.zeros(lines, dtype=np.int64)
         self._bits = 0
 
-    def tell_apart_by_flags(self, flags: Flags) -> None:
-        for start in range(0, flags.shape[1], CHUNK_BITS):
-            chunk = flags[:, start : start + CHUNK_BITS]
-            if chunk.all() or not chunk.any():
-                continue
-            weights = 1 << np.arange(chunk.shape[1], dtype=np.int64)
-            self._tell_apart(chunk.astype(np.int64) @ weights, chunk.shape[1])
-
-    def tell_apart_by_numbers(self, numbers: Ints) -> None:
-        for column in numbers.T:
-            top = int(column.max())
-            if top > column.min():
-                self._tell_apart(column, top.bit_length())
+    def tell_apart(self, table: Flags | Ints) -> None:
+        """Add the columns of this table, with flags or numbers from 0 on, to the numbers of the lines."""
+        columns = np.ascontiguousarray(table.T)
+        top = columns.max(axis=1)
+        for place in np.flatnonzero(top > columns.min(axis=1)).tolist():
+            bits = int(top[place]).bit_length()
+            if self._bits + bits > CODE_BITS:
+                kinds, self._codes = np.unique(self._codes, return_inverse=True)
+                self._bits = len(kinds).bit_length()
+            self._codes = self._codes << bits | columns[place]
+            self._bits += bits
 
     def alike(self) -> Iterator[Rows]:
         """The groups of lines that no column told apart."""
@@ -124,10 +121,3 @@ class _Labels:
         edges = np.flatnonzero(np.diff(self._codes[order])) + 1
         for start, end in pairwise((0, *edges.tolist(), len(order))):
             yield order[start:end]
-
-    def _tell_apart(self, column: Ints, bits: int) -> None:
-        if self._bits + bits > CODE_BITS:
-            kinds, self._codes = np.unique(self._codes, return_inverse=True)
-            self._bits = len(kinds).bit_length()
-        self._codes = self._codes << bits | column
-        self._bits += bits

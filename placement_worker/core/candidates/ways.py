@@ -9,13 +9,14 @@ state the same problem, and each problem is solved once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
 
-from placement_worker.core.candidates.blocks import BlockMaker, Patterns, SolutionTable
+from placement_worker.core.candidates.blocks import BlockMaker, Patterns
 from placement_worker.core.candidates.budget import Budget, CutError, SharedBudget
 from placement_worker.core.candidates.columns import Flags, Rows, Stock
 from placement_worker.core.candidates.fitting import Scope, Slot
@@ -30,6 +31,7 @@ from placement_worker.core.candidates.slot_solver import SlotProblem, solutions
 from placement_worker.core.candidates.suitable import (
     Amounts,
     SuitableProviders,
+    is_unknown,
     possible_roots,
     slots_of,
     suitable_providers,
@@ -62,19 +64,18 @@ def ways_of_trees(
     if found is None:
         return
     # Classes that differ in their pools alone often are one problem: it is solved once.
-    alike = dict[tuple[int, SlotProblem], list[TreeClass]]()
+    alike = dict[SlotProblem, list[TreeClass]]()
     for each in found.of_classes:
-        places = len(each.tree_class.layout.parents)
-        problem = structs.replace(each.problem, needs_one_of=_own_places(places))
-        alike.setdefault((places, problem), []).append(each.tree_class)
+        problem = structs.replace(each.problem, needs_own=True)
+        alike.setdefault(problem, []).append(each.tree_class)
     slots = found.fitting.slots
-    for (places, problem), classes in alike.items():
+    for problem, classes in alike.items():
         budget = shared.for_a_tree(len(slots))
         making = BlockMaker(index, slots, budget)
         roots = np.concatenate([each.rows[:, 0] for each in classes])
         found_here = 0
         try:
-            for solution in islice(_taking_from_tree(problem, places, budget), ways):
+            for solution in islice(_taking_from_tree(problem, budget), ways):
                 block = making.candidates(classes, problem, solution)
                 found_here += 1
                 yield InTrees(roots, block)
@@ -123,7 +124,7 @@ class TreeSearch:
         takes.
         """
         index = self._index
-        if any(_is_unknown(index, group) for group in query.groups):
+        if any(is_unknown(index, group) for group in query.groups):
             return lambda _root, _barred: []
         parts = [(group, self._suited_for(group)) for group in query.groups]
         slots = [
@@ -138,24 +139,22 @@ class TreeSearch:
         ]
         builder = ProblemBuilder(index, query, slots, having_traits, packings)
         roots, patterns = self._possible_roots(query), Patterns(slots)
-        columns: dict[tuple[int, ...], SolutionTable] = {}
+        table_of = cache(patterns.of)
 
         def ways(root: int, barred: frozenset[int]) -> list[TreeWay]:
             tree = self._tree(root, barred) if roots[root] else None
             if tree is None:
                 return []
             layout, own, pools = tree
-            needs_one_of = 0 if pools_may_suffice else _own_places(len(own))
-            problem = builder.of_tree(layout, own, pools, needs_one_of=needs_one_of)
+            problem = builder.of_tree(layout, own, pools, needs_own=not pools_may_suffice)
             if not all(problem.domains):
                 return []
             rows = (*own, *pools)
             found = []
-            for solution in self._solutions(problem, len(own), most, pools_may_suffice=pools_may_suffice):
-                if (known := columns.get(solution)) is None:
-                    known = columns[solution] = patterns.of(solution)
-                places = tuple([rows[place] for place in known.places])
-                found.append(TreeWay(known.pattern, places, problem.preference(solution)))
+            for solution in self._solutions(problem, most):
+                table = table_of(solution)
+                providers = tuple([rows[place] for place in table.places])
+                found.append(TreeWay(table.pattern, providers, problem.preference(solution)))
             return found
 
         return ways
@@ -193,20 +192,14 @@ class TreeSearch:
         ]
         return _TreeSlot(group.suffix, resources, suited.suits.worth, suited, asked)
 
-    def _solutions(
-        self, problem: SlotProblem, places: int, most: int, *, pools_may_suffice: bool
-    ) -> Sequence[tuple[int, ...]]:
+    def _solutions(self, problem: SlotProblem, most: int) -> Sequence[tuple[int, ...]]:
         key = problem, most
         solved = self._solved.get(key)
         if solved is None:
             slots = len(problem.domains)
             budget = self._shared.for_a_tree(slots)
-            found = (
-                solutions(problem, budget)
-                if pools_may_suffice
-                else _taking_from_tree(problem, places, budget)
-            )
-            solved = self._solved[key] = tuple(_until_cut(islice(found, most)))
+            search = _taking_from_tree if problem.needs_own else solutions
+            solved = self._solved[key] = tuple(_until_cut(islice(search(problem, budget), most)))
             self._shared.settle(budget, slots)
         return solved
 
@@ -265,24 +258,12 @@ class _RoomAt:
         return self._stock.room_at(row, self._taken.get(row, 0))
 
 
-def _is_unknown(index: ProviderIndex, group: Group) -> bool:
-    """Does the group ask for a tree or a resource class that no provider has?"""
-    return (group.in_tree is not None and index.row_of(group.in_tree) is None) or not (
-        group.resources.keys() <= index.stocks.keys()
-    )
-
-
-def _own_places(places: int) -> int:
-    """The places of a tree's own providers as bits: the first ones, since the pools come after them."""
-    return (1 << places) - 1
-
-
-def _taking_from_tree(problem: SlotProblem, places: int, budget: Budget) -> Iterator[tuple[int, ...]]:
+def _taking_from_tree(problem: SlotProblem, budget: Budget) -> Iterator[tuple[int, ...]]:
     """The solutions in which a slot takes resources from the tree itself. In others only groups without resources get places
     of the tree.
     """
     for solution in solutions(problem, budget):
-        if any(solution[slot] < places for slot in problem.taking):
+        if any(problem.own >> solution[slot] & 1 for slot in problem.taking):
             yield solution
 
 
