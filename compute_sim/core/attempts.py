@@ -256,7 +256,7 @@ def begun(order: HostOrder, work: Work, at_s: float, *, cause: str = "", trace: 
         cause=cause,
         trace=trace,
         rank=rank_of(order),
-        rebuild=_rebuild_of(order),
+        rebuild=order.number if isinstance(order, RespawnInstance) else 0,
         image=order.save_as if isinstance(order, StopInstance) else "",
     )
 
@@ -269,24 +269,10 @@ def failed(
     return structs.replace(building, state=State.FAILED)
 
 
-def _rebuild_of(order: HostOrder) -> int:
-    return order.number if isinstance(order, RespawnInstance) else 0
-
-
 def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRecord:
     """The record of an attempt that waits for its turn: its host has as many builds as it may have at once."""
-    return AttemptRecord(
-        cell=order.cell,
-        host=order.host,
-        instance=order.instance,
-        attempt=order.attempt,
-        state=State.WAITING,
-        cause=cause,
-        trace=trace,
-        order=order,
-        rank=rank_of(order),
-        rebuild=_rebuild_of(order),
-    )
+    building = begun(order, Work(), 0.0, cause=cause, trace=trace)
+    return structs.replace(building, state=State.WAITING, due_s=None, order=order)
 
 
 def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
