@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from bus.clock import now
+from bus.configuration.addresses import BadSetting
 from bus.process import Part
 from bus.workers.station import Station
 from bus.workers.worker import Notifying
@@ -33,9 +34,12 @@ def conductor_parts(
     how long hosts are silent; by default it is the event loop's.
     """
     if settings.ask_lease_s * 1000 <= station.settings.answer_timeout_ms:
-        raise ValueError(
-            f"ask_lease_s is {settings.ask_lease_s}, must be more than the answer timeout of "
-            f"{station.settings.answer_timeout_ms} ms: otherwise another process asks again too early"
+        raise BadSetting(
+            "conductor.ask_lease_s",
+            settings.ask_lease_s,
+            "beside [bus]",
+            f"must be more than bus.answer_timeout_ms ({station.settings.answer_timeout_ms}): otherwise another process asks "
+            "again too early",
         )
     rules = rules_of(settings, cell)
     timers = Timers(

@@ -19,6 +19,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from bus.broker import Broker, Connection, ConnectionLost, Refusal
+from bus.configuration.addresses import BadSetting
 from bus.configuration.tuning import Section, Tuned, tuned_from
 from bus.errors import Failure, NotFound
 from bus.logs import begin_to_log
@@ -342,6 +343,8 @@ def run(work: Coroutine[Any, Any, T], by: Callable[[Coroutine[Any, Any, T]], T] 
         return by(work)
     except asyncio.CancelledError:
         fail("stopped by a signal")
+    except BadSetting as wrong:
+        fail(str(wrong), WRONG)
     except ConnectionLost as lost:
         fail(f"no broker: {lost}; is `moor up` running, or does MOOR_BUS_URL name another?")
     except NotFound as missing:

@@ -11,6 +11,7 @@ import os_resource_classes
 import os_traits
 
 from bus.clock import now
+from bus.configuration.addresses import BadSetting
 from bus.message import Message
 from bus.messages.build import BuildInstance
 from bus.messages.cells import ConductorAlive, LiveTold
@@ -81,9 +82,12 @@ def scheduler_parts(
     picture = Picture() if picture is None else picture
     down_after = timedelta(seconds=station.settings.host_down_s)
     if settings.when_cell_down == "wait" and settings.cell_down_s >= station.settings.host_down_s:
-        raise ValueError(
-            f"cell_down_s is {settings.cell_down_s}, must be less than host_down_s ({station.settings.host_down_s}) with "
-            "when_cell_down 'wait': otherwise all hosts of the cell are down before the cell is"
+        raise BadSetting(
+            "scheduler.cell_down_s",
+            settings.cell_down_s,
+            "beside [bus]",
+            f"must be less than bus.host_down_s ({station.settings.host_down_s}) with when_cell_down 'wait': otherwise all "
+            "hosts of the cell are down before the cell is",
         )
     cells = cells or {}
     known_cells = CellRegistry(

@@ -32,6 +32,9 @@ _PER_YEAR = {"s": 365 * 86_400, "ms": 365 * 86_400_000}
 
 _TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
+# The largest number that a column of a database has for a count.
+INTEGER_MAX = 2_147_483_647
+
 
 class Section(Struct, Generic[S], frozen=True):
     """A settings struct, the name of its table in a settings file, and how its environment variables are read."""
@@ -143,6 +146,9 @@ def _checked(section: Section[Any], field: str, value: object, where: str, *, st
         time_max = YEARS_MAX * _PER_YEAR[unit[1]]
         if read > time_max:
             raise BadSetting(key, value, where, f"must be at most {time_max}, which are {YEARS_MAX} years")
+    # Sizes in bytes are not stored.
+    if type(read) is int and not is_signed and "bytes" not in field and read > INTEGER_MAX:
+        raise BadSetting(key, value, where, f"must be at most {INTEGER_MAX}")
     return read
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
-from bus.configuration.addresses import without_password
+from bus.configuration.addresses import BadSetting, without_password
 from bus.errors import Transient, Unavailable
 from bus.logs import FORMATS
 from bus.operating.health import About, Health, ReadyTeller
@@ -135,6 +135,8 @@ def with_flags(environment: Mapping[str, str], arguments: Sequence[str], room: s
 
 
 def run_main(work: Coroutine[Any, Any, None]) -> None:
-    """Run a worker process. If it cannot listen on the address for its health, it ends with exit code 2."""
-    with exiting_if_wrong(setting=BadAddressError):
+    """Run a worker process. If it cannot listen on the address for its health, or its settings contradict those of the bus,
+    it ends with exit code 2.
+    """
+    with exiting_if_wrong(setting=BadAddressError), exiting_if_wrong(setting=BadSetting):
         run_process(work)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import structs
 
-from bus.configuration.addresses import Addresses
+from bus.configuration.addresses import Addresses, BadSetting
 from bus.messages.cell import ALTERNATES_MAX
 from bus.operating.listen_address import BadAddressError
 from bus.process import run_process
@@ -285,7 +285,7 @@ def placement_api(
 def _run(work: Coroutine[Any, Any, None]) -> None:
     try:
         run_process(work)
-    except (BadAddressError, BadListenError) as wrong:
+    except (BadAddressError, BadListenError, BadSetting) as wrong:
         raise typer.BadParameter(str(wrong)) from None
 
 

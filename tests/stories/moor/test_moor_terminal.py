@@ -60,6 +60,31 @@ async def test_lists_never_fold_ids_and_states(cloud: str, columns: str) -> None
     assert one["id"] in booted.out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("up", "--listen", "127.0.0.1:0", "--data", "{dir}"),
+        ("run", "conductor", "--cell", "c1", "--bus", "amqp://127.0.0.1:1/", "--db", "sqlite:///{dir}/x.db"),
+        ("demo", "--boots", "300"),
+    ],
+    ids=lambda words: words[0],
+)
+async def test_settings_that_contradict_those_of_the_bus_are_reported_in_one_error(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    told = [word.replace("{dir}", str(tmp_path)) for word in words]
+
+    ended = await moor(
+        *told, MOOR_CONDUCTOR_ASK_LEASE_S="20", MOOR_BUS_ANSWER_TIMEOUT_MS="20000", COLUMNS="400"
+    )
+
+    assert ended.code == 2
+    assert (
+        "conductor.ask_lease_s is 20.0 (beside [bus]): must be more than bus.answer_timeout_ms" in ended.err
+    )
+    assert "Traceback" not in ended.err
+
+
 @pytest.mark.parametrize("columns", ["80", "", "0"])
 async def test_no_line_about_a_broker_is_folded(columns: str) -> None:
     shown = await moor("broker", "show", "--cells", "harbour", **({"COLUMNS": columns} if columns else {}))

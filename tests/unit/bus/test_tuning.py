@@ -331,6 +331,11 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
         (SCHEDULER, {"MOOR_SCHEDULER_CLAIMS_MAX": "1.5"}, "claims_max is '1.5' .* must be a whole number"),
         (BUS, {"MOOR_BUS_LINGER_MS": "long"}, r"bus.linger_ms is 'long' \(MOOR_BUS_LINGER_MS\): must be a number"),
         (BUS, {"MOOR_BUS_LINGER_MS": "nan"}, "bus.linger_ms is 'nan' .* must be at least 0, and finite"),
+        (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_INSTANCES_PER_HOST_MAX": "2147483648"},
+            "instances_per_host_max is '2147483648' .* must be at most 2147483647",
+        ),
         (BUS, {"MOOR_BUS_LINGER_MS": "-1"}, "bus.linger_ms is '-1' .* must be at least 0"),
         (
             SCHEDULER,
