@@ -120,8 +120,8 @@ class Membership(PartGroup):
         return node in self._owned and node not in self._giving and self.may_act()
 
     def overtake(self, epochs: Mapping[ProviderId, int]) -> None:
-        """At the next look, raise the epochs of this daemon's nodes above these, which placement knows, where they
-        are behind.
+        """Note that placement knows these epochs of nodes, which may be higher than this daemon's. The next time the
+        daemon looks at its nodes, it raises the epochs of its own nodes above them.
         """
         self._to_overtake.update(epochs)
         self._looking.wake()

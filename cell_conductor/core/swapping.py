@@ -170,11 +170,12 @@ def on_swap_answered(transition: Transition, answered: SwapAnswered) -> None:
 
 
 def with_current_shape(alternate: Choice, moved: ShapeMoved) -> Choice | None:
-    """The alternate with the current shape of its host, if the host is still what the scheduler has chosen it for;
+    """The alternate with the current shape of its host, if the host's tree has the fingerprint that the scheduler saw;
     otherwise None.
 
-    A cell knows neither the flavor's extra specs nor filters, so it cannot choose again. But the scheduler's reasons were
-    either properties of the tree, which the fingerprint shows to be unchanged, or amounts, which placement checks itself.
+    A cell knows neither the flavor's extra specs nor filters, so it cannot choose again. But the scheduler's reasons
+    were either properties of the tree, which the fingerprint shows to be unchanged, or amounts, which placement checks
+    itself.
     """
     share = alternate.share
     if not alternate.fingerprint or moved.gone or moved.roots != (share.host,) or not moved.trees:

@@ -78,7 +78,9 @@ class Well(Struct, frozen=True):
 
 
 class Silent(Struct, frozen=True):
-    """The host's messages are lost; with `until_s` they are kept until then."""
+    """The condition of a host whose messages do not arrive: they are lost, or, with `until_s`, kept until then and sent
+    late.
+    """
 
     until_s: float | None = None
 

@@ -102,7 +102,8 @@ class Sight(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """A difference between the books. `about` is the instance or the consumer; None for placement's tables as a whole.
+    """A difference that an audit found between two of the books. `about` is the instance or the consumer; None for
+    placement's tables as a whole.
 
     `mend` is the order that mends it. Without one, only a person can decide, and `advice` says what to look at.
     """

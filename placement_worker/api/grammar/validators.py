@@ -35,7 +35,9 @@ _Problem = fastjsonschema.JsonSchemaValueException
 
 
 class Validator:
-    """A schema and its two validators, which are made when they are first needed."""
+    """Checks a body or a query against one schema: by a compiled validator first, and by a slow one with better error
+    texts if that finds a problem. Both are made when they are first needed.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema

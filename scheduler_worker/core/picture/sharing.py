@@ -10,8 +10,9 @@ from scheduler_worker.core.picture.columns import Columns
 
 
 class Sharing(NamedTuple):
-    """`is_shared_with`: some provider shares with the host's tree. `users`: the rows of the hosts that may take from each
-    sharing provider, by its row in the index; if it is of a cell, these are hosts of that cell.
+    """Which hosts may take from which pools. `is_shared_with` has a flag for each host: does any pool share with its
+    tree? `users` has the rows of the hosts that may take from each pool, by the pool's row in the provider index. Hosts
+    take from no pool of another cell.
     """
 
     is_shared_with: Flags

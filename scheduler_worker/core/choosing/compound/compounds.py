@@ -171,8 +171,8 @@ class Compounds:
         return found
 
     def found_room(self, needs: Needs) -> Found:
-        """As `found`, but traits do not count. A host with a way that has the traits has room, so only the others are
-        searched.
+        """The result of a search of all hosts for the amounts and granular groups of these needs alone: traits do not
+        count. Hosts that were found with their traits need not be searched again.
         """
         alone = needs.of_room_alone()
         if alone in self._found:
