@@ -211,7 +211,7 @@ change_log = Table(
 )
 
 # Pages of what did not fit into one message: later pages of answers, until they are asked for, and earlier pages of claims,
-# until the last one comes. `answer` is the id of the one or of the other.
+# until the last one comes. `answer` is the id of the answer, or is made of the id of the claim.
 kept_answers = Table(
     "kept_answers",
     metadata,

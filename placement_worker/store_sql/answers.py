@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -36,13 +36,18 @@ def kept_page(connection: Connection, answer: UUID, page: int) -> KeptPage | Non
 
 
 def keep_page(connection: Connection, claim: UUID, page: int, body: bytes) -> None:
-    row = {"answer": claim, "page": page, "is_last": False, "kept_at": now(), "body": body}
+    row = {"answer": _key_of(claim), "page": page, "is_last": False, "kept_at": now(), "body": body}
     connection.execute(insert(connection, kept_answers).on_conflict_do_nothing(), [row])
 
 
 def kept_pages(connection: Connection, claim: UUID) -> dict[int, bytes]:
-    query = sa.select(kept_answers.c.page, kept_answers.c.body).where(kept_answers.c.answer == claim)
+    query = sa.select(kept_answers.c.page, kept_answers.c.body).where(kept_answers.c.answer == _key_of(claim))
     return {row.page: row.body for row in connection.execute(query)}
+
+
+def _key_of(claim: UUID) -> UUID:
+    """The id of a claim's pages in the table, which no answer has, whatever id the sender gave the claim."""
+    return uuid5(claim, "pages")
 
 
 def prune_answers(connection: Connection, kept_before: datetime) -> int:

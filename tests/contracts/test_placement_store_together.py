@@ -33,6 +33,7 @@ from bus.messages.together import (
 )
 from bus.workers.handling import Answer, Received, Weighed
 from placement_worker.core.claims_together import claims_of, places_in_pages
+from placement_worker.store import KeptPage
 from placement_worker.together_handlers import CONSUMERS_AT_ONCE_MAX, together_handlers
 from tests.contracts.placement_orders import (
     GROUP,
@@ -144,6 +145,18 @@ async def test_all_are_claimed_and_a_repetition_is_told_so(client: StoreClient) 
 
     assert [await client.held(who) for who in whos] == [frozenset(each.share.amounts) for each in singles]
     assert await vcpus(client, HOST) == 4
+
+
+async def test_pages_of_claims_and_of_answers_with_one_id_are_kept_apart(client: StoreClient) -> None:
+    first, *_ = pages(claims([HOST] * 40, named(*map(str, range(40)))), room=2_000)
+
+    assert await asked(client, first) == [PageKept()]
+    assert await client.store.kept_page(first.claim, 1) is None
+    await client.store.keep_answer(first.claim, [b"[]", b"[]"])
+
+    async with client.store.transaction() as tx:
+        assert [*await tx.kept_pages(first.claim)] == [1]
+    assert await client.store.kept_page(first.claim, 1) == KeptPage(b"[]", is_last=False)
 
 
 async def test_one_too_many_and_nothing_is_claimed(client: StoreClient) -> None:
