@@ -4,7 +4,7 @@ The new tree is built beside the current one and checked as a whole. So a report
 a report may name its providers in any order.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from msgspec import structs
 
@@ -45,15 +45,23 @@ def flaw_of(providers: Providers, report: ReportInventory) -> NotAllowed | None:
     return next(_flaws(providers, report), None)
 
 
-def lost_inventory(standing: Providers, providers: Providers) -> InventoryInUse | None:
-    """The first inventory that would be removed while it is in use. A smaller inventory is no loss."""
+def lost_in_tree(standing: Providers, providers: Providers) -> InventoryInUse | None:
+    """The refusal of a report that would remove an inventory in use, for the first one. A smaller inventory is no loss."""
+    kept = {provider: book.inventories for provider, book in providers.items()}
+    losses = (lost_inventory(book, kept.get(book.id, ())) for book in standing.values())
+    return next(filter(None, losses), None)
+
+
+def lost_inventory(book: ProviderBook, kept: Container[str]) -> InventoryInUse | None:
+    """The refusal of a write that would leave this provider only the classes in `kept`, although another one is in use.
+
+    It names the first such class. None if there is none.
+    """
     return next(
         (
-            InventoryInUse(provider=provider, resource=resource, used=inventory.used)
-            for provider, book in standing.items()
+            InventoryInUse(provider=book.id, resource=resource, used=inventory.used)
             for resource, inventory in book.inventories.items()
-            if inventory.used
-            and (provider not in providers or resource not in providers[provider].inventories)
+            if inventory.used and resource not in kept
         ),
         None,
     )

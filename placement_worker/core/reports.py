@@ -17,7 +17,7 @@ from bus.messages.placement import (
     ReportVerdict,
     TreeKept,
 )
-from placement_worker.core.apply_report import flaw_of, is_same_to_claims, lost_inventory, reported_tree
+from placement_worker.core.apply_report import flaw_of, is_same_to_claims, lost_in_tree, reported_tree
 from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import (
     Decision,
@@ -73,7 +73,7 @@ def _judge(draft: ForestDraft, reported: SentReport, vocabulary: Vocabulary) -> 
     flawed = (
         flaw_of(providers, report)
         or _name_taken(draft, report, providers)
-        or lost_inventory(tree.providers, providers)
+        or lost_in_tree(tree.providers, providers)
     )
     if flawed:
         return flawed

@@ -23,8 +23,8 @@ from bus.messages.administration import (
     UnknownTrait,
     WriteVerdict,
 )
-from bus.messages.placement import InventoryInUse, InventoryState, NotAllowed, ReportedInventory
-from placement_worker.core.apply_report import with_usage
+from bus.messages.placement import InventoryState, NotAllowed, ReportedInventory
+from placement_worker.core.apply_report import lost_inventory, with_usage
 from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import ProviderBook, TreeBook
 from placement_worker.core.vocabulary import Vocabulary, unknown_names
@@ -49,21 +49,6 @@ def moved_generation(book: ProviderBook, seen: int | None) -> GenerationMoved | 
     if seen is None or seen == book.generation:
         return None
     return GenerationMoved(provider=book.id, seen=seen, current=book.generation)
-
-
-def inventory_lost(book: ProviderBook, inventories: Iterable[str]) -> InventoryInUse | None:
-    """The refusal of a write that would remove a class in use from this provider, for the first such class; None if there
-    is none.
-    """
-    kept = set(inventories)
-    return next(
-        (
-            InventoryInUse(provider=book.id, resource=resource, used=inventory.used)
-            for resource, inventory in book.inventories.items()
-            if inventory.used and resource not in kept
-        ),
-        None,
-    )
 
 
 def write_contents(
@@ -98,7 +83,7 @@ def _set_inventories(
         moved_generation(book, write.generation)
         or impossible_inventory(write.inventories)
         or _unknown_class(draft, standard, write.inventories)
-        or inventory_lost(book, write.inventories)
+        or lost_inventory(book, write.inventories)
     )
     return refused or _write_inventories(draft, book, with_usages(book, write.inventories))
 
@@ -126,7 +111,7 @@ def _drop_inventory(
 ) -> WriteVerdict:
     left = {name: stock for name, stock in book.inventories.items() if name != write.resource}
     if len(left) < len(book.inventories):
-        return inventory_lost(book, left) or _write_inventories(draft, book, left)
+        return lost_inventory(book, left) or _write_inventories(draft, book, left)
     return _unknown_class(draft, standard, (write.resource,)) or InventoryAbsent(
         provider=book.id, resource=write.resource
     )

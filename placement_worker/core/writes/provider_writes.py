@@ -28,12 +28,11 @@ from bus.messages.administration import (
     WriteVerdict,
 )
 from bus.messages.placement import NotAllowed
-from placement_worker.core.apply_report import depths_under
+from placement_worker.core.apply_report import depths_under, lost_inventory
 from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import Decision, Forest, ForestKeys, ProviderBook, TreeChanges
 from placement_worker.core.vocabulary import Vocabulary
 from placement_worker.core.writes.provider_contents import (
-    inventory_lost,
     write_contents,
     written,
 )
@@ -162,7 +161,7 @@ def _delete(draft: ForestDraft, book: ProviderBook) -> WriteVerdict:
     child = next((one.id for one in tree.providers.values() if one.parent == book.id), None)
     if child is not None:
         return HasChildren(provider=book.id, child=child)
-    if lost := inventory_lost(book, ()):
+    if lost := lost_inventory(book, ()):
         return lost
     draft.remove_provider(book.id)
     return Done()

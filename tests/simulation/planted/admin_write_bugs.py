@@ -7,6 +7,7 @@ from msgspec import structs
 
 from bus.messages.administration import Done
 from placement_worker import admin_writes
+from placement_worker.core import apply_report
 from placement_worker.core.drafts import forest_draft
 from placement_worker.core.drafts.forest_draft import ForestDraft
 from placement_worker.core.ledger import ClaimChanges
@@ -112,7 +113,7 @@ def deleted_above_its_children() -> AbstractContextManager[None]:
 
     def planted(_real: Any) -> Any:
         def delete(draft: Any, book: Any) -> Any:
-            lost = provider_contents.inventory_lost(book, ())
+            lost = apply_report.lost_inventory(book, ())
             if lost is None:
                 draft.remove_provider(book.id)
             return lost or Done()
@@ -124,7 +125,7 @@ def deleted_above_its_children() -> AbstractContextManager[None]:
 
 def deleted_in_use() -> AbstractContextManager[None]:
     """A provider without children can be deleted although it has allocations."""
-    return replaced(provider_writes, "inventory_lost", lambda _real: lambda *_: None)
+    return replaced(provider_writes, "lost_inventory", lambda _real: lambda *_: None)
 
 
 def traits_do_not_change_the_shape() -> AbstractContextManager[None]:
