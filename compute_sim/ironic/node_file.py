@@ -42,9 +42,9 @@ class NodeFile:
         return tuple(each.allocation for each in self._last.values() if each.allocation is not None)
 
     def keep(self, changes: Sequence[Change]) -> None:
+        self._append(b"".join(map(_text, changes)))
         for change in changes:
             self._take(change)
-        os.write(self._descriptor, b"".join(map(_text, changes)))
         self._lines += len(changes)
         if self._lines > max(LINES_LEAST, LINES_PER_NODE_MAX * len(self._last)):
             self._begin()
@@ -61,6 +61,15 @@ class NodeFile:
             os.close(self._descriptor)
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         self._lines = len(self._last)
+
+    def _append(self, lines: bytes) -> None:
+        """Write all of these lines or, on a full disk, none: the rest of a line would make the whole file unreadable."""
+        size = os.fstat(self._descriptor).st_size
+        with suppress(OSError):
+            if os.write(self._descriptor, lines) == len(lines):
+                return
+        os.ftruncate(self._descriptor, size)
+        raise OSError(f"{self._path} cannot be written: is the disk full?")
 
     def _take(self, change: Change) -> None:
         key = change.kind, change.uuid

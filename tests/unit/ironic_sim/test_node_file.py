@@ -1,5 +1,6 @@
 """The nodes of a simulated Ironic in a file, and what is restored after its process was killed."""
 
+import resource
 from pathlib import Path
 
 import msgspec
@@ -196,6 +197,22 @@ def test_the_file_does_not_grow_for_ever(tmp_path: Path) -> None:
     before = dict(world.ironic.nodes)
     world.killed()
     assert world.ironic.nodes == before
+
+
+def test_a_change_that_a_full_disk_cuts_off_leaves_nothing_in_the_file(tmp_path: Path) -> None:
+    world = World(tmp_path / "nodes")
+    _, most = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (world.path.stat().st_size + 100, most))
+    try:
+        with pytest.raises(OSError, match=r"nodes cannot be written"):
+            world.ironic.set_maintenance(NODE, is_on=True, reason="a" * 1_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    world.ironic.set_maintenance("node-00001", is_on=True, reason="disk")
+
+    world.killed()
+
+    assert [node.maintenance_reason for node in world.ironic.nodes.values()] == [None, "disk", None]
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
