@@ -1,11 +1,11 @@
 """The next step after placement's verdict on a claim: an outcome, the same host again, or another host.
 
-Claimed, AlreadyClaimed   The instance has a host: that of the share which placement holds, even if another one was
-chosen. ShapeMoved                The picture takes the new state, and the same host is tried again. DoesNotFit
-The next alternate; after the last, a new choice without these hosts. GroupRefused              A new choice: the
-picture lacked other members of its server group, so the alternates may be as bad. Superseded, TooOld        Another
-worker has ended the instance. NotAllowed                The instance ends in error; but if the host has moved to
-another cell, as DoesNotFit.
+Claimed, AlreadyClaimed   The instance has the host of the share that placement holds, even if another one was chosen.
+ShapeMoved                The picture takes the new state, and the same host is tried again.
+DoesNotFit                The next alternate; after the last, a new choice without these hosts.
+GroupRefused              A new choice: the picture lacked members of the server group, so alternates may be as bad.
+Superseded, TooOld        Another worker has ended the instance.
+NotAllowed                The instance ends in error; but if the host has moved to another cell, as DoesNotFit.
 """
 
 from collections.abc import Mapping
