@@ -16,7 +16,6 @@ from bus.messages.placement import ServerGroup
 from bus.workers.handling import Answer, Bury, Handlers, Reading, Received, Said
 from scheduler_worker.core.instances.specs import encoded
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests.groups import joined_group
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.answering import rejection
 from scheduler_worker.requests.reading import ValidRequest
@@ -97,8 +96,14 @@ def _with_group(request: ValidRequest, known: dict[int, KnownGroup]) -> ValidReq
 
 
 def _joined(build: BuildInstance, named: JoinedGroup, group: KnownGroup | None) -> ServerGroup | str:
-    may_join = group is not None and group.project in ("", build.project)
-    return joined_group(named, group.definition if group is not None and may_join else None)
+    if group is None or group.project not in ("", build.project):
+        return f"group.id is {named.id}: there is no such server group, or it is another project's: create it first"
+    definition = group.definition
+    if named.policy not in (None, definition.policy):
+        return f"group.policy is {named.policy!r}: the group's is {definition.policy!r}"
+    if named.max_per_host not in (None, definition.max_per_host):
+        return f"group.max_per_host is {named.max_per_host}: the group's is {definition.max_per_host}"
+    return definition
 
 
 async def _found(store: SchedulerStore, picture: Picture, question: AskGroups) -> GroupsFound:

@@ -65,7 +65,7 @@ WHERE id = ANY($1::uuid[]) OR request_id = ANY($2::uuid[])
 ORDER BY id::text COLLATE "C" FOR UPDATE
 """
 _FORGET = "DELETE FROM requested_instances WHERE id = ANY($1::uuid[])"
-# `confirmed` in core/instances/lifecycle.py is this step for one row; placed rows are left out.
+# Placed rows are left out: the event of their cell confirms them.
 _CONFIRM = """
 UPDATE requested_instances SET unsaid = NULL
 FROM unnest($1::uuid[], $2::text::bigint[]) AS said (id, sequence)

@@ -40,7 +40,7 @@ FROM requested_instances
 WHERE id IN (SELECT value FROM json_each(?)) OR request_id IN (SELECT value FROM json_each(?))
 """
 _FORGET = "DELETE FROM requested_instances WHERE id = ?"
-# `confirmed` in core/instances/lifecycle.py is this step for one row; placed rows are left out.
+# Placed rows are left out: the event of their cell confirms them.
 _CONFIRM = "UPDATE requested_instances SET unsaid = NULL WHERE id = ?1 AND unsaid <= ?2"
 _NOTE = "INSERT INTO request_notes (at, placed, others) VALUES (?, ?, ?) RETURNING number"
 _DROP = "DELETE FROM request_notes WHERE number IN (SELECT value FROM json_each(?)) RETURNING others"

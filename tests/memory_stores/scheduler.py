@@ -23,8 +23,7 @@ from bus.messages.hosts import HostState
 from bus.messages.moves import Change
 from bus.workers.handling import OutboxKey
 from scheduler_worker.core.aggregates.kept import KeptAggregate
-from scheduler_worker.core.instances.history import renewed
-from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, confirmed, heard
+from scheduler_worker.core.instances.lifecycle import CellEvent, adopted, heard
 from scheduler_worker.core.instances.rows import (
     ACCEPTED,
     DELETED,
@@ -263,7 +262,7 @@ class MemorySchedulerTransaction:
         for instance, sequence in [each for note in notes for each in note.sequences.items()]:
             row = self._rows.instances.get(instance)
             if row is not None and row.unsaid and sequence is not None:
-                self._put(confirmed(row, sequence))
+                self._put(_confirmed(row, sequence))
 
     async def drop_notes(self, names: Sequence[OutboxKey]) -> None:
         for kept in names:
@@ -280,7 +279,7 @@ class MemorySchedulerTransaction:
             self._rows.woken.discard(row.id)
         for change in row.history:
             known = self._rows.changes.get((row.id, change.number))
-            self._rows.changes[row.id, change.number] = renewed(known, change) if known else change
+            self._rows.changes[row.id, change.number] = _renewed(known, change) if known else change
         if row.kept is not None or row.has_waited or row.history:
             row = structs.replace(row, kept=None, has_waited=False, history=())
         self._rows.instances[row.id] = row
@@ -470,3 +469,22 @@ def _in_turn(listed: _Listed) -> tuple[int, datetime, int]:
 
 def _in_order(instance: InstanceId) -> int:
     return instance.int
+
+
+def _renewed(known: Change, news: Change) -> Change:
+    """A stored change, completed with what a later step says."""
+    return structs.replace(
+        known,
+        destination=news.destination or known.destination,
+        ended_at=news.ended_at or known.ended_at,
+        ended_by=news.ended_by or known.ended_by,
+        outcome=news.outcome or known.outcome,
+        failure=news.failure or known.failure,
+    )
+
+
+def _confirmed(row: InstanceRow, sequence: int) -> InstanceRow:
+    """The row after the broker has confirmed its messages up to this sequence. It is for messages that no later event
+    of a cell confirms.
+    """
+    return row if row.told.sequence > sequence else structs.replace(row, unsaid=False)

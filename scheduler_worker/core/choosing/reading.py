@@ -7,10 +7,9 @@ all hosts. They count only if some host is for certain projects or certain flavo
 
 from msgspec import structs
 
-from placement_worker.core.vocabulary import CUSTOM
 from scheduler_worker.core.aggregates.metadata import FLAVORS, MULTIPLIER, ONLY_OF_AGGREGATES
 from scheduler_worker.core.picture.picture import Picture
-from scheduler_worker.core.requests import InstanceSpec
+from scheduler_worker.core.requests.spec import InstanceSpec, some_may_be_of_nodes
 
 # The key of an aggregate's metadata by which its hosts weigh images, whatever the settings say.
 IMAGE_CACHE = f"image_cache{MULTIPLIER}"
@@ -27,7 +26,7 @@ def as_read(
     reads stays. With `weighs_images`, the image stays, since hosts that have it cached are better.
     """
     aggregates = picture.aggregates
-    project = spec.project if aggregates.name_tenants or _may_get_a_node(spec) else ""
+    project = spec.project if aggregates.name_tenants or some_may_be_of_nodes(spec.classes) else ""
     flavor = spec.flavor if FLAVORS in aggregates.keys else ""
     if "project" in read_by_others:
         project = spec.project
@@ -46,8 +45,3 @@ def as_read(
     if (project, flavor, properties, image) == (spec.project, spec.flavor, spec.image_properties, spec.image):
         return spec
     return structs.replace(spec, project=project, flavor=flavor, image_properties=properties, image=image)
-
-
-def _may_get_a_node(spec: InstanceSpec) -> bool:
-    """Might this spec get a bare-metal node? All resource classes of nodes are custom ones."""
-    return any(resource.startswith(CUSTOM) for resource, _ in spec.amounts)

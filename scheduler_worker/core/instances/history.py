@@ -88,18 +88,6 @@ def _change(row: InstanceRow, what: str, number: int, by: str) -> Change:
     )
 
 
-def renewed(known: Change, news: Change) -> Change:
-    """A stored change, completed with what a later step says."""
-    return structs.replace(
-        known,
-        destination=news.destination or known.destination,
-        ended_at=news.ended_at or known.ended_at,
-        ended_by=news.ended_by or known.ended_by,
-        outcome=news.outcome or known.outcome,
-        failure=news.failure or known.failure,
-    )
-
-
 def boot_of(row: InstanceRow) -> Change:
     """The instance's first change, its boot. Its data are on the row itself."""
     decision, told = row.decision, row.told

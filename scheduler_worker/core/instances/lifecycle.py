@@ -310,13 +310,6 @@ def is_whole(event: CellEvent) -> bool:
     return isinstance(event, InstanceActive) and is_plain and said.changed_at is not None
 
 
-def confirmed(row: InstanceRow, sequence: int) -> InstanceRow:
-    """The row after the broker has confirmed its messages up to this sequence. It is for messages that no later event
-    of a cell confirms.
-    """
-    return row if row.told.sequence > sequence else structs.replace(row, unsaid=False)
-
-
 def _next(
     row: InstanceRow,
     now: datetime,

@@ -39,7 +39,7 @@ from scheduler_worker.core.requests.parts import (
     Problem,
     Trait,
 )
-from scheduler_worker.core.requests.spec import InstanceSpec
+from scheduler_worker.core.requests.spec import InstanceSpec, some_may_be_of_nodes
 
 COUNT_MAX = 1_000
 DEADLINE_S_MAX = 86_400
@@ -203,7 +203,7 @@ def _problems_of_wait(build: BuildInstance) -> Iterator[Problem]:
 
 
 def _problems_of_bare_metal(build: BuildInstance, needed: Needed) -> Iterator[Problem]:
-    if not _may_ask_for_a_node(needed):
+    if not some_may_be_of_nodes(needed.total):
         for field, value in _only_nodes_read(build):
             reason = f"only bare-metal nodes read it, and the flavor asks for no class of theirs: resources:{CUSTOM}NAME"
             yield Problem(field, value, reason)
@@ -233,11 +233,6 @@ def _is_for_nodes(build: BuildInstance, needed: Needed) -> bool:
     if build.config_drive or build.ports:
         return True
     return build.image is not None and all(resource.startswith(CUSTOM) for resource in needed.total)
-
-
-def _may_ask_for_a_node(needed: Needed) -> bool:
-    """Might this request ask for a bare-metal node? All resource classes of nodes are custom ones."""
-    return any(resource.startswith(CUSTOM) for resource in needed.total)
 
 
 def _problems_of_flavor(flavor: Flavor, needed: Needed) -> Iterator[Problem]:

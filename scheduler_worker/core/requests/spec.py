@@ -1,9 +1,12 @@
 """The needs of a request, as the choice of a host reads them."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from bus.message import AggregateId
 from bus.messages.placement import ServerGroup
+from placement_worker.core.vocabulary import CUSTOM
 
 # Names with their weights.
 Preferences = tuple[tuple[str, float], ...]
@@ -75,3 +78,8 @@ class InstanceSpec(Struct, frozen=True, omit_defaults=True):
     @property
     def prefers_something(self) -> bool:
         return bool(self.preferred or self.preferred_classes or any(group.preferred for group in self.groups))
+
+
+def some_may_be_of_nodes(classes: Iterable[str]) -> bool:
+    """Might one of these resource classes be that of bare-metal nodes? All classes of nodes are custom ones."""
+    return any(resource.startswith(CUSTOM) for resource in classes)
