@@ -10,7 +10,7 @@ from bus.messages.placement import ServerGroup
 from placement_worker.core.candidates.columns import Flags, Floats, Ints, Rows
 from scheduler_worker.core.choosing.compound.compounds import Compounds, Found
 from scheduler_worker.core.choosing.draft import Draft
-from scheduler_worker.core.choosing.hosts.host_facts import HostFacts
+from scheduler_worker.core.choosing.hosts.host_facts import HostFactColumns
 from scheduler_worker.core.choosing.needs import Needs
 from scheduler_worker.core.requests import InstanceSpec
 
@@ -18,7 +18,7 @@ from scheduler_worker.core.requests import InstanceSpec
 LOOKED_AT_AGAIN_MAX = 32
 
 
-class Hosts(HostFacts):
+class Hosts(HostFactColumns):
     """Some hosts, or all, with one batch's choices counted: every answer is an array with one entry for each host, in
     the same order.
 

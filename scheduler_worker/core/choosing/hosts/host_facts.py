@@ -16,7 +16,7 @@ from scheduler_worker.core.picture.aggregates import HostAggregates, Judge
 from scheduler_worker.core.picture.columns import HostProfile
 
 
-class HostFacts:
+class HostFactColumns:
     """Some hosts, or all: every answer is an array with one entry for each host, in the same order."""
 
     def __init__(self, draft: Draft, rows: Rows | None = None) -> None:
