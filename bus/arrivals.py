@@ -32,7 +32,7 @@ class Arrivals:
         self.end(why)
 
     def check(self) -> None:
-        """Raise the reason if the deliveries have ended.
+        """Raise the error that ended the deliveries, if they have ended.
 
         Each call raises a new exception, since an exception that is raised twice grows its traceback.
         """
@@ -40,7 +40,10 @@ class Arrivals:
             raise type(self.why_over)(*self.why_over.args)
 
     async def take(self) -> Sequence[Delivery]:
-        """Remove and return all waiting deliveries. Waits until there is at least one; raises the reason of the end."""
+        """Remove and return all waiting deliveries, and wait until there is at least one.
+
+        If none waits and the deliveries have ended, raise the error that ended them.
+        """
         while not self._waiting:
             self.check()
             self._changed.clear()

@@ -184,7 +184,7 @@ def with_attempt_counted(line: bytes) -> bytes:
 
 
 def attempts_of(line: bytes) -> int:
-    """The number of attempts in the envelope of an encoded message; 0 if the line cannot be read."""
+    """How often this encoded message was returned to be tried again, by its envelope; 0 if it cannot be read."""
     try:
         return _wrapped.decode(line).attempts
     except NOT_JSON:

@@ -40,7 +40,7 @@ class Driver(Reported, Protocol):
         """The time after `at_s` at which the tree changes by itself, so that it is asked for again; None if never."""
 
     def metrics(self, at_s: float) -> Mapping[str, float]:
-        """Values that the host measures now, by names that weights of the scheduler use; empty: nothing is told."""
+        """Measurements of the host by the names that weights of the scheduler use. If they are empty, none are sent."""
 
     def images(self) -> Sequence[str]:
         """The images that the host has cached, by their sources, at most 64: it builds sooner from these."""

@@ -100,7 +100,9 @@ class TreeReporter(PartGroup):
         self._answered(report, tree, answer)
 
     def _different(self, hosts: Sequence[ProviderId]) -> list[Asked]:
-        """The reports of changed hosts that can send. Silent hosts are touched again when they come back."""
+        """The reports of those of these hosts that have changed and can send. Hosts that are silent are checked again
+        when they come back.
+        """
         at_s, sequence = self._fleet.clock_s(), self._next_sequence()
         asked = []
         for host in self._fleet.well((host for host in hosts if host not in self._alone), at_s):

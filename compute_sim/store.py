@@ -28,7 +28,8 @@ class ComputeTransaction(Protocol):
     async def remember(self, attempts: Iterable[AttemptRecord]) -> None:
         """Keep the state of attempts that have ended, for this process only, until the broker confirms their answers.
 
-        A successor of this process finds them as they were before, and so finds them due.
+        The table still has them as due. So if this process dies before that, its successor finds them due, and answers
+        again.
         """
 
     def building(self, host: ProviderId) -> int:
@@ -60,7 +61,7 @@ class ComputeStore(Protocol):
         """The answers to these attempts could not be sent: make them due again at this time, if they have not changed."""
 
     async def loads(self, hosts: Iterable[ProviderId]) -> Mapping[ProviderId, Load]:
-        """The load of these hosts."""
+        """The `Load` of each of these hosts: its instances, and the builds that run or wait there."""
 
     async def living(
         self, instances: Collection[InstanceId], after: InstanceId | None, limit: int

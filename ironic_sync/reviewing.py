@@ -1,7 +1,8 @@
-"""Goes through all rows of this daemon's nodes at an interval, for work that no event starts or that other daemons left undone.
+"""Goes through all rows of this daemon's nodes at an interval, for work that no event starts or that other daemons left
+undone.
 
-It tries foreign providers again, reports each node to the host registry again, and prunes the rows of nodes that Ironic
-deleted long ago.
+It reports nodes again whose provider another program keeps, reports each node to the host registry again, and prunes
+the rows of nodes that Ironic deleted long ago.
 """
 
 import logging

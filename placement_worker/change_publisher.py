@@ -111,10 +111,10 @@ class ChangePublisher(Supervised):
 def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:
     """Split changes into messages `ProvidersChanged`. The first one gets the position that follows `after`.
 
-    The order serves schedulers, which drop their own copy of a claim as soon as they read that the claim was taken or
-    ended. By then they must know everything that the copy stood for. So members of server groups come first. Whole
-    providers follow, then the usage of other providers, which refers to states that were published before. Claims come
-    last.
+    Members of server groups come first, and whole providers follow. Then comes the usage of other providers, which
+    refers to states that were published before. Claims come last. Schedulers need this order: when they read that a
+    claim was taken or ended, they drop their own copy of it. By then they must know the usage and members that it stood
+    for.
     """
     position = after.position
     providers, gone, usage = unpublished.providers, unpublished.gone, unpublished.usage

@@ -57,7 +57,9 @@ class PlacementTransaction(Protocol):
         """
 
     async def kept_pages(self, claim: UUID) -> Mapping[int, bytes]:
-        """The stored pages of a claim, by their numbers."""
+        """The stored pages of a claim for many consumers that came in several pages (`ClaimTogether`), by their
+        numbers.
+        """
 
     async def lock_allocations(self, keys: ClaimKeys) -> Ledger:
         """Lock all rows that administrators' writes of allocations need, then read them."""

@@ -137,7 +137,7 @@ class Journal:
             self._synced_for, self._waiting = self._waiting, []
 
     def _write_notes(self) -> None:
-        """Write the collected events to the file, and forget them only when they are written."""
+        """Write the noted events to the file, and empty the notes only when that has succeeded."""
         self.file.write(self._notes)
         self._notes = Notes()
 

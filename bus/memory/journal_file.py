@@ -71,9 +71,9 @@ class Arrived(Struct, frozen=True, gc=False):
 
 
 class JournaledParcel(Arrived, frozen=True, gc=False):
-    """A parcel as read from the journal after a restart.
+    """A parcel as read from the journal after a restart, and how often it was returned to its queue.
 
-    A consumer may have held it when the process died. It did not acknowledge the parcel, which counts as a return.
+    If a consumer held the parcel when the process died, that delivery counts as returned too.
     """
 
     row: int
@@ -148,7 +148,7 @@ class JournalFile:
     # Writing
 
     def write(self, notes: Notes) -> None:
-        """Write all of these notes or none of them.
+        """Write all of these events in one transaction, or none of them.
 
         They survive a kill of this process, and after `sync` also a power failure.
         """

@@ -235,10 +235,10 @@ class Miss(Value, frozen=True):
 
 
 class NoValidHost(Value, frozen=True):
-    """Why no host was found: the `steps` together removed all `hosts`.
+    """Why no host was found: `hosts` were considered, and the filters (`steps`) removed them.
 
-    `nearest` are the hosts that the request named; if it named none, they are the hosts that lacked least. In a plan
-    the steps may leave hosts: these qualify.
+    `nearest` are the hosts that the request named; if it named none, they are the hosts that lacked least. In the
+    answer to a plan (`PlanFound`) the filters may leave some hosts: these would qualify.
     """
 
     hosts: Natural

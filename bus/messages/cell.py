@@ -171,8 +171,8 @@ class StartInstance(AttemptMessage, frozen=True, tag="start"):
 class ReceiveInstance(BuildOrder, frozen=True, tag="receive"):
     """Order to a host: take the instance over from the attempt `source_attempt` on the host `source`.
 
-    The source may be the same host. The instance is stopped there, unless `live` is set. The answer is that to a
-    spawn order.
+    The source may be the same host. The source has stopped the instance, unless `live` is set. The host answers as to a
+    spawn order: `spawned` or `spawn.failed`.
     """
 
     source: ProviderId

@@ -32,7 +32,7 @@ class SetHostInCell(CellMessage, frozen=True, tag="host.mode"):
 class CheckHost(CellMessage, frozen=True, tag="host.check"):
     """Order to a host: report a page of the attempts of instances that it has, from behind the instance `after`.
 
-    `number` is the number of the host's setting.
+    `number` is that of the `HostSetting` by which the host's mode was set; the answer repeats it.
     """
 
     host: ProviderId

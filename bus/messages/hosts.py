@@ -191,7 +191,7 @@ class HostSet(Message, frozen=True, tag="host.was_set"):
 
 
 class HostChanged(CellMessage, frozen=True, tag="host.changed"):
-    """The setting of a host has changed, or a host that was dead has cleaned up. `host` is the host's state now."""
+    """The mode of a host was set, or a host that was dead has cleaned up. `host` is the host's state now."""
 
     host: HostState
 

@@ -132,16 +132,18 @@ class Heir(Value, frozen=True):
 
 class SwapClaim(ConsumerMessage, frozen=True, tag="swap"):
     """Move the consumer from the share of one attempt to another share, as a later attempt: completely, or not at all.
-    The swap of a member names its server group.
+    If the consumer is a member of a server group, `group` must name the group.
 
     Without `heir`, the old share is freed. Otherwise the heir takes it over. If the new share is on another host, the
-    heir counts as a consumer of the old host and as a member of the group there. A MIGRATION on the same host does not
-    count, since the instance counts there.
+    heir counts as a consumer of the old host and as a member of the group there. If the new share is on the same host,
+    a MIGRATION does not count, since the instance counts there itself.
 
-    `returns` is set if the instance goes back to the share that it had before a move. It names the MIGRATION of the
-    earlier swap, which ends by this swap. Such a swap is granted whatever the units, shapes and limits are by now, as
-    long as the instance and the migration together still hold `share`. Otherwise it is judged like any other swap. If
-    the host that the instance leaves still has to clean up, a CLEANUP as the heir takes over what was needed only there.
+    `returns` is set if the instance goes back to the share that it had before a move. It names the MIGRATION that an
+    earlier swap created as its heir; that consumer ends by this swap. Such a swap is granted without another check of
+    free amounts, shapes and limits. The condition is that the instance and the migration together still hold `share`,
+    and that one of them still lives on its host. Otherwise the swap is judged like any other. If the host that the
+    instance leaves still has to clean up, name a CLEANUP as the heir: it takes over what the left share had beyond
+    `share`.
     """
 
     held_attempt: Attempt

@@ -40,7 +40,8 @@ class TemplateAmount(Value, frozen=True, array_like=True):
 class ShareTemplate(Value, frozen=True, array_like=True):
     """What many shares have in common: everything but the providers, which each `ClaimPlace` names.
 
-    `roots` are indexes into the `providers` of a `ClaimPlace`: of the roots whose trees have its `shapes`, in their order.
+    `roots` are indexes into the `providers` of a `ClaimPlace`. They name the roots of the trees whose shapes the place
+    lists in its `shapes`, in the same order.
     """
 
     cell: Label
@@ -118,7 +119,11 @@ class PagesMissing(Variant, frozen=True, tag="pages_missing"):
 
 
 class ClaimsAnswered(Message, frozen=True, tag="claims.answered"):
-    """The verdict on a page of a claim for many consumers: on the whole claim, if the page is its last."""
+    """The answer to one page of a claim for many consumers.
+
+    For the last page `verdict` decides the whole claim. For an earlier page it says whether placement has kept the
+    page.
+    """
 
     claim: UUID
     page: Positive

@@ -82,7 +82,9 @@ class Channel:
         self._wire.send(frames)
 
     def leave(self) -> None:
-        """Start to close the channel. The broker stops delivering; the number is free when the broker confirms."""
+        """Start to close the channel. The broker stops delivering, and its channel number can be used again when the
+        broker confirms.
+        """
         if self.ended is None and not self._leaving:
             self.tell(commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
             self._leaving = True

@@ -121,11 +121,13 @@ class SqliteTransaction:
             return await self._session.aside(begun_work)
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        """Run a statement of sqlite3's, and return its rows."""
+        """Run a statement directly with the driver, `sqlite3`, and return its rows."""
         return await self.run(lambda connection: driver_of(connection).execute(statement, values).fetchall())
 
     async def change(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-        """Run a statement of sqlite3's once for each of these values. Returns how many rows it has changed."""
+        """Run a statement with the driver, `sqlite3`, once for each of these rows. Returns how many rows it has
+        changed.
+        """
         return await self.run(lambda connection: driver_of(connection).executemany(statement, rows).rowcount)
 
     async def _begin_writing(self) -> None:

@@ -63,9 +63,9 @@ class Refused(Struct, frozen=True):
 
 
 def broker_facts_of(user: str, cells: Iterable[str] | None = None) -> BrokerFacts:
-    """The facts about a broker to which a process is connected as this user.
+    """The facts about the broker to which a process is connected as this user.
 
-    If the user belongs to the topology, each role of the topology has a user there.
+    If this user is one of the topology's, the broker has the users of all roles, so it verifies senders.
     """
     return BrokerFacts(broker_user_of(user) is not None, None if cells is None else frozenset(cells))
 
@@ -144,8 +144,9 @@ def wrong_reply_to(reply_to: str, sender: str, facts: BrokerFacts) -> str:
 
 @functools.cache
 def answering(question: str) -> frozenset[str]:
-    """The roles that read the queues in which questions of this type arrive, and may answer them. The key
-    begins with the type, so the key alone decides which queues.
+    """The roles that may answer questions of this type: those that read a queue in which such questions arrive.
+
+    A question's routing key begins with its type, so the type alone decides which queues it reaches.
     """
     key = question if ROUTES[question].scope is Scope.NONE else f"{question}.x"
     queues = {

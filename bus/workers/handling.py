@@ -60,7 +60,7 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 class Tell(Struct, frozen=True, gc=False):
-    """A message to publish at the address of its type; an answer goes to its asker instead (`Answer`).
+    """A message to publish to the exchange and key that its type has; answers are sent as `Answer`.
 
     With `kept`, the message is also stored with the entity that it is about, such as an instance, until the broker
     confirms it.

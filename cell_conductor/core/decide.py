@@ -116,7 +116,10 @@ class Decision(Struct, frozen=True):
 
     @property
     def kept(self) -> list[tuple[bytes, int]]:
-        """The messages that are kept on rows, by the bytes of the instance's id and the sequence."""
+        """The messages that are kept on rows, each named by its instance's id (as bytes) and its sequence.
+
+        These pairs go into the note that lists the messages until the broker has confirmed them.
+        """
         return [(each.instance.bytes, each.sequence) for each in self.said if each.sequence is not None]
 
 

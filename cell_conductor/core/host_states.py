@@ -91,7 +91,11 @@ def newer(known: CellHost | None, word: SetHostInCell) -> CellHost | None:
 
 
 def concerns(row: Instance, hosts: HostStates) -> bool:
-    """Does the row wait for a host that is lost?"""
+    """Does the row wait for a host that is lost, so that the conductor must act on it?
+
+    That is the host of the row's next step, if it is silent, down or dead. It is also a host that must still destroy
+    something, but only if it is dead.
+    """
     host = awaited(row)
     if host is not None and hosts.why_lost(host):
         return True

@@ -113,13 +113,14 @@ Step = Literal["claiming", "stopping", "freeing", "receiving", "leaving", "retur
 class Moving(Struct, frozen=True, omit_defaults=True, gc=False):
     """A move of an instance until it has ended, also while it waits to be confirmed.
 
-    `source` is the host from which the instance moves, and knows it by `source_attempt`. `was` is the state before the
-    move; it is `rebuilding`, too, if the host is still asked how a rebuild has ended. `heir_attempt` names the heir that
-    holds the rest of the source's share; 0 if placement has granted no destination yet.
+    `source` is the host from which the instance moves, and knows it by `source_attempt`. `was` is the instance's state
+    before the move. It is `rebuilding` also if the instance was in error and its host is still asked how a rebuild has
+    ended. `heir_attempt` names the heir that holds the rest of the source's share; 0 if placement has granted no
+    destination yet.
 
-    `is_stopped`: the source was ordered to stop the instance. `has_asked`: placement was asked for the next attempt, and
-    may yet grant a late copy of that question, even if it refused it at first. `outcome` is set once it is decided how
-    the move ends, and `reason` says why; then no other choice is tried.
+    `is_stopped`: the source was ordered to stop the instance. `has_asked`: placement was asked for the next attempt. It
+    may still grant a late copy of that question, even if it refused it at first. `outcome` is set once it is decided
+    how the move ends, and `reason` says why. No further destination is tried after that.
     """
 
     step: Step
@@ -296,7 +297,8 @@ def _redeploy_order(row: Instance, order: PlaceInCell, node: Choice, rebuild: Re
 def kind_of(row: Instance, host: ProviderId) -> str:
     """The kind of a host that has or had this instance: a bare-metal node, or a hypervisor (empty, if it is unknown).
 
-    A node is always among the hosts that the order to place the instance names, since only instances on hypervisors move.
+    It is looked up among the hosts that the order to place the instance names. A node is always one of them, since an
+    instance on a node never moves to another host.
     """
     return next((each.kind for each in choices_of(row.order) if each.share.host == host), "")
 

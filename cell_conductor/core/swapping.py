@@ -51,10 +51,10 @@ class SwapAnswered(Struct, frozen=True):
 
 
 def build(transition: Transition) -> None:
-    """Order the current host to build the instance, or leave the host at once if it is lost: it has nothing of the
-    instance.
+    """Order the current host to build the instance, or leave the host if it is lost.
 
-    An alternate is also left if nothing may be built there any more, since it is draining or must clean up.
+    A host that is left this way has nothing of the instance. An alternate is also left if nothing may be built there
+    any more, since it is draining or must clean up.
     """
     is_alternate = transition.row.attempt != transition.order.attempt
     why_not = transition.hosts.why_not_next if is_alternate else transition.hosts.why_lost
@@ -221,7 +221,10 @@ def _take_host(transition: Transition, host: Choice) -> None:
 
 
 def choice_of(row: Instance, held: Share) -> Choice:
-    """The host of the share that placement says is held. It may be an alternate that was refused before."""
+    """The host of the share that placement says is held, with its name if the row knows it, as a `Choice`.
+
+    It may be an alternate that was refused before.
+    """
     known = (*row.alternates, *choices_of(row.order))
     name = next((each.name for each in known if each.share.host == held.host), str(held.host))
     return Choice(name=name, share=held, kind=kind_of(row, held.host))

@@ -1,7 +1,7 @@
 """The simulated Ironic: its nodes, the conductor's work on them, and the operations of its API.
 
-All decisions are in core/. Nothing here awaits anything but the clock, so each call sees the nodes between two
-notifications.
+All decisions are in core/. A call changes nodes and publishes notifications without awaiting anything, so no other task
+sees a change that is half done.
 """
 
 import random

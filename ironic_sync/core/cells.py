@@ -49,7 +49,10 @@ def cell_of(node: Node, cells: CellMap) -> str:
 
 
 def decide_cell(row: NodeRow, cells: CellMap, *, can_read: bool) -> CellPlan:
-    """The cell of this row from now on. A node that can be read is read before it gets a cell: Ironic sends no shard."""
+    """The cell that this row's node belongs to from now on, and a note if that is undecided or not as the tables say.
+
+    Where shards decide the cell, a node that can be read from Ironic's API is read first: notifications have no shard.
+    """
     node = row.node
     if node is None:
         return _undecided(row, "nothing is known of the node yet")

@@ -226,7 +226,7 @@ def _doubted(row: NodeRow, rules: Rules, doubt: str, *, held: bool = False) -> N
 
 
 def _are_free(notified: NodeNotified, row: NodeRow) -> bool:
-    """Whether the node may be claimed, both by the notification and by the row as it was before."""
+    """Whether the node may be claimed both as this notification describes it and as the row had it before."""
     return _is_free(notified.node, is_deleted=notified.is_deleted) and _is_free(
         row.node, is_deleted=row.is_deleted
     )

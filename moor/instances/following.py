@@ -137,7 +137,10 @@ def follow_order(
     end: End[Order],
     request: RequestId | None = None,
 ) -> None:
-    """Send the order that `ordered` makes, and follow its instance. `request` is the order's id, if it is known before."""
+    """Send the order that `ordered` makes, and follow its instance.
+
+    `request` is the id of the order's request. It is printed first, but only if it is known before the order is made.
+    """
     how_to_follow = f"`moor show {instance}` shows its state"
     stays = f"the order stays, and will be done: {how_to_follow}"
     run_order(_followed_order(following, ordered, end, how_to_follow), request, stays)

@@ -115,7 +115,10 @@ class Step(Struct, frozen=True):
 
 
 def make_step(node: Node, said: tuple[NodeEvent, ...], job: Job | None, host: str) -> Step:
-    """A step of work. It leaves the node locked exactly if the next job needs the conductor's lock."""
+    """One step of the conductor's work: the node, the notifications, and the next job on it.
+
+    The node is locked if that job needs the conductor's lock, and unlocked otherwise.
+    """
     holder = host if job is not None and job.name not in WAITS else None
     return Step(structs.replace(node, reservation=holder), said, job)
 
@@ -129,7 +132,7 @@ def job_in(node: Node, at_s: float, rules: Rules) -> Job | None:
 
 
 def step_after(node: Node, event: str, at_s: float, rules: Rules, **changes: Any) -> Step:
-    """The step by which an event leads the node to its next state, with the job that begins there."""
+    """The step by which this event takes a node to its next state, with the job that begins in that state."""
     node, said = after_event(node, event, at_s, **changes)
     return make_step(node, (said,), job_in(node, at_s, rules), rules.host)
 
@@ -313,9 +316,9 @@ def _end_tear_down(node: Node, failure: str, at_s: float, rules: Rules) -> Step:
 
 
 def _powered(node: Node, power: str) -> dict[str, Any]:
-    """The changed power of a node: on after a deploy, off after a removal.
+    """The fields by which a deploy turns a node on, or a removal turns it off; empty if the power does not change.
 
-    Ironic's `fake` interface does not change the power, as the captures show.
+    Ironic's `fake` deploy interface does not change the power, as the messages captured from Ironic show.
     """
     if node.power_state is None or node.deploy_interface == "fake":
         return {}

@@ -59,7 +59,7 @@ class Backend(Struct, frozen=True):
         return verdict
 
     async def check_names(self, replica: Replica, classes: Iterable[str], traits: Iterable[str]) -> None:
-        """Refuse a request that asks for names that do not exist."""
+        """Refuse a request that asks for a resource class or a trait that does not exist."""
         if unknown := await self.names.unknown("classes", classes, replica):
             names = NO_SUCH_CLASS.format(names=", ".join(unknown))
             raise bad_request(f"Invalid resource class in resources parameter: {names}")

@@ -1,4 +1,5 @@
-"""PostgreSQL's pages of the table of providers keep room for two more versions of each row, as claims write them.
+"""PostgreSQL leaves room in each page of the table of providers for two more versions of each row, since claims update
+rows.
 
 Pages that are full already stay so.
 """

@@ -211,7 +211,7 @@ _BY_KEY = sa.update(providers).where(providers.c.id == sa.bindparam("key"))
 def _write_numbers(
     connection: Connection, changes: TreeChanges, stored: Mapping[ProviderId, Row[Any]]
 ) -> None:
-    """Write the epoch and sequence of the last report on roots that are not changed otherwise.
+    """Write the epoch and sequence of the last report to roots that the report has not changed otherwise.
 
     Trees without providers are skipped: their root may be in another tree by now.
     """
