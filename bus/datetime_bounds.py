@@ -55,9 +55,9 @@ def _look_at(moment: datetime | None) -> TooFar | None:
 
 
 def _of_union(types: tuple[inspect.Type, ...]) -> Finder | None:
-    """A finder for a union type: it looks at the value's class, and then at the timestamps of that class.
+    """A finder for values of a union type: it takes the finder of the type that the value's class shows.
 
-    A union may have several structs, None, and at most one other type.
+    None if no type of the union has timestamps. A union may have several structs, None, and at most one other type.
     """
     by_class = {
         each.cls: finder for each in types if isinstance(each, inspect.StructType) and (finder := _of(each))

@@ -54,7 +54,9 @@ class FieldProblem(NamedTuple):
 
 
 def problem_in(problem: Exception, line: bytes) -> FieldProblem:
-    """The problem that a decoder's exception describes."""
+    """Explain why a line could not be decoded: the reason, and as far as they can be found, the wrong field and its
+    value.
+    """
     if isinstance(problem, UnicodeDecodeError):
         return _no_utf8_in(line)
     if isinstance(problem, RecursionError):

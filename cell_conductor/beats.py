@@ -72,8 +72,8 @@ class Beats(FeedListener):
     def silent(self) -> Collection[int]:
         """The hosts that are silent now.
 
-        It expects to be called often. After a pause between calls this process was suspended, and each host counts as
-        heard just now.
+        The caller asks often. If it did not ask for long, this process was suspended: then each host counts as heard
+        just now.
         """
         now_s = self._clock_s()
         was_suspended = now_s - self._judged_s > self._down_after.total_seconds() / 2

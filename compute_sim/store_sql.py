@@ -28,7 +28,7 @@ _attempt = msgspec.json.Decoder(AttemptRecord).decode
 
 
 class _Transaction:
-    """Reads committed data and collects changes."""
+    """Reads committed data, and collects changes; the store writes them when the transaction ends."""
 
     def __init__(self, memory: MemoryComputeStore) -> None:
         self.load = memory.load

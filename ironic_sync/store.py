@@ -84,8 +84,10 @@ class NodeStore(Protocol):
         """A page of the owner's rows; with `needs`, of those that must be reported or read."""
 
     async def due(self, owner: str, now: datetime, beyond: datetime, limit: int) -> tuple[NodeRow, ...]:
-        """The owner's rows whose `due_at` has come, those that are due for longest first; then those whose `due_at`
-        is after `beyond`. No daemon pauses until then, so the clock of the daemon that wrote this time was ahead.
+        """The owner's rows whose `due_at` has come, those that are due for longest first, then those due after
+        `beyond`.
+
+        No daemon waits longer than until `beyond`. So a later time was written by a daemon whose clock was ahead.
         """
 
 

@@ -15,7 +15,10 @@ from bus.topology import DEAD_LETTERS, Binding, Limits, Objects, Queue, QueueKin
 
 
 class ConnectionListener(Protocol):
-    """Is told when a connection is blocked or lost. The server of the Unix socket tells that to the other process."""
+    """Is told when a connection to the memory broker is blocked or lost.
+
+    The server of the Unix socket listens in this way, and tells the client's process.
+    """
 
     def blocked_changed(self, why: str) -> None: ...
 

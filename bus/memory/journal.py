@@ -103,7 +103,9 @@ class Journal:
         await waiting
 
     def close(self) -> None:
-        """Write the notes that are not written yet, and release the file. Afterwards the broker must not change any more."""
+        """Write all events that were noted but not yet written, and release the file. Afterwards the broker must not
+        change.
+        """
         if self._timer is not None:
             self._timer.cancel()
         self._closed = True

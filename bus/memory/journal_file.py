@@ -180,7 +180,7 @@ class JournalFile:
             raise JournalWriteError(f"{self.path} cannot be written: {problem}") from problem
 
     def sync(self) -> None:
-        """Sync to the disk. Another thread may call this while nothing is written."""
+        """Sync the file to the disk. This may run in another thread, but not while the file is written."""
         try:
             os.fsync(self._log)
         except OSError as problem:

@@ -29,7 +29,10 @@ class Wire:
             raise ConnectionLost(self.lost)
 
     async def tell(self, said: Callable[[], T], *, publishing: bool = False) -> T:
-        """Carry out a request at the broker: now, or when the broker reads from this connection again. The order is kept."""
+        """Carry out a request at the broker, at once or when the broker reads from this connection again.
+
+        A blocked broker lets a publish wait, and each request that comes after it on the connection.
+        """
         self.check()
         if not (self.host.blocked and (publishing or self._unheard)):
             return said()

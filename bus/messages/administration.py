@@ -67,7 +67,10 @@ class DeleteProvider(StrictMessage, frozen=True, tag="provider.delete"):
 
 
 class ProviderChange(StrictMessage, frozen=True):
-    """Changes a provider that has this generation."""
+    """A change of one provider, refused if the provider's generation is another one.
+
+    With a null `generation` it is made in any case.
+    """
 
     provider: ProviderId
     generation: Counter | None

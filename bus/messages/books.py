@@ -155,11 +155,11 @@ class AskCellBooks(StrictMessage, frozen=True, tag="cell.books.query"):
 
 
 class ExpectedClaim(Value, frozen=True):
-    """A claim that placement must have, by what the cell knows.
+    """A claim that the cell counts on; an audit compares it with placement's.
 
-    Without `share` both are right, that its consumer holds something and that it holds nothing: the cell waits for an
-    answer, or for a host to clean up. Without `has_place`, the consumer is a migration on the host where its instance
-    stays: it does not count as a consumer of that host.
+    Without `share`, the consumer may hold something or nothing. The cell waits for an answer, or for a host to clean
+    up; or the source of a move gave nothing beyond what the destination needs. Without `has_place`, the consumer is a
+    migration on the host where its instance stays: it does not count as a consumer of that host.
     """
 
     consumer: ConsumerId

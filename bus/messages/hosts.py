@@ -1,4 +1,7 @@
-"""Messages about hosts that are not about resources: whether a host is up, may be used, and how busy it is."""
+"""Messages about hosts themselves: whether a host is up, may be used, and how busy it is.
+
+Messages about what hosts provide are in placement.py.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeVar

@@ -226,7 +226,10 @@ class ProviderUsage(Value, frozen=True):
 
 
 class Holder(Value, frozen=True, array_like=True):
-    """A claim that a write of placement granted or ended. A scheduler's picture can then forget that it had chosen for it."""
+    """A consumer and an attempt of it: its claim was granted or ended, or its membership in a server group ended.
+
+    After a claim was granted or ended, a scheduler's picture drops what it had chosen for this attempt.
+    """
 
     consumer: ConsumerId
     attempt: int

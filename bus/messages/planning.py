@@ -203,10 +203,10 @@ class HostHaving(Value, frozen=True):
 
 
 class CapabilitiesFound(Message, frozen=True, tag="capability.found"):
-    """The answer about one capability: its most frequent values, and a page of hosts. Or a page of all capabilities.
+    """The answer to `AskCapabilities`: about one capability, or with a page of all capabilities.
 
-    The second is the answer without `having`; each capability then comes with its most frequent value. `next` is
-    where the next page begins, empty on the last page.
+    About one: its most frequent values, and a page of the hosts that have it. On a page of all, each capability comes
+    with its most frequent value. `next` is where the next page begins, empty on the last page.
     """
 
     capabilities: tuple[Capability, ...]

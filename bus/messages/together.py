@@ -30,7 +30,10 @@ PAGES_MAX = 1000
 
 
 class TemplateAmount(Value, frozen=True, array_like=True):
-    """An amount of one class. `provider` is an index into the `providers` of a `ClaimPlace`."""
+    """An amount of one class in a `ShareTemplate`.
+
+    `provider` is an index into the `providers` of each `ClaimPlace` that uses the template.
+    """
 
     provider: Natural
     resource: Label

@@ -1,4 +1,4 @@
-"""The connection of the broker port on RabbitMQ: declares objects, opens channels, asks questions."""
+"""A connection to RabbitMQ with the operations of bus/broker.py: declares objects, opens channels, asks questions."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -20,7 +20,10 @@ NAMED_BY_RABBITMQ = (QueueKind.ANSWERS, QueueKind.FEED)
 
 class RabbitConnection:
     def __init__(self, wire: Wire, user: str, feeds: dict[str, str]) -> None:
-        """`feeds` maps this process's feeds to the names that RabbitMQ gave them; they outlive a connection."""
+        """`feeds` maps this process's feeds to the names that RabbitMQ gave their queues.
+
+        Feeds outlive a connection, so all connections of a process have the same `feeds`.
+        """
         self._wire = wire
         self.user = user
         self._feeds = feeds

@@ -59,9 +59,9 @@ def reads(
 def runs(
     work: Callable[Concatenate[Connection, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Make a method of a store's transaction class from this function of a connection.
+    """Turn a function that takes a connection into a method of a store's transaction class.
 
-    The class has the database's transaction in `_transaction`, and the function runs in it.
+    The class has the database's transaction in `_transaction`; the method runs the function in it.
     """
 
     async def run(self: Any, /, *values: P.args, **named: P.kwargs) -> T:

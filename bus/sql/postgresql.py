@@ -121,7 +121,7 @@ class PostgresTransaction:
         return rows
 
     async def change(self, statement: str, *values: Any) -> int:
-        """Run a statement of asyncpg's. Returns how many rows it has changed."""
+        """Run a statement by asyncpg, without SQLAlchemy. Returns how many rows it has changed."""
         # The command tag ends with it: INSERT 0 5.
         done: str = await (await self._begun()).driver.execute(statement, *values)
         return int(done.rpartition(" ")[2])

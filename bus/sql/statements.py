@@ -32,7 +32,8 @@ def insert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.I
 def columns_of(rows: Sequence[Sequence[Any]], plain: int, *, ids: int = 0) -> tuple[Any, ...]:
     """Turn rows into columns for PostgreSQL's `unnest`: one parameter of the statement for each column.
 
-    The first `ids` columns are ids. The next `plain` columns are sent as text (`array_of`), and the others as lists.
+    The first `ids` columns have ids, and become lists. The next `plain` columns become text (`array_of`). All further
+    columns become lists.
     """
     columns = list(zip(*rows, strict=True))
     plain += ids

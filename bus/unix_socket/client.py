@@ -1,4 +1,4 @@
-"""The broker port over a Unix socket."""
+"""The operations of bus/broker.py, carried out over a Unix socket by the memory broker of another process."""
 
 import asyncio
 import itertools

@@ -54,7 +54,10 @@ class BrokerFacts(Struct, frozen=True, cache_hash=True):
 
 
 class Refused(Struct, frozen=True):
-    """The message does not count. `is_told` says whether the sender may be told; an unknown sender may not."""
+    """The message does not count: its route, sender or reply address is not what the topology allows.
+
+    `is_told` says whether the sender may be told; an unknown sender may not.
+    """
 
     reason: str
     field: str = ""

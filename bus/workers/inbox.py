@@ -216,7 +216,10 @@ async def _reading(connection: Connection, inbox: Inbox, prefetch: int) -> Async
 
 
 async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
-    """Whether both queues of an inbox exist. A reader declares them only otherwise: it may have no right to declare."""
+    """Whether the inbox's queue exists, and the queue that reports dropped messages.
+
+    A reader declares them only if one is missing, since it may have no right to declare.
+    """
     try:
         for queue in inbox.queues:
             await connection.depth(queue.name)

@@ -91,10 +91,10 @@ class Station:
     ) -> Worker[Tx]:
         """A worker loop for one queue of this broker.
 
-        It publishes messages again that its outbox has unconfirmed, unless `sweeps` is false: another loop of this
-        outbox then does that. Its results are published by this station, or by the publisher `says_by` of another one.
-        `before_burial` has handlers for messages that will be dead-lettered: they release what was claimed for such a
-        message. The first handler that succeeds is enough.
+        With an `outbox` it also sends that outbox's unconfirmed messages again. If `sweeps` is false, another loop of
+        the same outbox does so. The results of handlers are published by `says_by`, the publisher of another station,
+        or else by this station. `before_burial` has handlers for messages that will be dead-lettered: they release what
+        was claimed for such a message. The first handler that succeeds is enough.
         """
         return Worker(
             queue,

@@ -19,9 +19,10 @@ from cell_conductor.core.instance import Instance
 
 
 class CellHost(Struct, frozen=True):
-    """A host whose mode an operator has set, by the order `word`. Each setting has a number.
+    """A host whose mode an operator has set. `word` is the last order to set it; each order has a number.
 
-    `cleaned` is the number of the setting under which the host was found to have nothing that is not its own.
+    `cleaned` is the number of the order after which the host was found to have no attempts but those that the cell
+    counts on.
     """
 
     word: SetHostInCell

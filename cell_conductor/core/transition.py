@@ -1,6 +1,7 @@
 """One step of one instance: the changes of its row, and the messages that they cause.
 
-A message that is kept goes onto the row with a sequence of its own. It stays there until the broker confirms it.
+Messages are kept on the row, each with a sequence of its own, so that they can be sent again until the broker has
+confirmed them. Only `answers` are not kept: the reports that they answer are repeated.
 """
 
 from collections.abc import Iterable, Mapping

@@ -77,7 +77,10 @@ class Conductor:
         return any(happening(self._announcer.script, BmcSilent, about))
 
     def watch_power(self, at_s: float) -> None:
-        """Schedule the power sync, as long as there may be a change to find."""
+        """Schedule the next power sync if it may find a change.
+
+        That is the case if a fault makes BMCs silent, or if a node has a power failure.
+        """
         if self._is_sync_due or not self._suspects():
             return
         self._is_sync_due = True

@@ -13,7 +13,8 @@ from compute_sim.ironic.core.node import Node
 class Change(Struct, frozen=True, array_like=True):
     """A changed node or allocation. If both fields are None, the one with this uuid was deleted.
 
-    A line of the file of nodes is one change. A file of an older release has only nodes, and lines that end with the node.
+    A line of the file of nodes is one change. Lines that an older release wrote are only about nodes, and have no
+    fields after `node`.
     """
 
     uuid: str

@@ -208,7 +208,9 @@ def _is_older_than_read(row: NodeRow, notified: NodeNotified, skew_us: int) -> b
 
 
 def _doubted_for_order(after: NodeRow, before: NodeRow, notified: NodeNotified, rules: Rules) -> NodeRow:
-    """The row `after`, in doubt since `notified` and the last notification of the row `before` have no order."""
+    """Put the row `after` in doubt: nobody can say whether `notified` or the last notification of `before` is the later
+    one.
+    """
     publishers = " and ".join(sorted((before.heard_from, notified.publisher)))
     doubt = f"notifications of {publishers} are nearer than {rules.skew_us // 1_000} ms"
     return _doubted(after, rules, doubt, held=not _are_free(notified, before))

@@ -73,7 +73,10 @@ def trial_number(row: NodeRow) -> int:
 
 
 def offer_number(row: NodeRow) -> int:
-    """The number of a report of the row's offer; it follows the number of a refused trial."""
+    """The number of a report of the row's offer.
+
+    It is higher than that of a trial of the same row, which placement may have refused before.
+    """
     return trial_number(row) + 1
 
 

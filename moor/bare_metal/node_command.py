@@ -215,7 +215,7 @@ def clean(
 
 
 def _steps(given: str) -> list[CleanStep]:
-    """Parse the steps from JSON, or from a file of JSON."""
+    """Parse a list of clean steps, given as JSON or as the path of a file with JSON."""
     text = given
     if not given.lstrip().startswith(("[", "{")):
         try:

@@ -262,7 +262,9 @@ async def _announce_ready(settings: Settings, hosts: int, metal: BareMetalPlan |
 def _metal(
     settings: Settings, nodes: int, daemons: int, listen: str, cells: tuple[str, ...]
 ) -> BareMetalPlan:
-    """The plan of the simulated Ironic. Create the file of flavors if there is none."""
+    """What to run for `moor up --nodes`: the simulated Ironic and its daemons. Create the file of flavors if there is
+    none.
+    """
     addresses = settings.addresses
     if addresses.ironic_url or addresses.ironic_bus_url or addresses.ironic_db_url:
         raise typer.BadParameter(

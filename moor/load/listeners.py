@@ -35,7 +35,7 @@ def listener_of(url: str, names: tuple[str, ...]) -> int | str:
 
 
 def _is_local(host: str) -> bool:
-    """Is it an address of this machine? Only such an address can be bound."""
+    """Does this address belong to this machine? Only such an address can be bound."""
     with suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with suppress(OSError), socket.socket(family, kind, protocol) as trying:

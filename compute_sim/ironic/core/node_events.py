@@ -34,7 +34,10 @@ class PowerCorrected(Struct, frozen=True):
 
 
 class NodeWritten(Struct, frozen=True):
-    """The API creates, updates or deletes a node, or sets its maintenance: before it, after it, or after it failed."""
+    """The API creates, updates or deletes a node, or sets its maintenance (`action`).
+
+    `status` says whether it begins (`start`), is done (`end`), or was refused (`error`).
+    """
 
     node: Node
     action: str

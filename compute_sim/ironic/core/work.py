@@ -150,7 +150,10 @@ def begin_cleaning(node: Node, said: tuple[NodeEvent, ...], at_s: float, rules: 
 
 
 def resumed(node: Node, at_s: float, rules: Rules) -> Step | None:
-    """Restart the work that the node's state shows; None if there was none. There is no notification."""
+    """Begin again the work on a node that was under way when the process ended; None if there was none.
+
+    Its beginning is not announced again.
+    """
     if node.target_power_state is not None:
         job: Job | None = Job("power", at_s + rules.delays.power_s, node.target_power_state)
     else:

@@ -48,7 +48,10 @@ class Timings(Struct):
 async def fire_changes(
     watch: NodeWatch, ironic: SimulatedIronic, count: int, *, in_flight: int, rate: float, tell: Tell
 ) -> Timings:
-    """Make `count` state changes, with at most `in_flight` under way; with a rate, start that many per second."""
+    """Set or end the maintenance of nodes, `count` times, and time each until placement has the new reserved amount.
+
+    At most `in_flight` changes are under way. With a rate, that many are started per second.
+    """
     fired = Timings(time.perf_counter())
     idle = deque(sorted(watch.nodes))
     # By node: the reserved amount that placement must report, and when the change was made.

@@ -1,7 +1,7 @@
 """The keys that a query may have at each microversion, as JSON Schema.
 
-Their values are read by queries.py. Here are only the checks whose errors have the words of JSON Schema in Placement,
-too.
+The values are read by queries.py. The schemas here check a value only where Placement, too, answers with an error of
+JSON Schema.
 """
 
 from collections.abc import Mapping

@@ -54,7 +54,7 @@ class Policy:
     def _is_allowed(self, rule: str, caller: Caller, project: str) -> bool:
         """Judge the request, or take the cached judgement of an equal one.
 
-        Names that are too long for a project are judged without the cache: they may be as long as a request.
+        The cache does not keep names that are too long for a project's: they may be as long as a request.
         """
         allows = self._allows if len(project) <= PROJECT_CHARACTERS_MAX else self._judged
         return allows(rule, caller, project)
