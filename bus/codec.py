@@ -43,7 +43,9 @@ class NewerVersion(Struct, frozen=True):
 
 
 class _Wrapped(Struct, frozen=True, omit_defaults=True):
-    """An envelope whose message stays encoded: for reading the type alone, or for putting the message back unchanged."""
+    """An envelope whose message stays encoded: for reading the type alone, or for changing the envelope and nothing
+    else.
+    """
 
     message: msgspec.Raw
     id: str = ""

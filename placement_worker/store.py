@@ -74,8 +74,8 @@ class PlacementTransaction(Protocol):
         """
 
     async def lock_trees(self, keys: ForestKeys) -> Forest:
-        """Lock the trees of the named providers, then read whole trees. If `lock_allocations` is needed, too, it comes
-        first.
+        """Lock the trees of the named providers, then read them whole. A transaction that also needs `lock_allocations`
+        calls that first.
         """
 
     async def write_trees(self, changes: TreeChanges) -> None:
@@ -149,7 +149,7 @@ class Records(Protocol):
     async def book_entries(
         self, consumers: Sequence[ConsumerId], new_since: datetime | None
     ) -> tuple[BookEntry, ...]:
-        """Those of the named consumers that have a row, in the order of their ids.
+        """The named consumers that have a row, as `BookEntry`s in the order of their ids.
 
         An entry `is_new` if the change log has a claim of its consumer since `new_since`.
         """

@@ -112,7 +112,9 @@ class Status:
             self._enter(State.WELL)
 
     def failed(self, problem: Operational) -> float:
-        """Count the failure and log it if it is new. Returns the pause before the next try."""
+        """Count the failure, and log it as a warning if it differs from the last one logged. Returns the pause before
+        the next try.
+        """
         self.left(problem)
         if self.state is not State.FAILING:
             self._enter(State.FAILING)

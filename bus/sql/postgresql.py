@@ -56,7 +56,10 @@ _CONNECTION_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSErr
 
 
 class PostgresSession:
-    """One connection for many transactions in turn, both as SQLAlchemy's connection and as asyncpg's."""
+    """One connection for many transactions, one after the other.
+
+    SQLAlchemy's connection and asyncpg's connection below it are both here.
+    """
 
     def __init__(self, connection: "AsyncConnection", driver: Any, settings: DatabaseSettings) -> None:
         self.connection = connection

@@ -137,7 +137,9 @@ class Transition:
         self.send(spawn_order(self.row, self.order, self.host), state="building", state_ends_at=ends_at)
 
     def wait_longer(self, ends_by: datetime) -> None:
-        """Start the time that the host has for its next message again, but end it at the deadline."""
+        """Give the current host its whole time for the next message again, but no longer than until the deadline
+        `ends_by`.
+        """
         self.change(state_ends_at=min(self.now + self.rules.time_to_build(self.host), ends_by))
 
     def destroy(self, attempt: int, host: ProviderId) -> None:

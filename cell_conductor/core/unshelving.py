@@ -40,9 +40,10 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
 
 
 def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Cleanup:
-    """The cleanup of a host, in which the heir's claim takes the place of the instance's.
+    """The cleanup of a host, in which the instance's claim is replaced by that of the heir.
 
-    The heir holds what the instance held on this host, so that the instance can hold a share elsewhere.
+    When the host has cleaned up, the heir's claim is released in place of the instance's. The heir holds what the
+    instance held there, so that the instance can hold a share elsewhere.
     """
     release = [heir if held.consumer == instance else held for held in cleanup.release]
     return structs.replace(cleanup, release=tuple(dict.fromkeys(release)))

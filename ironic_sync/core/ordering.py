@@ -105,8 +105,9 @@ def read_as_gone(row: NodeRow, version_before: int, at_us: int) -> NodeRow | Non
 
 
 def held_missing(row: NodeRow, version_before: int, at_us: int) -> NodeRow | None:
-    """The row after Ironic was found to have lost this node together with too many others: the node is kept reserved.
-    None if the row was written since `version_before`.
+    """The row after Ironic was found to have lost this node together with many others: the node is kept reserved.
+
+    It counts as deleted only later, or when an operator says so. None if the row was written since `version_before`.
     """
     if row.version != version_before:
         return None
@@ -126,7 +127,9 @@ def believed_missing(row: NodeRow) -> NodeRow:
 
 
 def not_listed(row: NodeRow) -> NodeRow:
-    """The row after a whole list of REST lacked the node. It is kept reserved until it is read by itself."""
+    """The row after Ironic's list of all nodes lacked its node. The node is kept reserved until a read of it alone
+    settles that.
+    """
     if row.is_deleted:
         return row
     return _doubted(row, Rules(skew_us=0, can_read=True), NOT_LISTED, held=True)

@@ -156,7 +156,11 @@ def _in_use(row: NodeRow, sent: SentReport, verdict: InventoryInUse) -> NodeRow:
 
 
 def _behind(row: NodeRow, sent: SentReport, epoch: int) -> NodeRow:
-    """The row after placement said that it knows a later epoch."""
+    """The row after placement refused its report, since placement knows a later epoch of the node.
+
+    The owner then raises its own epoch above that one. After too many raises the node is left alone, since another
+    reporter seems to keep it; with the setting `foreign_providers = "take"` the owner goes on.
+    """
     if epoch == row.epoch_ahead:
         return row
     if row.epoch_raises >= EPOCH_RAISES_MAX and sent.report.foreign != "take":

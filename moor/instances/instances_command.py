@@ -113,9 +113,11 @@ def list_instances(
 
 
 async def _listed(asking: Client, wanted: Mapping[str, str], limit: int, *, whole: bool) -> Listed:
-    """The first instances, at most `limit`, whose fields are as `wanted`, and the ids of all that were read.
+    """The first instances whose fields are as `wanted`, at most `limit` of them, and the ids of all instances that were
+    read.
 
-    With `whole`, all instances up to the last listed one are read, and not only those in the wanted state.
+    With `whole`, instances in every state are read up to the last listed one. Otherwise only those in the wanted state
+    are read.
     """
     question = AskInstances(
         state="" if whole else wanted["state"], project=wanted["project"], limit=FOUND_AT_ONCE_MAX

@@ -41,7 +41,7 @@ def body_of(entry: LogEntry) -> bytes | None:
 
 
 def decode_all(bodies: Iterable[bytes]) -> LogEntry:
-    """Decode these entries of the change log, and combine them into one."""
+    """Decode these entries of the change log, and join them into one entry, whose lists have all their items."""
     entries = [decode(body) for body in bodies]
     return LogEntry(
         *[

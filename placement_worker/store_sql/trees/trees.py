@@ -181,8 +181,8 @@ def _write_providers(
 def _living_on(connection: Connection, new: Collection[ProviderId]) -> dict[ProviderId, int]:
     """How many consumers already name each of these new providers as their host.
 
-    Such a provider existed before. When it was deleted, its consumers still held something of its tree, which had another
-    root by then.
+    Such a provider has existed before and was deleted. At that time its consumers still held something of its tree,
+    whose root was another provider.
     """
     if not new:
         return {}
