@@ -323,9 +323,11 @@ class SchedulerStore(Protocol):
         """Groups that are not deleted."""
 
     async def prune(self, ended_before: datetime, limit: int) -> int:
-        """Delete up to `limit` requests, with their instances, of which every instance was deleted before `ended_before` and
-        has said so; and up to `limit` deletes whose request never came. Returns how many of both. Deletes groups that were
-        deleted before then, too.
+        """Delete requests with their instances, if every instance was deleted before `ended_before` and has no message
+        left to send; and deletes of that time whose request never came. At most `limit` of each. Returns how many of
+        both.
+
+        Server groups that were deleted before then are deleted, too.
         """
 
     async def close(self) -> None: ...

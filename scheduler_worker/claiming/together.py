@@ -99,7 +99,9 @@ class TogetherFinder:
         self._chance = chance
 
     async def find(self, searches: Sequence[Search]) -> Refused | None:
-        """None if each search has an outcome of its own; otherwise why all instances are refused."""
+        """Find hosts for all of these searches, or for none. Returns None if each search has an outcome of its own, and
+        otherwise why all instances are refused.
+        """
         try:
             return await self._find(searches)
         finally:

@@ -1,4 +1,4 @@
-"""The modes of hosts: how an order, failed builds or a report of the cell change one, and why a host may not be used."""
+"""The modes of hosts (up, draining, down, dead): what sets or ends one, and why a host may not be used."""
 
 from datetime import datetime
 

@@ -176,7 +176,7 @@ class HostRegistry:
         return [host for host in self._hosts.values() if self._heard[host.id] < before]
 
     def forget(self, hosts: Iterable[ProviderId]) -> None:
-        """Remove hosts whose rows are deleted. A host that reports again is a new host."""
+        """Remove hosts whose rows were deleted. If such a host reports again, it counts as a new host."""
         going = [host for host in hosts if self._hosts.pop(host, None) is not None]
         for host in going:
             self._heard.pop(host, None)

@@ -30,7 +30,7 @@ class ModeTeller(Periodic):
         every_s: float,
         clock: Callable[[], datetime],
     ) -> None:
-        """`is_there` says whether a cell uses this broker."""
+        """`is_there` says whether a cell uses the broker of this station."""
         super().__init__(
             "tell cells how hosts are set", self._tell, every_s, is_cut_short=True, chance=station.chance
         )

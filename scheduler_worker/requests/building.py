@@ -71,7 +71,7 @@ class Builder:
         *,
         begin_waits: Callable[[Sequence[InstanceRow]], None],
     ) -> None:
-        """`begin_waits` is called with the rows that wait, after the commit."""
+        """`begin_waits` is called after a commit, with the rows of instances that begin to wait for room."""
         self._begin_waits = begin_waits
         self._store = store
         self._claimer = claimer

@@ -1,8 +1,8 @@
 """Server groups: orders to create and delete them, questions about them, and the groups that build requests name.
 
-A group that is named by a build request is looked up when the request comes. If there is none, the request is accepted all
-the same, and its instances end in error. For a request may come once more after its group was deleted, and it is still the
-same request.
+When a build request comes, the group that it names is looked up. If there is no such group, the request is accepted all
+the same, and its instances end in error. It is not rejected, since a request may be delivered once more after its group
+was deleted, and must then get the same answer.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

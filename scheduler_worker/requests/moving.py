@@ -1,7 +1,7 @@
 """Orders to move instances: check them, choose hosts in the picture, lock the rows, write, answer.
 
-Nothing is claimed here: the cell asks placement to swap the claim, since it alone knows the last attempt. Until then the
-picture holds the chosen share for a while, so that the next choices see it.
+Nothing is claimed here. The instance's cell asks placement to swap the claim, since only the cell knows the last
+attempt. Until then the picture holds the chosen share for a while, so that the next choices count it as used.
 """
 
 import asyncio

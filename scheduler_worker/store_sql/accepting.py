@@ -1,7 +1,8 @@
-"""Requests are accepted: each is written once.
+"""Writes the rows of accepted requests: each request is written once.
 
-Two workers that accept the same request conflict at its first instance, whatever instances they name. Two requests that
-name the same instance conflict at that. Usually nothing conflicts, and one statement is enough.
+Two workers that accept the same request conflict at the row of its first instance, since a request id and a place in
+the request are unique together. Two requests that name the same instance conflict at the row of that instance. Usually
+nothing conflicts, and one statement is enough.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +51,9 @@ class _StoredRows:
             self._digests.setdefault(request, set()).add(digest)
 
     def of(self, request: NewRequest) -> Sequence[InstanceId]:
-        """The rows of this request. Those of a refused request are new: if it had been there before, it would be `Known`."""
+        """The ids of this request's rows. If the request is refused, they were all inserted just now: a request that
+        had been there before would be `Known`.
+        """
         return self._of.get((request.id, request.digest), ())
 
     def judged(self, request: NewRequest) -> Acceptance:

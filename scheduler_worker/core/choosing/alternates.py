@@ -1,4 +1,6 @@
-"""Alternates for chosen hosts, and the share of each host as the cell and placement are told it."""
+"""Chooses alternates for chosen hosts, and makes the choice of each host: its name, and the share that the cell and
+placement are told.
+"""
 
 from collections.abc import Sequence
 from itertools import islice

@@ -28,7 +28,7 @@ class Leaving(Struct, frozen=True):
 
 
 class Draft:
-    """A picture with the choices of a batch so far."""
+    """A picture with the choices of a batch so far. Choices are written into copies of the picture's columns."""
 
     def __init__(self, picture: Picture, judges: Sequence[WayJudge] = ()) -> None:
         self.columns = picture.columns

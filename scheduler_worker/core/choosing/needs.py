@@ -9,7 +9,7 @@ from scheduler_worker.core.requests.spec import GranularGroup, Preferences
 
 
 class Needs(NamedTuple):
-    """The fields of a spec that candidates are searched by."""
+    """The fields of a spec that say what providers must have. Equal needs have the same result of a search."""
 
     amounts: tuple[tuple[str, int], ...]
     required: tuple[str, ...] = ()

@@ -16,7 +16,9 @@ from scheduler_worker.core.requests import InstanceSpec
 
 
 class Qualifying:
-    """Finds the hosts of one draft that pass the filters for a spec. The draft may change from spec to spec."""
+    """Finds the hosts of one draft that pass the filters for a spec. Between two specs, choices may be written into the
+    draft.
+    """
 
     def __init__(self, draft: Draft, plugins: Plugins) -> None:
         self._draft = draft

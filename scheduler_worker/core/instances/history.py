@@ -1,6 +1,7 @@
 """The history of an instance: orders of clients and operators, and how they ended.
 
-A change has the number that its order got on the row. The step that ends it has the same number, and renews it.
+An entry of the history is a `Change`. Its number is the sequence of the row's state that the order led to. The step
+that ends the order makes an entry with the same number, which completes the stored one.
 """
 
 from collections.abc import Iterator

@@ -222,8 +222,8 @@ def after_delete(row: InstanceRow | None, order: DeleteInstance, now: datetime) 
 
 
 def deleted_unseen(instance: InstanceId, now: datetime, project: str = "") -> InstanceRow:
-    """The row of a delete that came before its request, or that never had one. With `project`, only a request of that
-    project finds its instance deleted.
+    """The row of an instance whose delete came before its build request, or that has no request. With `project`, only a
+    request of that project finds its instance deleted.
     """
     told = InstanceState(
         id=instance,

@@ -145,7 +145,7 @@ class Columns:
         return row
 
     def give_back(self, row: int) -> None:
-        """The host of this row is gone, and nothing is held on it: the next new host may get the row."""
+        """Clear the row of a host that is gone, and on which nothing is held: the next new host may get the row."""
         for name in _FLAGS:
             getattr(self, name)[row] = False
         self.projects[row] = 0

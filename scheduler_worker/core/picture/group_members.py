@@ -14,7 +14,9 @@ LEFT_MAX = 100_000
 
 
 class GroupMembers:
-    """Everything is found by the integers of ids: the hash of a UUID is computed in Python."""
+    """The members of all server groups, by group. All look-ups are by the integers of ids, since the hash of a UUID is
+    computed in Python.
+    """
 
     def __init__(self, member_left: Callable[[], None] = lambda: None) -> None:
         """`member_left` is called when a group has lost a member, or a member has moved to another host."""

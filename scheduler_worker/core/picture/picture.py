@@ -37,7 +37,10 @@ class _Hold(Struct):
 
 
 class Picture:
-    """The replica writes into it; the choice reads it, and writes into copies only (`Draft`)."""
+    """A scheduler's copy of placement's data, of the host registry and of aggregates' metadata, with its own unanswered
+    choices. `Replica` and the registries write into it, and the claimer holds its choices there. The choice of hosts
+    only reads it, and writes into a `Draft`.
+    """
 
     def __init__(self) -> None:
         self.columns = Columns()
@@ -284,7 +287,9 @@ class Picture:
     # Writing rows
 
     def _use(self, news: Sequence[tuple[Tree, ProviderId, Mapping[str, int], int]]) -> None:
-        """Set what is used of a provider of each of these trees, and the number of its consumers."""
+        """Write into the host columns how much is used of these providers, each given with its tree, and how many
+        consumers the root providers have.
+        """
         gathered, consumers = BatchedValues[Stock](), dict[int, int]()
         touched = self.touched
         for tree, provider, used, count in news:

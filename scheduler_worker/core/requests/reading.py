@@ -229,7 +229,9 @@ def _only_nodes_read(build: BuildInstance) -> Iterator[tuple[str, str]]:
 
 
 def _is_for_nodes(build: BuildInstance, needed: Needed) -> bool:
-    """Only nodes have a config drive and ports; and an image whose flavor asks for classes of nodes alone is one for a node."""
+    """Can only a bare-metal node serve this request? Only nodes read a config drive and ports. A flavor that asks for
+    custom classes alone counts as one for nodes, so its image is for a node, too.
+    """
     if build.config_drive or build.ports:
         return True
     return build.image is not None and all(resource.startswith(CUSTOM) for resource in needed.total)

@@ -1,4 +1,6 @@
-"""Aggregates for those who ask for them: metadata `trait:NAME` = `required` keeps hosts for requests that require the trait."""
+"""Keeps hosts of certain aggregates for requests that require a trait: those with the metadata `trait:NAME` =
+`required`.
+"""
 
 from typing import Any
 

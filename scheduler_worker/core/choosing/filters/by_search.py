@@ -20,7 +20,9 @@ class BySearch(Filter):
     woken_by = (Change.PROVIDERS, Change.USAGE)
 
     def __init__(self, name: str, against: Callable[[Found], Ints], words: str) -> None:
-        """`against` gives a number for each host; the filter removes the hosts for which it is not 0."""
+        """`against` picks a column of the search's result; the filter removes the hosts whose number there is not 0.
+        `words` is the reason, with a place for that number.
+        """
         self.name = name
         self._against = against
         self._words = words

@@ -1,4 +1,4 @@
-"""The host is none of those of the instances that the request names to be apart from."""
+"""When the request was read, the host had none of the instances that the request wants to be apart from."""
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts

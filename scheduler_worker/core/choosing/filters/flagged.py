@@ -32,7 +32,9 @@ class Flagged(Filter):
 
 
 def _told(why: Callable[[HostState], str], otherwise: str) -> Callable[[Hosts, int], str]:
-    """A function that says why a host is removed: from its state in the registry, or else the text `otherwise`."""
+    """A function that says why a host does not pass: what `why` says of its state in the host registry, or the text
+    `otherwise` if that is nothing.
+    """
 
     def why_not(hosts: Hosts, at: int) -> str:
         host = hosts.registered(at)

@@ -66,7 +66,9 @@ class ImageProperties(Filter):
 
 
 def asked_by(properties: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The demands on the host; of two names of a property, the newer one counts."""
+    """What these properties of an image ask of a host, by the names in `Supported` and `version`. If a property is
+    given by its older and its newer name, the newer one counts.
+    """
     given = dict(properties)
     return {_NAMES[key]: given[key] for key in reversed(_NAMES) if given.get(key)}
 

@@ -1,4 +1,6 @@
-"""A node that is bound to projects is for these alone. Nodes whose class is not asked for are left to `BareMetal`."""
+"""Keeps a bare-metal node that is bound to projects for these projects. A node whose resource class the request does
+not ask for passes here; the filter `BareMetal` removes it.
+"""
 
 from placement_worker.core.candidates.columns import Flags
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts

@@ -1,4 +1,4 @@
-"""The host is one of those of the instances that the request names to be together with."""
+"""When the request was read, the host had one of the instances that the request wants to be together with."""
 
 import numpy as np
 

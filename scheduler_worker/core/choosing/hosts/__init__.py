@@ -1,1 +1,3 @@
-"""The hosts as plugins see them: columns and facts, with the choices of the batch."""
+"""The hosts as plugins see them while a batch is decided: columns with the batch's choices counted, and facts that no
+choice changes.
+"""

@@ -36,8 +36,9 @@ class Hosts(HostFactColumns):
         only_together: bool = False,
         before_search: bool = False,
     ) -> None:
-        """`only_together`: the caller asks whether hosts pass all filters, and not by which of them they fail.
-        `before_search`: no host is searched; those pass that may have what is needed.
+        """With `only_together`, the caller asks whether hosts pass all filters, and not by which of them they fail.
+
+        With `before_search`, no compound host is searched: a compound host passes if it may have what is needed.
         """
         super().__init__(draft, rows)
         self.only_together = only_together

@@ -52,7 +52,9 @@ def room_on(draft: Draft, spec: InstanceSpec, plugins: Plugins, rows: Rows) -> R
 
 
 def together(counts: Ints, spec: InstanceSpec) -> int:
-    """How many instances fit on hosts with these counts; for an affinity group, only those on one host."""
+    """How many instances fit on all of these hosts, where `counts` says how many fit on each. An affinity group must be
+    on one host, so for it the largest count is the answer.
+    """
     if spec.server_group is not None and spec.server_group.policy == "affinity":
         # The first member of an affinity group fixes the host of all.
         return int(counts.max(initial=0))

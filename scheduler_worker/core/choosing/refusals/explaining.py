@@ -1,4 +1,4 @@
-"""The reasons of a refusal: slow and thorough, since it runs only after everything else has failed."""
+"""Explains why no host qualifies for a request. This is slow and thorough: it runs only for a refusal or a plan."""
 
 from collections.abc import Iterator
 

@@ -1,1 +1,3 @@
-"""Judges of ways, one in each file: by which providers of a host is a request served best, and by which never?"""
+"""The plugins that judge ways, one in each file. They say which of a host's ways to serve a request is best, and which
+ways are not allowed.
+"""
