@@ -1,6 +1,10 @@
-"""Starts the `moor` command. Ctrl-C ends it without a traceback, also while its modules are still imported."""
+"""Starts the `moor` command. Ctrl-C ends it without a traceback, also while its modules are still imported. So does a disk
+that has no room for its output.
+"""
 
+import os
 import sys
+from errno import ENOSPC
 from importlib import import_module
 from signal import SIGINT
 
@@ -10,6 +14,12 @@ def main() -> None:
         import_module("moor.commands").main()
     except KeyboardInterrupt:
         sys.exit(128 + SIGINT)
+    except OSError as failed:
+        if failed.errno != ENOSPC:
+            raise
+        # Otherwise Python tries at its end once more to write what is left of the output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"cannot write: {failed.strerror}")
 
 
 if __name__ == "__main__":
