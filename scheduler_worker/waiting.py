@@ -96,8 +96,9 @@ class WaitingSpecs:
             known.learned += 1
 
     def learned(self) -> Mapping[bytes, int]:
-        """How often each spec was learned, by its digest. The caller passes this to `forget` later, which leaves a spec
-        that was learned once more meanwhile.
+        """How often each spec was learned, by its digest. A spec is learned each time an instance that needs it begins
+        to wait for a host. The caller passes this to `forget` later, which leaves a spec that was learned once more
+        meanwhile.
         """
         return {digest: known.learned for digest, known in self._specs.items()}
 

@@ -216,9 +216,11 @@ class AskHostBooks(StrictMessage, frozen=True, tag="host.books.query"):
 
 
 class HostBooksFound(Message, frozen=True, tag="host.books.found"):
-    """A page of the instances on a cell's hosts, without the hosts that do not work normally.
+    """A page of the instances on a cell's hosts. Hosts that do not work normally cannot be asked, and their instances
+    are not in it.
 
-    `asked` are the hosts of the question that could be asked. `next` is where the next page begins, null on the last page.
+    `asked` are those hosts of the question that were asked. `next` is where the next page begins, null on the last
+    page.
     """
 
     entries: tuple[HostEntry, ...]

@@ -486,7 +486,8 @@ class AskRevisions(Message, frozen=True, tag="revisions"):
 
 
 class RevisionsPage(Message, frozen=True, tag="revisions.page"):
-    """A page of the internal ids of providers, and their revisions in a second list of the same order.
+    """A page of the internal ids of providers, and in a second list of the same order their revisions. A provider's
+    revision grows with each write, so a reader sees which of the states that it knows are outdated.
 
     There are no providers with other internal ids between these. `next` is where the next page begins, null on the last
     page.

@@ -95,7 +95,9 @@ class AllClaimed(Variant, frozen=True, tag="all_claimed"):
 
 
 class RefusedPlace(Value, frozen=True):
-    """One consumer of a claim for many that cannot have its share while the others get theirs, and the verdict on it."""
+    """A consumer that keeps a claim for many from being granted, and why: it cannot have its share beside those of the
+    others.
+    """
 
     consumer: ConsumerId
     verdict: AlreadyClaimed | DoesNotFit | GroupRefused | ShapeMoved | Superseded | TooOld | NotAllowed

@@ -77,7 +77,8 @@ class Compounds:
         self._full: dict[Needs, list[int]] = {}
 
     def cover_everyone(self, free: Callable[[str], Ints | None]) -> None:
-        """From now on, requests with granular groups search every host, not only compound ones.
+        """From now on, requests with granular groups search every host, not only compound ones. The draft calls this at
+        the first such request of a batch.
 
         `free` gives the free amounts of a class as the draft has them. On hosts without children, what its choices have
         taken is counted at the root provider.
@@ -171,8 +172,8 @@ class Compounds:
         return found
 
     def found_room(self, needs: Needs) -> Found:
-        """The result of a search of all hosts for the amounts and granular groups of these needs alone: traits do not
-        count. Hosts that were found with their traits need not be searched again.
+        """The result of a search of all hosts for the amounts and granular groups of these needs alone, whatever traits
+        are asked for. It tells a refusal whether a host lacks room or traits.
         """
         alone = needs.of_room_alone()
         if alone in self._found:

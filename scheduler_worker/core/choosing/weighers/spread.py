@@ -18,7 +18,10 @@ from scheduler_worker.core.requests.spec import InstanceSpec
 
 
 class Spread(Weigher):
-    """With several keys, the weights are added: an instance goes where all its domains together have the fewest."""
+    """Prefers hosts in the domain with the fewest instances. Each of `keys` is a key of aggregates' metadata, and the
+    hosts with one value of the key are a domain. With several keys, an instance goes where its domains have the fewest
+    instances together.
+    """
 
     name = "spread"
     woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
