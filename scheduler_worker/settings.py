@@ -10,6 +10,9 @@ from bus.messages.placement import SNAPSHOT_PAGE_MAX
 from scheduler_worker.core.choosing.plugin_settings import SIGNED, PluginSettings
 from scheduler_worker.third_party import filters_of, weighers_of
 
+# Each batch in flight has a loop of its own.
+BATCHES_MAX = 100
+
 
 class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
     # core/choosing/plugin_settings.py has the settings that choose and tune filters and weighers.
@@ -75,8 +78,9 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
             raise ValueError(
                 f"shape_tries_max is {self.shape_tries_max}, must be from 1 to claims_max ({self.claims_max})"
             )
-        if not 1 <= self.snapshot_page <= SNAPSHOT_PAGE_MAX:
-            raise ValueError(f"snapshot_page is {self.snapshot_page}, must be from 1 to {SNAPSHOT_PAGE_MAX}")
+        for name, most in (("snapshot_page", SNAPSHOT_PAGE_MAX), ("batches_in_flight", BATCHES_MAX)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be from 1 to {most}")
         if not 0 <= self.alternates_max <= ALTERNATES_MAX:
             raise ValueError(f"alternates_max is {self.alternates_max}, must be from 0 to {ALTERNATES_MAX}")
         if self.node_request_timeout_s < self.request_timeout_s:
@@ -98,7 +102,6 @@ class SchedulerSettings(PluginSettings, frozen=True, kw_only=True):
                 "horizon_s",
                 "prune_every_s",
                 "prune_rows_max",
-                "batches_in_flight",
                 "under_way_max",
                 "cell_down_s",
                 "live_answer_s",

@@ -353,6 +353,11 @@ def test_other_variables_with_the_same_prefix_are_left_alone() -> None:
             r"scheduler.snapshot_page is 1001 \(.*\): .* must be from 1 to 1000",
         ),
         (
+            SCHEDULER,
+            {"MOOR_SCHEDULER_BATCHES_IN_FLIGHT": "101"},
+            r"scheduler.batches_in_flight is 101 \(.*\): .* must be from 1 to 100",
+        ),
+        (
             BUS,
             {"MOOR_BUS_PARCEL_ITEMS_MAX": "201"},
             r"bus.parcel_items_max is 201 \(MOOR_BUS_PARCEL_ITEMS_MAX\): .* 1..200",

@@ -187,7 +187,8 @@ def test_a_key_of_another_packages_filter_is_read_and_a_wrong_value_of_it_is_nam
     assert isinstance(read, InstanceSpec)
     assert read.extra_specs == ((KEY, "400"),)
     assert isinstance(unread, BuildRejected)
-    assert plugins.problem_with(KEY, "much") == "is no whole number of watts"
+    for wrong in ("much", "-1", "9" * 5_000):
+        assert plugins.problem_with(KEY, wrong) == "is no whole number of watts"
     assert plugins.problem_with(KEY, "400") == ""
 
 
