@@ -20,7 +20,10 @@ Finder = Callable[[Any], TooFar | None]
 
 
 def finder_of(kind: type) -> Finder | None:
-    """Make a function that finds a timestamp outside the bounds in values of this type. None if the type has no timestamps."""
+    """Make a function that finds a timestamp before the year 1970 or after 8999 in values of this type.
+
+    Returns None if values of the type contain no timestamps.
+    """
     return _of(inspect.type_info(kind))
 
 

@@ -30,7 +30,10 @@ bus/workers/handling.py decides what happens to a message whose handler raised o
 
 
 class Failure(Exception):  # noqa: N818 - the tree is named for what happened
-    """A worker could not do something."""
+    """The base of all errors in this tree.
+
+    The text of such an error says everything, so people see it without the name of its type.
+    """
 
 
 class Operational(Failure):

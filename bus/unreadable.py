@@ -1,4 +1,7 @@
-"""The stand-in for a line that is not a valid message. It says which field is wrong, so that the sender can be told."""
+"""Describes a line of JSON in a parcel that is not a valid message: which field is wrong, and why.
+
+`Unreadable` takes the place of the message, so that a handler can tell the sender.
+"""
 
 import functools
 import re
@@ -112,7 +115,7 @@ def without_nul(text: str) -> str:
 
 
 def _no_utf8_in(line: bytes) -> FieldProblem:
-    """Find the first byte of a line that is not UTF-8, and the field that has it.
+    """Find the first byte that is not UTF-8 in the line of JSON of a message, and the field that has it.
 
     The whole line is searched, since the decoder skips parts of it.
     """

@@ -18,7 +18,8 @@ from cell_conductor.store import ConductorTransaction
 def host_handlers(cell: CellName, expect_setting: Callable[[], None]) -> Handlers:
     """The handlers of messages about hosts, by message type.
 
-    `expect_setting` is called in each transaction that saves the modes of hosts.
+    `expect_setting` is called in each transaction that saves modes of hosts, so that the host watch reads them right
+    after the commit.
     """
 
     async def on_settings(

@@ -244,8 +244,10 @@ class Membership(PartGroup):
             )
 
     def _notice(self, unread: Sequence[Owned]) -> None:
-        """Count these nodes, which must be read, as this daemon's: those that other daemons gave it are among them.
-        Each look reads one page of such nodes.
+        """Count this page of unread nodes as this daemon's, and tell the listeners of those that are new to it.
+
+        So the daemon learns which nodes other daemons gave it: such nodes are unread. If the page is full, the next
+        look reads the page after it.
         """
         is_full = len(unread) == self._settings.page
         self._unread_after = unread[-1].id if is_full else None

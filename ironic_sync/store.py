@@ -56,8 +56,9 @@ class IronicTransaction(Protocol):
         """
 
     async def save(self, rows: Sequence[NodeRow]) -> Saved:
-        """Each row has the version that was read, 0 for a new one; it is stored with the next version. A row that
-        another daemon wrote since is left as it is, and its id is in `lost`.
+        """Save rows. Each has the version that was read, 0 for a new row, and is stored with the next version.
+
+        A row that another daemon wrote since is left as it is, and its id is in `lost`.
         """
 
     async def forget(self, rows: Sequence[NodeRow]) -> int:

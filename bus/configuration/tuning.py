@@ -87,7 +87,10 @@ def tuned_in(section: Section[Any], environment: Mapping[str, str]) -> dict[str,
 
 
 def tuned_by(section: Section[Any], table: Mapping[str, object], where: str) -> dict[str, Tuned]:
-    """The settings of a section that a table of a settings file sets."""
+    """Check the values of one section of a settings file.
+
+    `table` has the values by field, and `where` says where they were set.
+    """
     return {field: Tuned(_checked(section, field, value, where), where) for field, value in table.items()}
 
 

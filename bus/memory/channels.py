@@ -145,9 +145,10 @@ class MemoryConsuming:
             raise Refusal(problem)
 
     def _look_at_the_clock(self) -> None:
-        """Cancel the consumer if it has held its oldest delivery for too long. Otherwise check again when it would have.
+        """Cancel the consumer if it has held its oldest delivery for too long.
 
-        One timer is enough for all deliveries, since the oldest one is due first.
+        Otherwise set a timer for the time when it will have. One timer is enough for all deliveries, since the oldest
+        one is due first.
         """
         self._timer = None
         oldest = next(iter(self._held.values()), None)

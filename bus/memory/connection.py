@@ -86,7 +86,7 @@ class MemoryConnection:
             self._listener.blocked_changed(self._host.blocked)
 
     def let_go(self, why: str) -> list[tuple[MemoryQueue, list[QueuedParcel]]]:
-        """Stop everything on this connection, and return the unacknowledged parcels, for `take_back`."""
+        """End this connection, and return its unacknowledged parcels by queue. `take_back` requeues them."""
         if self._wire.lost:
             return []
         self._wire.cut(why)

@@ -103,10 +103,10 @@ class SeenConsumer(Value, frozen=True):
 
 
 class MendedClaim(Value, frozen=True):
-    """The share that a consumer must hold after an audit's order, and the facts that its row must state.
+    """The consumer as an audit's order leaves it: the share that it holds, and the values in its row.
 
-    The shapes of `share` are not checked. Without `has_place`, the consumer counts neither as a consumer of that host nor
-    as a member of a server group there.
+    Placement does not compare the shapes in `share` with those of its trees. If `has_place` is false, the consumer does
+    not count as a consumer of the share's host, and is in no server group.
     """
 
     cell: CellName

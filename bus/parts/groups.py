@@ -11,7 +11,10 @@ class PartGroup:
     """Several parts of a worker that run and stop as one. A bug in one of them ends all."""
 
     def __init__(self, *parts: Part, statuses: Sequence[Status] = ()) -> None:
-        """`statuses` belong to work beside the group's parts. Health and metrics show them with the group."""
+        """`statuses` are those of work in the group that is no part by itself, such as asking placement.
+
+        Health and metrics show them with the group.
+        """
         self.parts: Sequence[Part | Status] = (*parts, *statuses)
         self._run_parts = parts
 

@@ -139,7 +139,7 @@ class UnixConnection:
             self.cut("closed by this end")
 
     def cut(self, why: str) -> None:
-        """Close the socket without sending what is left: the server may not read any more."""
+        """Close the socket at once, without sending what is left: the server has perhaps stopped reading."""
         self._cut = why
         self._writer.transport.abort()
 

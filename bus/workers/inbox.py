@@ -139,10 +139,11 @@ async def read_inbox(
 
 
 def inbox_dead_letter(message: InboxMessage, *, reason: str, where: str, letter: str) -> Parcel:
-    """The parcel that carries an unreadable message to the dead letters of the API level's broker. Send it by
-    `Publisher.offer`. `where` names the process; `letter` is a unique name.
+    """Make the parcel that brings an unreadable message of another program to the dead letters of the API level's
+    broker.
 
-    An operator can look at the dead letter and drop it; it is never replayed.
+    The caller sends it by `Publisher.offer`. `where` names the process; `letter` is a unique name. An operator can look
+    at the dead letter and drop it. It is never replayed, since an inbox has no retry exchange.
     """
     origin = Origin(exchange=message.exchange, key=message.key)
     # The queue's name in the topology, whatever the inbox is called: the role may only dead-letter under that name.

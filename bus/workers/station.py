@@ -220,7 +220,7 @@ async def close_all(stations: Iterable[Station]) -> None:
 def by_station(cells: Mapping[str, Station]) -> dict[Station, tuple[str, ...]]:
     """Group these cells by their stations, since several cells may share a broker.
 
-    Each station must have been created with the cells that it has here.
+    Raises ValueError unless each station was created with exactly those cells that `cells` gives to it.
     """
     found = {
         station: tuple(cell for cell, there in cells.items() if there is station)

@@ -200,7 +200,8 @@ class Worker(Generic[Tx]):
     async def _in_tries(self, work: Callable[[], Awaitable[Sequence[Said]]]) -> Sequence[Said]:
         """Run this work, and again after a pause whenever it fails transiently.
 
-        It is tried a few times; but while a server is down, until that answers. Then the error is raised.
+        The error is raised after `tries_in_place_max` tries, or once the worker is stopping. While a server is down,
+        the number of tries has no limit.
         """
         tries = 0
         while True:

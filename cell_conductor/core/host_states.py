@@ -104,9 +104,10 @@ def concerns(row: Instance, hosts: HostStates) -> bool:
 
 
 def awaited(row: Instance) -> Choice | None:
-    """The host that must do the next step of a build, a rebuild or a move; None if the row waits for no host.
+    """The host that must do the next step of a build, a rebuild or a move, and is given up if it is lost.
 
-    A source that is to run the instance again does not count: it is waited for even if it is lost.
+    None if the row waits for no such host. The source of a move that is to run the instance again is no such host: the
+    row waits for it even while it is lost.
     """
     if row.state in ("building", "rebuilding"):
         return row.host

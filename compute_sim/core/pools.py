@@ -25,7 +25,10 @@ class Pool(Struct, frozen=True):
 
 
 def read_pools(texts: Iterable[str], cell: str) -> tuple[Pool, ...]:
-    """The pools of this cell, each named after it, from texts of the form NAME:CLASS=TOTAL@HOSTS."""
+    """Read the pools of a cell from texts of the form NAME:CLASS=TOTAL@HOSTS.
+
+    Each pool's name gets the cell's name in front.
+    """
     pools = tuple([_read(text, cell) for text in texts])
     names = [pool.name.removeprefix(f"{cell}-") for pool in pools]
     if twice := next((name for name in names if names.count(name) > 1), None):

@@ -23,7 +23,10 @@ LINES_LEAST = 1000
 
 
 class NodeFile:
-    """Call `keep` for each change. Only one process may use the file at a time."""
+    """The file in which a simulated Ironic keeps its nodes and allocations.
+
+    The caller passes each change to `keep`. Only one process may use the file at a time.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

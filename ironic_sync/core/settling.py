@@ -55,8 +55,9 @@ def _content(row: NodeRow) -> tuple[object, ...]:
 
 
 def seen(row: NodeRow) -> NodeRow:
-    """The row after its owner read the node, or took it over where nodes cannot be read. If this is the first time in
-    its epoch, the node is reported again, so that placement knows the epoch.
+    """The row after its owner has read the node, or taken it over where the daemons have no REST API to read it.
+
+    If this is the first time in the row's epoch, the node is reported again, so that placement knows the epoch.
     """
     if row.seen_epoch == row.epoch:
         return row

@@ -298,13 +298,15 @@ def _text(value: object) -> str:
 
 
 def _are_same(view: View, consumer: BookEntry, wanted: tuple[ResourceAmount, ...], places: Places) -> bool:
-    """Does the consumer hold the amounts that its cell expects (`wanted`)? If the consumer holds exactly what was claimed, both
-    must be equal for each provider. A reshape may since have moved amounts to other providers of the tree: then only the sums
-    of the tree must be equal.
+    """Does the consumer hold the amounts that its cell expects (`wanted`)?
 
-    A claim or a swap raises the consumer's generation together with its attempt; a reshape raises the generation alone. So
-    where both are equal, nothing was reshaped. A migration holds a part of the share that its instance had before the move:
-    it is not compared if that share had been reshaped.
+    If the consumer is the instance and still holds what was claimed, its amounts must be equal to `wanted` for each
+    provider. A reshape may since have moved amounts to other providers of the tree: then only the sums of each tree
+    must be equal.
+
+    A claim or a swap raises the consumer's generation together with its attempt; a reshape raises the generation alone.
+    So if generation and attempt are equal, nothing was reshaped. A migration holds a part of the share that its
+    instance had before the move: it is not compared if the instance's share may have been reshaped.
     """
     held, should = amounts_by_class(consumer.held), amounts_by_class(wanted)
     own = view.consumer

@@ -23,7 +23,10 @@ _encode = msgspec.json.Encoder(uuid_format="hex").encode
 
 
 class Statement(NamedTuple):
-    """One statement in both dialects. It has one parameter, a list of internal or public ids."""
+    """One statement in PostgreSQL's SQL and in SQLite's.
+
+    Its parameter is a list of internal or public ids.
+    """
 
     on_postgresql: str
     on_sqlite: str

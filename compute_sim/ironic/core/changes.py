@@ -121,10 +121,11 @@ FIELD_MINORS: Mapping[str, int] = {
 
 
 class ChangedNode(Struct, frozen=True):
-    """A requested change of a node, which is notified before and after.
+    """The result of a request to create or change a node.
 
-    `start` is the node as requested, `after` the node as it is after the request. `refused` says why the conductor
-    refused the change, if it did.
+    One notification is published before the change and one after it. `start` is the node with the requested values, as
+    in the first notification. `after` is the node that is stored, with the values that Ironic itself adds. `refused`
+    says why the conductor refused the change, if it did.
     """
 
     start: Node

@@ -1,4 +1,7 @@
-"""The first tables that a later release upgrades. It has no steps: a new database gets its tables from tables.py."""
+"""The first migration, from which later releases upgrade.
+
+It changes nothing: a new database gets its tables from tables.py.
+"""
 
 revision = "0001"
 down_revision = None

@@ -79,7 +79,7 @@ class Candidates:
 def _all_giving(found: Found, index: ProviderIndex, query: CandidatesQuery, budget: Budget) -> Rows:
     """The providers that the summaries need before 1.29, if a limit has cut the list of candidates.
 
-    The search runs again without the limit. All providers found count that are in a tree with a remaining candidate.
+    The search runs again without the limit. Its result is cut to the trees of the candidates that remained in the list.
     """
     every = find_candidates(index, structs.replace(query, limit=CANDIDATES_MAX), budget=budget)
     giving: Rows = np.intersect1d(every.giving, index.in_trees_of(found.giving))

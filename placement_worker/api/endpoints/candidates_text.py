@@ -35,7 +35,8 @@ _encode = msgspec.json.encode
 def requests_text(found: Candidates, index: ProviderIndex, version: Version, budget: Budget) -> Iterator[str]:
     """The allocation requests of an answer as JSON, in parts which the caller joins with commas.
 
-    The length of all is charged to the budget before any of them is written.
+    Before the first part is written, the length of all parts is counted against the limit of the answer's length
+    (`budget`).
     """
     blocks = list(_templates(found, version, budget))
     budget.tell(

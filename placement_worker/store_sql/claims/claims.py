@@ -133,7 +133,10 @@ class LockedClaims:
                 self._rows[consumer] = ConsumerRecord(kept.row, tuple(self._amounts_of(kept.held)), kept.held)
 
     def unknown_hosts(self) -> list[ProviderId]:
-        """The hosts of this batch's consumers whose internal ids are not in the cache. They count these consumers."""
+        """The hosts of this batch's consumers that the cache lacks.
+
+        They are looked up, since placement counts the consumers of each host.
+        """
         rows = [kept.row for kept in self._rows.values() if kept.held]
         return self._not_cached({row.host: None for row in rows if row.host is not None})
 

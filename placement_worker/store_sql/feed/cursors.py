@@ -45,7 +45,11 @@ class Snapshot(Struct, frozen=True):
 
 
 def has_seen(cursor: str, forgotten: str) -> bool:
-    """Has the reader with this cursor seen all log rows that were pruned? `forgotten` covers these rows."""
+    """Has the reader with this cursor seen all log rows that were pruned?
+
+    `forgotten` is the snapshot, as text, that covers the transactions that wrote those rows. It is empty if nothing was
+    pruned yet.
+    """
     seen, gone = Snapshot.of(cursor), Snapshot.of(forgotten or NOTHING_SEEN)
     return seen is not None and gone is not None and seen.sees_all_of(gone)
 

@@ -127,9 +127,10 @@ def prune_log(connection: Connection, logged_before: datetime) -> int:
 
 
 def _forgotten_by(published: str, forgotten: str, last: int) -> Snapshot:
-    """A snapshot that covers all log rows pruned so far, the last of them written by transaction `last`.
+    """The snapshot that covers the transactions of all log rows pruned so far; `last` is the last one of those just
+    pruned.
 
-    It is a part of the publisher's snapshot: only rows that the publisher has seen are pruned.
+    It is the publisher's snapshot, ended after those transactions: only rows that the publisher has seen are pruned.
     """
     seen, before = Snapshot.of(published), Snapshot.of(forgotten or NOTHING_SEEN)
     assert seen is not None
