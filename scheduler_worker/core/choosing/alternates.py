@@ -23,7 +23,7 @@ WAYS_OF_ALTERNATE = 2
 
 
 def hosts_among(choices: Sequence[Choice]) -> int:
-    """How many different hosts these choices have: several choices may take from other providers of the same host."""
+    """How many different hosts these choices name: two choices may be the same host with different providers."""
     return len({choice.share.host.int for choice in choices})
 
 
@@ -81,9 +81,7 @@ class AlternatePools:
         return pool if len(pool) >= self._enough else pool + self._best_outside(cell)
 
     def _best_outside(self, cell: int) -> list[int]:
-        """The best hosts of this cell that are not in the pool, which has the best hosts of all cells and so maybe few
-        of one cell.
-        """
+        """The best hosts of this cell outside of the pool, for a cell of which the pool has too few hosts."""
         hosts, qualify = self._scoring.hosts, self._scoring.qualify
         outside = np.equal(hosts.of(self._cell), cell)
         outside[self._pool] = False

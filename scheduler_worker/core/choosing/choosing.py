@@ -16,11 +16,14 @@ than all the rest of a boot. So equal specs are decided together, by one pass ov
 Scores that differ by less than a band are equal. A hash of host and salt orders equal hosts: each worker has another
 salt, so two workers that see the same picture choose different hosts, and their claims do not meet.
 
-A compound host is searched when an instance takes it (compounds.py): its score says how good it is, not whether it has
-room. It may have none, even untouched. Then the pool may run out of hosts that are as good as any outside, and the instances
-that are left are decided by another pass. The columns leave out most hosts that have no room, so two passes
-search only the best hosts that may have it; if these find too few, one searches all. The ends of the weighers' scales, and
-the number of hosts that qualified, are those of hosts that may have room.
+A compound host is searched when an instance takes it (compounds.py): its score says how good the host is, not whether
+it has room. Even an untouched host may turn out to have none. Then the pool may run out of hosts that are as good as
+any outside, and the instances that are left are decided by another pass.
+
+The first passes rank hosts by their columns, with a few spare hosts in the pool, and then with more (`_SPARES`). If
+these find too few hosts with room, the last passes search all compound hosts before they rank. Until then, the ends of
+the weighers' scales and the number of hosts that qualified are those of all hosts that may have room. By their columns,
+most hosts without room are left out already.
 
 Alternates are the best hosts of the same cell after all choices. They hold nothing. Each instance gets the next ones in
 rotation, so that the instances of a failed host do not all go to one other host.
@@ -77,7 +80,9 @@ class Chosen(Struct, frozen=True):
 
 
 class _Batch(NamedTuple):
-    """What all specs of a batch share."""
+    """The arguments of one call of `choose`, and what is made from them once for all its specs: the draft, and the
+    answers of filters and weighers that are kept.
+    """
 
     draft: Draft
     qualifying: Qualifying
@@ -137,8 +142,10 @@ def choose(
 def _without_lone_groups(
     picture: Picture, specs: Sequence[InstanceSpec], plugins: Plugins
 ) -> Sequence[InstanceSpec]:
-    """The specs without server groups that bind no one: those without members that only one of these instances joins.
-    So specs that differ in their group alone are decided together: a batch may have as many groups as instances.
+    """The specs, without a server group that has no members yet and that only one of these instances joins.
+
+    Such a group excludes no host. Without it, specs that differ in their group alone are decided together: a batch may
+    have as many groups as instances. Groups stay if a plugin of another package reads them.
     """
     named = Counter([spec.server_group.id.int for spec in specs if spec.server_group is not None])
     if not named or "server_group" in plugins.read_by_others:
@@ -247,8 +254,10 @@ def _choose_in_pool(
     batch: _Batch, spec: InstanceSpec, instances: int, spare: int | None
 ) -> tuple[list[Chosen], bool]:
     """Choose hosts for these equal instances from one pool of the best hosts. Returns the choices, and whether no host
-    outside of the pool could take the instances that are left. With `spare`, compound hosts of the pool are searched
-    when they are needed, and the pool has so many hosts more.
+    outside of the pool could take the instances that are left.
+
+    With `spare`, hosts are ranked by their columns: the pool has that many hosts more than are needed, and a compound
+    host is searched only when an instance takes it.
     """
     draft, qualifying, weighing, plugins, salt, alternates, draw = batch
     qualify = qualifying.of(spec, before_search=spare is not None)
@@ -311,7 +320,8 @@ class _Placings(NamedTuple):
     """Where the instances were placed: for each its host's position in the pool; for each position how many it took;
     and for instances on compound hosts the amounts from each provider.
 
-    Cut short: compound hosts turned out to be full, and no host of the pool was untouched any more.
+    `is_cut_short`: some instances are not placed. Compound hosts turned out to be full, and no host of the pool was
+    untouched any more.
     """
 
     places: list[int]

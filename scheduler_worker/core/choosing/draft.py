@@ -20,7 +20,9 @@ from scheduler_worker.core.requests import InstanceSpec
 
 
 class Leaving(Struct, frozen=True):
-    """An instance that may stay on the host of this row of the picture: what it holds, and its group."""
+    """An instance that is to be resized and may stay on its host: the choice counts what it holds there as free. `row`
+    is the host's row in the picture, and `group` the instance's server group.
+    """
 
     row: int
     held: tuple[ResourceAmount, ...]
@@ -80,7 +82,9 @@ class Draft:
         return self.compounds if self.has_compound or needs.groups else None
 
     def differ_in(self, column: str) -> bool:
-        """Do any two hosts differ in this column of numbers? It does not change while a batch is decided."""
+        """Do any two hosts differ in this column of numbers? The answer is kept, since the column does not change while
+        a batch is decided.
+        """
         differ = self._differ.get(column)
         if differ is None:
             values = getattr(self.columns, column)[: self.columns.rows]
@@ -88,8 +92,8 @@ class Draft:
         return differ
 
     def filling(self, spec: InstanceSpec) -> CompoundFill | None:
-        """What puts instances of this spec on compound hosts; None if no host is compound, and the request has no
-        granular groups.
+        """An object that puts instances of this spec on hosts that must be searched. None if no host is compound, and
+        the request has no granular groups.
         """
         compounds = self.searched(needs_of(spec))
         return None if compounds is None else CompoundFill(compounds, spec)

@@ -31,7 +31,9 @@ def hosts_with_room(
 
 
 def room_for(picture: Picture, spec: InstanceSpec, plugins: Plugins, rows: Collection[int]) -> int:
-    """How many instances of the spec might fit on these hosts together, at least; 0 only if none does."""
+    """How many instances of the spec fit on these hosts together, as far as the picture says. That may be too few,
+    since not all compound hosts are searched; 0 only if none fits.
+    """
     draft = Draft(picture, plugins.way_judges)
     found = _qualifying_rows(draft, spec, plugins, np.array(sorted(rows), dtype=np.intp))
     return together(room_on(draft, spec, plugins, found).counts, spec) if len(found) else 0

@@ -20,8 +20,8 @@ Weights = Sequence[Floats | Ints | None]
 
 
 class Scale(NamedTuple):
-    """A weigher, its lowest weight, which counts nothing, and how many bands one more of its weight is worth. That is a
-    number for all hosts, or an array with one for each set of aggregates.
+    """How the weights of one weigher become bands: `least`, the lowest weight, gives 0 bands, and each 1 of weight
+    above it gives `factor` bands. `factor` is a number for all hosts, or an array with one for each set of aggregates.
     """
 
     weigher: Weigher

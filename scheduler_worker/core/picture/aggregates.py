@@ -73,8 +73,10 @@ class HostAggregates:
         return self._sets.names[code]
 
     def zone_of_set(self, code: int) -> str:
-        """The zone of the hosts in these aggregates; empty if none names one. Orders refuse a second zone. If a write to placement
-        brings one all the same, every scheduler takes the zone of the aggregate whose name is first.
+        """The zone of the hosts in these aggregates; empty if none names one.
+
+        A scheduler refuses an order by which a host would be in two zones. If a write to placement does this all the
+        same, every scheduler takes the zone of the aggregate whose name is first.
         """
         return value_of(ZONE, self.of_set(code)) if code else ""
 

@@ -38,8 +38,10 @@ class _Hold(Struct):
 
 class Picture:
     """A scheduler's copy of placement's data, of the host registry and of aggregates' metadata, with its own unanswered
-    choices. `Replica` and the registries write into it, and the claimer holds its choices there. The choice of hosts
-    only reads it, and writes into a `Draft`.
+    choices.
+
+    `Replica`, the registries of hosts and cells, and orders about aggregates write into it. The claimer and moves hold
+    their choices there. The choice of hosts only reads it, and writes into a `Draft`.
     """
 
     def __init__(self) -> None:
@@ -310,8 +312,9 @@ class Picture:
             self.columns.consumers[[*consumers]] = [*consumers.values()]
 
     def _touch_used(self, tree: Tree, used: Mapping[str, int]) -> None:
-        """Note that this tree may have room again. A host of one provider may only if less is used than before; a host
-        with children may in any case, as may all hosts if the tree is a pool.
+        """Note which hosts may have room again, after the usage of this tree has changed: all hosts if it is a pool's
+        tree. A host with child providers may in any case, a host of one provider only if less of a class is used than
+        before.
         """
         if tree.row < 0:
             # It shares with other hosts.

@@ -126,14 +126,14 @@ class Trees:
         return usage.internal in self._gone if known is None else known.revision >= usage.base
 
     def used(self, state: ProviderState) -> Mapping[str, int]:
-        """The latest used amount of each class."""
+        """The latest known used amount of each class at this provider."""
         usage = self._usages.get(state.internal)
         if usage is not None:
             return usage.used
         return {resource: inventory.used for resource, inventory in state.inventories.items()}
 
     def generation_of(self, root: ProviderId) -> int:
-        """The latest generation of a root that is known."""
+        """The latest known generation of this root provider."""
         top = self.by_root[root.int].top
         assert top is not None, "the root is known"
         usage = self._usages.get(top.internal)
@@ -145,8 +145,8 @@ class Trees:
         return state.consumers if usage is None else usage.consumers
 
     def stocked(self, tree: Tree) -> dict[str, tuple[InventoryState, int]]:
-        """Of each class in the tree, the inventory and the used amount. If the tree has children, these are sums over
-        all providers, without limits for a single one.
+        """For each class in the tree, the inventory and the used amount. If the tree has children, both are sums over
+        all providers; such an inventory lacks the limits of single providers, such as max_unit.
         """
         if tree.top is None:
             return {}

@@ -69,8 +69,8 @@ def _problems_of_nothing_outside(parts: Sequence[Part]) -> Iterator[Problem]:
 
 
 def _problems_without_amounts(parts: Sequence[Part], suffix: str, *, is_together: bool) -> Iterator[Problem]:
-    """The problems of a granular group that asks for no amounts. Such a group is only there to say, by `same_subtree`,
-    near which providers another one with certain traits must be.
+    """The problems of a granular group that asks for no amounts. Such a group only requires a provider with certain
+    traits, and `same_subtree` says near the providers of which other groups.
     """
     part = next(part for part in parts if isinstance(part, Resource | Trait) and part.suffix == suffix)
     kind, word = ("resources", "0") if isinstance(part, Resource) else ("trait", part.word)

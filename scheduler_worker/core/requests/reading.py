@@ -62,8 +62,11 @@ def read_request(
     scopes: frozenset[str] = frozenset(),
     image_keys: frozenset[str] = frozenset(),
 ) -> InstanceSpec | BuildRejected:
-    """`scopes` are the prefixes (before the colon) of extra specs that plugins read, and `image_keys` the properties of
-    images.
+    """Check a build request, and make the spec of one of its instances; if a part of the request is wrong, the
+    rejection.
+
+    `scopes` are the prefixes (before the colon) of the extra specs that plugins read, and `image_keys` the image
+    properties that plugins read.
     """
     parts = tuple(_parts_of(build, vocabulary, scopes, image_keys))
     needed = needed_by(parts)
@@ -229,8 +232,8 @@ def _only_nodes_read(build: BuildInstance) -> Iterator[tuple[str, str]]:
 
 
 def _is_for_nodes(build: BuildInstance, needed: Needed) -> bool:
-    """Can only a bare-metal node serve this request? Only nodes read a config drive and ports. A flavor that asks for
-    custom classes alone counts as one for nodes, so its image is for a node, too.
+    """Can only a bare-metal node serve this request? Only nodes read a config drive and ports. A request with an image
+    counts as one for nodes, too, if it asks for custom classes alone.
     """
     if build.config_drive or build.ports:
         return True

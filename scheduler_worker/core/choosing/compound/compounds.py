@@ -80,8 +80,8 @@ class Compounds:
         """From now on, requests with granular groups search every host, not only compound ones. The draft calls this at
         the first such request of a batch.
 
-        `free` gives the free amounts of a class as the draft has them. On hosts without children, what its choices have
-        taken is counted at the root provider.
+        `free` gives the free amounts of a class in the draft. Hosts that are not compound were decided by their columns
+        so far: what the draft's choices have taken there is now counted at the root provider.
         """
         columns, index = self._picture.columns, self._index
         roots = columns.root[: columns.rows]
@@ -220,8 +220,8 @@ class Compounds:
         return found
 
     def _by_pools(self, hosts: Rows) -> Iterator[tuple[frozenset[int], Rows]]:
-        """The roots of these hosts, in groups. All hosts of a group may not use the same pools, those of other cells,
-        which are in the set beside them.
+        """Yields the roots of these hosts in groups, each with the pools of other cells, which the hosts of the group
+        may not use. The trees of a group are searched together.
         """
         columns = self._picture.columns
         if not self._index.sharing:

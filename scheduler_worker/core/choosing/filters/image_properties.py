@@ -66,8 +66,8 @@ class ImageProperties(Filter):
 
 
 def asked_by(properties: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What these properties of an image ask of a host, by the names in `Supported` and `version`. If a property is
-    given by its older and its newer name, the newer one counts.
+    """What these properties of an image ask of a host, each under one name: a field of `Supported`, or `version` for
+    the hypervisor's version. If a property is given by its older and its newer name, the newer one counts.
     """
     given = dict(properties)
     return {_NAMES[key]: given[key] for key in reversed(_NAMES) if given.get(key)}

@@ -1,4 +1,4 @@
-"""The host tells all metrics that its weight is made of: a host that is not measured cannot be compared."""
+"""The host reports all metrics that the metrics weigher adds up: a host that is not measured cannot be compared."""
 
 import numpy as np
 

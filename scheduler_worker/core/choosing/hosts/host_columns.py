@@ -137,7 +137,9 @@ class Hosts(HostFactColumns):
         return self.kept(("shared", resource, amount), partial(np.greater_equal, self.of(shared), amount))
 
     def may_have_all(self, traits: Iterable[str]) -> Flags:
-        """The hosts with all of these traits in their trees, but for those that any pool has."""
+        """The hosts whose trees have all of these traits. A trait that any pool has is not looked for, since a host may
+        get it from the pool.
+        """
         of_pools = self.compounds.pools.traits
         return self.with_all(tuple([trait for trait in dict.fromkeys(traits) if trait not in of_pools]))
 
@@ -171,7 +173,9 @@ class Hosts(HostFactColumns):
         return [each.consumer for each in self._draft.members(group)[1] if each.host == host]
 
     def first_member(self, group: ServerGroup) -> tuple[ConsumerId, str] | None:
-        """A member of the group, and the name of its host; of a host that the picture does not have, the id."""
+        """A member that the group had before this batch, with the name of its host, or with the host's id if the
+        picture does not have that host. None if there is no such member.
+        """
         for each in self._draft.members(group)[1]:
             row = self._draft.picture.row_of(each.host)
             return each.consumer, str(each.host) if row < 0 else self.columns.names[row]
@@ -183,7 +187,7 @@ class Hosts(HostFactColumns):
         return bool(known) or bool(counts.any())
 
     def load_of_domains(self, key: str) -> Ints:
-        """How many instances all hosts of each domain have together."""
+        """For each domain of this key (see `domains`), how many instances all its hosts have together."""
         everyone = Hosts(self._draft)
         load = np.bincount(everyone.domains(key), weights=everyone.busy("instances") * everyone.present)
         return load.astype(np.int64)

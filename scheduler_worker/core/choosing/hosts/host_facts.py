@@ -46,8 +46,8 @@ class HostFactColumns:
         return column[: self.columns.rows] if self._rows is None else column[self._rows]
 
     def kept(self, question: Hashable, answer: Callable[[], Flags]) -> Flags:
-        """The answer about these hosts. If they are all hosts, it is kept for the whole batch; so it must not depend on
-        what the batch takes.
+        """The result of `answer` for these hosts. If they are all hosts, it is kept under `question` for the whole
+        batch; so it must not depend on what the batch takes.
         """
         if self._rows is not None:
             return answer()
@@ -168,7 +168,9 @@ class HostFactColumns:
         return otherwise if numbers is None else numbers[self.of(self.columns.aggregates)]
 
     def domains(self, key: str) -> Ints:
-        """A small number for each host: hosts with the same value of this key have the same one, and those without any, too."""
+        """For each host the number of its domain. The hosts with one value of this key in their aggregates' metadata
+        are a domain; so are all hosts without a value.
+        """
         if key == ZONE:
             # A host may report its zone itself.
             return self.of(self.columns.zone)

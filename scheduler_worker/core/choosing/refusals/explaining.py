@@ -54,7 +54,9 @@ def failures(hosts: Hosts, spec: InstanceSpec, plugins: Plugins) -> tuple[Ints, 
 
 
 def _step(hosts: Hosts, spec: InstanceSpec, one: Filter, removed: Rows, lacking: Ints) -> FunnelStep:
-    """The example is the first host that this step removed, among those that lack the fewest resource classes."""
+    """The funnel's step for this filter, with one of the hosts that it removed as an example: the first of those that
+    lack the fewest resource classes.
+    """
     first = int(removed[np.argmin(lacking[removed])])
     example = f"{hosts.name(first)}: {one.reason(hosts, spec, first)}"
     return FunnelStep(step=one.name, removed=len(removed), example=example)

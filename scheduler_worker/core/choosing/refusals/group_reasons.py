@@ -1,4 +1,6 @@
-"""Why a host that is searched has no candidate: which class is short, or which granular group, or what is between groups."""
+"""Why a host that is searched cannot give what is needed: a class is short, or a granular group finds no provider, or a
+condition between groups fails.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +13,9 @@ Amounts = Sequence[tuple[str, int]]
 
 
 def why_no_room(hosts: Hosts, needs: Needs, at: int) -> str:
-    """The first group that finds no provider alone; else the condition between groups that fails."""
+    """Why this host has no room: the first group, or the amounts outside of groups, that would not fit even if it were
+    asked for alone. If there is none, why they do not fit together.
+    """
     for alone in needs.one_by_one():
         if not hosts.compounds.can_give(alone, hosts.row(at)):
             if not alone.groups:

@@ -44,7 +44,9 @@ class OtherHost(Struct, frozen=True):
 
 
 class NewChoice(Struct, frozen=True):
-    """Next step: choose anew. The picture lacked what forbids this host, and it may forbid the alternates, too."""
+    """Next step: choose anew, and leave the alternates. The picture lacked members of the server group, and these may
+    forbid the alternates, too.
+    """
 
     reason: str
 

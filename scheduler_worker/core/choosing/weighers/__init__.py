@@ -1,1 +1,3 @@
-"""The weighers, one in each file (numbers that hosts report are all weighed by reported.py): which of the hosts that qualify is better?"""
+"""The weighers: each says which of the hosts that qualify are better. Each has a file of its own, but reported.py
+weighs all numbers that hosts report.
+"""

@@ -1,4 +1,6 @@
-"""A request for PCI devices prefers hosts with more of them; any other request leaves these hosts to it."""
+"""A host with more free PCI devices is better for a request that asks for such devices. For any other request it is
+worse, so that its devices stay free.
+"""
 
 import numpy as np
 

@@ -38,7 +38,11 @@ class Spread(Weigher):
 
 
 class _Turns(NamedTuple):
-    """For each host: how many instances its domain has before the host's turn, and then from turn to turn."""
+    """When the turns of each host come, if the hosts of a domain take instances one after another.
+
+    `first`: how many instances the domain has before the host's first turn. `step`: how many more it has before each
+    next one, which is the number of the domain's hosts.
+    """
 
     first: Ints
     step: Ints
