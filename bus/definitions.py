@@ -112,7 +112,7 @@ def rights_by_user(
 
 
 def _has_user(role: Role, sites: set[Site]) -> bool:
-    """Whether a role needs a user on a broker that serves these sites.
+    """Whether a role needs a user on a broker that serves these sites: the API level, a cell, or Ironic.
 
     It does if the role belongs to one of them. On the broker of Ironic it does if the role reads a queue there.
     """

@@ -114,7 +114,11 @@ class HostWatch(PartGroup):
             self._readings_left = 2
 
     async def _waiting(self) -> AsyncIterator[tuple[Instance, ...]]:
-        """All rows that wait for a host, in pages: those that are due within the longest time for which a row waits."""
+        """All rows that wait for a host, in pages, the earliest due first.
+
+        A row is due when it has waited long enough. So these are the rows that are due within the longest time for
+        which any row waits.
+        """
         rules = self._rules
         longest: timedelta = max(
             *(rules.attempt_timeout, rules.destroy_timeout, rules.deploy_timeout, rules.undeploy_timeout),

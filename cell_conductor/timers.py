@@ -74,7 +74,7 @@ class Timers:
         self._expected += self._due_soon(rows)
 
     def saved(self) -> None:
-        """Called when the expected rows are saved. Those that are due now need not wait for the next check."""
+        """Called after each commit: rows noted by `expect` that are due now need not wait for the next check."""
         if self._expected:
             self._soon += self._expected
             self._expected.clear()

@@ -435,7 +435,10 @@ def _work_of(deploy: Deploy) -> tuple[object, ...]:
 
 
 def _signature(row: NodeRow) -> object:
-    """The parts of a row on which the next step of its order depends, but for the time when it is due."""
+    """The parts of a row on which the next step of its order depends.
+
+    If they are the same as at the last look, there is nothing to do before the row is due.
+    """
     work = None if row.deploy is None else _work_of(row.deploy)
     node = row.node and (row.node.provision_state, row.node.instance_uuid, row.node.maintenance)
     return node, row.is_deleted, work, row.answers, row.epoch, row.read_epoch, is_held(row)

@@ -324,7 +324,7 @@ class Adopter(Periodic):
             self.wake()
 
     def lost(self, nodes: Sequence[ProviderId]) -> None:
-        """Does nothing: no state of lost nodes is kept here."""
+        """Does nothing when the daemon loses nodes: this part stores nothing about single nodes."""
 
     def gap(self, why: str) -> None:
         log.warning("notifications may have been missed, and Ironic cannot be asked: %s", why)

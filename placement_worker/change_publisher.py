@@ -32,9 +32,9 @@ CHANGES_ROOM = (ROOM - 3 * HOLDERS_PER_MESSAGE * 100) // 2
 def rest_s(unpublished: Unpublished, took_s: float, max_s: float) -> float:
     """How long to wait after these changes were published, which took `took_s`, before the log is read again.
 
-    The pause lets further changes gather, since several often concern the same providers. It grows with the time that
-    publishing took, up to `max_s`. After the change of a single provider there is no pause: it would add twice the time
-    of a slow publication to the delay of the next change.
+    The pause lets further changes gather, since several often concern the same providers. It is a multiple of the time
+    that publishing took, at most `max_s`. After the change of a single provider there is no pause: it would only delay
+    the next change.
     """
     is_lone = len(unpublished.providers) + len(unpublished.usage) <= 1
     return 0.0 if is_lone else min(max_s, RESTS_PER_MESSAGE * took_s)
@@ -148,7 +148,8 @@ def messages_of(unpublished: Unpublished, after: LogPosition) -> Iterator[Provid
 def _messages_of_members(unpublished: Unpublished, after: LogPosition) -> Iterator[ProvidersChanged]:
     """The messages with members of server groups: first those that joined, then those that left.
 
-    A consumer may be among both. The claims of these members, and the cursor, are in later messages.
+    The same consumer may have joined and left. Only later messages have the claims of these members, and the cursor up
+    to which a reader of all messages knows the log.
     """
     position, joined, left = after.position, unpublished.joined, unpublished.left
     while joined or left:

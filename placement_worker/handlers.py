@@ -131,8 +131,9 @@ def fitting(page: SnapshotPage) -> SnapshotPage:
 async def _trees_of(
     verdicts: Sequence[ClaimJudgement], tx: PlacementTransaction
 ) -> Mapping[ProviderId, list[ProviderState]]:
-    """Read the trees that differ from what claims have seen, by their roots. They are read once for all claims of the
-    batch.
+    """Read the trees that have changed since the senders of these claims saw them, by their roots.
+
+    They are read once for all claims of the batch.
     """
     roots = dict.fromkeys(
         root for verdict in verdicts if isinstance(verdict, MovedRoots) for root in verdict.roots

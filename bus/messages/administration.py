@@ -288,7 +288,7 @@ class InventoryAbsent(Variant, frozen=True, tag="inventory_absent"):
 
 
 class NameInUse(Variant, frozen=True, tag="name_in_use"):
-    """The trait or class is in use: `provider` is one of the providers that have it."""
+    """Refuses to delete a custom trait or class that is in use. `provider` is one of the providers that have it."""
 
     name: str
     provider: ProviderId

@@ -364,7 +364,7 @@ class InstancePlaced(InstanceEvent, frozen=True, tag="instance.placed"):
 
 
 class InstanceActive(InstanceEvent, frozen=True, tag="instance.active"):
-    """The instance runs."""
+    """The instance runs: its build, rebuild or move has ended."""
 
 
 class InstanceMoved(InstanceEvent, frozen=True, tag="instance.moved"):

@@ -102,8 +102,8 @@ class MoveInCell(InstanceMessage, frozen=True, tag="move"):
 class EndMoveInCell(InstanceMessage, frozen=True, tag="settle"):
     """Order to the conductor: confirm, revert or abort this move, as its `asked` says.
 
-    If the cell has not received the move yet, it will not carry it out when it comes. The cell continues the sequence
-    of the instance from this `sequence`.
+    If the order to move arrives after this one, the conductor does not obey it. The cell numbers the states of the
+    instance from `sequence` on, if that is higher than the cell's own number.
     """
 
     move: Move

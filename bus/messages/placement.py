@@ -36,11 +36,11 @@ NO_OWNER = "00000000-0000-0000-0000-000000000000"
 
 
 class Value(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A value inside a message."""
+    """The base class of all parts of messages that are not messages themselves."""
 
 
 class Variant(Value, frozen=True, kw_only=True, omit_defaults=True, tag_field="is"):
-    """One of several variants of a value, told apart by its tag."""
+    """The base class of parts of messages that come in several forms, such as verdicts. The tag `is` names the form."""
 
 
 # The values that occur most, here and in cell.py, are encoded as arrays of their fields: ["...", "VCPU", 4]. A later

@@ -12,7 +12,7 @@ class BadAddressError(ValueError):
 def read_address(text: str, setting: str, examples: str, *, default_host: str = "") -> tuple[str, int]:
     """Parse `host:port` or `[::1]:port`. With a default host, `port` and `:port` are valid too.
 
-    The error for any other text names the setting, and says what to write instead: the examples.
+    If the text is anything else, the error names the setting and says what to write instead (`examples`).
     """
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or default_host

@@ -45,8 +45,9 @@ def transients() -> Iterator[None]:
 def connecting() -> Iterator[None]:
     """A context for code that only connects to PostgreSQL: failures are raised as `Unavailable`.
 
-    In such code, every error of the operating system is about the way to the server: no route, no such name, a
-    timeout, no socket at this path. The server's own errors are refused logins, except an error in our statements.
+    In such code, every error of the operating system is about the way to the server: no route, no such name, a timeout,
+    no socket at this path. An error that the server itself sends counts as a refused login. Only an error in our own
+    statements is raised unchanged.
     """
     try:
         yield

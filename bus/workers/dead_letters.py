@@ -203,7 +203,10 @@ async def _given_back(connection: Connection, count: int) -> None:
 
 
 def _handle(parcel: Parcel) -> str:
-    """Hash everything by which a dead letter differs from others, including the unique name that a worker gave it."""
+    """The handle by which an operator names a dead letter.
+
+    It is a hash of everything by which letters differ, including the unique name that a worker gave this one.
+    """
     said = sorted((key, str(value)) for key, value in parcel.headers.items())
     about = repr((parcel.routing_key, parcel.reply_to, said)).encode(errors="backslashreplace")
     return hashlib.sha256(about + b"\0" + parcel.body).hexdigest()[:12]

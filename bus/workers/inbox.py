@@ -187,7 +187,11 @@ class _Reading:
         return self.is_bound and not was_bound
 
     async def next(self, look_s: float) -> tuple[Consuming | None, Sequence[Delivery]]:
-        """Wait for deliveries, and return them with their consumer. None as the consumer: bind the inbox again."""
+        """Wait for deliveries, and return them with the consumer that received them.
+
+        Every `look_s` seconds the consumer is None and there are no deliveries: then the caller tries to bind the inbox
+        again.
+        """
         for consuming in (*self._consumings, None):
             if consuming not in self._waiting:
                 happening = consuming.receive() if consuming else asyncio.sleep(look_s, ())

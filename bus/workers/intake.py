@@ -304,8 +304,9 @@ class Intake:
     def _bury_spent(self, place: int, line: bytes, held: OpenParcel, returns: int, attempts: int) -> None:
         """Dead-letter a message that has used up its attempts.
 
-        Decoding it may be what kills the worker. So it is decoded only where a claim may have been taken for it. That is
-        tried a few times, since the cause may be something else. Then it is dead-lettered without being decoded.
+        Decoding it may be what kills the worker. So it is decoded only in workers that release what was claimed for a
+        message before they bury it: they must read what that was. Decoding is tried a few times, since the cause may be
+        something else. Then the message is dead-lettered without being decoded.
         """
         why = f"came back {attempts} times: the worker that had it died or lost its connection"
         is_read = self.before_burial is not None and attempts < self._settings.attempts_max + SPENT_READS_MAX

@@ -266,7 +266,9 @@ class Publisher:
                 self._timer = loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Publish all messages that may leave now. The others stay in their buckets, which can fill up further."""
+        """Publish all messages that may leave now, as parcels. The others go on waiting, and more can join their
+        parcels.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -284,7 +284,7 @@ def state_of(row: Instance, cell: str, sequence: int) -> InstanceState:
 
 
 def destroy_order(cell: str, instance: InstanceId, attempt: int, host: ProviderId, kind: str) -> Destroy:
-    """The order to a host, of this kind, to remove everything of the attempt."""
+    """The order to remove everything of the attempt from a host, which may be a bare-metal node."""
     if kind == NODE:
         return UndeployInstance(cell=cell, instance=instance, attempt=attempt, host=host)
     return DestroyInstance(cell=cell, instance=instance, attempt=attempt, host=host)

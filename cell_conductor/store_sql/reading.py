@@ -1,4 +1,4 @@
-"""Rare statements, written once for both databases."""
+"""Statements on a cell's instances and notes that run rarely, written once for both databases."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,8 +42,9 @@ def _rows(connection: Connection, query: sa.Select[Any]) -> list[Instance]:
 def read_notes(
     connection: Connection, cell: str, before_us: int | None, after: int, limit: int
 ) -> list[tuple[int, bytes]]:
-    """A page of the notes of unconfirmed messages, in the order of their numbers. With `before_us`, only older notes are
-    read.
+    """A page of the notes of unconfirmed messages that follow the number `after`, in the order of their numbers.
+
+    With `before_us`, only notes written before this time, in microseconds, are read.
     """
     query = sa.select(notes.c.number, notes.c.said).where(notes.c.cell == cell, notes.c.number > after)
     query = query.order_by(notes.c.number).limit(limit)

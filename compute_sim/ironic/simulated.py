@@ -222,7 +222,7 @@ class SimulatedIronic(Periodic):
         return self._quietly(ident, lambda node: changes.detach_vif(node, vif))
 
     def why_not_deployable(self, ident: str) -> Mapping[str, str]:
-        """Per interface, why it does not validate; empty if it does."""
+        """Validate the node as Ironic does: for each driver interface, why it is invalid, or an empty text."""
         node = self.known(ident)
         reasons = dict.fromkeys(_VALIDATED, "")
         if node.has_agent and not node.instance_info.get("image_source"):

@@ -32,8 +32,9 @@ class CellMap(Struct, frozen=True, kw_only=True):
 class CellPlan(Struct, frozen=True):
     """The cell of a node from now on, empty if it has none yet; and the cell that it is to go to, if it moves.
 
-    A move: its provider is removed by a report of `cell`, and then the node is reported in `wanted`. Placement refuses the
-    removal if a claim came first; then the node stays. `note` says why the cell is not what the tables name, or is unknown.
+    A node moves in two steps. First a report in the name of `cell` removes its provider, then the node is reported in
+    `wanted`. Placement refuses the removal if a claim came first; then the node stays. `note` says why the cell is
+    unknown, or not the one that the operator's tables name.
     """
 
     cell: str
@@ -42,7 +43,7 @@ class CellPlan(Struct, frozen=True):
 
 
 def cell_of(node: Node, cells: CellMap) -> str:
-    """The cell that the tables name for this node; empty if none."""
+    """The cell that the operator's tables of shards and conductor groups name for this node; empty if none."""
     if node.shard and node.shard in cells.shards:
         return cells.shards[node.shard]
     return cells.groups.get(node.conductor_group, cells.default)

@@ -47,8 +47,10 @@ class SentReport(Struct, frozen=True):
 def report_of(
     row: NodeRow, standard_traits: AbstractSet[str], *, foreign: Foreign = "leave", may_try: bool = True
 ) -> SentReport | None:
-    """The next report of this node; None if there is none. `may_try` is false if placement has just refused a trial:
-    then only the offer is reported.
+    """The next report of this node; None if there is none.
+
+    A trial is a report that removes something, so placement may refuse it. `may_try` is false if placement has just
+    refused one: then only the offer is reported.
 
     A node that nobody owns yet is not reported: its first owner takes it at once, reads it, and reports it in its own
     epoch.
@@ -136,11 +138,11 @@ def _removed(row: NodeRow, sent: SentReport) -> NodeRow:
 
 
 def _outdated(row: NodeRow, sent: SentReport, verdict: ReportOutdated) -> NodeRow:
-    """The row after placement refused a report because it knows a later number or epoch. The node's next report gets
-    a higher number.
+    """The row after placement refused a report, since it knows a later epoch, or the same or a later number of this
+    epoch.
 
-    If placement knows exactly this number, it may not have accepted this very report: after a restore from a backup,
-    the row repeats its versions.
+    If it knows such a number, the node's next report gets a higher one. The same number may be of another report:
+    numbers follow from the row's version, and a row restored from a backup has versions again that it had before.
     """
     if verdict.epoch > row.epoch:
         return _behind(row, sent, verdict.epoch)

@@ -187,7 +187,7 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def may_drop_class(self) -> bool:
-        """Whether the former class may be free by now: no instance is known to be on the node."""
+        """Whether to ask placement to remove the node's former class: no instance is known to hold it any more."""
         return self.offer is not None and bool(self.offer.kept_class) and not self.holds_instance
 
     @property

@@ -142,9 +142,10 @@ class Audit:
     # Placement's own tables
 
     async def _conclude_tables(self, faults: Sequence[Fault]) -> None:
-        """Report the contradictions in placement's tables. If the audit mends, let placement count again before.
+        """Report the contradictions in placement's tables that the audit found at its start.
 
-        This comes last: some contradictions are mended with the instances, and those mends may cause new ones.
+        If the audit mends, it first has placement count again, and reports which of them that has mended. This comes
+        last, after the instances: their mends end some contradictions, and may cause new ones.
         """
         if not faults or not self._options.heals:
             self._found(Finding(each) for each in faults)

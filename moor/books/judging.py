@@ -152,7 +152,7 @@ def _fault(kind: str, view: View, text: str, mend: Mend | None = None, advice: s
 
 
 def is_in_flight(view: View, sight: Sight) -> bool:
-    """May the instance's state change soon, or has a cell that may have it not answered? Then it is not judged."""
+    """May the instance change soon, or may a cell have it that has not answered? Then it is not judged."""
     told, consumer = view.at_api, view.consumer
     is_in_cell = any(map(_is_living, view.in_cells))
     if told is not None:
@@ -189,7 +189,11 @@ def _is_living(entry: CellEntry) -> bool:
 
 
 def own_entry(view: View) -> CellEntry | None:
-    """The row of the cell that has the instance. If none has it: of the cell that the API level names, or of any."""
+    """Choose the row to judge by, if several cells have a row of the instance.
+
+    It is the row of a cell that holds a share for the instance, or whose claim for it is being moved or freed. Without
+    such a row it is that of the cell that the API level names, or else the first.
+    """
     told = view.at_api
     for each in view.in_cells:
         if _is_living(each):

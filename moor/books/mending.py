@@ -71,10 +71,10 @@ def remove(told: InstanceState, cell: str) -> RemoveFromCell | None:
 
 
 def destroy(view: View, entry: CellEntry | None, found: OnHost) -> DestroyInstance | None:
-    """The order to let a host remove an attempt, as its conductor would order after a late answer.
+    """The order to let a host remove an attempt, as a conductor gives it to a host that answered too late.
 
-    A row must say that the attempt is not wanted: the row of the host's cell, or the API level's row of a deleted instance.
-    Otherwise there is no order, since the attempt may be all that is left of the instance.
+    A row must say that the attempt is not wanted: the row of the host's cell, or the API level's row of a deleted
+    instance. Otherwise there is no order, since the attempt may be all that is left of the instance.
     """
     is_known = entry is not None and entry.instance.cell == found.cell
     is_deleted = view.at_api is not None and view.at_api.state == "deleted"

@@ -137,7 +137,10 @@ def clocks_of(workers: Sequence[WorkerProcess], servers: Servers | None) -> Cloc
 async def _measured(
     plan: Plan, cloud: TemporaryCloud, meter: Meter, of_mix: Meter
 ) -> tuple[OrderRun, OrderRun | None, list[str]]:
-    """Fire and measure the boots, then the mix, then audit; return both runs and the problems."""
+    """Fire and measure the boots, then a mix of moves, boots and deletes, then audit.
+
+    Returns both runs and the problems that the audit found. A plan without moves has no second run.
+    """
     pools = plan.cloud.pools
     flavor = flavor_with(pool.resource for pool in pools)
     providers = await until_ready(cloud, plan.cloud.host_names, {pool.name for pool in pools})

@@ -46,7 +46,10 @@ def kept_pages(connection: Connection, claim: UUID) -> dict[int, bytes]:
 
 
 def _key_of(claim: UUID) -> UUID:
-    """The id of a claim's pages in the table, which no answer has, whatever id the sender gave the claim."""
+    """The id under which a claim's pages are stored, in the same table as the pages of answers.
+
+    It is derived from the claim's id, so that no sender can choose one that is the id of an answer.
+    """
     return uuid5(claim, "pages")
 
 

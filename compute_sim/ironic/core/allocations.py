@@ -1,7 +1,7 @@
 """Ironic's own allocation API: a client asks for a node of a resource class, and the conductor picks one.
 
-The node has no notification when it is taken or released. Only the allocation has, and without its node until it is
-deleted.
+When a node is taken or released in this way, Ironic sends no notification of the node. It sends some of the allocation,
+but they name the node only when the allocation is deleted.
 """
 
 from collections.abc import Iterable

@@ -10,7 +10,8 @@ from moor.demo.tally import News, Tally
 
 
 class MetalTally(Tally):
-    """A `Tally` that also keeps the rows of nodes, and notes maintenance flips and the takeover after the kill.
+    """A `Tally` that also keeps the rows of nodes, and notes maintenance flips and how the nodes of a killed daemon are
+    taken over.
 
     A flip is a node's change into maintenance or out of it.
     """

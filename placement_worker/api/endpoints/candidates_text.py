@@ -126,8 +126,9 @@ class Summaries:
             yield text
 
     def _kept(self, rows: list[int], index: ProviderIndex, version: Version) -> tuple[int, list[str]]:
-        """The summaries of these rows, from the cache as far as they have not changed; before them, how many were written
-        anew.
+        """The number of summaries that had to be written anew, and the summaries of all these rows.
+
+        Those of rows that have not changed come from the cache.
         """
         texts, written, changes = self._texts, self._changes, index.changes
         changed = [row for row in rows if written[row] != changes[row]]

@@ -149,8 +149,8 @@ async def _check_capacity(
 async def _replaced(books: Backend, order: SetInventories, doing: str) -> int:
     """Replace all inventories of a provider. Returns its new generation.
 
-    If a class in use would be removed, the verdict names one such class. The error names all, as a moment later they are
-    found.
+    If classes in use would be removed, placement's refusal names only one. The error adds the others, read after the
+    refusal.
     """
     verdict = await books.writer.ask(order)
     if isinstance(verdict, ProviderWritten):
