@@ -37,7 +37,10 @@ class Saved(Struct, frozen=True):
 
 
 class RingView(Struct, frozen=True, kw_only=True):
-    """The parts of the ring that a daemon reads several times a second, all read at one moment."""
+    """The parts of the ring that a daemon reads several times a second: members, owners, and its own unread nodes.
+
+    All are read at one moment.
+    """
 
     # In the order of their names, those whose leases are over too.
     members: tuple[Member, ...]

@@ -92,7 +92,7 @@ class Sweeper(PartGroup):
     # What others tell
 
     def touch(self, rows: Iterable[NodeRow]) -> None:
-        """Read the written rows that are in doubt at once, whichever daemon owns them."""
+        """Of rows that were just written: read the nodes in doubt from Ironic at once, whichever daemon owns them."""
         self._suspect_rows(row for row in rows if row.doubts)
 
     def gained(self, nodes: Sequence[Owned]) -> None:

@@ -20,7 +20,9 @@ class KnownApplication(Value, frozen=True):
 
 
 class SetApplication(StrictMessage, frozen=True, tag="application.set"):
-    """Registers an application with exactly these projects, or removes it if `removed` is set. Operators send it.
+    """Registers an application, a client program with its own user; or removes it if `removed` is set.
+
+    The application may speak for exactly these projects; with `admin`, for all. Operators send this order.
 
     Of several orders about one application, the one with the latest `sent_at` in its envelope counts. So `sent_at` must
     be given. An older order that arrives late changes nothing.

@@ -47,8 +47,8 @@ class AskBooks(StrictMessage, frozen=True, tag="books.query"):
 class BookEntry(Value, frozen=True):
     """A consumer as placement has it.
 
-    `ended` says that its attempt has ended. `is_new` says that placement's change log has a claim of this consumer from
-    the last `new_s` seconds, as the question asked.
+    `ended` says that its attempt has ended. `is_new` says that the consumer was claimed within the last `new_s`
+    seconds, according to placement's change log; the question (`AskBooks`) sets `new_s`.
     """
 
     id: ConsumerId
@@ -95,7 +95,7 @@ class RecountBooks(StrictMessage, frozen=True, tag="books.recount"):
 
 
 class SeenConsumer(Value, frozen=True):
-    """A consumer's row as the sender saw it."""
+    """The state of a consumer's row that an audit saw, and on which the audit's correction is based."""
 
     generation: Counter
     attempt: Counter

@@ -95,8 +95,9 @@ class StartAgain(Variant, frozen=True, tag="start_again"):
 
 
 class TooCostly(Variant, frozen=True, tag="too_costly"):
-    """The search was cut off: it had used `spent` units of `what`, and `budget` is the limit. Whether there are
-    candidates is unknown; a smaller question, or a smaller limit, may succeed.
+    """The search was cut off: it had used `spent` units of `what`, and may use only `budget`.
+
+    Whether there are candidates is unknown. A question with fewer groups, or for fewer candidates, may succeed.
     """
 
     what: Literal["steps", "bytes", "answer_bytes"]

@@ -249,8 +249,10 @@ class InstanceDestroyed(AttemptMessage, frozen=True, tag="destroyed"):
 class InstanceStopped(AttemptMessage, frozen=True, tag="stopped"):
     """The host has stopped the instance, or could not: then `failure` says why.
 
-    After a failure the instance still runs, if the host has it. But if the failure was to save its disk, it may be
-    stopped. `saved` is the image that was made of the instance since it was stopped. `number` is as in `spawn.failed`.
+    After a failure the instance still runs, if the host has it. But if only saving its disk failed, the instance may be
+    stopped. `saved` is the image that was made of the instance since it was stopped. `number` is the number of the last
+    order to stop or to start the instance that the host has obeyed; 0 if there was none. If the host refused an order,
+    it is the number of that order.
     """
 
     failure: str = ""

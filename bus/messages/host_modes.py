@@ -41,7 +41,7 @@ class CheckHost(CellMessage, frozen=True, tag="host.check"):
 
 
 class HeldAttempt(Value, frozen=True, array_like=True):
-    """An attempt of an instance on a host."""
+    """An attempt that a host has: an entry in the list that it sends to the conductor."""
 
     instance: InstanceId
     attempt: Attempt

@@ -51,9 +51,9 @@ class EndMove(ProjectMessage, frozen=True, tag="move.end"):
 class Change(Value, frozen=True):
     """An order for an instance, and how it ended. `what` is boot, rebuild, delete, or the kind of a move.
 
-    `by` is the user that sent the order, as the broker verified it; empty on a broker without users. `ended_by` is
-    the user that sent an order to end it. `destination` is the host that was chosen first, until a host has granted
-    its share.
+    `by` is the user that sent the order, as the broker verified it; empty on a broker without users. `ended_by` is the
+    user that sent an order to end it. `destination` is the host on which placement has granted the share; before that,
+    the host that the scheduler chose first.
     """
 
     instance: InstanceId

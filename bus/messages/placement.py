@@ -386,7 +386,10 @@ class ReportAccepted(Variant, frozen=True, tag="accepted"):
 
 
 class ReportOutdated(Variant, frozen=True, tag="outdated"):
-    """The report is refused, since placement has accepted a later one before."""
+    """The report is refused, since placement has already accepted it, or a later one.
+
+    `epoch` and `sequence` are those of the last report that was accepted.
+    """
 
     epoch: int
     sequence: int

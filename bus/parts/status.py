@@ -1,4 +1,8 @@
-"""The state and counters of a part, and the rule for its failures."""
+"""The state and counters of a part, and what happens after a failure.
+
+After an operational failure (bus/errors.py), such as a server that is down, the work is tried again with growing
+pauses. Any other exception is a bug, and is raised.
+"""
 
 import asyncio
 import logging

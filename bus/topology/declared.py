@@ -1,4 +1,7 @@
-"""The objects of one broker, for the sites and cells that it serves."""
+"""The exchanges and queues that one broker must have.
+
+They follow from the cells that it serves, and its sites: whether it serves the API level, cells, or Ironic.
+"""
 
 import functools
 from collections.abc import Iterable

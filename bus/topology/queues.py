@@ -36,8 +36,9 @@ def missed_queue(inbox: str) -> str:
 def inbox_queues(name: str, exchange: str, topics: Iterable[str]) -> tuple[Queue, Queue]:
     """An inbox for these topics of another program's exchange, and the queue that reports dropped messages.
 
-    oslo.messaging's keys are `<topic>.<level>`. `*` matches every level: there are more than Ironic uses, and `warning`
-    is `warn` in a key. Never `#`: the same exchange carries Ironic's RPC.
+    The routing keys of oslo.messaging are `<topic>.<level>`. The inbox takes every level by `<topic>.*`. A list of
+    levels would easily lack one: there are more than Ironic uses, and `warning` is `warn` in a key. A binding to `#`
+    would take everything, also Ironic's RPC, which has the same exchange.
     """
     return (
         Queue(name, QueueKind.INBOX, tuple(Binding(exchange, f"{topic}.*") for topic in topics), Site.IRONIC),

@@ -108,7 +108,7 @@ def judge(message: Message, origin: Origin, facts: BrokerFacts) -> Refused | Non
 
 
 def judge_answer(question: Message, answer: Message, origin: Origin, facts: BrokerFacts) -> Refused | None:
-    """Refuse an answer to this question. None if the answer counts."""
+    """Why this answer to the question does not count: its type, exchange or sender is wrong. None if it counts."""
     return _may_answer(type_of(question), type_of(answer), origin.exchange, origin.sender, facts)
 
 

@@ -61,7 +61,10 @@ class Bucket(Struct, eq=False):
     waiters: list[Waiter] = []
 
     def drop(self, sent: asyncio.Future[None]) -> int:
-        """Remove the messages of the call that returned this future, before they are sent. Returns how many were removed."""
+        """Remove the messages of one call to the publisher that have not left yet. Returns how many were removed.
+
+        `sent` is the future that the call returned.
+        """
         kept = [n for n, each in enumerate(self.waiters) if each.done is not sent]
         dropped = len(self.waiters) - len(kept)
         if dropped:

@@ -332,7 +332,8 @@ class Worker(Generic[Tx]):
 class _Leaving:
     """A handler's results, sorted into messages to publish and messages to dead-letter with their reasons.
 
-    It also has the outbox keys of the messages to publish. Answers without a reply address are dropped.
+    Of the messages to publish, some are also stored until the broker confirms them: `kept` has the numbers under which
+    they are stored. Answers without a reply address are dropped.
     """
 
     __slots__ = ("buried", "kept", "outgoing")

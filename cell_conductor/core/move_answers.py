@@ -210,7 +210,7 @@ def _is_of_this_move(transition: Transition, word: InstanceSpawned | SpawnFailed
 
 
 def on_moving_destroyed(transition: Transition) -> None:
-    """Go on with a move after the destination, which the instance was to leave, has destroyed everything of it."""
+    """Go on undoing a move, after the destination has destroyed the instance: its claim goes back to the source."""
     moving = transition.moving
     if moving.step == "leaving":
         return_claim(transition, moving.outcome, moving.reason, was_silent=False)

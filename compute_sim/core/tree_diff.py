@@ -30,7 +30,11 @@ class Accepted(Struct, frozen=True):
 
 
 class MustReportAll(Struct, frozen=True):
-    """Another reporter has reported this tree since: report it completely, with a higher sequence."""
+    """Placement has refused the report, since another reporter has sent a later one about this tree.
+
+    What placement has of the tree is then unknown. So the next report names every provider, and has a higher sequence
+    than the other reporter's.
+    """
 
     reporting: ReportState
 

@@ -128,8 +128,10 @@ def _was_never_reported(tree: TreeBook) -> bool:
 
 
 def _kept(tree: TreeBook, report: ReportInventory) -> TreeKept | None:
-    """The refusal of a report with `foreign`, if its tree is in another cell, or if it was written by name and the report
-    asks to leave such trees alone. None otherwise.
+    """The refusal of a report that must leave this tree to what keeps it; None otherwise.
+
+    Only reports with `foreign` are refused here: if the tree is in another cell, or if it was written by name, never
+    reported, and `foreign` is `leave`.
     """
     if not report.foreign or not tree.providers:
         return None

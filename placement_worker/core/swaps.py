@@ -64,7 +64,7 @@ def swap(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim, now: dat
 
 
 def _attempt_refused(draft: LedgerDraft, consumer: ConsumerDraft, order: SwapClaim) -> ClaimJudgement | None:
-    """The refusal of a swap whose attempts (`held_attempt`, `attempt`) or group do not agree with the consumer's row."""
+    """The verdict on a swap that its attempts (`held_attempt`, `attempt`) or its group decide alone; else None."""
     if order.attempt <= order.held_attempt:
         return NotAllowed(
             field="attempt",
@@ -168,10 +168,12 @@ def _judge(
 def _still_held(
     draft: LedgerDraft, order: SwapClaim, given_up: Amounts, leaving: Sequence[Consumer]
 ) -> Amounts | None:
-    """The amounts of a share that an instance returns to, if instance and migration still hold all of it and one of them
-    still lives on its host. The swap is then granted without judging limits again. None otherwise.
+    """The amounts to which an instance returns, if this swap gives up at least as much; None otherwise.
 
-    Amounts that a reshape has moved to other providers of their tree are taken from these.
+    Also None if none of the consumers in `leaving` (the instance and its migration) lives on the share's host, as a
+    member of the swap's group if it names one. If there are amounts, the swap is granted without judging limits again.
+
+    If a reshape has moved amounts to other providers of their tree, they are taken from those providers.
     """
     group, share = order.group, order.share
     places = [one for one in leaving if lives_on(one, share.host)]
@@ -192,8 +194,9 @@ def _still_held(
 
 
 def _with_moved(wanted: Amounts, moved: dict[tuple[int, str], int], given_up: Amounts) -> Amounts | None:
-    """Add to `wanted` the amounts in `moved` (by root and class), each from any provider of that tree in `given_up`. None if
-    less than that is given up.
+    """Add to `wanted` what a reshape has moved to other providers: the amounts in `moved`, by root and class.
+
+    Each is taken from any provider of that tree of which `given_up` has something. None if `given_up` has too little.
     """
     found: Amounts = {}
     for usage, of_provider in left_over(given_up, wanted).items():

@@ -50,8 +50,9 @@ def list_rules() -> list[oslo.RuleDefault]:
 
 
 def get_enforcer() -> oslo.Enforcer:
-    """The entry point `oslo.policy.enforcer`, which only oslo's tools call: the global configuration that it reads is of
-    those tools.
+    """Make a policy enforcer for oslo's tools, which find this function by the entry point `oslo.policy.enforcer`.
+
+    The service never calls it: the enforcer reads oslo's global configuration, which only those tools fill.
     """
     enforcer = oslo.Enforcer(cfg.CONF)
     enforcer.register_defaults(list_rules())

@@ -61,8 +61,8 @@ def _augment(
 def _move_up(
     place: int, looked_at_by: dict[int, int], holders: dict[int, int], seats: dict[int, int]
 ) -> None:
-    """Move the slots along an augmenting path: the slot that looked at the free place takes it. The slot that looked at the
-    place it leaves takes that one, and so on.
+    """Give the free place to the slot that looked at it. The place that this slot had before is then free, and goes to
+    the slot that looked at that place; and so on.
     """
     free: int | None = place
     while free is not None:
