@@ -1,8 +1,9 @@
-"""The registered applications, and their feeds. A feed repeats the events of an application's projects, and no others.
+"""The registered applications, and their feeds. An application is a client program; its feed has the events of its
+projects only.
 
-Between workers, events of all projects travel in large parcels. Only an event of an application's project is published
-a second time, on the feed; if no application is registered, no event is. The publisher adds the copy to every event
-that it sends, so an event that is sent again after a crash is repeated on the feed, too.
+Between workers, events of all projects travel in large parcels. If an event is of a project of any application, it is
+published a second time, on the feed of that project. All other events are published once. The publisher adds the copy
+to every event that it sends, so an event that is sent again after a crash is repeated on the feed, too.
 """
 
 import random

@@ -59,7 +59,7 @@ def request_handlers(
     mover: Mover,
     know_hosts: Callable[[], Awaitable[None]],
 ) -> Handlers:
-    """Orders of clients and operators."""
+    """Handlers of orders that clients and operators send."""
     return {
         BuildInstance: Weighed(
             builder.on_builds, lambda build: min(max(build.count, 1), COUNT_MAX), INSTANCES_AT_ONCE_MAX

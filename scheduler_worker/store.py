@@ -235,8 +235,8 @@ class SchedulerTransaction(Protocol):
         """End the lease to try waiting instances, if `holder` has it."""
 
     async def next_waiting(self, digests: Sequence[bytes], limit: int) -> Sequence[WaitingInstance]:
-        """The next instances that wait for a host, of the kinds of request that these digests stand for: the highest priority
-        first, then the oldest. Rows that another transaction has locked are skipped.
+        """The next instances that wait for a host, of those whose specs have these digests: the highest priority first,
+        then the oldest. Rows that another transaction has locked are skipped.
         """
 
     async def wake(self, instances: Sequence[InstanceId]) -> None:
@@ -292,9 +292,11 @@ class SchedulerStore(Protocol):
     async def some_are_woken(self) -> bool: ...
 
     async def unsaid(self, before: datetime, after: OutboxKey | None, limit: int) -> Sequence[Note]:
-        """Outbox notes with messages that are not confirmed yet, in the order of their names, beginning after the name
-        `after`, with their rows that were written before `before`. At least one note, if there is one; it ends when
-        they have `limit` rows.
+        """A page of the outbox notes that were written before `before`, in the order of their names, after the note
+        `after`.
+
+        Each has those of its rows whose messages are not confirmed yet; there may be none. The page ends with the note
+        that brings it to `limit` rows, or earlier. It has at least one note, if there is one.
         """
 
     async def hosts(self, query: HostQuery) -> Sequence[HostState]:
@@ -315,8 +317,9 @@ class SchedulerStore(Protocol):
         """All aggregates that are not deleted, in the order of their names."""
 
     def ordering_aggregates(self) -> AbstractAsyncContextManager[None]:
-        """A context that one worker at a time can be in, among all schedulers. May raise `Transient` at its start and
-        at its end.
+        """A context in which a worker follows an order about an aggregate: only one worker at a time can be in it.
+
+        May raise `Transient` at its start and at its end.
         """
 
     async def groups(self, query: GroupQuery) -> Sequence[KnownGroup]:

@@ -196,8 +196,10 @@ class _Hosts(NamedTuple):
 
 
 def _repeated(kept: KeptAggregate | None, order: SetAggregate, id_: str) -> Aggregate | Problem | None:
-    """The answer to an order that this worker or another one has followed before a newer order came; None if the order
-    is to be followed, for the first time or again.
+    """The answer to an order that comes again, although a newer order about the same aggregate came after it.
+
+    To follow it again would undo the newer order. Returns None if the order is new, or is the last one: that may be
+    followed again.
     """
     before = seen(kept, id_)
     if before is Seen.PAST and kept is not None and not kept.deleted_us:

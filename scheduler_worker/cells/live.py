@@ -1,8 +1,9 @@
 """Passes a question about a cell's own rows on to its conductors, and their answer back to the asker.
 
-A client has no user on a cell's broker, and a cell may not send answers, so the cell tells it by an event. Every scheduler
-hears that, and the one that asked goes on. A cell may be slow or away, so no batch waits for its question. Each question is a
-task of its own, which answers when the cell has told, or when its time is up.
+A client has no user on a cell's broker, so a scheduler asks the cell for it. A cell may not send answers, so it
+publishes its rows as an event. Every scheduler hears this event, and the one that asked answers the client. A cell may
+be slow or away, so no batch waits for its question. Each question is a task of its own, which ends with the cell's
+event, or when its time is up.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Questions about cells."""
+"""Answers questions about cells: which are up, their conductors, and how many hosts and instances each has."""
 
 from collections.abc import Sequence
 

@@ -1,9 +1,9 @@
 """The cells that this process knows: when a conductor of each was last heard, and which cells are down.
 
-Only heartbeats of conductors that say they can work count. A cell is down when there was none for the time
-`down_after`. That time begins, for a cell whose row was read at start or whose first conductor cannot work, at that
-moment. A cell of which no conductor was ever heard is unknown, and counts as up: its conductors may be of a release
-without heartbeats.
+Only heartbeats of conductors that say they can work count. A cell is down when none of these came for the time
+`down_after`. If none has come to this process yet, the time counts from the moment when it learned of the cell: by its
+row, or by a conductor that cannot work. A cell of which no conductor was ever heard is unknown, and counts as up: its
+conductors may be of a release without heartbeats.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,8 @@
-"""Hosts for a batch of instances: choose them in the picture, and claim there from placement.
+"""Finds hosts for a batch of instances: chooses them in the picture, and claims them from placement.
 
-Rounds are bounded for each instance. Before a client is told that there is no host, the picture catches up with placement
-and the claimer chooses once more. So a stale picture may cost a retry, never a wrong no.
+If placement refuses a claim, the next round chooses again; the number of claims for an instance is limited. Before a
+client is told that there is no host, the picture catches up with placement and the claimer chooses once more. So an
+outdated picture may cost a retry, but never refuses a request for which there is a host.
 """
 
 import asyncio
@@ -361,9 +362,10 @@ class Claimer:
         return verdicts
 
     def _wait_for_rows(self, claims: Sequence[ClaimResources], verdicts: Sequence[ClaimVerdict]) -> None:
-        """Raise `Transient` if an instance holds a share of a host that this worker does not know: another worker has
-        heard of the host and will write its row soon. Requests older than `host_row_wait_s` do not wait for that;
-        `adopted` ends them.
+        """Raise `Transient` if an instance holds a share of a host that this worker does not know.
+
+        Another worker has heard of the host and will write its row soon, so the batch is tried again. An instance whose
+        request is older than `host_row_wait_s` does not wait: `adopted` refuses it.
         """
         began_after = self._clock() - timedelta(seconds=self._settings.host_row_wait_s)
         for claim, verdict in zip(claims, verdicts, strict=True):

@@ -65,7 +65,7 @@ class HostChooser(Protocol):
         """Are any claims not answered yet?"""
 
     def claiming(self) -> AbstractContextManager[None]:
-        """A context: until it is left, claims count as waiting for their answers."""
+        """A context to send claims in: while any caller is in it, `is_claiming` is true and `until_current` waits."""
 
     def count(self, verdicts: Iterable[type[ClaimVerdict]]) -> None:
         """Count placement's verdicts on claims for the metrics."""

@@ -1,4 +1,7 @@
-"""What hosts have: traits, resource classes, and facts that they report, their capabilities among these."""
+"""What hosts have: traits, resource classes, and facts such as their zone or the version of the hypervisor.
+
+Each of these is called a capability here.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

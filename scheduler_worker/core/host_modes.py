@@ -29,8 +29,9 @@ def with_mode(host: HostState, mode: HostMode, reason: str, by: str, now: dateti
 
 
 def cleaned(host: HostState, number: int) -> HostState:
-    """The host after its cell reported that it has no instances that are not its own any more. Unchanged if the report
-    answers an earlier setting than the host's last one.
+    """The host after its cell reported that it has cleaned up: no instance is left on it that belongs elsewhere.
+
+    Unchanged if the report answers an earlier setting than the host's last one, or if the host is set dead.
     """
     if not host.must_clean or host.setting.mode == "dead" or host.setting.number != number:
         return host

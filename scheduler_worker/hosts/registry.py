@@ -42,8 +42,9 @@ class HostRegistry:
         failed_builds_max: int = 0,
         excuses: Callable[[str, timedelta], bool] = lambda _cell, _for_long: False,
     ) -> None:
-        """`excuses` says whether silent hosts of a cell count as up, if they were up before (for instance since its
-        broker is away).
+        """`excuses` is asked about a cell before its silent hosts are marked down: do they go on counting as up?
+
+        They may, for instance, if the cell itself is down.
         """
         self.failed_builds_max = failed_builds_max
         self._excuses = excuses
@@ -80,7 +81,7 @@ class HostRegistry:
                 do()
 
     def hear(self, heard: Received[Message]) -> None:
-        """A message of the feed; any other than a report or a heartbeat is ignored."""
+        """Take over what a message of the feed says about hosts; any other message is ignored."""
         match heard.message:
             case HostsReported() as report:
                 self.hear_facts(report, heard.cell)
@@ -150,7 +151,7 @@ class HostRegistry:
         return self._hosts.get(host)
 
     def count_by_cell(self) -> tuple[Counter[str], Counter[str]]:
-        """The hosts of each cell, and those that are up."""
+        """The number of hosts in each cell, and the number of those that are up."""
         hosts = self._hosts.values()
         return Counter(host.cell for host in hosts), Counter(host.cell for host in hosts if host.up)
 

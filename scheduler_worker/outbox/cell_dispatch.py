@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class CellDispatch(Periodic):
-    """The messages under way to one broker, for some cells, and the notes that it has confirmed. A part: it sweeps."""
+    """Sends the messages of noted rows, for the cells on one broker, and remembers which notes are confirmed.
+
+    At an interval, a sweep deletes the confirmed notes, and sends the messages of the others again.
+    """
 
     def __init__(
         self,

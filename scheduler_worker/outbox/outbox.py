@@ -1,12 +1,13 @@
 """The outbox: how a message that a row has to send reaches its broker at least once.
 
 1. A handler writes rows, and calls `transaction.note(rows)`: the same transaction stores a note that names them.
-2. `transaction.tells` turns a noted row into its messages. Messages for a cell on the API level's broker are returned by the
-   handler, and the worker loop publishes them after the commit. Messages for a cell that has a broker of its own leave
-   by that cell's dispatch (cell_dispatch.py), also after the commit; the batch does not wait for them.
-3. A confirmed note is deleted with the next batch's write, by `clear`, or by `transaction` for a cell's dispatch.
-4. A note that stays (a crash, a lost confirm) is read again by a sweep: `pending` for the API level's broker, and each
-   dispatch for its own.
+2. `transaction.tells` turns a noted row into its messages. Messages for a cell on the API level's broker are returned
+   by the handler, and the worker loop publishes them after the commit. Messages for a cell that has a broker of its own
+   are sent by that cell's dispatch (cell_dispatch.py), also after the commit; the batch does not wait for them.
+3. A confirmed note is deleted in the transaction of a later batch. For notes of the API level's broker, the worker loop
+   calls `clear`; for those of a cell's dispatch, `Outbox.transaction` does.
+4. A note may stay, after a crash or a lost confirm. A sweep, which runs at an interval, reads it again: `pending` for
+   the API level's broker, and each dispatch for its own.
 
 Messages follow from rows (core/instances/messages.py), so nothing else is stored.
 """
@@ -149,8 +150,9 @@ class Outbox:
         return ()
 
     async def _note_anew(self, note: Note) -> None:
-        """Note each row by itself, in place of this note of all of them: a cell of some of them has got its own broker
-        since.
+        """Replace this note, which names rows of several brokers, by notes of one broker each.
+
+        The cell of some rows has got a broker of its own since the note was written.
         """
         async with self.transaction() as transaction:
             await transaction.note(note.rows)

@@ -47,7 +47,8 @@ async def _instances(store: SchedulerStore, cells: CellRegistry, question: AskIn
 
 async def on_unreadable_orders(asks: Sequence[Received[Unreadable]]) -> list[Said]:
     """A build request that cannot be read is rejected like an invalid one. Any other order becomes a dead letter, for a
-    person to look at, and its sender gets an answer. A message without a type may be a build request.
+    person to look at, and its sender gets an answer. A message without a type may be either: it is rejected, and
+    becomes a dead letter.
     """
     said: list[Said] = []
     for ask in asks:

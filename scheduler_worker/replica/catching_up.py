@@ -99,7 +99,10 @@ class CatchingUp:
         self.whole.set()
 
     async def _read_changes(self, since: str) -> SnapshotPage | None:
-        """Returns the first page, which is the oldest; None if placement's log does not reach back to the cursor."""
+        """Read what has changed since this cursor of placement's log, and put it into the picture.
+
+        Returns the first page, which is the oldest; None if the log does not reach back to the cursor.
+        """
         first: SnapshotPage | None = None
         async with aclosing(self._snapshot(since)) as pages:
             async for page in pages:

@@ -1,6 +1,7 @@
 """The replica of placement's data: subscribe to the feed, then read a snapshot, and merge both by revision.
 
-A jump in the feed's positions, or another term, means that messages were missed. Then placement is asked for the changes
+Each message of the feed has a position, and a term, which changes when another placement process begins to publish.
+After a jump in the positions, or with another term, messages may be missing. Then placement is asked for the changes
 (catching_up.py); a scheduler does the same before it refuses a request for lack of a host.
 """
 
@@ -65,7 +66,10 @@ class Replica(PartGroup):
         )
 
     def moved(self, moved: ShapeMoved) -> bool:
-        """Merge the new trees of a refused claim. Returns whether the answer had all trees that moved."""
+        """Merge the provider trees that come with a refused claim, because their shapes had moved.
+
+        Returns whether the refusal has all of these trees; otherwise the picture must catch up.
+        """
         self._picture.apply(moved.trees)
         self._picture.forget(moved.gone)
         return {provider.root for provider in moved.trees} >= set(moved.roots)

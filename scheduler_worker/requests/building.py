@@ -255,8 +255,8 @@ class _Build:
 
     @property
     def open(self) -> list[int]:
-        """The places of the instances that are to be decided; empty for a request that is rejected. An instance that
-        waits, by a copy of the request, is not among them: requests/waking.py tries it again.
+        """The instances that are to be decided, by their index in the request; empty for a request that is rejected. An
+        instance that waits, by a copy of the request, is not among them: requests/waking.py tries it again.
         """
         if self.rejection:
             return []

@@ -22,7 +22,7 @@ def instance_id_of(request: RequestId, index: int) -> InstanceId:
     the same id.
 
     Its first 48 bits are those of the request's id. If they are a time, as in a uuid7, then rows that are written
-    together lie together in every index.
+    together lie together in every index of the database.
     """
     # The end of uuid5(request, str(index)), whose other half would be made in vain: that takes twice as long.
     digest = sha1(request.bytes + str(index).encode(), usedforsecurity=False).digest()

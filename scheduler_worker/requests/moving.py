@@ -49,8 +49,8 @@ HELD_S = 30.0
 class _Wanted(Struct, frozen=True):
     """What an order to move an instance needs of a host.
 
-    After a resize the instance needs `next_spec`, encoded. `leaving` is there if the instance may stay on its host:
-    then that host has what the instance gives back, too.
+    `next_spec` is for a resize: what the instance will need, encoded. `leaving` is set if the instance may stay on its
+    host: then its own amounts there count as free.
     """
 
     spec: InstanceSpec

@@ -51,8 +51,10 @@ class _StoredRows:
             self._digests.setdefault(request, set()).add(digest)
 
     def of(self, request: NewRequest) -> Sequence[InstanceId]:
-        """The ids of this request's rows. If the request is refused, they were all inserted just now: a request that
-        had been there before would be `Known`.
+        """The ids of the stored rows that have the id and the digest of this request.
+
+        If the request is refused, the present transaction has inserted them all, and they must be deleted again: a
+        request that had been there before would be `Known`.
         """
         return self._of.get((request.id, request.digest), ())
 

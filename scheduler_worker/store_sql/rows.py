@@ -220,7 +220,11 @@ def ids_in(placed: bytes, others: bytes) -> list[UUID]:
 
 
 def confirmed_in(notes: Iterable[bytes]) -> dict[UUID, int]:
-    """The last sequence of each row that is not placed, from the `others` columns of these notes."""
+    """The rows whose messages are confirmed with these notes: the last sequence that a note names, by the row's id.
+
+    `notes` are the values of the column `others`, so placed rows are not among them: these are confirmed when their
+    cell reports the instance.
+    """
     last: dict[UUID, int] = {}
     for others in notes:
         for id_, sequence in _OTHER.iter_unpack(others):

@@ -8,8 +8,10 @@ from scheduler_worker.core.instances.rows import NO_REQUEST, WAITING, InstanceRo
 
 
 def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
-    """The row with the state that the cell has. None if there is no row, if it has changed since the audit read it, or
-    if the cell's sequence is higher than cells count to.
+    """The row with the state that the cell has.
+
+    None if there is no row of a request, or if the row has changed since the audit read it. Also None if the cell's
+    sequence is above the limit for cells, since it must leave room for the API level to count on.
     """
     if row is None or not _is_as_seen(row, mend) or mend.instance.sequence > SEQUENCE_FROM_CELL_MAX:
         return None

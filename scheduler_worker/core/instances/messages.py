@@ -59,8 +59,9 @@ def releases_of_ended(
     *,
     new: Collection[InstanceId] = (),
 ) -> list[ReleaseClaim]:
-    """Releases of the claims of those instances that have no row, or whose row holds nothing any more. For the
-    instances in `new`, this try of the request made the first claim.
+    """Releases of the claims of those instances that have no row, or whose row allows it (`InstanceRow.may_lose`).
+
+    `new` are the instances that had no claim until the caller's own try claimed for them.
     """
     return [
         release_of(id_, now)

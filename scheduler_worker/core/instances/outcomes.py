@@ -30,10 +30,10 @@ class Holds(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The outcome of a search that ends without a host for another reason than that no host qualifies.
+    """The outcome of a search that ends without a host, except `NoValidHost`: that says that no host qualifies.
 
-    `no_valid_host` says what other instances of the same request lack. With `may_pass`, the same search may find a host
-    later.
+    A request that wants all of its instances placed or none is refused if some of them find no host. Then
+    `no_valid_host` is the funnel of one of these. With `may_pass`, the same search may find a host later.
     """
 
     reason: str

@@ -8,8 +8,10 @@ from scheduler_worker.core.requests import InstanceSpec
 
 
 class _Kept(Struct, frozen=True, array_like=True):
-    """A spec as a row stores it, with the request that it was read from. Of the request, the flavor and all that names
-    it are left out; None if nothing else was asked. A resize reads it again, with another flavor.
+    """A spec as a row stores it, with the build request that it was read from.
+
+    A resize reads the request again, with another flavor. So the request is stored without all that a resize does not
+    read from it: the flavor, ids, names, the deadline and so on. It is None if nothing else was asked.
     """
 
     spec: InstanceSpec
