@@ -95,10 +95,11 @@ def rights_by_user(
     sites: Iterable[Site] = EVERY_SITE,
     applications: Iterable[Application] = (),
 ) -> dict[str, Rights]:
-    """The rights of all users of a broker that has these exchanges and serves these cells and sites.
+    """The rights of each user of a broker that has these exchanges, by the user's name.
 
-    There is a user for each role that belongs to one of the sites, and one for each application. A role of cells has
-    a user in each cell.
+    `sites` says what this broker serves: the API level, cells or Ironic. `cells` are the cells that it serves. It has a
+    user for each role that belongs to one of its sites, and one for each application. A role of cells has one user for
+    each cell.
     """
     names, cell_names = tuple(exchange.name for exchange in exchanges), tuple(cells)
     there = {*sites}

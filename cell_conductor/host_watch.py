@@ -60,7 +60,9 @@ class HostWatch(PartGroup):
         self._readings_left = 0
 
     def expect_setting(self) -> None:
-        """Note that the mode of a host is about to be saved."""
+        """Note that a transaction saves the mode of a host: at the next `saved`, the watch begins to read the modes
+        again.
+        """
         self._expects_setting = True
 
     def saved(self) -> None:

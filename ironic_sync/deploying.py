@@ -228,8 +228,10 @@ class Deployer(PartGroup):
     # Steps towards Ironic
 
     async def _look_at(self, row: NodeRow, deploy: Deploy) -> _LookResult:
-        """Read the node from Ironic, and take the steps of its order until one outcome ends the look. The API raises
-        NoLongerOurs instead of sending a change of a node on which this daemon may no longer act.
+        """Read the node from Ironic, and take the steps of its order one after the other, until none can be taken now
+        or one fails.
+
+        NoLongerOurs is raised if this daemon may no longer act on the node: then the API has not sent the change.
         """
         node, at_us, is_ordered = row.node, self._writer.clock_us(), False
         try:

@@ -115,8 +115,10 @@ class RingStore(Protocol):
         """All members of the ring in the order of their names, also those whose leases are over."""
 
     async def look(self, name: str, limit: int, after: ProviderId | None = None) -> RingView:
-        """The parts of the ring that the daemon `name` needs at each look. `unread` has at most `limit` nodes, with
-        ids above `after`.
+        """Read what the daemon `name` looks at several times a second: the members of the ring, the names of all owners
+        of nodes, and the daemon's own nodes that it must read.
+
+        Of the latter (`unread`), the answer has at most `limit` nodes, with ids above `after`.
         """
 
     async def owners(self, names: Collection[str] | None = None) -> tuple[Owned, ...]:

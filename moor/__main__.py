@@ -1,5 +1,5 @@
-"""Starts the `moor` command. Ctrl-C ends it without a traceback, also while its modules are still imported. So does a disk
-that has no room for its output.
+"""Starts the `moor` command. Ctrl-C ends it without a traceback, also while its modules are still imported. If the disk
+to which it writes its output is full, it ends with one line that says so.
 """
 
 import os

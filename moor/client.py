@@ -321,7 +321,9 @@ def ask_bus(bus: str, work: Callable[[Client], Awaitable[T]], *, operates: bool 
 
 
 def asked(bus: str, question: Message, kind: type[T], *, operates: bool = True) -> T:
-    """Ask one question on this bus, as a whole command, and return its answer, of type `kind`."""
+    """Do the whole work of a command that asks one question: connect to this bus, ask, and return the answer, of type
+    `kind`.
+    """
     return ask_bus(bus, lambda asking: answer_of(asking, question, kind), operates=operates)
 
 

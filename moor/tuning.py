@@ -67,9 +67,11 @@ class Tuning(Struct, frozen=True):
         return {**self.written.get(section.name, {}), **tuned_in(section, self.environment)}
 
     def of(self, section: Section[S], base: S | None = None, flags: Mapping[str, Tuned] | None = None) -> S:
-        """The settings of one section: `flags`, then variables, then the settings file, then `base`.
+        """The settings of one section. For each setting the first of these counts that has it: `flags`, environment
+        variables, the settings file, `base`.
 
-        `base` has the running command's own defaults; without it, the worker's count. A wrong value raises BadSetting.
+        `base` has the running command's own defaults. Without it, the defaults are the worker's. A wrong value raises
+        BadSetting.
         """
         return settings_of(base or section.kind(), section, {**self.stated(section), **(flags or {})})
 

@@ -33,7 +33,9 @@ Search = Callable[[ProviderIndex, Budget], Done]
 
 
 class _TakesLongError(Exception):
-    """Ends a search that was begun without taking turns, and that needs more than `STEPS_AT_ONCE` steps."""
+    """Ends a search that needs more than `STEPS_AT_ONCE` steps without a pause. It is then begun anew, with pauses in
+    which other tasks run.
+    """
 
 
 class Searcher:

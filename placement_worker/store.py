@@ -190,10 +190,10 @@ class PlacementStore(Records, KeptAnswers, Protocol):
         """
 
     async def changes_since(self, since: str) -> Unpublished | None:
-        """Everything that changed since this cursor, at once. If only claims changed a provider, only its usage is
-        included.
+        """Everything that changed since this cursor, in one answer without pages. If only claims changed a provider,
+        only its usage is included.
 
-        None where `changes_page` returns None.
+        None if the log does not reach back so far, or if the cursor comes from another database.
         """
 
     async def revisions_page(self, after: int, limit: int) -> RevisionsPage: ...

@@ -134,9 +134,10 @@ class JournalFile:
             )
 
     def last_row(self) -> int:
-        """The highest row number in the file, so that new parcels get higher ones.
+        """The highest row number that the file knows, so that new parcels get higher ones.
 
-        It is the number of a parcel, or the number up to which a queue was read.
+        It is the number of a stored parcel, or the one up to which the parcels of a queue were delivered once: the
+        parcels themselves may be deleted since.
         """
         with _readable(self.path):
             (last,) = self._connection.execute(

@@ -234,8 +234,9 @@ class InstanceSpawned(AttemptMessage, frozen=True, tag="spawned"):
 class SpawnFailed(AttemptMessage, frozen=True, tag="spawn.failed"):
     """The host could not create or receive the instance, and has cleaned up. Or it could not start the instance again.
 
-    In the second case the host still has the instance, unless the reason says that there is none. `number` is the
-    number of an order that the host refused; otherwise it is as in `spawned`.
+    After a failed start the host still has the instance, unless the reason says that there is none. If the host refused
+    an order to start the instance, `number` is the number of that order. Otherwise it is that of the last order to stop
+    or to start the instance that the host has obeyed; 0 if there was none.
     """
 
     reason: str

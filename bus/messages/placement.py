@@ -462,13 +462,15 @@ class AskSnapshot(Message, frozen=True, tag="snapshot"):
 class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
     """One page of providers as they are now. `next` starts the next page, null on the last one.
 
-    `published` is how far the stream of changes had come when the page was read. `cursor` is how far the books had come:
-    the page has everything that was committed by then, published or not. `since` repeats the question's cursor if the page
-    has only the providers that changed after it, with deleted providers in `gone`. `since` is empty if the log does not
-    reach back so far: then this is a page of all providers.
+    `published` is how far placement had published its changes when the page was read. `cursor` is how far the books had
+    come: the page has everything that was committed by then, published or not.
+
+    If the question had a cursor, placement answers with the providers that changed after it, and with the deleted ones
+    in `gone`; `since` repeats that cursor. If placement no longer knows all changes since then, if they are too many,
+    or if the question had no cursor, the page is one of all providers, and `since` is empty.
 
     The first page of changes also has the consumers that joined and left server groups, as `ProvidersChanged` has them.
-    A page of everything has no members: ask for them (`AskMembers`).
+    A page of all providers has no members: ask for them (`AskMembers`).
     """
 
     providers: tuple[ProviderState, ...]
@@ -518,10 +520,10 @@ class MembersPage(Message, frozen=True, tag="members.page"):
 class ProvidersChanged(Message, frozen=True, tag="providers.changed"):
     """An event: providers that changed, and the claims that these changes granted or ended.
 
-    Each provider comes with its whole state; or in `usage`, with what claims changed of it. Readers merge providers
-    by revision. A jump in `at`, or another term, means that a message was missed: the reader must catch up. `cursor`
-    is set when the changes are complete up to it: a reader that missed nothing then knows everything committed by
-    that point.
+    Each provider comes with its whole state. If only claims changed it, it comes in `usage` instead, with what they
+    changed. Readers merge providers by revision. `at` numbers these events: if it skips a position, or has another term
+    than before, the reader has missed an event and must catch up. `cursor` is set when the changes are complete up to
+    it: a reader that missed nothing then knows everything committed by that point.
 
     `joined` has the members of server groups that claims and swaps placed on a host. An entry of `left` ends all
     memberships of a consumer up to its attempt. Readers merge them by attempt, first those that joined.

@@ -77,7 +77,11 @@ class AskReasons(StrictMessage, frozen=True, tag="reasons.query"):
 
 
 class HostVerdict(Value, frozen=True):
-    """The first step that removes a host, and why. Without a step the host qualifies, and `fit` more instances fit."""
+    """Whether a host qualifies for the instance that a question describes, and if not, why.
+
+    `step` is the first filter that removes the host, and `reason` is why it does. If no filter removes it, both are
+    empty, and `fit` says how many such instances the host has room for.
+    """
 
     host: str
     cell: str

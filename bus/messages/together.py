@@ -118,7 +118,9 @@ class PageKept(Variant, frozen=True, tag="page_kept"):
 
 
 class PagesMissing(Variant, frozen=True, tag="pages_missing"):
-    """These pages were never kept here, or are forgotten: nothing is claimed. Send the claim again from its first page."""
+    """Placement does not have these earlier pages of the claim, or has deleted them by now: nothing is claimed. Send
+    the claim again from its first page.
+    """
 
     pages: tuple[int, ...]
 

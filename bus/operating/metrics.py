@@ -147,7 +147,10 @@ def _of_rooms(parts: Sequence[object]) -> Iterator[Metric]:
 def _summed(
     family: Family, name: str, meaning: str, label: str, counts: Iterable[tuple[str, int]]
 ) -> CounterMetricFamily | GaugeMetricFamily:
-    """A metric with the sum of the counts of each value of its label."""
+    """A metric with one number for each value of its label: the sum of that value's counts.
+
+    `counts` may have a value several times, such as a queue that several parts of this worker read.
+    """
     sums: Counter[str] = Counter()
     for value, count in counts:
         sums[value] += count

@@ -39,7 +39,10 @@ class SharedRuns:
 
 
 def mark_seen(done: "asyncio.Future[None]") -> None:
-    """Waiting callers get the exception. If all of them have gone, mark it as seen, so that asyncio does not log it."""
+    """Take note of the exception of a task that has ended, so that asyncio does not log it as never retrieved.
+
+    Callers that wait for the task get the exception all the same. But it may be that no caller waits any more.
+    """
     if not done.cancelled():
         done.exception()
 

@@ -209,7 +209,9 @@ async def _transaction(take: TakeSession, limit_s: float) -> AsyncIterator[Postg
 
 @contextmanager
 def cut_after(driver: Any, seconds: float) -> Iterator[None]:
-    """Close the connection after this time: a caller that still waits for an answer gets an error."""
+    """A context that may last this long. After that the connection is closed, so that code in the context that still
+    waits for an answer of the database gets an error.
+    """
     cut = asyncio.get_running_loop().call_later(seconds, driver.terminate)
     try:
         yield

@@ -145,7 +145,9 @@ class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
 
 
 class BlockedChanged(Struct, frozen=True, array_like=True, tag="blocked"):
-    """Tells the client why the broker accepts nothing from publishers from now on; empty if it accepts parcels again."""
+    """Tells the client that the broker accepts nothing from publishers from now on, for the reason `why`. If `why` is
+    empty, the broker accepts parcels again.
+    """
 
     why: str
 

@@ -101,16 +101,16 @@ async def read_inbox(
     look_s: float = LOOK_S,
     look_s_absent: float = LOOK_S_ABSENT,
 ) -> AsyncGenerator[InboxBatch, None]:
-    """Yields batches until the caller stops. A batch is acknowledged when the caller asks for the next one.
+    """Yields the messages of an inbox in batches, until the caller stops. A batch is acknowledged when the caller asks
+    for the next one.
 
-    If the caller dies before that, the batch is delivered again, to this process or another. The first batch tells of
-    a gap (`InboxBatch.gap`), since earlier messages may have been missed. A gap is also told after each interruption,
-    when the exchange exists again, and after the inbox was full. Only one of several readers is told that the inbox
-    was full. Operational errors are not raised: they are counted at `status`, the status of the reading part, and
-    retried.
+    If the caller dies before that, the batch is delivered again, to this process or another. A batch without messages
+    tells of a gap (`InboxBatch.gap`): earlier messages may have been missed. It comes first of all, after each
+    interruption, when the other program's exchange exists again, and after the inbox was full. If several processes
+    read the inbox, only one of them is told that it was full. Operational errors are not raised: they are counted at
+    `status`, the status of the reading part, and reading is tried again.
 
-    Close the generator as soon as it is left (`contextlib.aclosing`), so that unacknowledged messages go back at
-    once.
+    Close the generator as soon as it is left (`contextlib.aclosing`), so that unacknowledged messages go back at once.
     """
     status = status or Status(f"inbox {inbox.queue}", pauses=pauses_of(settings))
     gap = "reading begins: earlier messages may have been missed"
@@ -153,7 +153,11 @@ def inbox_dead_letter(message: InboxMessage, *, reason: str, where: str, letter:
 
 
 class _Reading:
-    """Consumes an inbox and its queue of dropped messages, and tells when to try to bind the inbox again."""
+    """Consumes an inbox over one connection, and the queue that receives what a full inbox drops.
+
+    The exchange of the other program may be missing, or be deleted later. So `next` also tells when it is time to try
+    again to bind the inbox to it.
+    """
 
     missed: Consuming
 

@@ -171,9 +171,9 @@ class Intake:
         return ()
 
     async def _until_all_suspects_have_arrived(self) -> None:
-        """Wait until no more suspect parcels arrive, so that one of all of them is chosen at random.
+        """Wait until no more parcels come back from lost workers, so that one of all is chosen at random.
 
-        Parcels that come back together arrive one after the other. An earlier choice would always be the first one.
+        Such parcels arrive one after the other. A choice before that would always be the first one.
         """
         arrived = 0
         while self._last_batch and arrived < len(self._suspects):

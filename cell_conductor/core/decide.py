@@ -98,7 +98,11 @@ Input = CellMessage | Due | SwapAnswered | HostsLost
 
 
 class DecidedMessage(Struct, frozen=True, gc=False):
-    """A message to send now, caused by the input with this index. With a sequence it is kept on the instance's row."""
+    """A message about an instance, to be sent now. `cause` is the index of the input that led to it.
+
+    With a `sequence`, the message stays on the instance's row until the broker has confirmed it. Without one it is not
+    kept.
+    """
 
     instance: InstanceId
     sequence: int | None
@@ -356,10 +360,10 @@ def _on_own_share_free(transition: Transition, attempt: int) -> None:
 def _with_claims_at(
     host: ProviderId, cleanups: tuple[Cleanup, ...], claims: tuple[HeldClaim, ...]
 ) -> tuple[Cleanup, ...]:
-    """The other cleanups, where one on the same host takes over these claims, to be released when it ends.
+    """These cleanups of an instance, of which each one on this host now also releases these claims when it ends.
 
-    After a resize in place, a host may have to destroy two attempts of an instance. Nothing is free there before both are
-    gone.
+    After a resize in place, a host may have to destroy two attempts of an instance. Nothing is free there before both
+    are gone. So when one cleanup has ended, its claims wait for the other.
     """
     return tuple(
         structs.replace(each, release=tuple(dict.fromkeys((*each.release, *claims))))

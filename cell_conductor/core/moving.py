@@ -149,9 +149,10 @@ def _abort(transition: Transition) -> None:
 
 
 def free_both_hosts(transition: Transition) -> None:
-    """Order source and destination to destroy an instance that is deleted while it moves.
+    """Order source and destination of a move to destroy an instance that is deleted meanwhile.
 
-    Its claim is released when the last of them has cleaned up. The claim may be that of the next attempt already.
+    The instance's claim is released when the last of the two has cleaned up. If placement was just asked for another
+    destination, the claim is that of the next attempt, since placement may have granted it already.
     """
     row, moving = transition.row, transition.moving
     own = HeldClaim(row.id, row.last_attempt)

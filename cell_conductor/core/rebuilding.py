@@ -4,9 +4,10 @@
                                  └──▶ broken   it failed, and nothing runs there; or its host is silent or lost
 
 Rebuilds of an instance are numbered. The API level orders the next one only when it knows the result of the last one.
-So a later number counts, and messages about an earlier rebuild change nothing. A host that was given up is asked again
-and again: its rebuild may still be done, or turn out never to have begun, and then the instance is active after all. A delete
-ends a rebuild at any time, and another order takes its place.
+So a later number counts, and messages about an earlier rebuild change nothing. If no answer comes, the rebuild is given
+up, but its host is asked again and again. It may still be done, or turn out never to have begun: then the instance is
+active after all. This asking ends with the next order to rebuild or to move the instance. A delete ends a rebuild at
+any time.
 """
 
 from msgspec import structs

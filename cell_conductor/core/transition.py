@@ -203,9 +203,10 @@ class Transition:
 
         Returns whether the share is free already.
 
-        While a swap is asked, placement may have granted it without the cell knowing. So the next attempt is released,
-        which covers both. If a silent host may still have the old share, both its heir's claim and the instance's wait
-        for that host.
+        While placement is asked for a swap, it may have granted the swap without the cell knowing. So the claim of the
+        next attempt is released, which ends the claim of the present one, too. If a silent host may still have the
+        instance, both the heir's claim on that host and the instance's own are released only when that host has cleaned
+        up.
         """
         row = self.row
         own = HeldClaim(row.id, row.last_attempt)

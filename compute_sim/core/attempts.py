@@ -278,7 +278,11 @@ def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRe
 
 
 def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
-    """The attempt after an order that begins nothing: the answer to the work under way will answer it, too."""
+    """The attempt after an order that comes before the attempt's work has ended, and begins no work of its own.
+
+    The host answers the order when that work ends, by the same message. Only the order's rank is noted, if it is
+    higher.
+    """
     rank = rank_of(order)
     return known if rank <= known.rank else structs.replace(known, rank=rank)
 

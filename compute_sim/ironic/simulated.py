@@ -145,7 +145,7 @@ class SimulatedIronic(Periodic):
 
     @property
     def away(self) -> Away | None:
-        """How the API is away now; None if it is not."""
+        """Whether the API is down now, by the fault script or by `go_away`, and how it fails. None if it is up."""
         if self._away is not None and self._clock_s() < self._away[0]:
             return Away(refuses=self._away[1])
         return away(self.script, self._announcer.since_s(self._clock_s()))

@@ -271,9 +271,10 @@ def next_turn_s(fault: TimedFault, at_s: float) -> float | None:
 
 
 def _us(seconds: float) -> int:
-    """The time in whole microseconds.
+    """The time in whole microseconds, so that sums and differences of times are exact.
 
-    With fractions, a time exactly at a change could be rounded to just before it, and the change would never pass.
+    With floats, the moment at which a fault begins or ends could be computed as just before it. Then the next change
+    after that moment would be the same moment again, for ever.
     """
     return round(seconds * 1e6)
 

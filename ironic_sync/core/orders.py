@@ -80,7 +80,10 @@ def redeployed(order: RedeployInstance, row: NodeRow, how: Rebuilt) -> InstanceR
 
 
 def with_end(row: NodeRow, instance: InstanceId, attempt: int, failure: str = "") -> NodeRow:
-    """The row with a tombstone for this attempt; the very same row if it has one."""
+    """The row that remembers that this attempt is over (`Ended`), so that no order deploys it again.
+
+    The same object if the row remembers this attempt of the instance, or a later one, already.
+    """
     known = _end_of(row, instance)
     if known is not None and known.attempt >= attempt:
         return row

@@ -70,7 +70,9 @@ def report_of(
 
 
 def trial_number(row: NodeRow) -> int:
-    """The number of a report that removes something, which placement may refuse."""
+    """The number of this row's trial: a report that tries to remove the provider or a former class. Placement refuses a
+    trial while an instance holds what it removes.
+    """
     return 2 * row.version + row.sequence_ahead
 
 

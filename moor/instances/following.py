@@ -50,9 +50,11 @@ class Following(Struct, frozen=True):
 
 
 class End(Struct, Generic[Order], frozen=True):
-    """How a command sees that the effect of an order is over, such as a move, which `what` names.
+    """How a command sees that what an order began in an instance has ended. `what` names it for the user: "the
+    rebuild".
 
-    `is_over` tells from the instance's state whether it is over, and `why_not_done` why the order failed; empty if not.
+    Both functions get the instance's state and the order. `is_over` tells whether the order has ended, and
+    `why_not_done` why it failed; empty if it did not fail.
     """
 
     what: str

@@ -42,7 +42,11 @@ def existing_names(connection: Connection, table: Table, names: Iterable[str]) -
 
 
 def revive(connection: Connection, table: Table, names: Iterable[str]) -> None:
-    """Mark these names as existing, since they are used. Runs after the use is written, so it waits for a concurrent delete."""
+    """Mark those of these names as existing that were deleted (`is_known` false): they are in use again.
+
+    The caller has written the use before. That write waits until another transaction's delete of the name is committed,
+    so this statement sees the delete.
+    """
     custom = custom_of(names)
     if custom:
         connection.execute(

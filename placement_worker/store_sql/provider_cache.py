@@ -106,7 +106,9 @@ class CachedProviders:
                     self._learn(CachedProvider(one, ProviderId(id_of(id_)), root))
 
     def read(self, bases: Mapping[int, int], rows: Iterable[StockRow], names: Mapping[int, str]) -> None:
-        """Cache the inventories of providers that were read, together with each provider's current `base`."""
+        """Cache the cells and inventories of providers that were just read. `bases` has the revision at which each
+        provider's were last written: while a provider has that `base`, they hold.
+        """
         cells: dict[int, str] = {}
         stocks: dict[int, dict[int, InventoryState]] = {number: {} for number in bases}
         for number, cell, class_id, *stock in rows:

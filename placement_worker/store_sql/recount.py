@@ -27,7 +27,11 @@ _Numbers = tuple[Used, int]
 
 
 class _Wrong(Struct, frozen=True):
-    """The right numbers of the providers whose stored ones are wrong, and the holder rows to delete and to insert."""
+    """The differences between the stored numbers and what follows from the holdings of consumers.
+
+    `numbers` has the right numbers of each provider whose stored ones are wrong. `stale` are rows of the table
+    `holders` to delete, and `missing` those to insert.
+    """
 
     numbers: dict[int, _Numbers]
     stale: frozenset[Pair]

@@ -68,7 +68,9 @@ def _block_text(rows: Rows, template: str, columns: list[int], index: ProviderIn
 
 
 def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[int]]:
-    """The JSON text of one candidate with `%s` in place of each provider, and the pattern's column for each `%s`."""
+    """The JSON text of one candidate of this pattern, with `%s` in place of each provider's id. For each `%s` the list
+    has the column of the pattern whose provider belongs there.
+    """
     giving = [column for column, amounts in enumerate(pattern.amounts) if amounts]
     if version < _BY_PROVIDER:
         rows = [

@@ -62,10 +62,10 @@ def write_tombstones(connection: Connection, trees: Iterable[TreeBook]) -> None:
 def clear_tombstones(connection: Connection, recreated: Collection[TreeBook]) -> None:
     """Delete the tombstones of trees that exist again.
 
-    The providers of these trees are written already, so until this transaction ends no other one can create or delete a
-    tree with the same root. But one may have done both before. It has left a tombstone that this transaction could not
-    read and lock in time, because there was no row. Such a tombstone has at least the shape of the new tree: then the
-    batch is tried again.
+    Another transaction may have created and deleted a tree with the same root since this one looked for its tombstone.
+    There was no tombstone then, so nothing was locked. The tombstone that it left is recognised by its shape, which is
+    not lower than that of the new tree: Transient is raised, and the batch is tried again. Until this transaction ends
+    it cannot happen again, since the providers of the new trees are written.
     """
     if not recreated:
         return
