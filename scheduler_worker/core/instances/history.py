@@ -45,7 +45,7 @@ def _change_between(was: InstanceState | None, after: InstanceRow, by: str) -> C
         if is_.move.outcome:
             return structs.replace(change, ended_at=is_.changed_at)
         if is_new:
-            # Until a host has granted its share, the one that was chosen first counts.
+            # Until placement has granted a share there, the host that was chosen first counts.
             chosen = after.choices[0].name if after.choices else ""
             return structs.replace(change, destination=is_.move.destination or chosen)
         return structs.replace(change, ended_by=by if is_.move.asked else "")
