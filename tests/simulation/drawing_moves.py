@@ -57,6 +57,8 @@ UNSHELVE_ENDS: tuple[tuple[EndOfMove, ...], ...] = (
     (),
     (),
 )
+# A host that fails to start an instance is asked again until the deadline: most unshelves fail by a short one.
+UNSHELVE_DEADLINES_S = (1, 3, 12)
 # The ends that clients ask for, and how long after the move was taken; sent at once, or when the instance has arrived.
 ENDS: tuple[tuple[EndOfMove, ...], ...] = (
     (EndOfMove("confirm"),),
@@ -116,11 +118,14 @@ def with_moves(plan: Plan, chance: random.Random) -> Plan:
     evacuations = tuple(_evacuation(each, chance) for each in silent + dying)
     faults = (*plan.faults, *_faults(chance))
     of_rebuilds = random.Random(f"{plan.seed} rebuilds on hosts")
+    of_unshelves = random.Random(f"{plan.seed} unshelves")
+    moves = [
+        structs.replace(each, unshelve_deadline_s=of_unshelves.choice(UNSHELVE_DEADLINES_S))
+        for each in _moves(plan, chance, offloads=has_offloads(plan.seed))
+    ]
     return structs.replace(
         plan,
-        moves=tuple(
-            sorted(_moves(plan, chance, offloads=has_offloads(plan.seed)), key=lambda each: each.at_s)
-        ),
+        moves=tuple(sorted(moves, key=lambda each: each.at_s)),
         evacuations=evacuations,
         rebuilds=tuple(sorted(_rebuilds(plan, of_rebuilds), key=lambda each: each.at_s)),
         faults=tuple(sorted((*faults, *_faults_of_rebuilds(of_rebuilds)), key=lambda each: each.at_s)),

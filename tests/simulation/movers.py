@@ -54,9 +54,7 @@ class Movers:
             for end in planned.ends:
                 tasks.create_task(self._end(ask, order, end))
             if planned.unshelved_after_s is not None:
-                tasks.create_task(
-                    self._unshelve(ask, order, planned.unshelved_after_s, planned.unshelve_ends)
-                )
+                tasks.create_task(self._unshelve(ask, order, planned.unshelved_after_s, planned))
             if planned.offloaded_after_s is not None:
                 tasks.create_task(self._offload(ask, order, planned.offloaded_after_s))
         await self._look(ask, order)
@@ -94,18 +92,18 @@ class Movers:
         said = EndMove(request_id=order.request_id, instance=order.instance, how=how, project=PROJECT)
         await self._is_taken(ask, said)
 
-    async def _unshelve(
-        self, ask: Ask, order: MoveInstance, after_s: float, ends: tuple[EndOfMove, ...]
-    ) -> None:
+    async def _unshelve(self, ask: Ask, order: MoveInstance, after_s: float, planned: PlannedMove) -> None:
         if not await self._is_soon(
             order.instance, lambda told: told.state in ("shelved", "offloaded"), MOVE_UNTIL_S
         ):
             return
         await asyncio.sleep(after_s)
         request = RequestId(UUID(int=order.request_id.int ^ 1))
-        back = structs.replace(order, request_id=request, kind="unshelve", deadline_s=DEADLINE_S)
+        back = structs.replace(
+            order, request_id=request, kind="unshelve", deadline_s=planned.unshelve_deadline_s
+        )
         if await self._is_taken(ask, back):
-            for end in ends:
+            for end in planned.unshelve_ends:
                 await self._end(ask, back, end)
 
     async def _offload(self, ask: Ask, order: MoveInstance, after_s: float) -> None:

@@ -109,6 +109,7 @@ class PlannedMove(Struct, frozen=True):
     # How long after it is shelved or offloaded; None: it stays so.
     unshelved_after_s: float | None = None
     unshelve_ends: tuple[EndOfMove, ...] = ()
+    unshelve_deadline_s: int = 12
     # How long after it is shelved; None: it keeps its host.
     offloaded_after_s: float | None = None
 
