@@ -72,7 +72,8 @@ class Change(Value, frozen=True):
 
 
 class AskHistory(ProjectMessage, frozen=True, tag="history.query"):
-    """Asks for the orders that an instance was given: a page of changes in the order of their numbers, after `after`.
+    """Asks for a page of an instance's history: one change for each order that it was given, in the order of their
+    numbers, after `after`.
 
     With `project`, only of an instance of that project. Without it, of any, which needs the right to all projects.
     """

@@ -24,7 +24,9 @@ _FIXED = {
 
 
 def decode_leniently() -> None:
-    """Make the client library use the decoders of this module, for all connections of this process."""
+    """Make the AMQP library decode names, times and tables in this process by functions that accept all that RabbitMQ
+    accepts. Its own functions raise at some of it, and the connection ends.
+    """
     decode.METHODS.update(shortstr=short_string, table=table, timestamp=timestamp)
 
 

@@ -225,9 +225,10 @@ async def _reading(connection: Connection, inbox: Inbox, prefetch: int) -> Async
 
 
 async def _queues_exist(connection: Connection, inbox: Inbox) -> bool:
-    """Whether the inbox's queue exists, and the queue that reports dropped messages.
+    """Do the queues of this inbox exist: its own, and the one in which the broker reports messages that the inbox
+    dropped?
 
-    A reader declares them only if one is missing, since it may have no right to declare.
+    A reader of the inbox declares them only if one is missing, since it may have no right to declare.
     """
     try:
         for queue in inbox.queues:

@@ -40,8 +40,8 @@ SCOPE = "capabilities:"
 
 
 class _Having(Struct, frozen=True):
-    """The hosts that have one capability: the value of each, by the host's row; for a resource class also the amount
-    that is free.
+    """The hosts that have one trait, resource class or reported fact. `values` has what each host has of it, by the
+    host's row; for a resource class, `free` also has the amount that is free.
     """
 
     kind: str
@@ -119,7 +119,7 @@ def _names(picture: Picture) -> Iterator[str]:
 
 
 def _having(picture: Picture, name: str) -> _Having | None:
-    """The hosts that have this capability; None if no host has it."""
+    """The hosts that have the trait, resource class or reported fact of this name; None if no host has it."""
     columns, rows = picture.columns, _rows(picture)
     if name == POOLS:
         return _having_pools(picture)

@@ -68,8 +68,8 @@ def _block_text(rows: Rows, template: str, columns: list[int], index: ProviderIn
 
 
 def _template(pattern: CandidatePattern, version: Version) -> tuple[str, list[int]]:
-    """The JSON text of one candidate of this pattern, with `%s` in place of each provider's id. For each `%s` the list
-    has the column of the pattern whose provider belongs there.
+    """The JSON text of candidates that differ only in their providers, with `%s` in place of each provider's id. The
+    returned list says for each `%s` which of the candidate's providers belongs there, by its number in the pattern.
     """
     giving = [column for column, amounts in enumerate(pattern.amounts) if amounts]
     if version < _BY_PROVIDER:

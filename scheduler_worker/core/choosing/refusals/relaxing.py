@@ -80,7 +80,9 @@ def _mildest(counting: "_Counting", demand: _Demand) -> Relaxation | None:
 
 
 def _least(counting: "_Counting", demands: Sequence[_Demand]) -> Relaxation | None:
-    """Relax all demands as far as possible; then take back each change that is not needed, and make the others milder."""
+    """The fewest and mildest changes with which some host qualifies: relax all demands as far as possible, then take
+    back each change without which a host still qualifies, and make the others milder.
+    """
     changes = [demand[-1] for demand in demands]
     found = counting.relaxed(changes)
     for demand in demands if found else ():
