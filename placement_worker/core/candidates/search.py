@@ -50,7 +50,9 @@ def find_candidates(index: ProviderIndex, query: CandidatesQuery, budget: Budget
 
 
 def _joined(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Join neighbouring blocks with one pattern and preference: a tree with many solutions gives one block for each."""
+    """Put neighbouring blocks of candidates together if they have the same pattern and are worth the same. Each
+    solution of a tree makes a block of its own.
+    """
     joined = []
     for (_, preference), alike in groupby(blocks, key=lambda block: (id(block.pattern), block.preference)):
         neighbours = list(alike)

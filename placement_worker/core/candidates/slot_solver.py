@@ -360,8 +360,8 @@ class _Search:
     def _may_pack_alone(
         self, packing: Packing, domains: Sequence[int], asking: Sequence[int], left: dict[int, int]
     ) -> bool:
-        """Check two kinds of open slots alone: those with amounts so large that no place has room for two, and those that can
-        get only one place.
+        """May there be room for two kinds of open slots, if each kind is looked at by itself? They are the slots with
+        amounts so large that no place has room for two of them, and the slots that can get only one place.
         """
         most = max(left.values())
         large = [domains[slot] for slot in asking if 2 * packing.amounts[slot] > most]
