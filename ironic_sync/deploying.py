@@ -79,7 +79,7 @@ class Ownership(Protocol):
 
 
 class _LookResult(Struct, frozen=True):
-    """What came of one look at a node: its state in Ironic, read last at `at_us`, and the outcome after all steps
+    """The result of one look at a node: its state in Ironic, read last at `at_us`, and the outcome after all steps
     that could be taken.
     """
 

@@ -257,8 +257,10 @@ class Membership(PartGroup):
         self._gained(unread)
 
     def _is_to_compare(self) -> bool:
-        """Whether this look compares the daemon's nodes with the ring, since some may belong to another daemon: the
-        members have changed, this one drains, the last comparison was not finished, or is `balance_s` ago.
+        """Does this look compare the daemon's nodes with the ring, since some may belong to another daemon?
+
+        It does if the members have changed, if this daemon drains, or if the last comparison was not finished or is
+        `balance_s` ago.
         """
         return (
             self._must_compare

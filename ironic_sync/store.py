@@ -128,8 +128,8 @@ class RingStore(Protocol):
         """Carry out these moves. Returns the nodes that moved, as they are now: each has the next epoch and version,
         and must be read.
 
-        A node is left where it is if it has another owner or epoch by now, if it has an instance and the move is only
-        for free nodes, or if another transaction has its row locked. In the last case, try again soon.
+        A node is left where it is if it has another owner or epoch by now, or if it has an instance and the move is
+        only for free nodes. It is left, too, while another transaction has its row locked: then try again soon.
         """
 
 

@@ -298,8 +298,8 @@ def _is_owned(row: NodeRow, membership: Membership) -> bool:
 
 
 class Adopter(Periodic):
-    """The part that takes the Sweeper's place where Ironic's REST API is not known: a gained node cannot be read, so
-    it counts as read with what its notifications said, and is reported again in its new epoch.
+    """The part that takes the Sweeper's place where Ironic's REST API is not known. A gained node cannot be read there.
+    It counts as read with the facts of its notifications, and is reported again in its new epoch.
     """
 
     def __init__(

@@ -215,8 +215,8 @@ def _why_no_rebuild(row: NodeRow, order: RedeployInstance, *, can_deploy: bool) 
 
 
 def _is_on(row: NodeRow, order: UndeployInstance | RedeployInstance) -> bool:
-    """Whether the order's attempt may be on the node: a daemon deployed it there, or Ironic names its instance on the
-    node and the row does not say by which attempt it came.
+    """May the order's attempt be on the node? Yes if a daemon deployed it there. Yes also if Ironic names its instance
+    on the node, and the row does not say by which attempt the instance came.
     """
     done, node = row.deployed, row.node
     if done is not None and done.instance == order.instance:

@@ -40,7 +40,7 @@ class Group(Struct, frozen=True):
 
 
 class CandidatesQuery(Struct, frozen=True):
-    """What a candidate must give. The `groups` have different suffixes; a group without a suffix asks for resources.
+    """A query for candidates: the needs that each of them must meet. The `groups` have different suffixes; a group without a suffix asks for resources.
 
     With `isolate`, no two groups with suffixes get the same provider. `same_subtree` has tuples of suffixes: among the
     providers of these groups, one is at or above all others. `root_required` and `root_forbidden` are traits of the
