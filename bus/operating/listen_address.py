@@ -3,6 +3,7 @@
 import socket
 
 PORT_MAX = 65_535
+PORT_DIGITS_MAX = 5
 
 
 class BadAddressError(ValueError):
@@ -16,7 +17,14 @@ def read_address(text: str, setting: str, examples: str, *, default_host: str = 
     """
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or default_host
-    if not host or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
+    # Python refuses to read a number of thousands of digits.
+    if (
+        not host
+        or not port.isascii()
+        or not port.isdigit()
+        or len(port) > PORT_DIGITS_MAX
+        or int(port) > PORT_MAX
+    ):
         raise BadAddressError(f"{setting} is {text!r}: write {examples}")
     return host, int(port)
 

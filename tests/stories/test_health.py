@@ -298,7 +298,7 @@ def test_a_port_alone_is_on_loopback(text: str, address: tuple[str, int]) -> Non
     assert read_health_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", "host:99999", "1:x", "\u0661"])
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:99999", "1:x", "\u0661", "9" * 5_000])
 def test_an_invalid_address_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(BadAddressError, match="write port or host:port"):
         read_health_address(text)
