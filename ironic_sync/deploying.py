@@ -16,7 +16,7 @@ from typing import Protocol, assert_never
 
 from msgspec import Struct, structs
 
-from bus.errors import Operational
+from bus.errors import Locked, Operational
 from bus.message import ProviderId
 from bus.messages.cell import DeployProgressed, RedeployInstance
 from bus.moments import moment
@@ -251,8 +251,9 @@ class Deployer(PartGroup):
                     )
                 if isinstance(result, Fail):
                     return _LookResult(node, at_us, result)
-                if isinstance(step, SetState | ClearInstance):
+                if not isinstance(step, ReadVifs | Validate):
                     ordered.append(step)
+                if isinstance(step, SetState | ClearInstance):
                     is_ordered = isinstance(step, SetState) and step.target == "rebuild"
                     seen = Seen(await self._api.node(row.id), is_ordered=is_ordered)
                 else:
@@ -261,7 +262,8 @@ class Deployer(PartGroup):
             raise
         except Operational as problem:
             self._asking.left(problem)
-            return _LookResult(node, at_us, Again(str(problem)), is_ordered)
+            again = Again(str(problem), is_refusal=isinstance(problem, Locked))
+            return _LookResult(node, at_us, again, is_ordered)
 
     async def _send_step(  # noqa: PLR0911 - one for each step
         self, node: ProviderId, step: Step
@@ -299,8 +301,11 @@ class Deployer(PartGroup):
         outcome = looked.outcome
         if isinstance(outcome, Finish | Gone) and not is_held(row):
             outcome = Wait(UNTIL_HELD)
-        tries = deploy.tries + 1 if isinstance(outcome, Again) else 0
+        tries, refusals = _counted(deploy, outcome)
         due_at = self._now() + self._pause(outcome, tries)
+        if isinstance(outcome, Wait | Again):
+            # If somebody else has written the row since it was read, that wakes us: this look did not use it.
+            self._looked_by[row.id] = _signature(self._with_node(row, looked, row.version))
 
         def change(now: NodeRow) -> NodeRow | None:
             work = now.deploy
@@ -319,10 +324,10 @@ class Deployer(PartGroup):
                     return after
                 return structs.replace(after, answers=(*after.answers, answer), answers_at=self._now())
             if isinstance(outcome, Wait | Again):
-                waiting = structs.replace(work, progress=outcome.why, tries=tries, due_at=due_at)
-                after = structs.replace(after, deploy=waiting)
-                self._looked_by[row.id] = _signature(after)
-                return after
+                waiting = structs.replace(
+                    work, progress=outcome.why, tries=tries, refusals=refusals, due_at=due_at
+                )
+                return structs.replace(after, deploy=waiting)
             return structs.replace(after, deploy=self._deploy_after(work, outcome))
 
         if not await self._writer.change({row.id: change}):
@@ -339,7 +344,7 @@ class Deployer(PartGroup):
             case Note(before):
                 return structs.replace(work, before=before)
             case Fail(reason):
-                return structs.replace(work, failure=reason, tries=0, due_at=AT_ONCE)
+                return structs.replace(work, failure=reason, tries=0, refusals=0, due_at=AT_ONCE)
             case _:
                 return work
 
@@ -428,6 +433,13 @@ def _verdict(checks: Mapping[str, InterfaceCheck] | Refused) -> Refused | Fail |
         return checks
     flaws = why_invalid(checks)
     return Fail(flaws) if flaws else None
+
+
+def _counted(deploy: Deploy, outcome: Outcome) -> tuple[int, int]:
+    """The order's failed tries and refusals, with this outcome."""
+    if not isinstance(outcome, Again):
+        return 0, 0
+    return deploy.tries + 1, deploy.refusals + outcome.is_refusal
 
 
 def _work_of(deploy: Deploy) -> tuple[object, ...]:

@@ -162,9 +162,10 @@ class Wait(Struct, frozen=True):
 
 
 class Again(Struct, frozen=True):
-    """An outcome: the step failed this time. Try it again after a pause."""
+    """An outcome: the step failed this time. Try it again after a pause. `is_refusal`: Ironic answered, and refused it."""
 
     why: str
+    is_refusal: bool = False
 
 
 class Note(Struct, frozen=True):
@@ -200,16 +201,16 @@ def next_step(deploy: Deploy, seen: Seen) -> Step | Outcome:
 
 
 def after_step(seen: Seen, step: Step) -> Seen:
-    """The known state after Ironic accepted this step. A change of the node itself must be read; it is not assumed."""
+    """The known state after Ironic accepted this step. Changes of the node and of its ports must be read; they are not
+    assumed.
+    """
     match step:
         case SetInstance():
             return structs.replace(seen, has_info=True)
         case Validate():
             return structs.replace(seen, is_valid=True)
-        case AttachVif(vif):
-            return structs.replace(seen, vifs=(*(seen.vifs or ()), vif))
-        case DetachVif(vif):
-            return structs.replace(seen, vifs=tuple(each for each in seen.vifs or () if each != vif))
+        case AttachVif() | DetachVif():
+            return structs.replace(seen, vifs=None)
         case _:
             return seen
 
@@ -217,9 +218,9 @@ def after_step(seen: Seen, step: Step) -> Seen:
 def after_refusal(deploy: Deploy, step: Step, status: int, message: str) -> Outcome:
     """The outcome when Ironic refuses a step."""
     if deploy.kind == "undeploy" or deploy.failure or status == _MISSING:
-        return Again(f"Ironic refuses: {message}")
-    if isinstance(step, SetInstance) and status == _CONFLICT and deploy.tries < CONFLICTS_MAX:
-        return Again(f"Ironic refuses: {message}")
+        return Again(f"Ironic refuses: {message}", is_refusal=True)
+    if isinstance(step, SetInstance) and status == _CONFLICT and deploy.refusals < CONFLICTS_MAX:
+        return Again(f"Ironic refuses: {message}", is_refusal=True)
     return Fail(f"Ironic refuses: {message}")
 
 
@@ -411,7 +412,7 @@ def _detaching_ours(deploy: Deploy, node: Node, seen: Seen) -> Step | Outcome:
     """
     ours = deploy.order.ports if isinstance(deploy.order, DeployInstance) else ()
     is_taken_off = node.instance_uuid is None and OF_UNDEPLOYS.get(node.provision_state) != CLEAR
-    if not ours or is_taken_off or deploy.tries >= CONFLICTS_MAX:
+    if not ours or is_taken_off or deploy.refusals >= CONFLICTS_MAX:
         return Gone()
     if seen.vifs is None:
         return ReadVifs()

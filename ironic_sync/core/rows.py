@@ -60,9 +60,11 @@ class Deploy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     before: str = ""
     is_ordered: bool = False
     failure: str = ""
-    # For people: what the deploy waits for. `tries` counts failed tries of the same step.
+    # For people: what the deploy waits for. `tries` counts failed tries of the same step, and `refusals` those of them that
+    # failed because Ironic refused, and not because it was away.
     progress: str = ""
     tries: int = 0
+    refusals: int = 0
     started_at: datetime | None = None
     # When the node must be read again even without a notification.
     due_at: datetime | None = None

@@ -245,18 +245,23 @@ class DeploySetup(Struct):
     async def until_free(self, *nodes: SimulatedNode) -> None:
         """Wait until these nodes are available, and no consumer holds them; end Ironic's work as `until_active` does."""
         wanted = {node.uuid for node in nodes}
+        others: list[object] = []
 
         async def are_free() -> bool:
             self.end_work()
             stocks = await self.stocks()
-            return all(
-                (node.provision_state, node.instance_uuid, node.vifs) == ("available", None, ())
-                and _is_free(stocks.get(node.uuid))
+            others[:] = [
+                (node, stocks.get(node.uuid), await self.row(node))
                 for node in self.nodes
                 if node.uuid in wanted
-            )
+                and not (
+                    (node.provision_state, node.instance_uuid, node.vifs) == ("available", None, ())
+                    and _is_free(stocks.get(node.uuid))
+                )
+            ]
+            return not others
 
-        await wait_until(are_free, f"{len(wanted)} nodes are free again")
+        await wait_until(are_free, f"{len(wanted)} nodes are free again", others)
 
 
 def _is_free(stock: InventoryState | None) -> bool:

@@ -32,6 +32,9 @@ OLD = {"X-OpenStack-Ironic-API-Maximum-Version": "1.50", "X-OpenStack-Ironic-API
 # Responses in place of Ironic's: status, body, headers.
 WRONG_ANSWERS: Sequence[tuple[int, bytes, dict[str, str]]] = (
     *((status, HTML, {}) for status in (200, 202, 302, 400, 401, 403, 404, 405, 418, 500, 502, 503)),
+    # Acceptances, in Ironic's form, of requests that it never received.
+    (202, b"", {}),
+    (204, b"", {}),
     (404, FAULT, {}),
     (409, FAULT.replace(b"could not be found", b"is locked by host x"), {}),
     (409, FAULT, {}),

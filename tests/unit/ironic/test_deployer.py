@@ -48,6 +48,28 @@ async def test_what_another_daemon_hears_is_looked_at_without_waiting_for_the_ne
         await stand.until_said(InstanceDestroyed)
 
 
+async def test_what_another_daemon_hears_during_a_look_is_looked_at_without_waiting_for_the_next_reading() -> (
+    None
+):
+    slow = structs.replace(DELAYS, deploy_s=LONG_S)
+    stand = Stand(elsewhere=True, settings=IronicSimSettings(delays=slow))
+
+    async def answer_late(go: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+        answer = await go()
+        stand.end_work()
+        await stand.until(
+            lambda: stand.row.node is not None and stand.row.node.provision_state == "active",
+            "the other daemon heard that it is active",
+        )
+        return answer
+
+    # Read, patch, validate, order; then the node is read, and is being deployed.
+    stand.wire.events[5] = answer_late
+    async with stand.running(), stand.daemon(settings=structs.replace(QUICK, deploy_read_s=3600.0)):
+        await stand.order(an_order(host=stand.id))
+        await stand.until_said(InstanceSpawned)
+
+
 # A deploy and an undeploy take so many requests when nothing breaks; more when something does.
 REQUESTS = 15
 

@@ -12,10 +12,11 @@ from msgspec import structs
 
 from bus.messages.cell import DeployProgressed, InstanceDestroyed, InstanceSpawned, SpawnFailed
 from compute_sim.ironic import IronicSimSettings
+from ironic_sync.core.deploying import CONFLICTS_MAX
 from ironic_sync.core.orders import Order  # noqa: TC001 - like every other import
 from ironic_sync.core.rows import NodeRow
 from tests.ironic_clock import LONG_S
-from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Stand
+from tests.unit.ironic.deployer_stand import DELAYS, QUICK, Event, Stand
 from tests.unit.ironic.deploys import OURS, THEIRS, an_order, an_undeploy
 
 pytestmark = pytest.mark.asyncio
@@ -222,6 +223,68 @@ async def test_an_instance_that_somebody_sets_before_ours_is_deployed_stays_and_
         assert isinstance(failed, SpawnFailed)
         assert failed.reason == f"instance {THEIRS} is on the node"
         assert stand.row.deploy is None
+
+
+async def falsely_accepted(_: Go) -> httpx.Response:
+    """Something between us and Ironic accepts a request that Ironic never receives."""
+    return httpx.Response(204)
+
+
+async def test_a_port_is_attached_when_ironic_shows_it_and_not_when_something_says_so() -> None:
+    stand = Stand(hears=False)
+    # Read, patch, ports: then the port is attached.
+    stand.wire.events[4] = falsely_accepted
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, ports=("port-1",)))
+        await stand.until_said(InstanceSpawned)
+
+        assert stand.node.vifs == ("port-1",)
+
+
+async def test_a_port_is_off_a_node_when_ironic_shows_it_and_not_when_something_says_so() -> None:
+    stand = Stand(hears=False)
+    accepted = 0
+
+    def accept_twice(request: httpx.Request) -> Event | None:
+        nonlocal accepted
+        accepted += request.method == "DELETE"
+        return falsely_accepted if request.method == "DELETE" and accepted <= 2 else None
+
+    async def refuse(_: Go) -> httpx.Response:
+        return httpx.Response(400, json={"error_message": '{"faultstring": "No."}'})
+
+    stand.wire.refuses = accept_twice
+    # The validation.
+    stand.wire.events[6] = refuse
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, ports=("port-1",)))
+        await stand.until_said(SpawnFailed)
+
+        assert (stand.node.instance_uuid, stand.node.vifs, accepted) == (None, (), 3)
+
+
+async def test_our_ports_are_detached_from_anothers_node_after_ironic_was_away_for_long() -> None:
+    stand = Stand(hears=False)
+    is_away = False
+
+    async def take_and_go(_: Go) -> httpx.Response:
+        nonlocal is_away
+        is_away = True
+        if stand.node.instance_uuid != str(THEIRS):
+            take_over(stand)
+        raise httpx.ReadError("lost")
+
+    stand.wire.events |= {6: take_and_go, 7: take_and_go}
+    stand.wire.refuses = lambda request: take_and_go if is_away and request.method == "DELETE" else None
+    async with stand.running(), stand.daemon():
+        await stand.order(an_order(host=stand.id, ports=PORTS))
+        await stand.until(
+            lambda: stand.row.deploy is not None and stand.row.deploy.tries > CONFLICTS_MAX, "many tries"
+        )
+        is_away = False
+        await stand.until_said(SpawnFailed)
+
+        assert stand.node.vifs == ()
 
 
 async def test_ports_of_ours_that_cannot_be_detached_from_anothers_node_are_given_up_in_the_end() -> None:

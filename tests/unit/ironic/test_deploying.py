@@ -149,12 +149,14 @@ def test_the_steps_of_a_deploy_come_in_their_order() -> None:
         step = next_step(work, now)
         taken.append(step)
         assert not isinstance(step, Fail | Wait | Again | Note | Finish | Gone)
-        now = seen(vifs=("p1",), has_info=True) if isinstance(step, ReadVifs) else after_step(now, step)
+        attached = ("p1", "p2") if AttachVif("p2") in taken else ("p1",)
+        now = seen(vifs=attached, has_info=True) if isinstance(step, ReadVifs) else after_step(now, step)
 
     assert taken == [
         SetInstance(instance_info(order, a_node()), OURS),
         ReadVifs(),
         AttachVif("p2"),
+        ReadVifs(),
         Validate(),
         SetState("active", "http://drives/1"),
     ]
@@ -170,7 +172,8 @@ def test_what_never_got_so_far_is_taken_off_port_by_port() -> None:
     attached = seen(vifs=("p1",))
 
     assert next_step(UNDEPLOY, attached) == DetachVif("p1")
-    assert next_step(UNDEPLOY, after_step(attached, DetachVif("p1"))) == ClearInstance()
+    assert next_step(UNDEPLOY, after_step(attached, DetachVif("p1"))) == ReadVifs()
+    assert next_step(UNDEPLOY, seen(vifs=())) == ClearInstance()
 
 
 def test_a_deploy_fails_with_ironics_words() -> None:
@@ -184,8 +187,8 @@ def test_a_refusal_ends_a_deploy_unless_another_node_may_still_be_losing_the_ins
 
     assert after_refusal(DEPLOY, state, 400, "no") == Fail("Ironic refuses: no")
     assert after_refusal(DEPLOY, own, 400, "no") == Fail("Ironic refuses: no")
-    assert after_refusal(DEPLOY, own, 409, "busy") == Again("Ironic refuses: busy")
-    patient = a_deploy(tries=CONFLICTS_MAX)
+    assert after_refusal(DEPLOY, own, 409, "busy") == Again("Ironic refuses: busy", is_refusal=True)
+    patient = a_deploy(refusals=CONFLICTS_MAX)
     assert after_refusal(patient, own, 409, "busy") == Fail("Ironic refuses: busy")
 
 
@@ -304,5 +307,7 @@ def test_where_only_the_instance_was_removed_ports_are_detached_unless_ironic_do
 def test_the_ports_on_a_node_that_is_no_longer_ours_are_not_tried_for_ever() -> None:
     there = seen("active", instance_uuid=THEIRS, vifs=PORTS)
 
-    assert next_step(structs.replace(WITH_PORTS, tries=CONFLICTS_MAX - 1), there) == DetachVif("port-1")
-    assert next_step(structs.replace(WITH_PORTS, tries=CONFLICTS_MAX), there) == Gone()
+    assert next_step(structs.replace(WITH_PORTS, refusals=CONFLICTS_MAX - 1), there) == DetachVif("port-1")
+    assert next_step(structs.replace(WITH_PORTS, refusals=CONFLICTS_MAX), there) == Gone()
+    away = structs.replace(WITH_PORTS, tries=CONFLICTS_MAX)
+    assert next_step(away, there) == DetachVif("port-1"), "Ironic was away, and refused nothing"
