@@ -15,6 +15,8 @@ CellName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}\Z")]
 Project = Annotated[str, Meta(pattern=r"^(?!-\Z)[a-z0-9_-]{0,64}\Z")]
 # In the range of PostgreSQL's and AMQP's integers.
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+# Any number that a column of 64 bits can have.
+Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 ProviderId = NewType("ProviderId", UUID)
 ConsumerId = NewType("ConsumerId", UUID)
 GroupId = NewType("GroupId", UUID)

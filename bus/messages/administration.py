@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from bus.message import AggregateId, ConsumerId, Message, Project, ProviderId, StrictMessage
+from bus.message import AggregateId, ConsumerId, Integer, Message, Project, ProviderId, StrictMessage
 from bus.messages.placement import (
     Counter,
     DoesNotFit,
@@ -202,7 +202,7 @@ class ProviderWritten(Variant, frozen=True, tag="written"):
 
     provider: ProviderId
     name: str
-    generation: int
+    generation: Integer
     root: ProviderId
     parent: ProviderId | None = None
 
@@ -245,16 +245,16 @@ class GenerationMoved(Variant, frozen=True, tag="generation_moved"):
     """The write names an old generation of the provider. `current` is its generation now."""
 
     provider: ProviderId
-    seen: int
-    current: int
+    seen: Integer
+    current: Integer
 
 
 class ConsumerMoved(Variant, frozen=True, tag="consumer_moved"):
     """The write names an old generation of the consumer. `current` is its generation now, null if it does not exist."""
 
     consumer: ConsumerId
-    seen: int | None
-    current: int | None
+    seen: Integer | None
+    current: Integer | None
 
 
 class NameTaken(Variant, frozen=True, tag="name_taken"):
@@ -345,8 +345,8 @@ class ConsumerState(Value, frozen=True):
     project: str
     user: str
     type: str
-    generation: int
-    attempt: int
+    generation: Integer
+    attempt: Integer
     held: tuple[ResourceAmount, ...]
 
 
@@ -356,8 +356,8 @@ class TypeUsage(Value, frozen=True):
     """
 
     type: str
-    consumers: int
-    used: dict[str, int]
+    consumers: Integer
+    used: dict[str, Integer]
 
 
 class AskConsumer(StrictMessage, frozen=True, tag="consumer.query"):

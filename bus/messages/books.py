@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import CellName, ConsumerId, GroupId, Message, ProviderId, StrictMessage
+from bus.message import CellName, ConsumerId, GroupId, Integer, Message, ProviderId, StrictMessage
 from bus.messages.build import InstanceId, InstanceState
 from bus.messages.placement import (
     Attempt,
@@ -174,7 +174,7 @@ class HostEntry(Value, frozen=True, array_like=True):
 
     instance: InstanceId
     host: ProviderId
-    attempt: int
+    attempt: Integer
 
 
 class CellEntry(Value, frozen=True):

@@ -10,6 +10,7 @@ from bus.message import (
     CellMessage,
     ConsumerId,
     GroupId,
+    Integer,
     Message,
     Project,
     ProjectMessage,
@@ -45,11 +46,11 @@ class Flavor(Value, frozen=True):
     """
 
     name: Label = ""
-    vcpus: int = 0
-    ram_mb: int = 0
-    root_gb: int = 0
-    ephemeral_gb: int = 0
-    swap_mb: int = 0
+    vcpus: Integer = 0
+    ram_mb: Integer = 0
+    root_gb: Integer = 0
+    ephemeral_gb: Integer = 0
+    swap_mb: Integer = 0
     extra_specs: dict[str, str] = {}
 
 
@@ -128,8 +129,8 @@ class Wait(Value, frozen=True):
     becomes free goes to the highest `priority` first, then to the oldest request.
     """
 
-    for_s: int
-    priority: int = 0
+    for_s: Integer
+    priority: Integer = 0
 
 
 class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
@@ -142,7 +143,7 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
 
     request_id: RequestId | None = None
     flavor: Flavor | None = None
-    count: int = 1
+    count: Integer = 1
     instance_ids: tuple[InstanceId, ...] = ()
     name: Label = ""
     project: Project = ""
@@ -158,7 +159,7 @@ class BuildInstance(StrictMessage, frozen=True, tag="build.request"):
     same_host: Neighbours = ()
     # The limit from acceptance to the end, active or error; with `wait`, from the choice of a host. None: the scheduler's
     # default for this kind of host.
-    deadline_s: int | None = None
+    deadline_s: Integer | None = None
     image: Image | None = None
     config_drive: ConfigDrive = ""
     ports: Ports = ()
@@ -216,7 +217,7 @@ class RebuildInstance(ProjectMessage, frozen=True, tag="instance.rebuild"):
     instance: InstanceId
     image: Image
     # The limit from acceptance to the end. None: the scheduler's default for bare-metal nodes.
-    deadline_s: int | None = None
+    deadline_s: Integer | None = None
 
 
 class FunnelStep(Value, frozen=True):

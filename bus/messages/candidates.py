@@ -8,7 +8,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import Message, ProviderId, StrictMessage
+from bus.message import Integer, Message, ProviderId, StrictMessage
 from bus.messages.administration import Aggregates, Traits, UnknownClass, UnknownTrait
 from bus.messages.placement import NotAllowed, Positive, ResourceClass, Share, Trait, Value, Variant
 
@@ -68,7 +68,7 @@ class NextPage(Value, frozen=True):
     """The values for a `candidates.more` that asks for the next page of an answer."""
 
     answer: UUID
-    page: int
+    page: Integer
 
 
 class Candidate(Value, frozen=True):
@@ -101,8 +101,8 @@ class TooCostly(Variant, frozen=True, tag="too_costly"):
     """
 
     what: Literal["steps", "bytes", "answer_bytes"]
-    spent: int
-    budget: int
+    spent: Integer
+    budget: Integer
 
 
 class CandidatesFound(Message, frozen=True, tag="candidates.found"):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Message, ProjectMessage, StrictMessage
+from bus.message import Integer, Message, ProjectMessage, StrictMessage
 from bus.messages.build import Flavor, InstanceId, InstanceState, MoveEnd, MoveKind, RequestId
 from bus.messages.placement import Counter, Label, Moment, Value
 
@@ -32,9 +32,9 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     flavor: Flavor | None = None
     hosts: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
     # The limit from acceptance to arrival. None: the scheduler's default.
-    deadline_s: int | None = None
+    deadline_s: Integer | None = None
     # When a move that arrived confirms itself; 0: at once. None: the scheduler's default. Only `migrate` and `resize` wait.
-    confirm_s: int | None = None
+    confirm_s: Integer | None = None
 
 
 class EndMove(ProjectMessage, frozen=True, tag="move.end"):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from bus.message import AggregateId, CellMessage, ConsumerId, GroupId, Message, ProviderId
+from bus.message import AggregateId, CellMessage, ConsumerId, GroupId, Integer, Message, ProviderId
 
 # PostgreSQL's integer, which is also the bound of Placement's API.
 INTEGER_MAX = 2_147_483_647
@@ -76,7 +76,7 @@ class GroupMember(Value, frozen=True, array_like=True):
 
     group: GroupId
     consumer: ConsumerId
-    attempt: int
+    attempt: Integer
     host: ProviderId
 
 
@@ -165,10 +165,10 @@ class Shortfall(Value, frozen=True):
 
     provider: ProviderId
     resource: ResourceClass
-    asked: int
-    free: int
+    asked: Integer
+    free: Integer
     rule: Literal["capacity", "min_unit", "max_unit", "step_size", "no_inventory"] = "capacity"
-    bound: int = 0
+    bound: Integer = 0
 
 
 class ReportedInventory(Value, frozen=True):
@@ -196,19 +196,19 @@ class ProviderState(Value, frozen=True):
     hold resources and whose claims named this provider as their host.
     """
 
-    internal: int
+    internal: Integer
     id: ProviderId
     name: ProviderName
     root: ProviderId
     parent: ProviderId | None = None
     cell: str = ""
-    generation: int = 0
-    shape: int = 0
-    revision: int = 0
+    generation: Integer = 0
+    shape: Integer = 0
+    revision: Integer = 0
     inventories: dict[str, InventoryState] = {}
     traits: tuple[str, ...] = ()
     aggregates: tuple[AggregateId, ...] = ()
-    consumers: int = 0
+    consumers: Integer = 0
 
 
 class ProviderUsage(Value, frozen=True):
@@ -216,13 +216,13 @@ class ProviderUsage(Value, frozen=True):
     as of `revision`. Everything else is as in revision `base`: a reader without that revision has missed a message.
     """
 
-    internal: int
+    internal: Integer
     id: ProviderId
-    base: int
-    revision: int
-    generation: int = 0
-    used: dict[str, int] = {}
-    consumers: int = 0
+    base: Integer
+    revision: Integer
+    generation: Integer = 0
+    used: dict[str, Integer] = {}
+    consumers: Integer = 0
 
 
 class Holder(Value, frozen=True, array_like=True):
@@ -232,7 +232,7 @@ class Holder(Value, frozen=True, array_like=True):
     """
 
     consumer: ConsumerId
-    attempt: int
+    attempt: Integer
 
 
 class Claimed(Variant, frozen=True, tag="claimed"):
@@ -242,7 +242,7 @@ class Claimed(Variant, frozen=True, tag="claimed"):
 class AlreadyClaimed(Variant, frozen=True, tag="already_claimed"):
     """The consumer already holds a claim: this is the share that it really holds, and its attempt."""
 
-    attempt: int
+    attempt: Integer
     share: Share
 
 
@@ -250,8 +250,8 @@ class HostFull(Value, frozen=True):
     """The host has reached the maximum number of consumers that the claim allows."""
 
     host: ProviderId
-    instances: int
-    instances_max: int
+    instances: Integer
+    instances_max: Integer
 
 
 class DoesNotFit(Variant, frozen=True, tag="does_not_fit"):
@@ -270,8 +270,8 @@ class GroupRefused(Variant, frozen=True, tag="group_refused"):
     policy: GroupPolicy
     host: ProviderId
     members: tuple[ConsumerId, ...]
-    count: int
-    max_per_host: int = 1
+    count: Integer
+    max_per_host: Integer = 1
 
 
 class ShapeMoved(Variant, frozen=True, tag="shape_moved"):
@@ -292,14 +292,14 @@ class Superseded(Variant, frozen=True, tag="superseded"):
     `attempt` is the highest attempt of the consumer that placement has seen, 0 if it knows none.
     """
 
-    attempt: int
+    attempt: Integer
     ended: bool
 
 
 class TooOld(Variant, frozen=True, tag="too_old"):
     """The attempt is so old that placement no longer knows whether it has ended."""
 
-    horizon_s: int
+    horizon_s: Integer
 
 
 class Released(Variant, frozen=True, tag="released"):
@@ -337,7 +337,7 @@ class ClaimAnswered(Message, frozen=True, tag="claim.answered"):
     """The verdict on a claim, a swap or a release."""
 
     consumer: ConsumerId
-    attempt: int
+    attempt: Integer
     verdict: ClaimVerdict
 
 
@@ -381,7 +381,7 @@ class ReportInventory(CellMessage, frozen=True, tag="inventory.report"):
 class ReportAccepted(Variant, frozen=True, tag="accepted"):
     """The report is accepted. `shape_moved` says whether it changed anything that claims depend on."""
 
-    shape: int
+    shape: Integer
     shape_moved: bool
 
 
@@ -391,8 +391,8 @@ class ReportOutdated(Variant, frozen=True, tag="outdated"):
     `epoch` and `sequence` are those of the last report that was accepted.
     """
 
-    epoch: int
-    sequence: int
+    epoch: Integer
+    sequence: Integer
 
 
 class InventoryInUse(Variant, frozen=True, tag="in_use"):
@@ -400,7 +400,7 @@ class InventoryInUse(Variant, frozen=True, tag="in_use"):
 
     provider: ProviderId
     resource: str
-    used: int
+    used: Integer
 
 
 class TreeKept(Variant, frozen=True, tag="kept"):
@@ -411,8 +411,8 @@ class TreeKept(Variant, frozen=True, tag="kept"):
     """
 
     cell: str
-    epoch: int
-    sequence: int
+    epoch: Integer
+    sequence: Integer
 
 
 ReportVerdict = ReportAccepted | ReportOutdated | InventoryInUse | NotAllowed | TreeKept
@@ -436,16 +436,16 @@ class LogPosition(Value, frozen=True, order=True):
     Each process that takes over publishing begins a new term.
     """
 
-    term: int
-    position: int
+    term: Integer
+    position: Integer
 
 
 class ProviderGone(Value, frozen=True):
     """A provider was deleted at this revision: older states of it are outdated."""
 
-    internal: int
+    internal: Integer
     id: ProviderId
-    revision: int
+    revision: Integer
 
 
 class AskSnapshot(Message, frozen=True, tag="snapshot"):
@@ -475,7 +475,7 @@ class SnapshotPage(Message, frozen=True, tag="snapshot.page"):
 
     providers: tuple[ProviderState, ...]
     published: LogPosition
-    next: int | None = None
+    next: Integer | None = None
     since: Cursor = ""
     cursor: Cursor = ""
     gone: tuple[ProviderGone, ...] = ()
@@ -498,9 +498,9 @@ class RevisionsPage(Message, frozen=True, tag="revisions.page"):
     page.
     """
 
-    internals: tuple[int, ...]
-    revisions: tuple[int, ...]
-    next: int | None = None
+    internals: tuple[Integer, ...]
+    revisions: tuple[Integer, ...]
+    next: Integer | None = None
 
 
 class AskMembers(Message, frozen=True, tag="members"):
@@ -514,7 +514,7 @@ class MembersPage(Message, frozen=True, tag="members.page"):
     """A page of the members of server groups as they are now. `next` is where the next page begins, null on the last page."""
 
     members: tuple[GroupMember, ...]
-    next: int | None = None
+    next: Integer | None = None
 
 
 class ProvidersChanged(Message, frozen=True, tag="providers.changed"):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.message import Message, ProjectMessage, StrictMessage
+from bus.message import Integer, Message, ProjectMessage, StrictMessage
 from bus.messages.build import BuildInstance, InstanceId, InstanceState, NoValidHost, RequestId
 from bus.messages.placement import Label, Moment, Natural, Value
 
@@ -42,7 +42,7 @@ class ExhaustedPool(Value, frozen=True):
     pool: str
     resource: str
     asked: Natural
-    free: int
+    free: Integer
     capacity: Natural
     hosts: Natural
 
@@ -203,7 +203,7 @@ class HostHaving(Value, frozen=True):
     host: str
     cell: str
     value: str
-    free: int | None = None
+    free: Integer | None = None
 
 
 class CapabilitiesFound(Message, frozen=True, tag="capability.found"):

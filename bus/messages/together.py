@@ -5,7 +5,7 @@ from uuid import UUID
 
 from msgspec import Meta
 
-from bus.message import ConsumerId, Message, ProviderId
+from bus.message import ConsumerId, Integer, Message, ProviderId
 from bus.messages.placement import (
     AlreadyClaimed,
     Attempt,
@@ -110,7 +110,7 @@ class NoneClaimed(Variant, frozen=True, tag="none_claimed"):
     """
 
     refused: tuple[RefusedPlace, ...]
-    count: int
+    count: Integer
 
 
 class PageKept(Variant, frozen=True, tag="page_kept"):
@@ -122,7 +122,7 @@ class PagesMissing(Variant, frozen=True, tag="pages_missing"):
     the claim again from its first page.
     """
 
-    pages: tuple[int, ...]
+    pages: tuple[Integer, ...]
 
 
 class ClaimsAnswered(Message, frozen=True, tag="claims.answered"):
