@@ -108,7 +108,8 @@ _CONFLICT, _MISSING = 409, 404
 class Seen(Struct, frozen=True):
     """The node as Ironic has it now, None if Ironic does not know it; and the steps that were taken since it was read.
 
-    `vifs` are the attached ports, None if they were not read. `is_ordered`: Ironic accepted the order to rebuild.
+    `vifs` are the attached ports, None if they were not read since they were last changed. `is_ordered`: Ironic accepted
+    the order to rebuild.
     """
 
     node: Node | None
