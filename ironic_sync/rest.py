@@ -40,7 +40,7 @@ class VersionNotOffered(Operational):
 
 
 class NoLongerOurs(Operational):
-    """The node is no longer this daemon's, or its lease may be over: nothing was sent."""
+    """Nothing was sent to Ironic: the node belongs to another daemon by now, or this daemon's lease may be over."""
 
 
 class Refused(Struct, frozen=True):

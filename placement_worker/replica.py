@@ -1,7 +1,7 @@
 """A copy of all providers in memory, from which reads are answered.
 
 `ProviderIndex` has the providers in columns, by which candidates are searched, and finds them by id and by tree.
-`Replica` adds the names, and applies changes. Nearly all changes are of usage only: each replaces one provider's values
+`Replica` finds them by name too, and applies changes. Nearly all changes are of usage only: each replaces one provider's values
 and rebuilds nothing else.
 """
 

@@ -89,8 +89,8 @@ class ContradictionsFound(Message, frozen=True, tag="contradictions.found"):
 class RecountBooks(StrictMessage, frozen=True, tag="books.recount"):
     """Order to placement: count again what it derives from allocations, and correct the numbers that are wrong.
 
-    These are what is in use of each provider, how many consumers live on it, and which consumers hold something of
-    it. Only the trees with a wrong number are locked.
+    For each provider these are: what is in use of it, how many consumers have it as their host, and which consumers
+    hold something of it. Only the trees with a wrong number are locked.
     """
 
 

@@ -156,7 +156,7 @@ def send_start(transition: Transition) -> None:
 
 
 def wait_for_source(transition: Transition, reason: str) -> None:
-    """End a move as broken, because the source does not run the instance again.
+    """End a failed move with the instance in state `broken`, because the source host does not run it again yet.
 
     The source is asked again and again. As soon as it runs the instance, the instance is active.
     """

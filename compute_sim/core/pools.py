@@ -16,7 +16,7 @@ _WRITTEN = re.compile(
 
 
 class Pool(Struct, frozen=True):
-    """An amount of one resource class that all hosts with matching names share."""
+    """An amount of one resource class that all hosts share whose names match the pattern `hosts`."""
 
     name: str
     resource: str

@@ -1,4 +1,6 @@
-"""Publishes notifications of nodes and allocations: once, twice, late or never, as the script says."""
+"""Publishes the simulated Ironic's notifications of its nodes and allocations: each once, or twice, late or never if its
+script of faults (IronicScript) says so.
+"""
 
 import random
 

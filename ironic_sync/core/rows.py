@@ -104,19 +104,21 @@ class NodeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `version` counts the row's writes: a write names the version that it read, and reports to placement are numbered by
     it (core/reports.py). `epoch` counts the node's owners. `read_epoch` is the last epoch in which the owner read the node and placement
     took its report: while it is behind `epoch`, nothing is done with the node.
-    `heard_at_us` and `heard_from` are the inner timestamp and the publisher of the last notification that was applied.
+    `heard_at_us` and `heard_from` are the time and the publisher of the last notification that was applied, as it says them
+    itself.
     `read_at_us` is when the node was last read by REST, by the clock of the daemon that read it.
     `doubts` are reasons to read the node again; `is_doubted` keeps it reserved until then.
-    `seen_epoch` is the last epoch in which the owner read the node by REST, or had nothing to read it by.
-    `cell_wanted` is the cell that the node goes to when its provider is gone from `cell`; `cell_note` says why its cell is
-    not what the tables name, or is not known.
+    `seen_epoch` is the last epoch in which the owner read the node by REST, or took it over where the daemons have no REST
+    API.
+    `cell_wanted` is the cell that the node goes to when its provider is gone from `cell`. `cell_note` says why its cell is
+    unknown, or not the one that the operator's tables name (core/cells.py).
     `reported` is what placement accepted last, under `reported_number`; `report_note` says why it refused the last report.
     `content_version` is the version in which the row last began to say something else to placement: only what was reported in
     that version or later counts as reported.
     `is_removed`: placement has no provider for the node any more. `sequence_ahead` is added to the number of a
     report: placement may have seen higher numbers than this row, which may have been restored from a backup.
     `deploy` is under way, `deployed` was the last that became active. `ended` are the last attempts that are over, the
-    newest last. `answers` are kept until the broker has confirmed them; `answers_at` is when the first of them was made.
+    newest last. `answers` to conductors are kept until the broker has confirmed them; `answers_at` is when the first of them was made.
     `epoch_ahead` is an epoch that placement has and this row had not: then the owner raises `epoch` above it; `epoch_raises`
     counts how often.
     `missing_since_us` is when Ironic was found to have lost this node together with many others: it is kept reserved, and

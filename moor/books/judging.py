@@ -83,9 +83,12 @@ def is_in_doubt(view: View, entry: CellEntry | None) -> bool:
 
 
 def _may_be_it(found: HostEntry, entry: CellEntry | None, view: View) -> bool:
-    """May this attempt on a host be the instance itself, although the cell's row (`entry`) does not expect it?
+    """Could this attempt on a host be the instance that its user has, and not a remainder, although the cell's row
+    (`entry`) does not expect it there?
 
-    Each attempt is on one host only, and the row names the last attempt and its host.
+    Each attempt is on one host only, and the row names the last attempt and its host. So the answer is yes if there is
+    no row, if the attempt is later than the row's, or if it is the row's and the row's host does not have it. If the
+    row says that the instance is over, it is yes if the API level says otherwise.
     """
     told = view.at_api
     if entry is None:

@@ -108,7 +108,7 @@ def _locked(connection: Connection, table: Table, names: Collection[str]) -> lis
 def _users(
     connection: Connection, table: Table, used: sa.Column[Any], names: Collection[str]
 ) -> dict[str, ProviderId]:
-    """For each name in use, the first provider that uses it."""
+    """For each of these custom traits or resource classes that is in use: one provider that uses it."""
     if not names:
         return {}
     first = (

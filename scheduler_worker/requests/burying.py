@@ -57,8 +57,10 @@ class Burial:
     async def release(
         self, asks: Sequence[Received[BuildInstance]], transaction: OutboxTransaction
     ) -> list[Said]:
-        """Release the claims of these requests, of which no row can be written. Without rows, no copy of them can be
-        placed.
+        """Release the claims of these requests, for which no row can be written.
+
+        This is safe: without rows nobody can place their instances, not even a worker that still works on an earlier
+        delivery of the same request.
         """
         return [each for ask in asks for each in await released_unless_held(ask, transaction, self._clock())]
 

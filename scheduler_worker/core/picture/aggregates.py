@@ -93,7 +93,9 @@ class HostAggregates:
         return known
 
     def numbers(self, key: str, otherwise: float) -> NDArray[Any] | None:
-        """The number under this key for each set, the lowest if a set has several; None if no aggregate has the key."""
+        """For each set of aggregates that some host is in: the number that they have in their metadata under this key, the
+        lowest if several have one, `otherwise` if none has. None instead of an array if no aggregate at all has the key.
+        """
         if key not in self.keys:
             return None
         return self.answers((key, otherwise), lambda aggregates: least_of(key, aggregates, otherwise))
