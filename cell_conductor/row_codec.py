@@ -28,10 +28,10 @@ class StoredMessage(Struct, array_like=True, gc=False):
 
 
 class Body(Struct, array_like=True, gc=False):
-    """The part of a row that changes.
+    """The part of an instance's row that changes.
 
-    `placed_at` is the time at which the row's order was issued, and identifies that order. If `alternates` is None, all
-    alternates of the order are left.
+    `placed_at` is the time at which the row's order was issued, and identifies that order. `alternates` are those
+    that were not tried yet; None stands for all alternates of the order.
     """
 
     instance: Instance
@@ -117,7 +117,8 @@ CACHED_ROWS_MAX = 10_000
 
 class RowCache:
     """A cache of the rows of instances that are being built, by their encoded bodies. A transaction that reads such a
-    body back has the row without decoding it or reading its order.
+    body from the database takes the row from here: it need not decode the body, nor read the order to place it, which
+    is stored apart.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,9 @@ class BuildSlots:
         return self._tx.building(host) + self._changes.get(host.int, 0) < self._most
 
     def changed(self, before: AttemptRecord | None, after: AttemptRecord) -> None:
-        """Count the build that has begun or ended when the transaction changed an attempt from `before` to `after`."""
+        """Count one build more or one fewer if the transaction began or ended a build when it changed an attempt from `before`
+        to `after`.
+        """
         more = after.state.takes_slot - (before is not None and before.state.takes_slot)
         if more:
             self._changes[after.host.int] = self._changes.get(after.host.int, 0) + more

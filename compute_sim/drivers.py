@@ -26,7 +26,7 @@ class Reported(Protocol):
         """The tree as it is now. If nothing has changed, a call with an earlier result returns an equal tree."""
 
     def condition(self, at_s: float) -> Condition:
-        """Whether the host or pool works, and can send messages."""
+        """How the host or pool is at this time: well; silent, so that its messages do not arrive; or dead."""
 
 
 class Driver(Reported, Protocol):

@@ -33,7 +33,7 @@ class ComputeTransaction(Protocol):
         """
 
     def building(self, host: ProviderId) -> int:
-        """How many attempts are being built or received on this host, as of before the transaction."""
+        """How many attempts this host is building, or receiving in a move, without the changes of this transaction."""
 
     def waiting(self, host: ProviderId) -> Sequence[AttemptRecord]:
         """The attempts that wait for their turn on this host, as of before the transaction; the earliest first."""

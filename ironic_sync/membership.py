@@ -257,10 +257,10 @@ class Membership(PartGroup):
         self._gained(unread)
 
     def _is_to_compare(self) -> bool:
-        """Does this look compare the daemon's nodes with the ring, since some may belong to another daemon?
+        """Must this daemon compare its nodes with the ring now, since some may belong to another daemon?
 
-        It does if the members have changed, if this daemon drains, or if the last comparison was not finished or is
-        `balance_s` ago.
+        Yes if the ring's daemons have changed, if this daemon is giving its nodes away, or if the last
+        comparison was not finished or is `balance_s` ago.
         """
         return (
             self._must_compare

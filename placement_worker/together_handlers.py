@@ -1,4 +1,4 @@
-"""Answer claims that one request makes for many consumers. Each comes in one or several pages.
+"""Answer claims in which one request asks for many consumers at once. Such a claim comes in one or several pages.
 
 All pages but the last one are stored, and the claim is decided when the last page comes. The sender sends that page when
 all others are answered. So they are committed by then, whichever workers got them. Stored pages are deleted after a time,

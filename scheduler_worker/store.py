@@ -190,7 +190,9 @@ class SchedulerTransaction(Protocol):
         """The hosts with these ids or names that exist, locked and up to date."""
 
     async def save_hosts(self, hosts: Sequence[HostState], at: datetime) -> None:
-        """Write these hosts, new or locked. `up` and other facts that follow from heartbeats are not kept."""
+        """Write these hosts: each is new, or this transaction has locked its row. `up` and other facts that follow from
+        heartbeats are not stored.
+        """
 
     async def forget_hosts(self, hosts: Sequence[ProviderId]) -> None:
         """Delete these hosts, which were locked."""

@@ -73,7 +73,7 @@ class WaitingSpecs:
             self._own.clear()
 
     def heard(self, instance: InstanceId) -> None:
-        """Note that a worker reports this instance as waiting; its row must be read if another worker wrote it."""
+        """A worker has reported that this instance waits for a host. If another worker wrote its row, remember to read it."""
         if instance in self._own:
             self._own.discard(instance)
         elif self.unread is not None:

@@ -271,7 +271,7 @@ class IdTaken(Variant, frozen=True, tag="id_taken"):
 
 
 class HasChildren(Variant, frozen=True, tag="has_children"):
-    """The provider has children; `child` is one of them."""
+    """A refusal to delete a provider: it has children, and `child` is one of them."""
 
     provider: ProviderId
     child: ProviderId

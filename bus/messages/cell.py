@@ -27,7 +27,7 @@ ALTERNATES_MAX = 20
 
 
 class Choice(Value, frozen=True, array_like=True):
-    """A suitable host and the share to take from it. Only the chosen one holds the share; alternates hold nothing.
+    """A suitable host and the share to take from it. Only on the chosen host is the share claimed; on alternates nothing is.
 
     `fingerprint` identifies the host's tree as it was when the host was chosen (tree_fingerprint.py); it is empty if
     unknown. When the shape has moved, an equal fingerprint shows that only inventories changed. `kind` is the kind of

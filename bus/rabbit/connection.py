@@ -1,4 +1,6 @@
-"""A connection to RabbitMQ with the operations of bus/broker.py: declares objects, opens channels, asks questions."""
+"""A connection to RabbitMQ with the operations of bus/broker.py: it declares objects, opens channels, and asks the
+broker for the state of queues.
+"""
 
 from collections.abc import Sequence
 from typing import Any, cast

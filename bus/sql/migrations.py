@@ -87,7 +87,7 @@ def version_table(package: str) -> str:
 
 
 def newest_revision(package: str) -> str:
-    """The newest revision of a worker's tables.
+    """The newest version of a worker's tables, which Alembic calls their revision.
 
     Each migration's file name begins with its revision, and these count upwards.
     """

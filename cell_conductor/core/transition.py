@@ -1,7 +1,8 @@
 """One step of one instance: the changes of its row, and the messages that they cause.
 
 Messages are kept on the row, each with a sequence of its own, so that they can be sent again until the broker has
-confirmed them. Only `answers` are not kept: the reports that they answer are repeated.
+confirmed them. Only `answers` are not kept: if one is lost, the host repeats the report that it
+answers.
 """
 
 from collections.abc import Iterable, Mapping

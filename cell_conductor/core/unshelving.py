@@ -40,10 +40,9 @@ def unshelve(transition: Transition, order: MoveInCell) -> None:
 
 
 def _hand_over(cleanup: Cleanup, instance: InstanceId, heir: HeldClaim) -> Cleanup:
-    """The cleanup of a host, in which the instance's claim is replaced by that of the heir.
+    """Change the cleanup of a host: at its end the claim of the heir is released, and not that of the instance.
 
-    When the host has cleaned up, the heir's claim is released in place of the instance's. The heir holds what the
-    instance held there, so that the instance can hold a share elsewhere.
+    The heir holds what the instance held on that host, so that the instance can hold a share elsewhere.
     """
     release = [heir if held.consumer == instance else held for held in cleanup.release]
     return structs.replace(cleanup, release=tuple(dict.fromkeys(release)))

@@ -206,7 +206,7 @@ def why_not_received(source: AttemptRecord | None, order: ReceiveInstance) -> st
 def rank_of(order: HostOrder) -> int:
     """The place of this order among all orders to stop, to start or to rebuild its attempt; -1 for other orders.
 
-    Each move or rebuild has a number. A move stops the instance first, and then may start it.
+    Orders are ranked by the number of their move or rebuild. Of one move, the stop comes before the start.
     """
     match order:
         case StopInstance(number=number) | RespawnInstance(number=number):
@@ -278,10 +278,10 @@ def waiting(order: BuildOrder, *, cause: str = "", trace: str = "") -> AttemptRe
 
 
 def answered_later(known: AttemptRecord, order: HostOrder) -> AttemptRecord:
-    """The attempt after an order that comes before the attempt's work has ended, and begins no work of its own.
+    """The attempt's record after an order that begins no work, because the work of an earlier order has not ended.
 
-    The host answers the order when that work ends, by the same message. Only the order's rank is noted, if it is
-    higher.
+    When that work ends, one message of the host answers both orders. Here only the order's rank (`rank_of`) is
+    recorded, if it is higher than the recorded one.
     """
     rank = rank_of(order)
     return known if rank <= known.rank else structs.replace(known, rank=rank)

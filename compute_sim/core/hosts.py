@@ -38,7 +38,9 @@ class FailedBuilds:
         return self._counts.get(host.int, 0)
 
     def count(self, before: AttemptRecord, after: AttemptRecord) -> None:
-        """Count an attempt whose build has failed from `before` to `after`; a success sets the host's count back to 0."""
+        """Count the attempt if its build failed in the step from the record `before` to the record `after`. If it succeeded, the
+        host's count is 0 again.
+        """
         if before.state is State.BUILDING and after.state is State.FAILED:
             self._counts[after.host.int] = self.of(after.host) + 1
         elif before.state is State.BUILDING and after.state is State.BUILT:

@@ -152,7 +152,7 @@ def _unwrapped(body: bytes) -> _Notification | Unreadable:
 
 
 def _about(notification: _Notification, event: Event, at_us: int) -> Notification:
-    """The notification with its payload decoded. How much is decoded depends on the treatment of its event type: the
+    """The notification with its payload decoded. How much is decoded depends on its event type: the
     whole node, its id alone, or an allocation.
     """
     text = notification.payload

@@ -97,7 +97,7 @@ def is_available(node: Node) -> bool:
 
 
 def offer_of(row: NodeRow, standard_traits: AbstractSet[str]) -> Offer:
-    """The offer of the node as the row has it. `standard_traits` are the names of os_traits."""
+    """Decide what a node offers to placement, by the state in its row. `standard_traits` are the names of os_traits."""
     node = row.node
     if node is None:
         return Offer(reasons=("nothing is known of the node yet",))

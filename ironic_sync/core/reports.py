@@ -162,8 +162,8 @@ def _in_use(row: NodeRow, sent: SentReport, verdict: InventoryInUse) -> NodeRow:
 def _behind(row: NodeRow, sent: SentReport, epoch: int) -> NodeRow:
     """The row after placement refused its report, since placement knows a later epoch of the node.
 
-    The owner then raises its own epoch above that one. After too many raises the node is left alone, since another
-    reporter seems to keep it; with the setting `foreign_providers = "take"` the owner goes on.
+    The owner then raises the node's epoch above that one. After too many raises it leaves the node alone, since something
+    else seems to report it too. With the setting `foreign_providers = "take"` it goes on raising.
     """
     if epoch == row.epoch_ahead:
         return row

@@ -120,7 +120,7 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show which daemon owns a node and why, its cell, and why it may not be claimed."""
+    """Show which daemon owns a node and why, the node's cell, and, if it may not be claimed, why not."""
 
     async def find(store: SqlIronicStore) -> tuple[NodeRow | None, tuple[Member, ...]]:
         return (await store.read([ProviderId(node)])).get(ProviderId(node)), await store.members()

@@ -57,7 +57,7 @@ def row(told: InstanceState, of_cell: InstanceState) -> MendInstance:
 def remove(told: InstanceState, cell: str) -> RemoveFromCell | None:
     """The order to let the cell delete the instance: a client was told that it is deleted, or is being deleted.
 
-    None if the API level's row does not say since when.
+    None if the API level's row does not say since when that is so.
     """
     if told.changed_at is None:
         return None

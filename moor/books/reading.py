@@ -77,7 +77,7 @@ class _Pages:
 class BooksReader:
     """Asks placement, the API level, the cells and their hosts, and puts their entries together, by instance.
 
-    `cells` are the cells whose conductor has always answered so far, and `computes` those whose compute has.
+    `cells` are the cells whose conductor has always answered so far, `computes` those whose compute process has.
     """
 
     def __init__(self, api: Speaks, cells: Mapping[str, Speaks], computes: Collection[str]) -> None:

@@ -26,8 +26,8 @@ class Reading(Struct, frozen=True):
 
 
 class Meter:
-    """Measures the CPU time per boot. `cpu_clocks` are the processes that count as the cost of a boot; the load generator
-    and the whole machine are read beside them.
+    """Measures the CPU time per boot. `cpu_clocks` read the CPU time of the processes that count as the cost of a boot. That
+    of the load generator and of the whole machine is measured too, and not counted.
     """
 
     def __init__(

@@ -185,10 +185,11 @@ class TreeBook(Struct, frozen=True):
 
 
 class ForestKeys(Struct, frozen=True):
-    """What a batch of reports or provider writes must lock and read.
+    """The keys of all rows that a batch of reports or provider writes must lock and read.
 
     The trees that contain the providers in `trees` are locked and read whole. Of `providers` only the root of each is read.
-    `names` are names of providers: which provider has each? `classes` and `traits` are named: which custom ones exist?
+    `names` are names of providers, and it is read which provider has each name. `classes` and `traits` are names too, and it
+    is read which of the custom ones exist.
     """
 
     trees: frozenset[ProviderId] = frozenset()

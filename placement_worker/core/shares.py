@@ -43,8 +43,8 @@ def judge_place(
 ) -> Amounts | ShareRefused | GroupRefused:
     """Judge the share of a claim or swap (`judge_share`), then the policy of its server group.
 
-    The consumers in `leaving` give up their hosts, and together the amounts in `held`. If the share is granted and its
-    server group is new, the group is defined.
+    The consumers in `leaving` give up their hosts, and `held` is the sum of the amounts that they give up. If both
+    agree and the server group is not known yet, it is stored.
     """
     host = order.share.host
     # The usual claim leaves no place, and asks nothing.
@@ -69,7 +69,8 @@ def judge_share(
 ) -> Amounts | ShareRefused:
     """The amounts that the share takes from each provider, if the consumer may have all of it; otherwise the refusal.
 
-    `held` is what is given back for the share. `has_place`: the host already counts a consumer that leaves for this one.
+    `held` are the amounts that consumers give back in the same step. `has_place`: the share's host already counts a
+    consumer that gives up its place for this one, so a limit on the number of consumers does not matter.
     """
     host = draft.usage(share.host)
     if host and host.row.cell not in ("", cell):

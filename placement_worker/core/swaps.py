@@ -168,12 +168,13 @@ def _judge(
 def _still_held(
     draft: LedgerDraft, order: SwapClaim, given_up: Amounts, leaving: Sequence[Consumer]
 ) -> Amounts | None:
-    """The amounts to which an instance returns, if this swap gives up at least as much; None otherwise.
+    """The amounts that an instance gets back when its move is reverted, if the consumers that this swap ends hold at
+    least as much. Then the swap is granted without judging limits again. Otherwise None.
 
-    Also None if none of the consumers in `leaving` (the instance and its migration) lives on the share's host, as a
-    member of the swap's group if it names one. If there are amounts, the swap is granted without judging limits again.
+    None too if none of the consumers in `leaving` (the instance and its migration) has the share's host as its host. If
+    the swap names a server group, that consumer must also be a member of it.
 
-    If a reshape has moved amounts to other providers of their tree, they are taken from those providers.
+    If a reshape has moved some of these amounts to other providers of the tree, the result names those providers.
     """
     group, share = order.group, order.share
     places = [one for one in leaving if lives_on(one, share.host)]

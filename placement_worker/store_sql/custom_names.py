@@ -44,8 +44,8 @@ def existing_names(connection: Connection, table: Table, names: Iterable[str]) -
 def revive(connection: Connection, table: Table, names: Iterable[str]) -> None:
     """Mark those of these names as existing that were deleted (`is_known` false): they are in use again.
 
-    The caller has written the use before. That write waits until another transaction's delete of the name is committed,
-    so this statement sees the delete.
+    Before this, the caller has written the rows that use the names. If another transaction is deleting such a name, that
+    write waits for its commit, so this statement sees the delete.
     """
     custom = custom_of(names)
     if custom:

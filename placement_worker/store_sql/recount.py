@@ -1,6 +1,7 @@
-"""Compute again what placement stores beside the holdings of consumers although it follows from them.
+"""Compute again what placement stores although it follows from what consumers hold.
 
-That is each provider's usage, the number of consumers whose host it is, and the table of holders.
+That is each provider's usage, the number of consumers whose host it is, and the table of which consumer holds something of
+which provider.
 
 Claims lock the root of each tree that they touch before they write. So when the roots are locked here, each claim on
 these trees is either committed, and counted, or has not begun to write.

@@ -80,7 +80,7 @@ class OutboxTransaction:
                 self._kept.update(dict.fromkeys([row.id.int for row in group], key))
 
     async def say(self, rows: Collection[InstanceRow], cause: Received[Message] | None = None) -> list[Tell]:
-        """Write an outbox note for these rows, and return their messages, as `tells` does."""
+        """Write the outbox notes of these rows, and return their messages (see `tells`)."""
         await self.note(rows)
         return [tell for row in rows for tell in self.tells(row, cause)]
 

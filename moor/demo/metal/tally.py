@@ -40,7 +40,7 @@ class MetalTally(Tally):
                 self.flip_latencies_s.append(time.monotonic() - ordered_s)
 
     def flip(self, node: ProviderId) -> None:
-        """Note that Ironic is about to put the node into maintenance."""
+        """Record that the demo is about to have Ironic put the node into maintenance."""
         self.flips += 1
         self.flipping[node] = time.monotonic()
 

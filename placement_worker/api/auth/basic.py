@@ -81,7 +81,7 @@ class BasicAuthentication:
 
 
 def users_in(path: Path) -> Mapping[str, User]:
-    """The users of an htpasswd file. Raises BadPasswordFileError."""
+    """The users of an htpasswd file. Raises BadPasswordFileError if it cannot be read or has an invalid line."""
     users: dict[str, User] = {}
     try:
         lines = path.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Resource providers: create, read, list by their contents, rename, move within the forest, delete."""
+"""Resource providers: create, read, list with filters, rename, move below another parent, delete."""
 
 from http import HTTPStatus
 from typing import Any, Final

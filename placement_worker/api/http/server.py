@@ -58,7 +58,7 @@ def read_certificate(chain: Path, key: Path) -> ssl.SSLContext:
 
 
 class HttpServer:
-    """Serves the application at one address.
+    """Serves placement's HTTP API, an ASGI application, at one address.
 
     The constructor binds the address, so that an address in use is reported before anything else starts.
     """

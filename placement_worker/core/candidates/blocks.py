@@ -1,4 +1,4 @@
-"""Turn a solution for a class of equal trees into candidates: one for each tree of the class."""
+"""Turn a solution that was found once for a group of equal trees (TreeClass) into candidates: one for each of the trees."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -53,7 +53,9 @@ class TreeLayout:
         return self._count - 1
 
     def remove(self, line: int) -> int:
-        """Remove the tree at this line of the table. The last tree moves there; returns the row of that tree's root."""
+        """Remove the tree at this line of the table, and move the last tree to this line. Returns the row of the root of the
+        tree that was moved.
+        """
         self._count -= 1
         self._rows[line] = self._rows[self._count]
         return int(self._rows[line, 0])

@@ -246,7 +246,9 @@ class _TreeSlot(Slot, frozen=True):
 
 
 class _RoomAt:
-    """The room that providers have for several slots (parts of the query) of one class, computed for a row when it is asked."""
+    """How much each provider can give of one resource class to all slots of a query together. The amount of a provider (row)
+    is computed when it is asked for.
+    """
 
     __slots__ = ("_stock", "_taken")
 

@@ -151,9 +151,9 @@ class LockedClaims:
                 yield ResourceAmount(provider=known.id, resource=names[class_id], amount=amount)
 
     def add_roots(self, rows: Iterable[UsageRow]) -> None:
-        """If administrators write allocations, note the roots of these providers as possible hosts of their consumers.
+        """When administrators write allocations, remember the roots of these providers as possible hosts of the consumers.
 
-        Such a write names no host, so one of these roots may become it.
+        Such a write does not name the consumers' hosts, so any of these roots may become one.
         """
         if self.keys.allocations:
             self.found({row[1] for row in rows})

@@ -33,7 +33,7 @@ class Snapshot(Struct, frozen=True):
         return cls(end, missed) if first > 0 and in_order == sorted(in_order) else None
 
     def before(self, end: int) -> "Snapshot":
-        """This snapshot limited to transactions before `end`."""
+        """This snapshot, limited to the transactions with numbers below `end`."""
         return Snapshot(min(end, self.end), tuple([number for number in self.missed if number < end]))
 
     def sees_all_of(self, other: "Snapshot") -> bool:

@@ -68,7 +68,10 @@ class SqlFeed:
 
 
 def begin_term(connection: Connection) -> tuple[LogPosition, str]:
-    """Begin a new term, and return the position and the cursor from which its leader goes on."""
+    """Begin the term of a new leader: of the one placement worker that publishes changes for all.
+
+    Returns the position with which its messages begin, and the cursor in the log of changes from which it goes on.
+    """
     begun = sa.update(feed).values(term=feed.c.term + 1, position=0).returning(feed.c.term, feed.c.cursor)
     term, cursor = connection.execute(begun).one()
     if connection.dialect.name != "postgresql":

@@ -39,9 +39,9 @@ def lock_tombstones(connection: Connection, roots: Collection[ProviderId]) -> di
 
 
 def write_tombstones(connection: Connection, trees: Iterable[TreeBook]) -> None:
-    """Write tombstones for those of these trees that have no providers.
+    """Write tombstones for those of these trees that have no providers any more.
 
-    Existing rows are updated, not deleted and inserted anew: a transaction that waits for the row must find it.
+    Existing rows are updated, not deleted and inserted anew: a transaction that waits for the row must still find it.
     """
     left = [
         {"root": tree.root, "felled_at": now(), **{name: getattr(tree, name) for name in _COUNTERS}}
@@ -62,10 +62,10 @@ def write_tombstones(connection: Connection, trees: Iterable[TreeBook]) -> None:
 def clear_tombstones(connection: Connection, recreated: Collection[TreeBook]) -> None:
     """Delete the tombstones of trees that exist again.
 
-    Another transaction may have created and deleted a tree with the same root since this one looked for its tombstone.
-    There was no tombstone then, so nothing was locked. The tombstone that it left is recognised by its shape, which is
-    not lower than that of the new tree: Transient is raised, and the batch is tried again. Until this transaction ends
-    it cannot happen again, since the providers of the new trees are written.
+    Another transaction may have created and deleted a tree with the same root since this transaction looked for the
+    tombstone. There was none then, so nothing was locked. The tombstone that the other transaction left has a shape that
+    is not lower than that of the new tree. Then Transient is raised, and the batch is tried again. If it is not raised,
+    no other transaction can create such a tree before this one ends, since this one has written the new trees' providers.
     """
     if not recreated:
         return

@@ -2,8 +2,9 @@
 
     >= 4      s== x86_64      <in> avx2      <all-in> aes avx2      <or> a <or> b      x86_64
 
-`=` means at least. A value without an operator must be equal. Operators without an `s` compare numbers. A capability of
-several words is a set of words: `<in>` and `<all-in>` ask for whole words of it, and for a part of a single word.
+`=` means at least. A value without an operator must be equal. Operators without an `s` compare numbers. In a
+capability of several words, `<in>` and `<all-in>` look for whole words. In a capability of one word, they look for a part
+of that word.
 """
 
 import operator

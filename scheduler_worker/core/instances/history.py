@@ -14,7 +14,7 @@ from scheduler_worker.core.instances.rows import ACTIVE, DELETED, DELETING, ERRO
 
 
 def changes_between(before: InstanceRow | None, after: InstanceRow, by: str) -> tuple[Change, ...]:
-    """The entries for the instance's history, new or completed, of the step from the row `before` to the row `after`.
+    """The entries of the instance's history that the step from the row `before` to the row `after` begins or completes.
     `by` is the user who ordered the step; empty if a cell reported it.
     """
     was, is_ = None if before is None else before.told, after.told

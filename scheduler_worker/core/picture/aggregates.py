@@ -81,8 +81,10 @@ class HostAggregates:
         return value_of(ZONE, self.of_set(code)) if code else ""
 
     def answers(self, question: Hashable, judge: Judge) -> NDArray[Any]:
-        """The answers of `judge` about each set of aggregates, as an array by the sets' codes. They are kept under
-        `question`, so one question always has the same judge.
+        """Ask the function `judge` about each set of aggregates. Returns its answers as an array in which a set's code is
+        the index.
+
+        The answers are cached under `question`. So a caller must use one `judge` for one question, always the same.
         """
         known = self._answers.get(question)
         if known is None or len(known) < len(self._sets.names):

@@ -103,7 +103,7 @@ class Picture:
         return old + over
 
     def forget(self, gone: Iterable[ProviderId]) -> None:
-        """Remove these providers, which placement has just not found. If placement has them again since, published
+        """Remove these providers: placement has just answered that they do not exist. If one was created since, published
         changes say so.
         """
         for provider in gone:

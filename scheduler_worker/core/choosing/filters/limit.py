@@ -12,7 +12,9 @@ class Limit(Filter):
     woken_by = (Change.FACTS, Change.USAGE, Change.AGGREGATES, Change.PROVIDERS)
 
     def __init__(self, name: str, column: str, words: str, key: str, maximum: int) -> None:
-        """`maximum` 0 means no limit, except on hosts whose aggregates set a limit under `key`."""
+        """`column` is what is counted on a host, for instance its instances, and `maximum` the most that it may have: 0 means no
+        limit. Aggregates set another limit for their hosts by the metadata key `key`.
+        """
         self.name = name
         self._column = column
         self._words = words

@@ -22,8 +22,8 @@ class Hosts(HostFactColumns):
     """Some hosts, or all, with one batch's choices counted: every answer is an array with one entry for each host, in
     the same order.
 
-    With `taken`, each host counts as having taken that many more instances of `amounts`, and a host may be here several
-    times. So one pass computes the scores of many hosts at several counts.
+    `taken` has a number for each entry: the host is judged as if it had that many further instances, each of `amounts`. A
+    host may have several entries with different numbers, so one pass computes the scores of many hosts at several counts.
     """
 
     def __init__(

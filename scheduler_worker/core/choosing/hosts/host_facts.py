@@ -181,7 +181,9 @@ class HostFactColumns:
     # What hosts tell
 
     def judged(self, judge: Callable[[HostProfile], bool]) -> Flags:
-        """The hosts whose profile the judge accepts. It is asked once for each profile, not for each host."""
+        """The hosts that the function `judge` accepts. Hosts with equal facts share a profile (HostProfile), and `judge` is called
+        once for each profile.
+        """
         profiles = self.columns.profiles.names
         verdicts = np.fromiter((judge(profile) for profile in profiles), dtype=np.bool_, count=len(profiles))
         accepted: Flags = verdicts[self.of(self.columns.profile)]
