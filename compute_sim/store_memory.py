@@ -25,7 +25,7 @@ class _HostLoad(Struct):
 
 
 class MemoryComputeStore:
-    """Keeps a compute's attempts in memory, and finds those that are due.
+    """Keeps a compute's attempts in memory, and finds those whose next step is due.
 
     No method waits for anything, and a batch saves once, at its end: so each transaction is atomic and isolated.
     """

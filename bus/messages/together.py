@@ -54,7 +54,7 @@ class ShareTemplate(Value, frozen=True, array_like=True):
 
 
 class ClaimPlace(Value, frozen=True, array_like=True):
-    """One consumer of a claim for many, and the providers of its share.
+    """One of the many consumers for which a message claims, and the providers of its share.
 
     `template` is the index of its `ShareTemplate`, whose amounts refer to the providers by their indexes. The first
     provider is the host.

@@ -49,7 +49,9 @@ class HostStates(Struct, frozen=True):
         return known is not None and known.mode == "dead"
 
     def why_lost(self, host: Choice) -> str:
-        """Why attempts on this host end now; empty if it is not lost."""
+        """Why attempts on this host end, if the host is lost: an operator set it down or dead, or its heartbeats have
+        stopped. Empty if it is not lost.
+        """
         known = self.set.get(host.share.host.int)
         if known is not None and known.mode in ("down", "dead"):
             return ("the host is dead" if known.mode == "dead" else "the host is set down") + _because(known)

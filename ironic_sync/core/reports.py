@@ -70,8 +70,9 @@ def report_of(
 
 
 def trial_number(row: NodeRow) -> int:
-    """The number of this row's trial: a report that tries to remove the provider or a former class. Placement refuses a
-    trial while an instance holds what it removes.
+    """The sequence number of the report that is this row's trial: it tries to remove the provider or a former class.
+
+    Placement refuses a trial while an instance holds what it removes. The number grows with the row's version.
     """
     return 2 * row.version + row.sequence_ahead
 

@@ -182,8 +182,8 @@ class Builder:
         await store.save(placed)
 
     async def _lock_open(self, builds: Sequence["_Build"], transaction: OutboxTransaction) -> None:
-        """Lock the rows that are still open. For a request whose instances are placed all or none, nobody then ends one
-        of them between the look at all of them and the decision.
+        """Lock the rows of the instances that have not ended. So if the instances of a request are placed all or none,
+        nobody can end one of them between the look at all of them and the decision.
         """
         open_ids = [build.rows[at].id for build in builds for at in build.open]
         locked = await (await transaction.begun()).lock(sorted(open_ids, key=lambda id_: id_.int))

@@ -26,6 +26,8 @@ def first_refusal(rules: Iterable[Rule]) -> Refused | None:
 
 
 def check(*rules: Rule) -> None:
-    """Raise the refusal of the first rule that is broken."""
+    """Refuse a request by the first of these rules that it breaks: raise the error of that rule. If none is broken, do
+    nothing.
+    """
     if refused := first_refusal(rules):
         raise refused

@@ -61,7 +61,8 @@ def releases_of_ended(
 ) -> list[ReleaseClaim]:
     """Releases of the claims of those instances that have no row, or whose row allows it (`InstanceRow.may_lose`).
 
-    `new` are the instances that had no claim until the caller's own try claimed for them.
+    `new` are the instances for which the caller itself has just made the first claim. A claim of theirs is released even
+    if an ended instance keeps its share, for it cannot be that share.
     """
     return [
         release_of(id_, now)

@@ -119,7 +119,7 @@ def _ends_by(
     row: InstanceRow, build: BuildInstance, holds: Holds, now: datetime, timeouts: Timeouts
 ) -> datetime:
     """The moment by which the cell must have built the instance. It is counted from the acceptance of the request; for
-    a request that may wait, from now. A request without a deadline gets the longer time of nodes if one of the hosts
+    a request that may wait for room, from now. A request without a deadline gets the longer time of nodes if one of the hosts
     chosen for it is a node.
     """
     may_get_node = NODE in [each.kind for each in (holds.choice, *holds.alternates)]

@@ -1,5 +1,5 @@
-"""A host that is searched fails by its traits if it has room, but none with these traits. Without any room, `Capacity`
-removes it.
+"""A compound host fails this filter if it has room for the amounts, but only on providers without these traits. If it
+has no room at all, the filter `Capacity` removes it.
 """
 
 import numpy as np
