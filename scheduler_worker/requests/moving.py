@@ -199,8 +199,8 @@ class Mover:
     # Needs
 
     async def _wanted(self, orders: Sequence[MoveInstance]) -> list[_Wanted | BuildRejected | None]:
-        """What each order needs of a host, or its refusal, or None if no host is to be chosen: the order came
-        before and was carried out, or the instance stays where it is.
+        """What each order needs of a host, or its refusal. None if no host is to be chosen: the order was carried out
+        before, or the instance stays where it is.
         """
         ids = tuple(dict.fromkeys(order.instance for order in orders))
         await self._know_hosts()
