@@ -349,12 +349,22 @@ class InstanceFollower:
         self._listening = asyncio.Event()
 
     def take(self, states: Iterable[InstanceState]) -> None:
-        """Store these states; skip any that is not newer than the known one."""
+        """Store these states of the API level; skip any that is not newer than the known one.
+
+        One that names another cell counts at any sequence: what was known came from an event of a cell that does not have
+        the instance.
+        """
         for state in states:
             known = self.states.get(state.id)
-            if state.id in self._ids and (known is None or known.sequence < state.sequence):
+            is_newer = known is None or known.sequence < state.sequence
+            if state.id in self._ids and (is_newer or _is_elsewhere(known, state.cell)):
                 self.states[state.id] = state
                 self._changed.set()
+
+    def hear(self, event: InstanceEvent) -> None:
+        """Store the state that an event tells, unless the instance is known to be in another cell than the event's."""
+        if not _is_elsewhere(self.states.get(event.instance.id), event.cell):
+            self.take((event.instance,))
 
     async def until(
         self, is_over: Callable[[InstanceState], bool], show: Callable[[States], None], by_s: float
@@ -389,7 +399,9 @@ class InstanceFollower:
         async with aclosing(self._client.listen("instance.#", project=self._project)) as heard:
             async for batch in heard:
                 self._listening.set()
-                self.take(each.instance for each in batch if isinstance(each, InstanceEvent))
+                for each in batch:
+                    if isinstance(each, InstanceEvent):
+                        self.hear(each)
 
     async def _look(self) -> None:
         # Poll only once the subscription is active: an event between the first poll and the subscription would be missed,
@@ -398,6 +410,11 @@ class InstanceFollower:
         while True:
             self.take(await self._client.instances([*self._ids], self._project))
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _is_elsewhere(known: InstanceState | None, cell: str) -> bool:
+    """Is an instance in this state in another cell than this one? Without a cell it is nowhere yet."""
+    return known is not None and bool(known.cell) and bool(cell) and known.cell != cell
 
 
 def _as_user(url: str, user: str) -> str:

@@ -65,17 +65,16 @@ class Applications(Periodic):
                 return ""
         return project if project in self._projects else ""
 
-    def repeated_on_feeds(self, events: Sequence[Received[CellEvent]]) -> list[Said]:
-        """Copies for the feeds of applications, of events that cells published. The publisher of this process adds
+    @property
+    def has_listeners(self) -> bool:
+        return bool(self._projects)
+
+    def repeated(self, event: CellEvent, cause: Received[CellEvent]) -> Sequence[Said]:
+        """The copy for the feed of its project, of an event that a cell published. The publisher of this process adds
         copies only to the events that it sends itself.
         """
-        if not self._projects:
-            return []
-        return [
-            Tell(event.message, event, feed=project)
-            for event in events
-            if (project := self.project_of(event.message))
-        ]
+        project = self.project_of(event)
+        return (Tell(event, cause, feed=project),) if project else ()
 
     async def on_set(
         self, asks: Sequence[Received[SetApplication]], transaction: OutboxTransaction

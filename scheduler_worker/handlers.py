@@ -34,7 +34,7 @@ from scheduler_worker.questions.instances import (
     on_unreadable_questions,
 )
 from scheduler_worker.requests.building import Builder
-from scheduler_worker.requests.cell_events import cell_event_handlers, repeated_at_api_level
+from scheduler_worker.requests.cell_events import ApiLevelRepeater, cell_event_handlers
 from scheduler_worker.requests.groups import group_order_handlers, group_questions
 from scheduler_worker.requests.instance_orders import instance_order_handlers
 from scheduler_worker.requests.moving import Mover
@@ -85,7 +85,7 @@ def event_handlers(
     there. Events of cell0 are published by schedulers, which wrote them into the rows before.
     """
     return {
-        **cell_event_handlers(clock, skipped={CELL0, *cells_apart}, repeat=applications.repeated_on_feeds),
+        **cell_event_handlers(clock, skipped={CELL0, *cells_apart}, repeater=applications),
         **host_report_handlers(registry, clock),
     }
 
@@ -95,7 +95,7 @@ def cell_broker_handlers(registry: HostRegistry, clock: Clock) -> Handlers:
     to the broker of the API level.
     """
     return {
-        **cell_event_handlers(clock, skipped={CELL0}, repeat=repeated_at_api_level),
+        **cell_event_handlers(clock, skipped={CELL0}, repeater=ApiLevelRepeater()),
         **host_report_handlers(registry, clock),
     }
 

@@ -1,74 +1,115 @@
 """Handlers of cells' events about their instances: they write them into the instances' rows, and repeat them for
 listeners.
+
+A cell reports only its own instances, as their rows say. An event about an instance that has no row or is in another
+cell changes nothing, and is not repeated. A repeated event names the request and the project of the row: what the
+message says of them counts nowhere.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Protocol
 
 from bus.messages.build import (
-    SEQUENCE_FROM_CELL_MAX,
     InstanceActive,
     InstanceDeleted,
     InstanceFailed,
+    InstanceId,
     InstanceMoved,
 )
 from bus.workers.handling import Bury, Handlers, Received, Said, Tell
-from scheduler_worker.core.instances.lifecycle import CellEvent, heard, is_whole
+from scheduler_worker.core.instances.lifecycle import (
+    SEQUENCE_AHEAD_MAX,
+    CellEvent,
+    as_known,
+    heard,
+    is_too_far_ahead,
+    is_whole,
+)
 from scheduler_worker.core.instances.rows import InstanceRow
 from scheduler_worker.outbox.outbox import OutboxTransaction
 from scheduler_worker.requests.locked_rows import Ordered, take_steps
 
-Repeat = Callable[[Sequence[Received[CellEvent]]], list[Said]]
+Rows = Mapping[InstanceId, InstanceRow]
+
+
+class Repeater(Protocol):
+    """Repeats the events of cells for listeners."""
+
+    @property
+    def has_listeners(self) -> bool:
+        """May an event have to be repeated? Otherwise the rows of plain events need not be read."""
+
+    def repeated(self, event: CellEvent, cause: Received[CellEvent]) -> Sequence[Said]:
+        """The copies of an event that agrees with its instance's row."""
 
 
 def cell_event_handlers(
-    clock: Callable[[], datetime], *, skipped: Collection[str], repeat: Repeat
+    clock: Callable[[], datetime], *, skipped: Collection[str], repeater: Repeater
 ) -> Handlers:
     """Handlers of cells' events about instances. They write each event into the row of its instance, and send what
-    `repeat` returns for the events.
+    `repeater` makes of the events.
 
     Events that are not new are sent again, too: a crash would do the same, so listeners compare sequences. Cells in
     `skipped` are ignored, because other handlers write their events.
     """
 
     async def on_events(asks: Sequence[Received[CellEvent]], transaction: OutboxTransaction) -> list[Said]:
-        ours = [
-            ask
-            for ask in asks
-            if ask.message.cell not in skipped and ask.message.instance.sequence <= SEQUENCE_FROM_CELL_MAX
-        ]
-        if ours:
-            await _write([ask.message for ask in ours], transaction, clock)
-        wild = [
-            Bury(ask, f"instance.sequence is {sequence}: a cell counts to {SEQUENCE_FROM_CELL_MAX} at most")
-            for ask in asks
-            if (sequence := ask.message.instance.sequence) > SEQUENCE_FROM_CELL_MAX
-        ]
-        return [*repeat(ours), *wild]
+        ours = [ask for ask in asks if ask.message.cell not in skipped]
+        if not ours:
+            return []
+        rows = await _write([ask.message for ask in ours], transaction, clock, repeater)
+        said: list[Said] = []
+        for ask in ours:
+            event, row = ask.message, rows.get(ask.message.instance.id)
+            if row is None:
+                continue
+            if (known := as_known(row, event)) is not None:
+                said += repeater.repeated(known, ask)
+            elif is_too_far_ahead(row, event):
+                reason = (
+                    f"instance.sequence is {event.instance.sequence}: a cell is at most {SEQUENCE_AHEAD_MAX} ahead "
+                    f"of its instance's row, which is at {row.told.sequence}"
+                )
+                said.append(Bury(ask, reason))
+        return said
 
     return dict.fromkeys((InstanceActive, InstanceMoved, InstanceFailed, InstanceDeleted), on_events)
 
 
-def repeated_at_api_level(events: Sequence[Received[CellEvent]]) -> list[Said]:
-    """The events of a cell that has its own broker, to be published on the API level's broker. So clients need not know
-    which cells have brokers of their own.
+class ApiLevelRepeater:
+    """Publishes the events of a cell that has its own broker on the API level's broker. So clients need not know which
+    cells have brokers of their own.
     """
-    return [Tell(event.message, event) for event in events]
+
+    has_listeners = True
+
+    def repeated(self, event: CellEvent, cause: Received[CellEvent]) -> Sequence[Said]:
+        return (Tell(event, cause),)
 
 
 async def _write(
-    events: Sequence[CellEvent], transaction: OutboxTransaction, clock: Callable[[], datetime]
-) -> None:
+    events: Sequence[CellEvent],
+    transaction: OutboxTransaction,
+    clock: Callable[[], datetime],
+    repeater: Repeater,
+) -> Rows:
+    """Write the events into the rows of their instances. Returns the rows as they are then, as far as they were read."""
     store = await transaction.begun()
+    rows: dict[InstanceId, InstanceRow] = {}
     # Nearly every event says that a placed instance is active now: no row need be read for that.
     whole = [event for event in events if is_whole(event)]
     if await store.apply_events(whole) == len(whole):
         events = [event for event in events if not is_whole(event)]
+        if repeater.has_listeners:
+            ids = {event.instance.id for event in whole}
+            rows |= await store.lock(sorted(ids, key=lambda id_: id_.int))
     if events:
-        await take_steps(
+        rows |= await take_steps(
             store, [Ordered(event.instance.id, partial(_after, event, clock())) for event in events]
         )
+    return rows
 
 
 def _after(event: CellEvent, now: datetime, row: InstanceRow | None) -> InstanceRow | None:

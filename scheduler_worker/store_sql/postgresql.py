@@ -40,7 +40,7 @@ FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::bigint[]
 WHERE requested_instances.id = ANY (ARRAY[new.id])
 """
 _DECIDE = _WRITE + " AND requested_instances.state = 'accepted'"
-# `heard` in core/instances/lifecycle.py is this step for one row.
+# `heard` in core/instances/lifecycle.py is this step for one row; the number is its SEQUENCE_AHEAD_MAX.
 _APPLY_EVENTS = """
 UPDATE requested_instances
 SET state = 'active', sequence = new.sequence, heard = new.sequence, host = new.host, attempt = new.attempt,
@@ -51,6 +51,7 @@ FROM unnest($1::uuid[], $2::text::text[], $3::text::bigint[], $4::text::text[], 
 WHERE requested_instances.id = ANY (ARRAY[new.id]) AND requested_instances.state = 'placed'
     AND requested_instances.cell = new.cell
     AND requested_instances.sequence < new.sequence AND requested_instances.heard < new.sequence
+    AND new.sequence <= requested_instances.sequence + 1000000
 """
 _LOCK = """
 SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles

@@ -22,12 +22,13 @@ SET state = ?2, sequence = ?3, heard = ?4, cell = ?5, host = ?6, attempt = ?7, c
 WHERE id = ?1
 """
 _DECIDE = _WRITE + " AND state = 'accepted'"
-# `heard` in core/instances/lifecycle.py is this step for one row.
+# `heard` in core/instances/lifecycle.py is this step for one row; the number is its SEQUENCE_AHEAD_MAX.
 _APPLY_EVENTS = """
 UPDATE requested_instances
 SET state = 'active', sequence = ?3, heard = ?3, host = ?4, attempt = ?5, changed_at = ?6, unsaid = NULL,
     place_order = NULL
 WHERE id = ?1 AND state = 'placed' AND cell = ?2 AND sequence < ?3 AND heard < ?3
+    AND ?3 <= sequence + 1000000
 """
 _LOCK = """
 SELECT id, request_id, project, given, state, sequence, heard, cell, host, attempt, changed_at, unsaid, NULL, troubles

@@ -13,6 +13,7 @@ from bus.messages.build import (
     RebuildInstance,
 )
 from scheduler_worker.core.instances.lifecycle import (
+    SEQUENCE_AHEAD_MAX,
     deleted,
     deleted_unseen,
     failed,
@@ -215,3 +216,19 @@ async def test_a_rebuild_and_the_requests_of_those_before_are_written_and_read(s
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1, sequence=200)]) == 0
     assert await rows_of(store, 1) == [rebuilding]
+
+
+@pytest.mark.parametrize("ahead", [1, 2**31, 2**61 - 2 - SEQUENCE_AHEAD_MAX])
+async def test_an_event_with_an_absurd_sequence_is_not_taken_in_passing(
+    store: SchedulerStore, ahead: int
+) -> None:
+    await accept(store, a_placed(a_request(1)))
+    before = await rows_of(store, 1)
+    absurd = an_active(1, sequence=2 + SEQUENCE_AHEAD_MAX + ahead)
+
+    async with store.transaction() as transaction:
+        assert await transaction.apply_events([absurd]) == 0
+    assert await rows_of(store, 1) == before
+
+    async with store.transaction() as transaction:
+        assert await transaction.apply_events([an_active(1, sequence=2 + SEQUENCE_AHEAD_MAX)]) == 1

@@ -62,6 +62,9 @@ _STATES: Mapping[type[Message], str] = {
     InstanceDeleted: DELETED,
 }
 CellEvent = InstanceActive | InstanceMoved | InstanceFailed | InstanceDeleted
+# A cell counts by one with each of its messages, from the last sequence that it got. An event that is further ahead of the row
+# than this is no true one: readers who took it would ignore all later ones.
+SEQUENCE_AHEAD_MAX = 1_000_000
 
 
 def accepted(
@@ -253,7 +256,7 @@ def deleted(row: InstanceRow, now: datetime, reason: str = "") -> InstanceRow | 
 def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | None:
     """The row after its cell has reported the instance; None if the report is not of this cell, or not new."""
     said, told = event.instance, row.told
-    if told.cell != event.cell or said.sequence <= row.heard:
+    if told.cell != event.cell or said.sequence <= row.heard or is_too_far_ahead(row, event):
         return None
     sequence = max(told.sequence + 1, said.sequence)
     state = said.state if said.state in (SHELVED, OFFLOADED) else _STATES[type(event)]
@@ -283,6 +286,24 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
         heard=said.sequence,
         unsaid=still_to_say,
     )
+
+
+def is_too_far_ahead(row: InstanceRow, event: CellEvent) -> bool:
+    """Has the event a sequence that the instance's cell cannot have reached?"""
+    return row.told.cell == event.cell and event.instance.sequence > row.told.sequence + SEQUENCE_AHEAD_MAX
+
+
+def as_known(row: InstanceRow, event: CellEvent) -> CellEvent | None:
+    """The event as it may be repeated once the row has it: with the request, the name and the project of the row. None if the
+    event is not of this row's cell, or the row did not take it.
+    """
+    said, told = event.instance, row.told
+    if told.cell != event.cell or said.sequence > row.heard:
+        return None
+    if (said.request_id, said.name, said.project) == (told.request_id, told.name, told.project):
+        return event
+    known = structs.replace(said, request_id=told.request_id, name=told.name, project=told.project)
+    return structs.replace(event, instance=known)
 
 
 def _is_before(said: InstanceState, told: InstanceState) -> bool:
