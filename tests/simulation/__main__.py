@@ -6,9 +6,11 @@ python -m tests.simulation --seeds 100000         a long run: failing seeds are 
 python -m tests.simulation --seeds 5000 --from 6000000 --done done.txt
                                                   begin at this seed; an interrupted run continues where it stopped.
 python -m tests.simulation --nodes --seeds 1000   bare metal: nodes, their Ironic, and the daemons of the ring.
+python -m tests.simulation --moves --seeds 3000   only seeds in which instances move: one seed in ten is one.
 """
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from tests.simulation.done_seeds import DoneSeeds
 from tests.simulation.drawing import draw
+from tests.simulation.drawing_moves import has_moves
 from tests.simulation.drawing_nodes import NODE_SEEDS
 from tests.simulation.many_seeds import (
     FAILING_SEEDS,
@@ -36,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     least = NODE_SEEDS if wanted.nodes else 0
     if wanted.seed is not None:
         return _run_one(least + wanted.seed, wanted.about)
-    first = least + wanted.first
-    return _run_all(range(first, first + wanted.seeds), DoneSeeds(wanted.done))
+    numbers = filter(has_moves if wanted.moves else lambda _: True, itertools.count(least + wanted.first))
+    return _run_all([*itertools.islice(numbers, wanted.seeds)], DoneSeeds(wanted.done))
 
 
 def _run_one(seed: int, about: str) -> int:
@@ -49,7 +52,7 @@ def _run_one(seed: int, about: str) -> int:
     return 0 if outcome.broken is None else 1
 
 
-def _run_all(seeds: range, done: DoneSeeds) -> int:
+def _run_all(seeds: Sequence[int], done: DoneSeeds) -> int:
     left = done.left_of(seeds)
     for seed, how in done.broken_of(seeds).items():
         print(f"seed {seed}: {how}")
@@ -102,9 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--done", type=Path, help="record the results in this file, and skip the seeds that it has"
     )
-    parser.add_argument(
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument(
         "--nodes", action="store_true", help=f"seeds of bare metal: {NODE_SEEDS} is added to each"
     )
+    only.add_argument("--moves", action="store_true", help="with --seeds: only seeds in which instances move")
     parser.add_argument(
         "--about", default="", help="with --seed: print only faults, and lines that contain this text"
     )

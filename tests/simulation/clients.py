@@ -102,6 +102,7 @@ REBUILD_DEADLINE_S = 20
 GROUPS_LOOKED_AT_S = (15.0, 30.0, 56.0)
 AGGREGATE = AggregateId(UUID(int=0xA66))
 AGGREGATE_TRIES = 8
+INVALID_LOOK_S = 1.0
 # After the outage began; and after all faults.
 KNOWN_DOWN_AFTER_S, CELLS_ASKED_AT_S = 14.0, 56.0
 OPERATOR_ASKS_S = (12.0, 27.0, 44.0)
@@ -195,8 +196,12 @@ class Client:
                 self._findings.breaks("a question gets its answer", f"a rebuild is answered by {answer!r}")
 
     async def _send_invalid(self, station: Station, invalid: InvalidRequest) -> None:
-        """Send an invalid request: it must be rejected."""
+        """Send an invalid request: it must be rejected. One that has the id of another request is sent once that request
+        is known, which faults may delay.
+        """
         await until_s(invalid.at_s)
+        while invalid.id_of is not None and not self._is_known(RequestId(invalid.id_of)):
+            await asyncio.sleep(INVALID_LOOK_S)
         request = None if invalid.id_of is None else RequestId(invalid.id_of)
         flavor = None if invalid.id_of is None else Flavor(vcpus=3)
         asked = await _ask_until_answered(
@@ -204,6 +209,9 @@ class Client:
         )
         if not isinstance(asked, BuildRejected):
             self._findings.breaks("an invalid request is rejected", f"answered by {asked!r}")
+
+    def _is_known(self, request: RequestId) -> bool:
+        return request in self.accepted or instance_id_of(request, 0) in self.heard
 
     async def _compare_answers(self, station: Station) -> None:
         """The answer to a question is never older than an event that was heard before."""

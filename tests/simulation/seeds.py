@@ -15,7 +15,7 @@ from scheduler_worker.claiming import together
 from tests.simulation.cloud import Cloud
 from tests.simulation.decision_watch import watched_decisions
 from tests.simulation.findings import Broken
-from tests.simulation.loop import run_simulated, until_s
+from tests.simulation.loop import StoppedRun, bounded_cpu, on_bound, run_simulated, until_s
 from tests.simulation.plan import Plan
 from tests.simulation.process import owned_task
 from tests.simulation.replacing import replaced
@@ -25,6 +25,7 @@ from tests.simulation.workers import SCHEDULER, installed_plugins
 LOOK_S = 2.0
 FEED_S = 4.0
 COLLECTED_EVERY = 5
+ENDS = "a run ends"
 
 _runs = itertools.count(1)
 
@@ -45,8 +46,12 @@ def run(plan: Plan, until_s: float | None = None) -> Outcome:
     The run ends at `until_s`, if given.
     """
     random.seed(plan.seed)
-    with _undisturbed():
-        return run_simulated(_simulate(plan, until_s))
+    with _undisturbed(), bounded_cpu():
+        try:
+            return run_simulated(_simulate(plan, until_s))
+        except StoppedRun as stopped:
+            broken = Broken(0.0, ENDS, str(stopped))
+            return Outcome(plan, broken, plan.faults_end_s, Counter(), [], Counter())
 
 
 async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
@@ -64,6 +69,7 @@ async def _simulate(plan: Plan, until_s: float | None) -> Outcome:
 
 async def _run_cloud(cloud: Cloud, end_s: float | None) -> Outcome:
     loop = asyncio.get_running_loop()
+    on_bound(lambda why: cloud.findings.breaks(ENDS, why))
     await cloud.open()
     playing = loop.create_task(_play(cloud))
     over = loop.create_task(cloud.findings.is_over.wait())

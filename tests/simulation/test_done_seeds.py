@@ -39,3 +39,13 @@ def test_a_run_in_which_all_seeds_are_done_runs_none(
     assert code == 1
     assert "seed 8: it broke" in told
     assert "2 seeds done, 0 of them now" in told
+
+
+def test_a_run_of_moves_has_only_seeds_with_moves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "done.txt"
+    DoneSeeds(path).add([10, 27, 47], {}, 3.0)
+
+    code = command.main(["--moves", "--seeds", "3", "--from", "8", "--done", str(path)])
+
+    assert code == 0
+    assert "3 seeds done, 0 of them now" in capsys.readouterr().out
