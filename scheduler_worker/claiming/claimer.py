@@ -175,14 +175,17 @@ class Claimer:
         Another batch may hold room for a choice that placement then refuses, so its verdicts are waited for. And the
         room may be held by this very instance: another batch, another worker or an earlier try had the same request, and
         its claim was granted. So placement is asked which share it holds, after the verdicts are in.
+
+        Further batches may claim at each look, for as long as requests come. Then there is no host if there was none in
+        `claims_max` looks: each time, others had taken what was free.
         """
-        while True:
+        for looks in range(1, self._settings.claims_max + 1):
             await self.until_current()
             await self.adopt_held([one for one in lost if one.is_searching])
             nowhere = self.choose_now([one for one in lost if one.is_searching])
             if not nowhere or _chosen(lost):
                 return
-            if not self.is_claiming:
+            if not self.is_claiming or looks == self._settings.claims_max:
                 for one, why in nowhere:
                     one.outcome = why
                 return

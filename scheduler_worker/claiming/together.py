@@ -131,17 +131,19 @@ class TogetherFinder:
         has ended.
 
         Otherwise returns the refusal, which says how many instances would fit; before that, the picture catches up with
-        placement and the choice is repeated.
+        placement and the choice is repeated. While other batches claim, it is repeated up to `claims_max` times.
         """
         nowhere = self._chooser.choose_now(_searching(searches))
+        looks = 0
         while nowhere:
+            looks += 1
             self._give_back(_searching(searches))
             await self._chooser.until_current()
             await self._chooser.adopt_held(_searching(searches))
             if _ended_among(searches) is not None:
                 return None
             nowhere = self._chooser.choose_now(_searching(searches))
-            if nowhere and not self._chooser.is_claiming:
+            if nowhere and (not self._chooser.is_claiming or looks >= self._settings.claims_max):
                 fit = len(searches) - len(nowhere)
                 return Refused(
                     f"all or nothing: {len(searches)} instances are asked for, and {fit} would fit",

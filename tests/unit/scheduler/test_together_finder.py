@@ -215,3 +215,14 @@ async def test_one_that_has_ended_ends_the_search_for_all() -> None:
     assert no.reason.endswith("had ended before all were placed")
     assert isinstance(world.searches[1].outcome, EndedElsewhere)
     assert not any(one.chosen for one in world.searches)
+
+
+async def test_others_that_claim_without_end_do_not_keep_a_request_for_ever() -> None:
+    world = World(room=[2] * 100)
+    world.is_claiming = True
+
+    no = await world.find(claims_max=5)
+
+    assert no is not None
+    assert no.reason == "all or nothing: 3 instances are asked for, and 2 would fit"
+    assert world.steps.count("current, 0 held") == 5
