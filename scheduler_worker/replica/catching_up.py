@@ -4,8 +4,9 @@ that far.
 The answer has every write that was committed before it was given, by whichever placement worker: it is read from
 placement's database, not from published messages. All callers that wait when a reading begins share that reading.
 
-A change that was lost silently, in the log or in the picture, would be missed for ever. So now and then the revisions
-of all providers are compared, and if one is behind, everything is read.
+A change that was lost silently, in the log or in the picture, would be missed for ever, and a false one would count
+for ever. So now and then the revisions of all providers are compared, and if one differs, everything is read. What is
+read then replaces whatever contradicts it.
 """
 
 import asyncio
@@ -68,10 +69,10 @@ class CatchingUp:
         self.flight.soon()
 
     async def verify(self) -> bool:
-        """Compare the revisions of all providers in the picture with placement's. Returns whether no change was lost;
-        if one was, everything is read again first.
+        """Compare the revisions of all providers in the picture with placement's. Returns whether no change was lost, and
+        none was false; otherwise everything is read again first.
         """
-        known, gone = self._picture.trees.internals(), self._picture.trees.gone()
+        before, gone = self._picture.trees.known_now().revisions, self._picture.trees.gone()
         listed = await self._revisions()
         # A deleted provider never comes back: so these were never deleted, and an answer or event was false.
         self._picture.trees.undelete(gone & listed.keys())
@@ -79,22 +80,24 @@ class CatchingUp:
         await self.catch_up()
         if differing := await self._read_members():
             log.info("%d members of server groups were news", differing)
-        lost = self._picture.behind(listed, known)
-        if lost:
-            log.error("%d providers differ from placement's, reading all pages again", len(lost))
+        lost = self._picture.behind(listed, before)
+        false = [internal for internal, known in before.items() if listed.get(internal, known) < known]
+        if lost or false:
+            log.error("%d providers differ from placement's, reading all pages again", len({*lost, *false}))
             self._is_doubted = True
             await self.catch_up()
-        return not lost
+        return not (lost or false)
 
     async def _read(self) -> None:
         granted_before = self._picture.granted_so_far()
         since, was_doubted = self._progress.cursor, self._is_doubted
+        heard = self._progress.heard_up_to
         first = await self._read_changes(since) if since and not was_doubted else None
         if first is None:
             first = await self._read_all()
         if was_doubted:
             self._is_doubted = False
-        self._progress.read(first.published, first.cursor)
+        self._progress.read(first.published, first.cursor, heard)
         self._picture.drop(granted_before)
         self.whole.set()
 
@@ -104,12 +107,13 @@ class CatchingUp:
         Returns the first page, which is the oldest; None if the log does not reach back to the cursor.
         """
         first: SnapshotPage | None = None
+        before = self._picture.trees.deleted_now()
         async with aclosing(self._snapshot(since)) as pages:
             async for page in pages:
                 if page.since != since:
                     return None
                 first = first or page
-                self._picture.apply(page.providers)
+                self._picture.apply_read(page.providers, before)
                 self._picture.prune(each.internal for each in page.gone)
                 self._picture.groups.join(page.joined)
                 self._picture.groups.leave(page.left)
@@ -117,14 +121,18 @@ class CatchingUp:
 
     async def _read_all(self) -> SnapshotPage:
         self.readings_of_all += 1
-        known = self._picture.trees.internals()
+        before = self._picture.trees.known_now()
         there: set[int] = set()
         first: SnapshotPage | None = None
         async for page in self._snapshot(""):
             first = first or page
-            self._picture.apply(page.providers)
+            self._picture.apply_read(page.providers, before)
             there.update(provider.internal for provider in page.providers)
-        self._picture.prune(known - there)
+        last = max(there, default=0)
+        over = [internal for internal in before.revisions if internal not in there]
+        self._picture.prune(internal for internal in over if internal < last)
+        # Placement may never have given these numbers: the next new providers may get them.
+        self._picture.discard(internal for internal in over if internal > last)
         await self._read_members()
         assert first is not None, "there is a first page"
         return first
@@ -133,11 +141,11 @@ class CatchingUp:
         """Read all members of server groups from placement. Returns how many of them were missing or different in the
         picture.
         """
-        known = self._picture.groups.attempts()
+        known, left = self._picture.groups.attempts(), self._picture.groups.left()
         members: list[GroupMember] = []
         async for page in self._pages(MembersPage, lambda after: AskMembers(after=after)):
             members += page.members
-        return self._picture.groups.replace(members, known)
+        return self._picture.groups.replace(members, known, left)
 
     async def _revisions(self) -> dict[int, int]:
         listed: dict[int, int] = {}

@@ -232,7 +232,6 @@ def _registered(host: Host) -> HostState:
         cell=host.cell,
         up=host.up,
         setting=HostSetting(mode="up" if host.enabled else "draining"),
-        instances=host.instances,
         io_ops=host.io_ops,
         availability_zone=host.zone,
         kind=NODE if host.is_node else "",
@@ -250,6 +249,7 @@ def _booked(host: Host, number: int) -> ProviderState:
         shape=number,
         inventories=host.inventories or {},
         traits=host.traits,
+        consumers=host.instances,
     )
 
 

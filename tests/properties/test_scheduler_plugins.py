@@ -117,6 +117,7 @@ def picture_of(cloud: Sequence[Seen]) -> Picture:
             root=host.id,
             cell="c1",
             inventories=inventories,
+            consumers=host.instances,
         )
         picture.apply([about])
         picture.measure(host.id, metrics)

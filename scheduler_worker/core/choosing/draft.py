@@ -111,8 +111,8 @@ class Draft:
         busy = self._busy.get(column)
         if busy is None:
             columns = self.columns
-            # Placement counts instances that are still to be built, the host counts instances without a claim.
-            told = columns.io_ops if column == "io_ops" else np.maximum(columns.instances, columns.consumers)
+            # Instances as placement counts them: it judges the limit, and what a host reports of itself is late.
+            told = columns.io_ops if column == "io_ops" else columns.consumers
             busy = self._busy[column] = told + self._holding
             self._busiest[column] = int(busy[: columns.rows].max(initial=0))
         return busy

@@ -19,7 +19,7 @@ ROWS_AT_FIRST = 64
 
 _FLAGS = ("present", "registered", "provided", "up", "enabled", "consistent", "nested", "node")
 _NUMBERS = (
-    *("projects", "cell", "zone", "aggregates", "instances", "consumers", "io_ops", "holding"),
+    *("projects", "cell", "zone", "aggregates", "consumers", "io_ops", "holding"),
     *("profile", "hypervisor_version", "failed_builds"),
 )
 # Codes of profiles that no host has any more are given up when there are more than twice as many as hosts, and this many.
@@ -97,8 +97,7 @@ class Columns:
     `present`: the row belongs to a host. `registered`: the registry knows the host. `provided`: placement has its tree.
     `consistent`: registry and placement name the same cell for it. `nested`: its tree has children. `root`: the row of
     its root in the provider index, -1 without a provider. `holding`: how many choices of this scheduler for it are
-    unanswered. `instances`: as many as the host reports. `consumers`: as many as placement counts. `node`: it is a
-    bare-metal node. `projects`: the set of projects that may use it; the empty set stands for all. `aggregates`: the
+    unanswered. `consumers`: how many instances placement counts there. `node`: it is a bare-metal node. `projects`: the set of projects that may use it; the empty set stands for all. `aggregates`: the
     code of the set of its root provider's aggregates. `zone`: that of its aggregates, else the one that the host
     reports. `profile`: the code of its `HostProfile`. `metrics`: NaN where a host does not report the metric.
     """
@@ -112,8 +111,8 @@ class Columns:
         self.node = np.zeros(self._length, dtype=np.bool_)
         self.root = np.zeros(self._length, dtype=np.intp)
         self.projects = np.zeros(self._length, dtype=np.int64)
-        self.cell, self.zone, self.aggregates, self.instances, self.consumers, self.io_ops, self.holding = (
-            np.zeros(self._length, dtype=np.int64) for _ in range(7)
+        self.cell, self.zone, self.aggregates, self.consumers, self.io_ops, self.holding = (
+            np.zeros(self._length, dtype=np.int64) for _ in range(6)
         )
         self.profile, self.hypervisor_version, self.failed_builds = (
             np.zeros(self._length, dtype=np.int64) for _ in range(3)
@@ -185,8 +184,9 @@ class Columns:
 
     def put_metrics(self, row: int, values: Mapping[str, float]) -> None:
         """Replace all metrics of the host in this row."""
-        for name in values.keys() - self.metrics.keys():
-            if len(self.metrics) < METRIC_NAMES_MAX:
+        # In the order in which the host tells them: which names fit must not depend on the order of a set.
+        for name in values:
+            if name not in self.metrics and len(self.metrics) < METRIC_NAMES_MAX:
                 self.metrics[name] = np.full(self._length, np.nan)
         for name, column in self.metrics.items():
             column[row] = values.get(name, np.nan)

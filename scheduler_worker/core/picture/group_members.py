@@ -5,6 +5,7 @@ its end counts for all attempts up to that one. So news may come in any order, a
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from bus.message import ConsumerId, GroupId
 from bus.messages.placement import GroupMember, Holder
@@ -55,18 +56,32 @@ class GroupMembers:
         """The attempt of each known member, by the member's id."""
         return {number: member.attempt for number, member in self._members.items()}
 
-    def replace(self, members: Sequence[GroupMember], known: Mapping[int, int]) -> int:
-        """Take over the list of all members. Those that were `known` before the list was read, and are not on it, have
-        left. Returns how many members were missing or different here.
+    def left(self) -> Mapping[int, int]:
+        """The last attempt that ended of each consumer that has left, by the consumer's id."""
+        return dict(self._left)
+
+    def replace(
+        self,
+        members: Sequence[GroupMember],
+        known: Mapping[int, int],
+        left: Mapping[int, int] = MappingProxyType({}),
+    ) -> int:
+        """Take over the list of all members, which placement has answered. `known` are the attempts, and `left` the ended
+        attempts, from before placement was asked. Members that were known then, and are not on the list, have left.
+        Attempts only grow, so a later attempt that was known then is false, and so is an end of one that is on the list.
+        Returns how many members were missing or different here.
         """
-        there = {member.consumer.int for member in members}
+        listed = {member.consumer.int: member.attempt for member in members}
         over = [
             number
             for number, attempt in known.items()
-            if number not in there
+            if listed.get(number, -1) < attempt
             and (member := self._members.get(number)) is not None
             and member.attempt == attempt
         ]
+        for number, attempt in listed.items():
+            if left.get(number, 0) >= attempt and self._left.get(number) == left[number]:
+                del self._left[number]
         new = [each for each in members if self._members.get(each.consumer.int) != each]
         for number in over:
             self._remove(number)

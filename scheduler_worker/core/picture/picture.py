@@ -22,7 +22,7 @@ from scheduler_worker.core.picture.group_members import GroupMembers
 from scheduler_worker.core.picture.preferences import Preferences, preferences_of
 from scheduler_worker.core.picture.sharing import Sharing, sharing_of
 from scheduler_worker.core.picture.touched import TouchedHosts
-from scheduler_worker.core.picture.trees import Tree, Trees
+from scheduler_worker.core.picture.trees import KnownBefore, Tree, Trees
 
 # A choice: the instance, and its attempt.
 Key = tuple[ConsumerId, int]
@@ -79,6 +79,15 @@ class Picture:
         # Without this the first search attaches all trees at once, and boots wait for it.
         self.index.attach_trees()
 
+    def apply_read(self, states: Sequence[ProviderState], before: KnownBefore) -> None:
+        """Merge these states, which placement has answered. What the picture had `before` placement was asked, and what
+        contradicts the answer, is false, and goes.
+        """
+        for state in states:
+            for tree in self.trees.drop_false(state, before):
+                self._write_row(tree)
+        self.apply(states)
+
     def use(self, usages: Collection[ProviderUsage]) -> bool:
         """Merge usages. Returns whether the states of providers that they are based on are all known."""
         self._use([(tree, usage.id, usage.used, usage.consumers) for tree, usage in self.trees.use(usages)])
@@ -90,6 +99,13 @@ class Picture:
         """
         for internal in internals:
             tree = self.trees.delete(internal)
+            if tree is not None:
+                self._write_row(tree)
+
+    def discard(self, internals: Iterable[int]) -> None:
+        """Remove these providers, by internal id. Messages about them count again: it is not certain that they existed."""
+        for internal in internals:
+            tree = self.trees.drop(internal)
             if tree is not None:
                 self._write_row(tree)
 
@@ -106,10 +122,7 @@ class Picture:
         """Remove these providers: placement has just answered that they do not exist. If one was created since, published
         changes say so.
         """
-        for provider in gone:
-            tree = self.trees.drop(self.trees.internal_of(provider))
-            if tree is not None:
-                self._write_row(tree)
+        self.discard(map(self.trees.internal_of, gone))
 
     # From the registry
 
@@ -366,7 +379,6 @@ class Picture:
         columns.registered[row] = host is not None
         columns.up[row] = host is not None and host.up
         columns.enabled[row] = host is not None and host.setting.mode == "up"
-        columns.instances[row] = host.instances if host else 0
         columns.io_ops[row] = host.io_ops if host else 0
         columns.failed_builds[row] = host.failed_builds if host else 0
         columns.put_profile(row, _profile_of(host) if host else HostProfile())

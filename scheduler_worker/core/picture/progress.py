@@ -8,6 +8,10 @@ reached the beginning of that run, nothing is missing between them, and the end 
 
 from bus.messages.placement import LogPosition
 
+# Placement notes how far it has published after the broker has confirmed it. So the feed may be ahead of that note, but not
+# by more messages than this.
+UNMARKED_MAX = 1000
+
 
 class Progress:
     def __init__(self) -> None:
@@ -32,9 +36,23 @@ class Progress:
             self._told = at, cursor
         return not self._join() and self._known is not None
 
-    def read(self, published: LogPosition, cursor: str) -> None:
-        """The database was read as of this cursor; that includes every change published up to there."""
+    @property
+    def heard_up_to(self) -> LogPosition | None:
+        """The last message of the feed that was heard."""
+        return self._last
+
+    def read(self, published: LogPosition, cursor: str, heard: LogPosition | None = None) -> None:
+        """The database was read as of this cursor; that includes every change published up to there. `heard` is the last
+        message that was heard before it was asked. If placement is far from there, the message was false, and so is
+        the run that it belongs to.
+        """
         self._known, self.cursor = published, cursor
+        if (
+            heard is not None
+            and heard.term == published.term
+            and heard.position > published.position + UNMARKED_MAX
+        ):
+            self._first = self._last = self._told = None
         self._join()
 
     def _join(self) -> bool:

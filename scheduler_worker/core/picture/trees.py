@@ -6,6 +6,10 @@ may have the same public id; then the higher internal id is later, since interna
 Usage, which claims change, arrives by itself and is stored beside the provider's state. A later state replaces a state,
 and a later usage replaces a usage, whichever comes first. So nothing is lost when usage arrives before the state that it
 belongs to.
+
+A message of the feed may be false: a placement worker has a bug, or somebody forged the message. By its revision such a
+state would win against all true ones for a long time. What placement answers is true. A provider's revision only grows,
+so a state that was here before placement was asked, and that is later than the one in the answer, was never written.
 """
 
 from collections.abc import Iterable, Mapping
@@ -67,6 +71,15 @@ class Merged(NamedTuple):
 NOTHING_NEW = Merged()
 
 
+class KnownBefore(NamedTuple):
+    """What was known before placement was asked: the revisions of providers, by internal id, and how many deletions had
+    been told.
+    """
+
+    revisions: Mapping[int, int]
+    deletions: int
+
+
 class Trees:
     """All provider trees. `index` has their providers as columns, for the search. Ids are looked up by their integers,
     since the hash of a UUID is computed in Python.
@@ -78,8 +91,9 @@ class Trees:
         self._states: dict[int, ProviderState] = {}
         # Only usages that are later than the state.
         self._usages: dict[int, ProviderUsage] = {}
-        # The internal ids of deleted providers, in the order of their deletion.
-        self._gone: dict[int, None] = {}
+        # The internal ids of deleted providers, in the order of their deletion, each with its number in that order.
+        self._gone: dict[int, int] = {}
+        self._deletions = 0
 
     def merge(self, state: ProviderState) -> Merged:
         known = self._states.get(state.internal)
@@ -186,7 +200,8 @@ class Trees:
 
     def delete(self, internal: int) -> Tree | None:
         """Drop a provider that is deleted for good, and ignore late messages about it. Returns its tree, if it was known."""
-        self._gone[internal] = None
+        self._deletions += 1
+        self._gone[internal] = self._deletions
         if len(self._gone) > GONE_MAX:
             del self._gone[next(iter(self._gone))]
         return self.drop(internal)
@@ -220,6 +235,35 @@ class Trees:
     def internals(self) -> frozenset[int]:
         """The internal ids of all known providers."""
         return frozenset(self._states)
+
+    def known_now(self) -> KnownBefore:
+        """The latest known revision of each provider, also of those of which only usage is known."""
+        usages = {internal: usage.revision for internal, usage in self._usages.items()}
+        states = {internal: state.revision for internal, state in self._states.items()}
+        return KnownBefore(states | usages, self._deletions)
+
+    def deleted_now(self) -> KnownBefore:
+        """As `known_now`, without revisions."""
+        return KnownBefore({}, self._deletions)
+
+    def drop_false(self, read: ProviderState, before: KnownBefore) -> list[Tree]:
+        """Drop what was known before placement was asked, and contradicts this state that it answered. Returns the trees
+        that have lost a provider.
+        """
+        if self._gone.get(read.internal, before.deletions + 1) <= before.deletions:
+            del self._gone[read.internal]
+        false = []
+        known = self._states.get(read.internal)
+        is_other = known is not None and (
+            known.id.int != read.id.int or (known.revision == read.revision and known != read)
+        )
+        if is_other or before.revisions.get(read.internal, 0) > read.revision:
+            false.append(read.internal)
+        namesake = self.internal_of(read.id)
+        if namesake > read.internal and namesake in before.revisions:
+            # Internal ids grow, so it would be the id's later provider. But placement has the earlier one.
+            false.append(namesake)
+        return [tree for internal in false if (tree := self.drop(internal)) is not None]
 
     def _add(self, state: ProviderState) -> Merged:
         earlier = self.internal_of(state.id)

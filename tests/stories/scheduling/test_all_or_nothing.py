@@ -19,6 +19,7 @@ from bus.messages.build import (
     JoinedGroup,
 )
 from bus.messages.groups import CreateGroup
+from bus.messages.hosts import HostFacts, HostsReported
 from bus.messages.placement import (
     AlreadyClaimed,
     ClaimAnswered,
@@ -325,6 +326,32 @@ async def test_a_scheduler_that_dies_after_its_claim_leaves_it_to_the_next_one(b
         assert set(interfering.verdicts) <= {NoneClaimed, AlreadyClaimed, AllClaimed}
         assert sum((await setup.used()).values()) == 6
         assert len({order.instance for order in setup.placed}) == 6
+
+
+@STAGES
+async def test_room_that_deletes_have_left_is_there_before_the_hosts_have_told_it(
+    bus: str, books: str
+) -> None:
+    """The hosts' last reports say that they are full, and come again some time later."""
+    limited = structs.replace(QUICK, instances_per_host_max=4)
+    async with cloud(bus, books) as setup, setup.placement(), setup.scheduler(settings=limited):
+        await hosts(setup, h1=8, h2=8)
+        first = all_of(1, 8)
+        await setup.send(first)
+        states = await until_all(setup, first, "active")
+        late = tuple(HostFacts(id=host_id(name), name=name, instances=4) for name in ("h1", "h2"))
+        await setup.stations_in["c1"].publisher.send(HostsReported(cell="c1", hosts=late, sequence=9))
+        await setup.send(*[DeleteInstance(instance=each.id) for each in states])
+        await until_all(setup, first, "deleted")
+        await setup.until_used(h1=0, h2=0)
+
+        second = all_of(2, 8)
+        await setup.send(second)
+
+        await until_all(setup, second, "active")
+        one_more = a_build(3)
+        await setup.send(one_more)
+        assert (await setup.until_state(instance_of(one_more), "active", "error")).state == "error"
 
 
 async def test_claims_that_are_refused_again_and_again_end_all_instances() -> None:

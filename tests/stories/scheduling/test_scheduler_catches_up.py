@@ -2,7 +2,7 @@
 of it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import count
@@ -24,6 +24,7 @@ from bus.messages.placement import (
     ProviderGone,
     ProvidersChanged,
     ProviderState,
+    ProviderUsage,
     RevisionsPage,
     SnapshotPage,
 )
@@ -40,7 +41,17 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.picture.progress import Progress
 from scheduler_worker.replica.catching_up import CatchingUp
 from tests.contracts.stage import SETTINGS, until
-from tests.stories.cloud import QUICK, SMALL, Cloud, a_build, a_host, cloud, instance_of, wait_until
+from tests.stories.cloud import (
+    QUICK,
+    SMALL,
+    Cloud,
+    a_build,
+    a_host,
+    cloud,
+    host_id,
+    instance_of,
+    wait_until,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -308,6 +319,86 @@ async def test_a_picture_that_was_emptied_wrongly_heals_within_its_checks_period
 
         await wait_until(is_built, "boots find the host again")
         await liar.close()
+
+
+def full_in_later_usage(host: ProviderState) -> ProvidersChanged:
+    usage = ProviderUsage(
+        internal=host.internal, id=host.id, base=2**40, revision=2**40, used={"VCPU": 8}, generation=9
+    )
+    return ProvidersChanged(at=LIE, usage=(usage,))
+
+
+def full_in_a_later_state(host: ProviderState) -> ProvidersChanged:
+    inventories = {name: structs.replace(each, used=each.total) for name, each in host.inventories.items()}
+    return ProvidersChanged(
+        at=LIE, providers=(structs.replace(host, revision=2**40, shape=2**40, inventories=inventories),)
+    )
+
+
+def full_under_a_later_number(host: ProviderState) -> ProvidersChanged:
+    (lie,) = full_in_a_later_state(host).providers
+    return ProvidersChanged(at=LIE, providers=(structs.replace(lie, internal=2**40),))
+
+
+def its_number_is_of_another(host: ProviderState) -> ProvidersChanged:
+    other = host_id("no such host")
+    gone = ProviderGone(internal=host.internal, id=host.id, revision=2**40)
+    state = structs.replace(host, id=other, root=other, name="no such host", internal=host.internal + 1)
+    return ProvidersChanged(at=LIE, gone=(gone,), providers=(state,))
+
+
+LIE = LogPosition(term=999, position=1)
+
+
+@STAGES
+@pytest.mark.parametrize(
+    "lie",
+    [
+        full_in_later_usage,
+        full_in_a_later_state,
+        full_under_a_later_number,
+        its_number_is_of_another,
+    ],
+)
+async def test_a_false_change_counts_no_longer_than_until_all_is_read_again(
+    bus: str, books: str, lie: Callable[[ProviderState], ProvidersChanged]
+) -> None:
+    """By its revision it would be later than every true state of its host for ever."""
+    reads, patient = ReadCounter(), structs.replace(QUICK, verify_every_s=0.2)
+    async with (
+        cloud(bus, books) as setup,
+        setup.placement(),
+        setup.scheduler(station=reads.station, settings=patient),
+    ):
+        await setup.add_host("h1", vcpu=8)
+        await setup.until_registered("h1")
+        (page,) = [await setup.books.snapshot_page(0, 10)]
+        liar = Station(setup.brokers.at_api("placement"), "liar", settings=SETTINGS)
+        all_read = reads.full
+
+        await liar.publisher.send(lie(page.providers[0]))
+
+        await until(lambda: reads.full > all_read, "the lie is noticed")
+        # It has begun, and has ended when another reading has: there is one at a time.
+        await until(lambda: free_on_one_host(setup.pictures[0]) == 8, "the picture is true again")
+        assert (await the_end_of(setup, 1, flavor=structs.replace(SMALL, vcpus=8))).state == "active"
+        # A host that takes the lie's place later is believed, and so is the next usage of this one.
+        await setup.add_host("h2", vcpu=8)
+        await setup.until_registered("h2")
+        assert (await the_end_of(setup, 2, flavor=structs.replace(SMALL, vcpus=8))).state == "active"
+        refused = await the_end_of(setup, 3)
+        assert (refused.state, refused.reason) == ("error", "no valid host")
+        before = reads.full
+        partial = reads.partial
+        await until(lambda: reads.partial > partial + 3, "it is compared again")
+        assert reads.full == before
+        await liar.close()
+
+
+def free_on_one_host(picture: Picture) -> int:
+    rows = list(picture.rows_named("h1"))
+    stock = picture.columns.stocks.get("VCPU")
+    return int(stock.free[rows[0]]) if rows and stock is not None else -1
 
 
 @STAGES

@@ -24,6 +24,7 @@ def a_state(
     revision: int = 1,
     traits: tuple[str, ...] = (),
     aggregates: tuple[AggregateId, ...] = (),
+    consumers: int = 0,
 ) -> ProviderState:
     """Internal ids follow from names, unless given."""
     return ProviderState(
@@ -38,6 +39,7 @@ def a_state(
         inventories=dict({"VCPU": ROOMY} if inventories is None else inventories),
         traits=traits,
         aggregates=aggregates,
+        consumers=consumers,
     )
 
 

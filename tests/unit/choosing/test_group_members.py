@@ -72,3 +72,22 @@ def test_a_page_that_was_read_before_a_member_left_does_not_bring_it_back() -> N
     groups.replace([FIRST], known)
 
     assert groups.of_group(GROUP) == []
+
+
+def test_a_false_attempt_and_a_false_end_count_until_all_members_are_read() -> None:
+    """Attempts only grow: by its attempt, what is false would be later than everything true."""
+    groups = GroupMembers()
+    groups.join([FIRST, OTHER])
+    groups.join([GroupMember(group=OTHER_GROUP, consumer=WEB, attempt=2**31 - 1, host=OTHER_HOST)])
+    groups.leave([Holder(consumer=DB, attempt=2**31 - 1)])
+    assert groups.of_group(GROUP) == []
+
+    assert groups.replace([FIRST, OTHER], groups.attempts(), groups.left()) == 3
+
+    assert groups.of_group(GROUP) == [FIRST, OTHER]
+    assert groups.of_group(OTHER_GROUP) == []
+    # An end that is told while the pages are read stays.
+    known, left = groups.attempts(), groups.left()
+    groups.leave([Holder(consumer=WEB, attempt=1)])
+    groups.replace([FIRST, OTHER], known, left)
+    assert groups.of_group(GROUP) == [OTHER]

@@ -90,8 +90,10 @@ def in_racks(zones: str, racks: str, instances: str) -> Picture:
     )
     for number, (zone, rack, busy) in enumerate(zip(zones, racks, instances, strict=True)):
         name = f"h{number}"
-        picture.apply([a_state(name, vcpus(64), aggregates=(ids[rack],), internal=1 + number)])
-        picture.put_hosts([a_host(name, availability_zone=zone, instances=int(busy))])
+        picture.apply(
+            [a_state(name, vcpus(64), aggregates=(ids[rack],), internal=1 + number, consumers=int(busy))]
+        )
+        picture.put_hosts([a_host(name, availability_zone=zone)])
     return picture
 
 

@@ -12,6 +12,7 @@ from bus.messages.tree_fingerprint import tree_fingerprint
 from scheduler_worker.core.choosing.choosing import Chosen, choose
 from scheduler_worker.core.choosing.draft import Draft
 from scheduler_worker.core.choosing.hosts.host_columns import Hosts
+from scheduler_worker.core.picture import columns
 from scheduler_worker.core.picture.picture import Picture
 from tests.contracts.placement_orders import DB, WEB, amounts, provider
 from tests.plugins import standard_plugins
@@ -227,7 +228,7 @@ def test_a_choice_on_a_host_that_nobody_knows_is_not_counted_anywhere() -> None:
 
 
 def test_what_is_held_counts_as_an_instance_and_as_a_build_under_way() -> None:
-    picture = a_picture(a_state("h"), hosts=(a_host("h", instances=5, io_ops=2),))
+    picture = a_picture(a_state("h", consumers=5), hosts=(a_host("h", io_ops=2),))
 
     picture.hold([(WEB, 1, a_share_of("h", 1))])
 
@@ -326,12 +327,12 @@ def test_an_older_word_of_the_registry_changes_nothing() -> None:
 
 def test_a_host_that_is_renamed_is_found_by_its_new_name_only() -> None:
     picture = a_picture(a_state("h"))
-    renamed = structs.replace(a_host("h", instances=7), name="Other", sequence=2)
+    renamed = structs.replace(a_host("h", io_ops=7), name="Other", sequence=2)
 
-    picture.put_hosts([renamed, structs.replace(renamed, instances=8, sequence=3)])
+    picture.put_hosts([renamed, structs.replace(renamed, io_ops=8, sequence=3)])
 
     assert (list(picture.rows_named("h")), list(picture.rows_named("other"))) == ([], [0])
-    assert Hosts(Draft(picture)).busy("instances").tolist() == [8]
+    assert Hosts(Draft(picture)).busy("io_ops").tolist() == [8]
     assert free_of(picture, "other") == 16
 
 
@@ -394,3 +395,53 @@ def test_a_picture_knows_what_it_lacks_of_the_revisions_that_there_are() -> None
     assert picture.behind({1: 4}, {1}) == []
     picture.prune([2])
     assert picture.behind({1: 4, 2: 4}, known) == []
+
+
+def test_what_placement_answers_replaces_what_contradicts_it() -> None:
+    true = a_state("h", vcpus(16, used=2), internal=5, revision=3)
+    lies: list[ProviderState | ProviderUsage] = [
+        structs.replace(true, revision=2**40, inventories=vcpus(1)),
+        # As late as the true one, so no later revision would show it.
+        structs.replace(true, inventories=vcpus(1)),
+        structs.replace(true, internal=2**40, revision=1, inventories=vcpus(1)),
+        usage_of(true, 16, 2**40),
+        usage_of(true, 16, 2**40, base=2**40),
+    ]
+    for lie in lies:
+        picture = a_picture(a_state("h", vcpus(16), internal=5), hosts=(a_host("h"),))
+        if isinstance(lie, ProviderState):
+            picture.apply([lie])
+        else:
+            picture.use([lie])
+        assert free_of(picture, "h") != 14
+
+        picture.apply_read([true], picture.trees.known_now())
+
+        assert free_of(picture, "h") == 14, lie
+        assert picture.use([usage_of(true, 3, 4, base=3)])
+        assert free_of(picture, "h") == 13, lie
+
+
+def test_what_is_told_while_placement_is_asked_is_no_contradiction() -> None:
+    picture = a_picture(a_state("h", vcpus(16), internal=5), a_state("g", internal=6))
+    before = picture.trees.known_now()
+    picture.use([usage_of(a_state("h", internal=5), 4, 9)])
+    picture.prune([6])
+
+    picture.apply_read([a_state("h", vcpus(16), internal=5, revision=2), a_state("g", internal=6)], before)
+
+    assert free_of(picture, "h") == 12
+    assert list(picture.rows_named("g")) == [1]
+    assert not picture.has_provider(provider("g"))
+
+
+def test_which_metrics_are_kept_follows_from_the_order_in_which_they_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not from the order of a set, which is another one in each process."""
+    monkeypatch.setattr(columns, "METRIC_NAMES_MAX", 3)
+    picture = a_picture(a_state("h"))
+
+    picture.measure(provider("h"), dict.fromkeys(("zeta", "eta", "theta", "iota", "kappa", "mu"), 1.0))
+
+    assert [*picture.columns.metrics] == ["zeta", "eta", "theta"]

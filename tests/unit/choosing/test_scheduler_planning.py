@@ -115,7 +115,7 @@ def test_a_plan_leaves_the_picture_as_it_is() -> None:
 
 
 def test_the_limit_of_instances_a_host_bounds_a_plan() -> None:
-    picture = a_picture(a_state("h", vcpus(16)), hosts=(a_host("h", instances=3),))
+    picture = a_picture(a_state("h", vcpus(16), consumers=3))
 
     assert plan(picture, a_spec(), PLUGINS).fit == 2
 

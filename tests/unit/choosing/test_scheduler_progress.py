@@ -103,3 +103,26 @@ def test_before_the_first_reading_nothing_is_missing_that_it_will_not_bring() ->
 
     progress.read(at(8), "c8")
     assert progress.cursor == "c9"
+
+
+def test_a_false_position_far_ahead_hides_no_gap_once_the_books_were_read() -> None:
+    progress = a_progress()
+    assert progress.heard(at(2**40), "false")
+
+    progress.read(at(11), "c11", progress.heard_up_to)
+
+    assert progress.cursor == "c11"
+    assert not progress.heard(at(12), "c12")
+    assert progress.heard(at(14), "c14")
+
+
+def test_a_feed_that_is_ahead_of_placements_note_goes_on() -> None:
+    """Placement notes how far it has published after it has published."""
+    progress = a_progress()
+    progress.heard(at(11), "c11")
+    progress.heard(at(12), "c12")
+
+    progress.read(at(11), "c11", progress.heard_up_to)
+
+    assert not progress.heard(at(13), "c13")
+    assert progress.cursor == "c13"

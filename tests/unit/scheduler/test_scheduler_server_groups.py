@@ -19,7 +19,7 @@ from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from tests.contracts.placement_orders import DB, HOST, WEB, an_id, consumer, provider
 from tests.plugins import standard_plugins
-from tests.unit.choosing.scheduler_worlds import a_host, a_picture, a_state, vcpus
+from tests.unit.choosing.scheduler_worlds import a_picture, a_state, vcpus
 
 GROUP = GroupId(an_id("group"))
 PLUGINS = standard_plugins()
@@ -218,8 +218,8 @@ def test_instances_of_as_many_new_groups_are_decided_in_one_pass() -> None:
 def test_an_instance_that_stays_on_its_host_meets_neither_its_own_share_nor_its_place_nor_its_membership() -> (
     None
 ):
-    full = a_state("h0", vcpus(16, 14), internal=1)
-    picture = a_picture(full, hosts=(a_host("h0", instances=2),))
+    full = a_state("h0", vcpus(16, 14), internal=1, consumers=2)
+    picture = a_picture(full)
     picture.groups.join([a_member(WEB, "h0")])
     then = a_spec("anti-affinity", vcpu=12)
     plugins = standard_plugins(instances_max=2)

@@ -209,9 +209,8 @@ class Hosts(HostFactColumns):
         return fewer
 
     def busy(self, column: str) -> Ints:
-        """The `instances` of each host, or its `io_ops` (builds and the like under way), with unanswered choices. Of
-        instances, the larger of two counts is taken: placement's has those that are still to be built, the host's has
-        those without a claim.
+        """The `instances` of each host as placement counts them, or the `io_ops` (builds and the like under way) that the
+        host reports; both with unanswered choices.
         """
         busy = self.of(self._draft.busy(column))
         return busy if self._taken is None else busy + self._taken
