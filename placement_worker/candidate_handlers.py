@@ -162,7 +162,7 @@ def _flaws(ask: AskCandidates) -> Iterator[NotAllowed]:
         for suffix in subtree:
             if suffix not in apart:
                 yield NotAllowed(field=f"same_subtree[{place}]", reason=f"no group has the suffix {suffix!r}")
-    for trait in set(ask.root_forbidden) & set(ask.root_required):
+    for trait in sorted({*ask.root_forbidden} & {*ask.root_required}):
         yield NotAllowed(
             field="root_forbidden", reason=f"{trait} is both required and forbidden for the root"
         )

@@ -214,7 +214,7 @@ class SqlConductorStore:
     async def _pending_of(
         self, said: Sequence[tuple[int, Collection[MessageKey]]]
     ) -> list[tuple[OutboxKey, Message]]:
-        ids = [InstanceId(UUID(bytes=id_)) for id_ in {id_ for _, each in said for id_, _ in each}]
+        ids = [InstanceId(UUID(bytes=id_)) for id_ in sorted({id_ for _, each in said for id_, _ in each})]
         rows = {row.id.bytes: row for row in await self.read(ids)}
         found = [
             (number, pending.message)

@@ -364,7 +364,7 @@ def set_maintenance(node: Node, is_on: bool, reason: str | None, at_s: float) ->
 def set_traits(
     node: Node, names: Collection[str], standard: Collection[str], *, replaces: bool
 ) -> ChangedNode:
-    for name in names:
+    for name in sorted(names):
         if len(name) > _TRAIT_LENGTH_MAX or (name not in standard and not _CUSTOM_TRAIT.match(name)):
             raise Refused(BAD_REQUEST, f"{name!r} is no trait: neither a standard one nor CUSTOM_[A-Z0-9_]+.")
     wanted = {*names} if replaces else {*names, *node.traits}

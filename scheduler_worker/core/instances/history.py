@@ -19,7 +19,7 @@ def changes_between(before: InstanceRow | None, after: InstanceRow, by: str) -> 
     """
     was, is_ = None if before is None else before.told, after.told
     if is_.state in (DELETING, DELETED) and (was is None or was.state not in (DELETING, DELETED)):
-        # Its end is read from the row: with a moment of its end, the kept change is none of those that go on.
+        # Only so that it is none of the changes that go on; its real end is read from the row (`with_end`).
         delete = structs.replace(_change(after, "delete", is_.sequence, by), ended_at=is_.changed_at)
         return *_cut_short(was, after, by), delete
     change = _change_between(was, after, by)
@@ -107,8 +107,8 @@ def boot_of(row: InstanceRow) -> Change:
 
 
 def with_end(change: Change, row: InstanceRow) -> Change:
-    """An entry of the history as it is shown. The end of a delete is not stored with the entry: it is read from the
-    row.
+    """An entry of the history as it is shown. The stored entry of a delete has the moment of the order as its end, so
+    that it counts as none of the changes that go on. When the delete really ended is read from the row.
     """
     if change.what != "delete":
         return change
