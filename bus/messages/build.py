@@ -54,6 +54,20 @@ class Flavor(Value, frozen=True):
     extra_specs: dict[str, str] = {}
 
 
+class FlavorChange(Value, frozen=True):
+    """What a resize changes of an instance's flavor. Everything that it does not name stays as it is.
+
+    An amount of 0 drops what the instance had. An extra spec with a value is set, and one with null is removed.
+    """
+
+    vcpus: Integer | None = None
+    ram_mb: Integer | None = None
+    root_gb: Integer | None = None
+    ephemeral_gb: Integer | None = None
+    swap_mb: Integer | None = None
+    extra_specs: dict[str, str | None] = {}
+
+
 # Where to fetch a file: an id in a service, or a URL.
 Reference = Annotated[str, Meta(max_length=2048)]
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.message import Integer, Message, ProjectMessage, StrictMessage
-from bus.messages.build import Flavor, InstanceId, InstanceState, MoveEnd, MoveKind, RequestId
+from bus.messages.build import Flavor, FlavorChange, InstanceId, InstanceState, MoveEnd, MoveKind, RequestId
 from bus.messages.placement import Counter, Label, Moment, Value
 
 # An order to move that is refused because of one of these settings of schedulers names it as `field`. It may be repeated later.
@@ -15,8 +15,9 @@ MOVES_PER_HOST, MOVES_PER_CELL = MOVE_LIMITS = ("moves_per_host_max", "moves_per
 class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     """Move an active instance to another host of its cell. The scheduler chooses the host and its alternates.
 
-    `migrate` stops the instance while it moves, and `live-migrate` does not. `resize` gives it another `flavor`; it stays on its
-    host only if `hosts` names that. `evacuate` builds it anew, since its host is down; this is also done for an instance in
+    `migrate` stops the instance while it moves, and `live-migrate` does not. `resize` gives it another size, either by `change` or
+    by `flavor`: `change` names what changes, and all else stays, such as the image's properties, ports and volumes; `flavor`
+    replaces the whole flavor. It stays on its host only if `hosts` names that. `evacuate` builds it anew, since its host is down; this is also done for an instance in
     error that keeps its host, and for a shelved one. `shelve` stops it, and it keeps its host and its share. `offload` stops it,
     saves it as an image, and frees its host and its share; this is also done for a shelved instance. `unshelve` runs it again:
     on its host, or on any suitable one if it was offloaded. `hosts`: one of these; empty: any suitable one.
@@ -30,6 +31,7 @@ class MoveInstance(ProjectMessage, frozen=True, tag="move.request"):
     instance: InstanceId
     kind: MoveKind
     flavor: Flavor | None = None
+    change: FlavorChange | None = None
     hosts: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
     # The limit from acceptance to arrival. None: the scheduler's default.
     deadline_s: Integer | None = None

@@ -1,12 +1,13 @@
 """Options that several commands about instances share: what an instance needs, where, its image, and the id of the order."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 from msgspec import Struct, structs
 
-from bus.messages.build import Flavor, Image, RequestId
+from bus.messages.build import Flavor, FlavorChange, Image, RequestId
 from moor.instances.flavors import FlavorsFile, flavor_named
 from moor.instances.request_ids import new_request_ids
 from moor.instances.requests import pairs_of
@@ -22,6 +23,10 @@ class FlavorOptions(Struct, frozen=True):
     vcpus: Annotated[int | None, typer.Option(show_default=False, help="Processors of each instance.")] = None
     ram: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its memory.")] = None
     disk: Annotated[int | None, typer.Option(metavar="GB", show_default=False, help="Its disk.")] = None
+    ephemeral: Annotated[
+        int | None, typer.Option(metavar="GB", show_default=False, help="A further disk of it.")
+    ] = None
+    swap: Annotated[int | None, typer.Option(metavar="MB", show_default=False, help="Its swap.")] = None
     resources: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,18 +52,34 @@ class FlavorOptions(Struct, frozen=True):
     def read(self, settings: Settings, known: Flavor | None = None) -> Flavor:
         """The flavor that --flavor names, or else `known`; the other options replace single values of it."""
         base = flavor_named(self.flavor, self.flavors, settings) if self.flavor else known or Flavor()
-        sizes = {"vcpus": self.vcpus, "ram_mb": self.ram, "root_gb": self.disk}
+        return structs.replace(base, **self._sizes, extra_specs={**base.extra_specs, **self._extra_specs})
+
+    def change(self, unset: Sequence[str]) -> FlavorChange:
+        """What the options change of a flavor that is not named here. The extra specs in `unset` are removed."""
+        for key in unset:
+            if key in self._extra_specs:
+                raise typer.BadParameter(f"--unset is {key!r}, and another option sets that extra spec")
+        return FlavorChange(**self._sizes, extra_specs={**self._extra_specs, **dict.fromkeys(unset)})
+
+    @property
+    def _sizes(self) -> dict[str, Any]:
+        sizes = {
+            "vcpus": self.vcpus,
+            "ram_mb": self.ram,
+            "root_gb": self.disk,
+            "ephemeral_gb": self.ephemeral,
+            "swap_mb": self.swap,
+        }
+        return {field: size for field, size in sizes.items() if size is not None}
+
+    @property
+    def _extra_specs(self) -> dict[str, str]:
         amounts, traits = pairs_of("--resources", self.resources), pairs_of("--trait", self.trait, "")
-        return structs.replace(
-            base,
-            **{field: size for field, size in sizes.items() if size is not None},
-            extra_specs={
-                **base.extra_specs,
-                **{f"resources:{key}": value for key, value in amounts.items()},
-                **{f"trait:{key}": value or "required" for key, value in traits.items()},
-                **pairs_of("--extra-spec", self.extra_spec),
-            },
-        )
+        return {
+            **{f"resources:{key}": value for key, value in amounts.items()},
+            **{f"trait:{key}": value or "required" for key, value in traits.items()},
+            **pairs_of("--extra-spec", self.extra_spec),
+        }
 
 
 class HostOptions(Struct, frozen=True):

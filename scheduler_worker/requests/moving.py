@@ -30,9 +30,11 @@ from scheduler_worker.core.instances.moves import (
     problem_with,
     stays_on_host,
 )
+from scheduler_worker.core.instances.old_flavors import has_needs
 from scheduler_worker.core.instances.rebuilds import refused
+from scheduler_worker.core.instances.resizes import as_in_change, flavor_after, problem_with_size
 from scheduler_worker.core.instances.rows import InstanceRow
-from scheduler_worker.core.instances.specs import decoded, encoded, request_of
+from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of, request_of
 from scheduler_worker.core.picture.picture import Picture
 from scheduler_worker.core.requests import InstanceSpec
 from scheduler_worker.outbox.outbox import OutboxTransaction
@@ -49,11 +51,12 @@ HELD_S = 30.0
 class _Wanted(Struct, frozen=True):
     """What an order to move an instance needs of a host.
 
-    `next_spec` is for a resize: what the instance will need, encoded. `leaving` is set if the instance may stay on its
-    host: then its own amounts there count as free.
+    `row` is the row that this was read from. `next_spec` is for a resize: what the instance will need, encoded. `leaving`
+    is set if the instance may stay on its host: then its own amounts there count as free.
     """
 
     spec: InstanceSpec
+    row: InstanceRow
     next_spec: bytes = b""
     leaving: Leaving | None = None
 
@@ -105,9 +108,8 @@ class Mover:
         begun: list[InstanceRow] = []
         order_steps = []
         for ask, each in zip(asks, wanted, strict=True):
-            chosen = next(hosts) if isinstance(each, _Wanted) else each
-            next_spec = each.next_spec if isinstance(each, _Wanted) else b""
-            order_steps.append(partial(self._moved, ask.message, (chosen, next_spec), room, begun))
+            found = (next(hosts), each) if isinstance(each, _Wanted) else (each, None)
+            order_steps.append(partial(self._moved, ask.message, found, room, begun))
         said = await follow(asks, order_steps, transaction)
         self._hold([row for row in begun if row.choices])
         return said
@@ -115,7 +117,7 @@ class Mover:
     def _moved(
         self,
         order: MoveInstance,
-        found: tuple[Chosen | NoValidHost | BuildRejected | None, bytes],
+        found: tuple[Chosen | NoValidHost | BuildRejected | None, _Wanted | None],
         room: MoveRoom,
         begun: list[InstanceRow],
         row: InstanceRow | None,
@@ -134,7 +136,7 @@ class Mover:
         row: InstanceRow | None,
         order: MoveInstance,
         chosen: Chosen | NoValidHost | BuildRejected | None,
-        next_spec: bytes,
+        wanted: _Wanted | None,
     ) -> InstanceRow | BuildRejected:
         problem = problem_with(row, order)
         if problem is not None:
@@ -142,10 +144,12 @@ class Mover:
         assert row is not None, "a row that is not there is a problem"
         if is_taken(row, order):
             return row
+        # A resize may have been confirmed meanwhile: then the host was chosen for another size.
+        is_as_read = wanted is None or wanted.row.current_spec == row.current_spec
         match chosen:
             case BuildRejected():
                 return chosen
-            case Chosen(cell=row.told.cell):
+            case Chosen(cell=row.told.cell) if is_as_read:
                 choices = (chosen.choice, *chosen.alternates)
             case None if stays_on_host(row, order.kind):
                 choices = ()
@@ -161,7 +165,7 @@ class Mover:
             self._clock(),
             timeout_s=self._settings.move_timeout_s,
             confirm_s=self._settings.move_confirm_s,
-            next_spec=next_spec,
+            next_spec=b"" if wanted is None else wanted.next_spec,
         )
 
     def _why_none_named(self, order: MoveInstance, told: InstanceState) -> str:
@@ -254,11 +258,12 @@ class Mover:
         if spec is None or build is None:
             return refused(order, "instance", order.instance, "what it needs of a host is not known any more")
         next_spec = b""
-        if order.flavor is not None:
-            resized = self._resized(order, spec, build)
+        if order.kind == "resize":
+            resized = self._resized(order, row, spec, build)
             if isinstance(resized, BuildRejected):
                 return resized
-            spec, next_spec = resized, encoded(resized, build)
+            spec, build = resized
+            next_spec = encoded(spec, build)
         named = tuple(sorted({name.lower() for name in order.hosts}))
         stays = order.kind == "resize" and told.host.lower() in named
         leaves = bool(told.host) and not stays
@@ -272,6 +277,7 @@ class Mover:
             structs.replace(
                 spec, hosts=named, ignore_hosts=ignored, cell=told.cell, server_group=group, count=1
             ),
+            row,
             next_spec,
             Leaving(next(iter(self._picture.rows_named(told.host.lower()))), held, own) if stays else None,
         )
@@ -287,22 +293,44 @@ class Mover:
         return ""
 
     def _resized(
-        self, order: MoveInstance, spec: InstanceSpec, build: BuildInstance
-    ) -> InstanceSpec | BuildRejected:
-        """What the instance needs with the flavor that the order names. Everything that a flavor does not give stays as
-        it was, such as the image.
+        self, order: MoveInstance, row: InstanceRow, spec: InstanceSpec, build: BuildInstance
+    ) -> tuple[InstanceSpec, BuildInstance] | BuildRejected:
+        """What the instance needs with the flavor that the order gives it, and the request with that flavor. Everything
+        that a flavor does not give stays as it was, such as the image.
         """
-        read = self._reader.spec_of(structs.replace(build, request_id=order.request_id, flavor=order.flavor))
+        known = flavor_of(row.current_spec)
+        assert known is not None, "a row whose needs are known has a flavor"
+        if not known.is_exact and order.change is not None:
+            same = self._read(structs.replace(build, flavor=known.flavor), order)
+            if isinstance(same, BuildRejected) or not has_needs(same, spec):
+                reason = (
+                    "its flavor is not known, since an earlier release wrote its row: give the whole flavor"
+                )
+                return refused(order, "change", "", reason)
+        flavor = flavor_after(order, known)
+        if isinstance(flavor, BuildRejected):
+            return flavor
+        build = structs.replace(build, flavor=flavor)
+        read = self._read(build, order)
         if isinstance(read, BuildRejected):
-            return structs.replace(read, project=order.project)
-        return structs.replace(
+            return as_in_change(read, order.change)
+        if (problem := problem_with_size(order, flavor, spec, read)) is not None:
+            return problem
+        read = structs.replace(
             read,
             project=spec.project,
+            hosts=spec.hosts,
+            ignore_hosts=spec.ignore_hosts,
             image=spec.image,
             different_hosts=spec.different_hosts,
             same_hosts=spec.same_hosts,
             server_group=spec.server_group,
         )
+        return read, build
+
+    def _read(self, build: BuildInstance, order: MoveInstance) -> InstanceSpec | BuildRejected:
+        read = self._reader.spec_of(structs.replace(build, request_id=order.request_id))
+        return structs.replace(read, project=order.project) if isinstance(read, BuildRejected) else read
 
     # Choosing
 

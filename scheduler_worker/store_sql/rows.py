@@ -71,6 +71,7 @@ class _Troubles(Struct, frozen=True, array_like=True):
     choices: tuple[Choice, ...] = ()
     resized_spec: bytes = b""
     next_spec: bytes = b""
+    change_digests: tuple[bytes, ...] = ()
 
 
 _encode = msgspec.msgpack.Encoder(uuid_format="bytes").encode
@@ -144,6 +145,7 @@ def _changing_values(row: InstanceRow) -> Values:
                 row.choices,
                 row.resized_spec,
                 row.next_spec,
+                row.change_digests,
             )
         )
         if has_troubles
@@ -188,6 +190,7 @@ def row_of(read: Values) -> InstanceRow:
         heard=heard,
         unsaid=unsaid is not None,
         changes=had.changes,
+        change_digests=had.change_digests,
         choices=had.choices,
         spec=was_given.spec,
         by=was_given.by,

@@ -8,10 +8,12 @@ import pytest_asyncio
 from msgspec import structs
 
 from bus.messages.build import (
+    Flavor,
     Image,
     InstanceState,
     RebuildInstance,
 )
+from bus.messages.moves import MoveInstance
 from scheduler_worker.core.instances.lifecycle import (
     SEQUENCE_AHEAD_MAX,
     deleted,
@@ -19,6 +21,7 @@ from scheduler_worker.core.instances.lifecycle import (
     failed,
     heard,
 )
+from scheduler_worker.core.instances.moves import moved
 from scheduler_worker.core.instances.rebuilds import rebuilt
 from scheduler_worker.core.instances.rows import ACCEPTED, ACTIVE, DELETED, ERROR, InstanceRow
 from scheduler_worker.store import (
@@ -232,3 +235,20 @@ async def test_an_event_with_an_absurd_sequence_is_not_taken_in_passing(
 
     async with store.transaction() as transaction:
         assert await transaction.apply_events([an_active(1, sequence=2 + SEQUENCE_AHEAD_MAX)]) == 1
+
+
+async def test_a_row_that_has_moved_is_read_as_it_was_written(store: SchedulerStore) -> None:
+    await accept(store, a_placed(a_request(1)))
+    (row,) = await rows_of(store, 1)
+    active = heard(row, an_active(1), LATER)
+    assert active is not None
+    order = MoveInstance(
+        request_id=request_id(7), instance=instance(1), kind="resize", flavor=Flavor(vcpus=4)
+    )
+    new = moved(active, order, (), LATER, timeout_s=60, confirm_s=60, next_spec=b"a spec")
+    new = structs.replace(new, resized_spec=b"the one before")
+    assert len(new.change_digests) == len(new.changes) == 1
+
+    await save(store, new)
+
+    assert await rows_of(store, 1) == [new]

@@ -7,6 +7,7 @@ import typer
 from msgspec import Struct
 
 from bus.messages.build import (
+    FlavorChange,
     InstanceId,
     InstanceState,
     MoveEnd,
@@ -113,18 +114,39 @@ def resize(
     id_: InstanceArgument,
     *,
     flavor: FlavorOptions,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="An extra spec that is removed, such as resources1:VGPU; may be repeated."
+        ),
+    ] = None,
     move: MoveOptions,
     confirm_after: ConfirmAfter = None,
     request_id: OrderId = None,
     following: Following,
 ) -> None:
-    """Give an instance another size, on another host; on its own one with --to. Then confirm it, or revert it."""
+    """Give an instance another size, on another host; on its own one with --to. Then confirm it, or revert it.
+
+    Only what the options name changes: `--disk 0` drops the disk, and without --disk it stays. --flavor replaces the whole size.
+    """
+    if flavor.flavor:
+        if unset:
+            raise typer.BadParameter(
+                f"--unset is {unset[0]!r}, but --flavor names a whole flavor: --unset removes from the one that the instance has"
+            )
+        size: dict[str, Any] = {"flavor": flavor.read(following.settings)}
+    else:
+        size = {"change": flavor.change(unset or ())}
+        if size["change"] == FlavorChange():
+            raise typer.BadParameter(
+                "nothing is named that changes: give --vcpus, --ram, --flavor or another option of the size"
+            )
     _move(
         following,
         id_,
         "resize",
         request_id,
-        flavor=flavor.read(following.settings),
+        **size,
         **move.fields,
         confirm_s=confirm_after,
     )

@@ -281,7 +281,7 @@ def heard(row: InstanceRow, event: CellEvent, now: datetime) -> InstanceRow | No
         told=now_told,
         order=None,
         choices=(),
-        resized_spec=_spec_after(row, said),
+        resized_spec=resized_spec_after(row, said),
         next_spec=row.next_spec if state == MOVED else b"",
         heard=said.sequence,
         unsaid=still_to_say,
@@ -315,7 +315,7 @@ def _is_before(said: InstanceState, told: InstanceState) -> bool:
     return False
 
 
-def _spec_after(row: InstanceRow, said: InstanceState) -> bytes:
+def resized_spec_after(row: InstanceRow, said: InstanceState) -> bytes:
     """The spec of the last confirmed resize: the row's next spec, if the cell reports that its resize is confirmed."""
     if said.move is not None and said.move.outcome == "confirmed" and row.next_spec:
         return row.next_spec

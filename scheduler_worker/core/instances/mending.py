@@ -4,7 +4,8 @@ from msgspec import structs
 
 from bus.messages.books import MendInstance
 from bus.messages.build import SEQUENCE_FROM_CELL_MAX
-from scheduler_worker.core.instances.rows import NO_REQUEST, WAITING, InstanceRow
+from scheduler_worker.core.instances.lifecycle import resized_spec_after
+from scheduler_worker.core.instances.rows import MOVED, NO_REQUEST, WAITING, InstanceRow
 
 
 def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
@@ -29,6 +30,8 @@ def mended(row: InstanceRow | None, mend: MendInstance) -> InstanceRow | None:
         ),
         order=None,
         choices=(),
+        resized_spec=resized_spec_after(row, of_cell),
+        next_spec=row.next_spec if of_cell.state == MOVED else b"",
         # Later events of that cell count again.
         heard=of_cell.sequence,
         unsaid=False,

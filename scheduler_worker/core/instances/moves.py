@@ -18,7 +18,13 @@ from msgspec import structs
 from bus.messages.build import IN_PLACE, STOPPED, BuildRejected, Move, MoveKind
 from bus.messages.cell import Choice
 from bus.messages.moves import MOVES_PER_CELL, MOVES_PER_HOST, Change, EndMove, MoveInstance
-from scheduler_worker.core.instances.rebuilds import CHANGES_MAX, refused, what_goes_on
+from scheduler_worker.core.instances.rebuilds import (
+    problem_with_repeat,
+    refused,
+    what_goes_on,
+    with_order,
+)
+from scheduler_worker.core.instances.resizes import problem_with_resize
 from scheduler_worker.core.instances.rows import (
     ACTIVE,
     ERROR,
@@ -30,6 +36,7 @@ from scheduler_worker.core.instances.rows import (
     InstanceRow,
     is_of,
 )
+from scheduler_worker.core.instances.specs import flavor_of
 from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
 
 # These do not count as moves of their hosts.
@@ -53,7 +60,7 @@ def problem_with(row: InstanceRow | None, order: MoveInstance) -> BuildRejected 
         if last is not None and last.request_id == order.request_id and last.kind != order.kind:
             reason = f"duplicate id: a move with this id was taken before, to {last.kind}"
             return refused(order, "request_id", order.request_id, reason)
-        return None
+        return problem_with_repeat(row, order)
     if (problem := _problem_with_values(row, order)) is not None:
         return problem
     if told.state in _BEGIN_IN.get(order.kind, (ACTIVE,)) or (
@@ -75,13 +82,11 @@ def _problem_with_values(row: InstanceRow, order: MoveInstance) -> BuildRejected
     if order.confirm_s is not None and not 0 <= order.confirm_s <= CONFIRM_S_MAX:
         reason = f"a move is confirmed by itself after 0 to {CONFIRM_S_MAX} seconds"
         return refused(order, "confirm_s", order.confirm_s, reason)
-    if order.kind != "resize" and order.flavor is not None:
-        return refused(order, "flavor", order.flavor.name, f"only a resize has a flavor, not {order.kind}")
+    if (problem := problem_with_resize(order)) is not None:
+        return problem
     if order.hosts and stays_on_host(row, order.kind):
         reason = f"it stays on its host, or leaves it for none: to {order.kind} it, name none"
         return refused(order, "hosts", ", ".join(order.hosts), reason)
-    if order.kind == "resize" and order.flavor is None:
-        return refused(order, "flavor", "", "there is none: it says what size the instance gets")
     return None
 
 
@@ -108,9 +113,12 @@ def moved(
     confirm_s: int,
     next_spec: bytes = b"",
 ) -> InstanceRow:
-    """The row with a new move, which is on its way to the cell. The order to move was checked before."""
+    """The row with a new move, which is on its way to the cell. The order to move was checked before. `next_spec` is for a
+    resize: the needs and the flavor that the instance gets.
+    """
     told = row.told
     number = told.sequence + 1
+    next_flavor = flavor_of(next_spec)
     move = Move(
         request_id=order.request_id,
         number=number,
@@ -118,10 +126,10 @@ def moved(
         source=told.host,
         ends_by=now + timedelta(seconds=timeout_s if order.deadline_s is None else order.deadline_s),
         confirm_s=(confirm_s if order.confirm_s is None else order.confirm_s) if order.kind in STOPPED else 0,
-        flavor=order.flavor,
+        flavor=next_flavor.flavor if next_flavor is not None else order.flavor,
     )
     return structs.replace(
-        row,
+        with_order(row, order),
         told=structs.replace(
             told, sequence=number, state=MOVING, reason="", keeps_share=False, move=move, changed_at=now
         ),
@@ -129,7 +137,6 @@ def moved(
         choices=tuple(choices),
         next_spec=next_spec,
         unsaid=True,
-        changes=(*row.changes, order.request_id)[-CHANGES_MAX:],
     )
 
 

@@ -4,9 +4,11 @@ An instance can be rebuilt while it is active, or in error if its host still has
 host must be up. There is one rebuild at a time. A delete ends it, and later events of the cell about it do not count.
 """
 
+import hashlib
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+import msgspec
 from msgspec import structs
 
 from bus.messages.build import BuildRejected, InstanceState, Rebuild, RebuildInstance
@@ -25,6 +27,9 @@ from scheduler_worker.core.requests.reading import DEADLINE_S_MAX
 
 # How many requests for rebuilds and moves a row remembers. An older one would be done again if it was delivered again.
 CHANGES_MAX = 16
+DIGEST_BYTES = 16
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 def rebuilt(
@@ -49,7 +54,7 @@ def rebuilt(
                 order.request_id,
                 "duplicate id: a rebuild with this id and another image was taken before",
             )
-        return row
+        return problem_with_repeat(row, order) or row
     if order.deadline_s is not None and not 1 <= order.deadline_s <= DEADLINE_S_MAX:
         reason = f"a deadline is 1 to {DEADLINE_S_MAX} seconds away"
         return refused(order, "deadline_s", order.deadline_s, reason)
@@ -63,7 +68,7 @@ def rebuilt(
         ends_by=now + timedelta(seconds=timeout_s if order.deadline_s is None else order.deadline_s),
     )
     return structs.replace(
-        row,
+        with_order(row, order),
         told=structs.replace(
             told,
             sequence=number,
@@ -75,8 +80,33 @@ def rebuilt(
         ),
         order=None,
         unsaid=True,
-        changes=(*row.changes, order.request_id)[-CHANGES_MAX:],
     )
+
+
+def with_order(row: InstanceRow, order: RebuildInstance | MoveInstance) -> InstanceRow:
+    """The row, which remembers this order from now on."""
+    return structs.replace(
+        row,
+        changes=(*row.changes, order.request_id)[-CHANGES_MAX:],
+        change_digests=(*row.change_digests, _digest(order))[-CHANGES_MAX:],
+    )
+
+
+def problem_with_repeat(row: InstanceRow, order: RebuildInstance | MoveInstance) -> BuildRejected | None:
+    """Why this order is refused, though an order with its id was taken: that one had other content. None if it is that
+    order again, or if a release took it that kept no digests.
+    """
+    # The newest are last in both. A row of an earlier release has fewer digests.
+    digests = dict(zip(reversed(row.changes), reversed(row.change_digests), strict=False))
+    if digests.get(order.request_id, _digest(order)) == _digest(order):
+        return None
+    reason = "duplicate id: an order with this id and other content was taken before"
+    return refused(order, "request_id", order.request_id, reason)
+
+
+def _digest(order: RebuildInstance | MoveInstance) -> bytes:
+    """A digest of what the order asks for. Its project only says for whom the sender speaks."""
+    return hashlib.sha256(_canonical(structs.replace(order, project=""))).digest()[:DIGEST_BYTES]
 
 
 def what_goes_on(told: InstanceState) -> str:

@@ -64,7 +64,7 @@ class InstanceRow(Struct, frozen=True):
     because the order is confirmed would be a third of all writes. `order` is kept as long as the row is `unsaid`.
 
     Changes: `changes` has the requests of the last rebuilds and moves, the newest last, because each is done once,
-    however often it is delivered. `choices` are the hosts of a move that its cell has not reported yet.
+    however often it is delivered; `change_digests` has the digest of each, since a release that kept them. `choices` are the hosts of a move that its cell has not reported yet.
 
     Needs: `spec` is what the request needs, encoded (core/instances/specs.py); rows of earlier releases have none.
     After a resize `resized_spec` counts instead, and `next_spec` will when the present resize is confirmed.
@@ -81,6 +81,7 @@ class InstanceRow(Struct, frozen=True):
     heard: int = 0
     unsaid: bool = False
     changes: tuple[RequestId, ...] = ()
+    change_digests: tuple[bytes, ...] = ()
     choices: tuple[Choice, ...] = ()
     spec: bytes = b""
     resized_spec: bytes = b""

@@ -3,19 +3,31 @@
 import msgspec
 from msgspec import Struct, structs
 
-from bus.messages.build import BuildInstance
+from bus.messages.build import BuildInstance, Flavor
+from scheduler_worker.core.instances.old_flavors import flavor_with_needs
 from scheduler_worker.core.requests import InstanceSpec
 
 
 class _Kept(Struct, frozen=True, array_like=True):
-    """A spec as a row stores it, with the build request that it was read from.
+    """A spec as a row stores it, with the build request and the flavor that it was read from.
 
     A resize reads the request again, with another flavor. So the request is stored without all that a resize does not
-    read from it: the flavor, ids, names, the deadline and so on. It is None if nothing else was asked.
+    read from it: ids, names, the deadline and so on. It is None if nothing else was asked. Rows of earlier releases have
+    no flavor.
     """
 
     spec: InstanceSpec
     build: BuildInstance | None
+    flavor: Flavor | None = None
+
+
+class KeptFlavor(Struct, frozen=True):
+    """The flavor of an instance. If it is not exact, its row is of an earlier release, and the flavor is made of the needs
+    in it.
+    """
+
+    flavor: Flavor
+    is_exact: bool = True
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -26,9 +38,10 @@ _NOTHING_ELSE = BuildInstance()
 
 
 def encoded(spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE) -> bytes:
-    """The spec and its request as bytes for a row. Two requests with equal needs give equal bytes, since everything
-    that names a request is left out.
+    """The spec, its request and its flavor as bytes for a row. Two requests with equal needs and equal flavors give equal
+    bytes, since everything that names a request is left out.
     """
+    flavor = build.flavor
     build = structs.replace(
         build,
         request_id=None,
@@ -50,7 +63,7 @@ def encoded(spec: InstanceSpec, build: BuildInstance = _NOTHING_ELSE) -> bytes:
         all_or_nothing=False,
         wait=None,
     )
-    return _encode(_Kept(spec, None if build == _NOTHING_ELSE else build))
+    return _encode(_Kept(spec, None if build == _NOTHING_ELSE else build, flavor))
 
 
 def decoded(kept: bytes) -> InstanceSpec | None:
@@ -64,6 +77,16 @@ def decoded(kept: bytes) -> InstanceSpec | None:
 def request_of(kept: bytes) -> BuildInstance | None:
     found = _read(kept)
     return None if found is None else found.build or _NOTHING_ELSE
+
+
+def flavor_of(kept: bytes) -> KeptFlavor | None:
+    """The flavor with these needs; None if there are none, or if they are of another release and cannot be read."""
+    found = _read(kept)
+    if found is None:
+        return None
+    if found.flavor is None:
+        return KeptFlavor(flavor_with_needs(found.spec), is_exact=False)
+    return KeptFlavor(found.flavor)
 
 
 def _read(kept: bytes) -> _Kept | None:

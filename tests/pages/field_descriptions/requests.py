@@ -64,6 +64,14 @@ REQUESTS: dict[str, dict[str, str]] = {
         "extra_specs": "`resources:CLASS` = amount, `trait:TRAIT` = `required`, `forbidden` or `preferred`, granular groups, and more: "
         "see [scheduling.md](scheduling.md#extra-specs)",
     },
+    "FlavorChange": {
+        "vcpus": "null: as before; 0: none",
+        "ram_mb": "null: as before; 0: none",
+        "root_gb": "null: as before; 0: none",
+        "ephemeral_gb": "null: as before; 0: none",
+        "swap_mb": "null: as before; 0: none",
+        "extra_specs": "an extra spec with a value is set, and one with null is removed; all others stay",
+    },
     "Image": {
         "source": "the image's id in the image service, or its URL",
         "checksum": "the image's checksum, which Ironic verifies; Ironic requires one if `source` is a URL",
@@ -125,7 +133,8 @@ REQUESTS: dict[str, dict[str, str]] = {
         "request_id": "an id of your choice: repeated with the same content, it is the same move; `move.end` names it",
         "instance": "the instance's id",
         "kind": "`migrate`, `live-migrate`, `resize`, `evacuate`, `shelve`, `offload` or `unshelve`",
-        "flavor": "the new size, for a resize",
+        "flavor": "for a resize: the new size, whole. What it does not name, the instance does not get",
+        "change": "for a resize: what changes of the size; all else stays. A resize has this or `flavor`",
         "hosts": "names of hosts: it moves to one of these. Empty: to any suitable host of its cell",
         "project": "move it only if it belongs to this project. The routing key names the same project, or `-`",
         "deadline_s": "seconds until a move that has not arrived fails. Left out: 3600",
@@ -246,7 +255,7 @@ REQUESTS: dict[str, dict[str, str]] = {
         "source": "the name of the host that it left",
         "ends_by": "when its cell gives up, if it has not arrived",
         "confirm_s": "seconds after its arrival until it is confirmed without a client; 0: at once",
-        "flavor": "the new size, of a resize",
+        "flavor": "the new size of a resize, whole, also if its order named only a change",
         "destination": "the name of the host that holds its share now, or held it last; empty before",
         "confirm_by": "when it is confirmed without a client",
         "asked": "the end that a client asked for: `confirm`, `revert` or `abort`",

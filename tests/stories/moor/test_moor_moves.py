@@ -44,9 +44,12 @@ async def test_a_person_moves_an_instance_and_sees_how_each_move_ended(home: Pat
         late = await moor("confirm", id_, **environment)
         assert (late.code, "rejected: how is 'confirm': the move is reverted" in late.err) == (1, True)
 
-        larger = ("resize", id_, "--vcpus", "2", "--ram", "128", "--disk", "1", "--to", FIRST)
+        larger = ("resize", id_, "--vcpus", "2", "--to", FIRST)
         assert (await moor_json(*larger, **environment))["host"] == FIRST
         assert (await moor_json("confirm", id_, **environment))["move"]["outcome"] == "confirmed"
+        (holder,) = await moor_json("provider", "holders", FIRST, **environment)
+        held = {each["resource"]: each["amount"] for each in holder["held"]}
+        assert held == {"VCPU": 2, "MEMORY_MB": 64, "DISK_GB": 1}
         live = await moor_json("live-migrate", id_, **environment)
         assert (live["state"], live["host"]) == ("active", SECOND)
         rebuilt = await moor_json("rebuild", id_, "--image", "http://images/arch", **environment)

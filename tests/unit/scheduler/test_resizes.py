@@ -1,0 +1,340 @@
+"""A resize changes what it names; everything else stays, however many resizes and reverts came before."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from bus.messages.books import MendInstance
+from bus.messages.build import (
+    BuildInstance,
+    BuildRejected,
+    Flavor,
+    FlavorChange,
+    Image,
+    InstancesFound,
+    InstanceState,
+    PortRequest,
+    RequestId,
+    VolumeRequest,
+)
+from bus.messages.moves import MoveInstance
+from bus.messages.placement import InventoryState
+from bus.workers.handling import Answer
+from scheduler_worker.core.instances.mending import mended
+from scheduler_worker.core.instances.moves import move_ended
+from scheduler_worker.core.instances.rows import InstanceRow
+from scheduler_worker.core.instances.specs import decoded, encoded, flavor_of
+from scheduler_worker.requests.reading import RequestReader
+from scheduler_worker.settings import SchedulerSettings
+from scheduler_worker.store import InstanceQuery, NewRequest
+from scheduler_worker.wiring import STANDARD
+from tests.contracts.placement_orders import an_id
+from tests.plugins import standard_plugins
+from tests.unit.choosing.scheduler_worlds import a_host, a_state
+from tests.unit.scheduler.test_moves_at_api_level import NOON, ONE, a_row, an_end, arrived, is_up
+from tests.unit.scheduler.test_scheduler_handlers import Worker
+
+pytestmark = pytest.mark.asyncio
+
+ROOM = InventoryState(total=10**6, max_unit=10**6)
+CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "VGPU", "CUSTOM_FPGA", "NET_BW_EGR_KILOBIT_PER_SEC")
+TRAITS = ("HW_CPU_X86_AVX2", "CUSTOM_FAST", "HW_NIC_OFFLOAD_GENEVE", "CUSTOM_PHYSNET_NORTH")
+WEB = Flavor(
+    name="web",
+    vcpus=2,
+    ram_mb=4096,
+    root_gb=10,
+    ephemeral_gb=5,
+    swap_mb=512,
+    extra_specs={
+        "resources1:VGPU": "1",
+        "trait1:CUSTOM_FAST": "required",
+        "trait:HW_CPU_X86_AVX2": "required",
+        "resources:CUSTOM_FPGA": "2",
+    },
+)
+
+
+@dataclass
+class Cloud:
+    """A scheduler with two hosts that have everything, and one instance."""
+
+    worker: Worker
+    number: int = 100
+
+    @classmethod
+    async def with_instance(cls, flavor: Flavor = WEB, *, old: bool = False, **request: object) -> "Cloud":
+        """With `old`, an earlier release has written the row: it has the needs, and not the flavor."""
+        worker = Worker()
+        for name in ("h1", "h2"):
+            worker.picture.apply([a_state(name, dict.fromkeys(CLASSES, ROOM), traits=TRAITS)])
+            worker.picture.put_hosts([a_host(each) for each in ("h1", "h2")])
+        build = BuildInstance(request_id=a_row().told.request_id, flavor=flavor)
+        build = structs.replace(build, **request)
+        spec = RequestReader(STANDARD, SchedulerSettings().horizon, standard_plugins()).spec_of(build)
+        assert not isinstance(spec, BuildRejected), spec
+        kept = encoded(spec, build)
+        if old:
+            needs, others, *_ = msgspec.msgpack.decode(kept)
+            kept = msgspec.msgpack.encode([needs, others])
+        row = structs.replace(a_row(), spec=kept)
+        async with worker.store.transaction() as transaction:
+            await transaction.accept([NewRequest(row.told.request_id, b"digest", (row,))])
+        return cls(worker)
+
+    async def row(self) -> InstanceRow:
+        (row,) = await self.worker.store.instances(InstanceQuery(instances=(ONE,)))
+        return row
+
+    async def resize(
+        self,
+        change: FlavorChange | None = None,
+        flavor: Flavor | None = None,
+        *,
+        request: RequestId | None = None,
+        **order: object,
+    ) -> InstancesFound | BuildRejected:
+        self.number += 1
+        resize = MoveInstance(
+            request_id=request or RequestId(an_id(str(self.number))),
+            instance=ONE,
+            kind="resize",
+            change=change,
+            flavor=flavor,
+        )
+        said = await self.worker.handle(structs.replace(resize, **order))
+        (answer,) = [each.message for each in said if isinstance(each, Answer)]
+        assert isinstance(answer, InstancesFound | BuildRejected)
+        return answer
+
+    async def refused(
+        self, change: FlavorChange | None = None, flavor: Flavor | None = None, **order: object
+    ) -> tuple[str, str, str]:
+        before = await self.row()
+        answer = await self.resize(change, flavor, **order)  # type: ignore[arg-type]
+        assert isinstance(answer, BuildRejected), answer
+        assert await self.row() == before
+        return answer.field, answer.value, answer.reason
+
+    async def end(self, outcome: str) -> None:
+        """The cell reports the arrival, a client ends the move, and the cell reports the end."""
+        row = arrived(await self.row())
+        order = an_end("confirm" if outcome == "confirmed" else "revert")
+        assert row.told.move is not None
+        asked = move_ended(row, structs.replace(order, request_id=row.told.move.request_id), NOON, is_up)
+        assert isinstance(asked, InstanceRow)
+        async with self.worker.store.transaction() as transaction:
+            await transaction.lock([ONE])
+            await transaction.save([arrived(asked, outcome, "h2" if outcome == "confirmed" else "h1")])
+
+    async def resized(self, change: FlavorChange, outcome: str = "confirmed") -> None:
+        answer = await self.resize(change)
+        assert isinstance(answer, InstancesFound), answer
+        await self.end(outcome)
+
+    async def amounts(self) -> Mapping[str, int]:
+        spec = decoded((await self.row()).current_spec)
+        assert spec is not None
+        return dict(spec.amounts)
+
+
+WEB_AMOUNTS = {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 16, "VGPU": 1, "CUSTOM_FPGA": 2}
+
+
+@pytest.mark.parametrize("old", [False, True])
+async def test_a_resize_changes_what_it_names_and_keeps_all_else(*, old: bool) -> None:
+    port = PortRequest(id="port", resources={"NET_BW_EGR_KILOBIT_PER_SEC": 1000}, physical_network="north")
+    volume = VolumeRequest(id="volume", resources={"DISK_GB": 3}, required=("CUSTOM_FAST",))
+    here = await Cloud.with_instance(
+        old=old,
+        image=Image(source="debian"),
+        image_properties={"trait:HW_NIC_OFFLOAD_GENEVE": "required"},
+        port_requests=(port,),
+        volume_requests=(volume,),
+        ignore_hosts=("h9",),
+    )
+    before = decoded((await here.row()).spec)
+    await here.resized(FlavorChange(vcpus=4))
+    assert await here.amounts() == {
+        **WEB_AMOUNTS,
+        "VCPU": 4,
+        "DISK_GB": 19,
+        "NET_BW_EGR_KILOBIT_PER_SEC": 1000,
+    }
+    after = decoded((await here.row()).current_spec)
+    assert before is not None
+    assert after == structs.replace(before, amounts=after.amounts if after else ())
+    move = (await here.row()).told.move
+    assert move is not None
+    assert move.flavor is not None
+    assert (move.flavor.vcpus, move.flavor.ram_mb, move.flavor.name) == (4, 4096, "web")
+
+
+async def test_each_of_two_resizes_counts_from_the_size_before_it() -> None:
+    here = await Cloud.with_instance()
+    await here.resized(FlavorChange(vcpus=4))
+    await here.resized(FlavorChange(ram_mb=8192))
+    assert await here.amounts() == {**WEB_AMOUNTS, "VCPU": 4, "MEMORY_MB": 8192}
+
+
+async def test_after_a_revert_the_first_size_counts() -> None:
+    here = await Cloud.with_instance()
+    await here.resized(FlavorChange(vcpus=4), "reverted")
+    assert await here.amounts() == WEB_AMOUNTS
+    await here.resized(FlavorChange(ram_mb=8192))
+    assert await here.amounts() == {**WEB_AMOUNTS, "MEMORY_MB": 8192}
+
+
+async def test_what_is_dropped_is_said() -> None:
+    here = await Cloud.with_instance()
+    await here.resized(
+        FlavorChange(root_gb=0, extra_specs={"resources1:VGPU": None, "trait1:CUSTOM_FAST": None})
+    )
+    assert await here.amounts() == {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 6, "CUSTOM_FPGA": 2}
+    await here.resized(FlavorChange(ram_mb=0, extra_specs={"resources:CUSTOM_FPGA": "0"}))
+    assert await here.amounts() == {"VCPU": 2, "DISK_GB": 6}
+
+
+async def test_a_flavor_replaces_the_whole_size() -> None:
+    here = await Cloud.with_instance()
+    assert isinstance(await here.resize(flavor=Flavor(name="db", vcpus=1, ram_mb=64)), InstancesFound)
+    await here.end("confirmed")
+    assert await here.amounts() == {"VCPU": 1, "MEMORY_MB": 64}
+    known = flavor_of((await here.row()).current_spec)
+    assert known is not None
+    assert known.flavor.name == "db"
+
+
+async def test_a_whole_flavor_takes_memory_or_processors_away_only_if_it_says_so() -> None:
+    here = await Cloud.with_instance()
+    field, value, reason = await here.refused(flavor=Flavor(vcpus=4))
+    assert (field, value) == ("flavor.ram_mb", "0")
+    assert reason.startswith("the instance has 4096 MEMORY_MB, and would have none")
+    assert (await here.refused(flavor=Flavor(ram_mb=64)))[0] == "flavor.vcpus"
+    none = Flavor(vcpus=4, extra_specs={"resources:MEMORY_MB": "0"})
+    assert isinstance(await here.resize(flavor=none), InstancesFound)
+    await here.end("confirmed")
+    assert await here.amounts() == {"VCPU": 4}
+    assert isinstance(await here.resize(flavor=Flavor(vcpus=8)), InstancesFound)
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        (FlavorChange(), ("change", "", "it names nothing that changes")),
+        (FlavorChange(vcpus=-1), ("change.vcpus", "-1", "an amount is 0 to 2147483647")),
+        (
+            FlavorChange(extra_specs={"trait:HW_CPU_X86_SSE": None}),
+            (
+                "change.extra_specs.trait:HW_CPU_X86_SSE",
+                "null",
+                "there is none to remove: the flavor has " + ", ".join(sorted(WEB.extra_specs)),
+            ),
+        ),
+        (
+            FlavorChange(vcpus=4, extra_specs={"resources:VCPU": "3"}),
+            (
+                "change.vcpus",
+                "4",
+                "its extra spec resources:VCPU=3 counts in place of it: change that",
+            ),
+        ),
+    ],
+)
+async def test_a_wrong_change_is_refused_by_field_and_reason(
+    change: FlavorChange, refusal: tuple[str, str, str]
+) -> None:
+    assert await (await Cloud.with_instance()).refused(change) == refusal
+
+
+async def test_a_resize_has_a_change_or_a_flavor_and_only_a_resize_has_one() -> None:
+    here = await Cloud.with_instance()
+    change = FlavorChange(vcpus=4)
+    assert (await here.refused(change, WEB))[::2] == (
+        "change",
+        "flavor is given, too: change says what differs, flavor is the whole size; give one of both",
+    )
+    assert (await here.refused(change, kind="migrate"))[::2] == (
+        "change",
+        "only a resize changes the flavor: migrate keeps the whole size",
+    )
+
+
+async def test_dedicated_processors_stay_dedicated() -> None:
+    dedicated = Flavor(vcpus=2, ram_mb=64, extra_specs={"hw:cpu_policy": "dedicated"})
+    for old in (False, True):
+        here = await Cloud.with_instance(dedicated, old=old)
+        await here.resized(FlavorChange(vcpus=4))
+        assert await here.amounts() == {"PCPU": 4, "MEMORY_MB": 64}
+
+
+async def test_disks_of_a_row_of_an_earlier_release_are_named_all_or_none() -> None:
+    here = await Cloud.with_instance(old=True)
+    field, value, reason = await here.refused(FlavorChange(root_gb=20))
+    assert (field, value, "kept only the sum of its disks" in reason) == ("change.root_gb", "20", True)
+    await here.resized(FlavorChange(root_gb=20, ephemeral_gb=1, swap_mb=0))
+    assert await here.amounts() == {**WEB_AMOUNTS, "DISK_GB": 21}
+    await here.resized(FlavorChange(root_gb=30))
+    assert await here.amounts() == {**WEB_AMOUNTS, "DISK_GB": 31}
+
+
+async def test_a_repeated_order_is_done_once_and_one_of_other_content_is_refused() -> None:
+    here = await Cloud.with_instance()
+    request = RequestId(an_id("again"))
+    order = FlavorChange(vcpus=4)
+    assert isinstance(await here.resize(order, request=request), InstancesFound)
+    going = await here.row()
+    assert isinstance(await here.resize(order, request=request), InstancesFound)
+    assert await here.row() == going
+    await here.end("confirmed")
+    assert isinstance(await here.resize(order, request=request), InstancesFound)
+    for other in (
+        {"change": FlavorChange(vcpus=8)},
+        {"change": FlavorChange(ram_mb=4096)},
+        {"change": None, "flavor": WEB},
+        {"change": order, "hosts": ("h1",)},
+    ):
+        field, value, reason = await here.refused(request=request, **other)
+        assert (field, value) == ("request_id", str(request))
+        assert reason == "duplicate id: an order with this id and other content was taken before"
+
+
+async def test_a_move_that_was_chosen_for_the_size_of_before_is_refused() -> None:
+    """Its instance is resized after its row was read, and before the row is locked."""
+    here = await Cloud.with_instance()
+    before = await here.row()
+    await here.resized(FlavorChange(vcpus=4))
+    store, read = here.worker.store, here.worker.store.instances
+
+    async def reads_late(_query: InstanceQuery) -> list[InstanceRow]:
+        store.instances = read  # type: ignore[method-assign]
+        return [structs.replace(before, told=(await here.row()).told)]
+
+    store.instances = reads_late  # type: ignore[method-assign, assignment]
+    answer = await here.resize(kind="migrate")
+    assert isinstance(answer, BuildRejected)
+    assert answer.reason == "it has just changed: ask again"
+
+
+async def test_a_row_that_an_audit_mends_has_the_size_that_its_cell_has_confirmed() -> None:
+    here = await Cloud.with_instance()
+    assert isinstance(await here.resize(FlavorChange(vcpus=4)), InstancesFound)
+    there = arrived(await here.row())
+    assert there.told.move is not None
+    of_cell: InstanceState = structs.replace(
+        there.told, sequence=40, state="active", move=structs.replace(there.told.move, outcome="confirmed")
+    )
+    after = mended(there, MendInstance(seen=there.told.sequence, instance=of_cell))
+    assert after is not None
+    assert after.next_spec == b""
+    spec = decoded(after.current_spec)
+    assert spec is not None
+    assert dict(spec.amounts) == {**WEB_AMOUNTS, "VCPU": 4}
+    still = mended(
+        there, MendInstance(seen=there.told.sequence, instance=structs.replace(there.told, sequence=40))
+    )
+    assert still is not None
+    assert still.next_spec == there.next_spec != b""
